@@ -138,9 +138,8 @@ class Watch:
 def left(run: Run) -> dict[str, Any]:
     """What a run leaves, as JSON, without what clocks measure; each array is read and compared with its digest."""
     from vit_jax.checkpoint import Checkpoints
-    from vit_jax.config import shapes
 
-    saved, skipped = Checkpoints(run).restore(shapes(run.config().model))
+    saved, skipped = Checkpoints(run).restore(run.config().model.shapes())
     assert saved is not None
     files = [p for p in sorted(run.path.rglob("*")) if p.is_file() and run.checkpoints not in p.parents]
     return {

@@ -287,7 +287,6 @@ def cuts(trace: Sequence[Event], root: Path, folder: Path, count: int, draw: ran
 def read(cut: Cut) -> str:
     """How the readers of a resume take a folder: "newest", "one being written", "begins anew", or what is wrong."""
     from vit_jax.checkpoint import Checkpoints
-    from vit_jax.config import shapes
     from vit_jax.errors import UserError
     from vit_jax.runs import choice
 
@@ -297,7 +296,7 @@ def read(cut: Cut) -> str:
             choice._fits(run, None)  # type: ignore[arg-type]
             return "begins anew" if cut.returned < 0 else f"wrong: no run, but save {cut.returned} had returned"
         record = run.record()
-        saved, _ = Checkpoints(run).restore(shapes(run.config().model))
+        saved, _ = Checkpoints(run).restore(run.config().model.shapes())
         step = saved.step if saved is not None else -1
         if remarks := [each for each in (run.remark(), run.log_remark(step)) if each]:
             return f"wrong: {'; '.join(remarks)}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vit_jax.config import ModelConfig, network_of, normal, replaced, value_at
+from vit_jax.config import NetworkConfig, replaced, value_at
 
 from .rules import Row, Shape
 
@@ -112,7 +112,7 @@ class Layout:
     dialect: str  # the file in dialects/, with dashes
     version: str  # "" where there is only one
     title: str
-    network: type[ModelConfig]
+    network: type[NetworkConfig]
     fields: Mapping[str, Field]
     rows: Callable[[Any], list[Row]]
     signature: tuple[str, ...]
@@ -154,8 +154,8 @@ class Layout:
         `stated` are fields in which the user states another value than those that the layout knows.
         """
         if not isinstance(config, self.network):
-            return [f"it holds a {network_of(self.network).name}, this is a {network_of(config).name}"]
-        config, unseen = normal(config), network_of(self.network).unseen
+            return [f"it holds a {self.network.name}, this is a {config.name}"]
+        config, unseen = config.normal(), self.network.marked("not_in_weights")
         reasons = [
             f"{name} is {value_at(config, name)!r}, but the layout has "
             + ("none" if f.among == ((),) else f"only {' or '.join(map(repr, f.among))}")
@@ -167,7 +167,7 @@ class Layout:
 
     def departures(self, config: Any) -> list[str]:
         """Where a config departs from what the layout's own library always computes, a clause each."""
-        config = normal(config)
+        config = config.normal()
         return [
             f"{name} is {value_at(config, name)!r} instead of {f.among[0]!r}"
             for name, f in self.fields.items()
@@ -176,7 +176,7 @@ class Layout:
 
     def _idle(self, config: Any, name: str) -> bool:
         """Whether one of a field's own values would change nothing: a head's bias where there is no head."""
-        return any(normal(replaced(config, {name: value})) == config for value in self.fields[name].among)
+        return any(replaced(config, {name: value}).normal() == config for value in self.fields[name].among)
 
 
 def matches(names: Iterable[str], signature: Iterable[str]) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from convert.dialects.architectures import NOT_FIXED
 from convert.dialects.timm_folder import DEFAULTS, preprocessing
 from tests.parity.libraries import load
-from vit_jax.config import ViTConfig, function_fields, normal
+from vit_jax.config import ViTConfig
 
 NETWORK = "vit"  # the row that the table is about
 Json = dict[str, Any]
@@ -102,45 +102,43 @@ def config(m: Any) -> ViTConfig:
     image = tuple(
         n * p for n, p in zip(m.patch_embed.grid_size, patch, strict=True)
     )  # a convolution leaves pixels beyond out
-    return normal(
-        ViTConfig(
-            image=image,
-            patch=patch,
-            channels=m.in_chans,
-            classes=m.num_classes,
-            width=m.embed_dim,
-            depth=len(m.blocks),
-            heads=block.attn.num_heads,
-            hidden=block.mlp.fc2.in_features,
-            stem_bias=m.patch_embed.proj.bias is not None,
-            stem_norm=there(m.patch_embed.norm),
-            cls_token=m.cls_token is not None,
-            distill_token=distilled,
-            registers=m.num_reg_tokens,
-            position="none" if m.pos_embed is None else "learned",
-            cls_position=not m.no_embed_class,
-            register_position=not m.no_embed_class,
-            pre_norm=there(m.norm_pre),
-            norm_kind={"LayerNorm": "layer", "RmsNorm": "rms"}[type(block.norm1).__name__],
-            branch_norm=type(block).__name__ == "ResPostBlock",
-            attention_norm=there(block.attn.norm),
-            mlp_norm=there(block.mlp.norm),
-            final_norm=there(m.norm) or (token and fc_norm),
-            head_norm=fc_norm and not token,
-            eps=block.norm1.eps,
-            layer_scale=float(hasattr(block, "ls1") and there(block.ls1)),
-            query_bias=biased,
-            key_bias=biased,
-            value_bias=biased,
-            out_bias=block.attn.proj.bias is not None,
-            mlp_bias=block.mlp.fc2.bias is not None,
-            qk_norm=there(block.attn.q_norm),
-            activation=ACTIVATIONS[type(block.mlp.act).__name__],
-            gated=gated,
-            pool=pool,
-            distill_head=distilled,
-        )
-    )
+    return ViTConfig(
+        image=image,
+        patch=patch,
+        channels=m.in_chans,
+        classes=m.num_classes,
+        width=m.embed_dim,
+        depth=len(m.blocks),
+        heads=block.attn.num_heads,
+        hidden=block.mlp.fc2.in_features,
+        stem_bias=m.patch_embed.proj.bias is not None,
+        stem_norm=there(m.patch_embed.norm),
+        cls_token=m.cls_token is not None,
+        distill_token=distilled,
+        registers=m.num_reg_tokens,
+        position="none" if m.pos_embed is None else "learned",
+        cls_position=not m.no_embed_class,
+        register_position=not m.no_embed_class,
+        pre_norm=there(m.norm_pre),
+        norm_kind={"LayerNorm": "layer", "RmsNorm": "rms"}[type(block.norm1).__name__],
+        branch_norm=type(block).__name__ == "ResPostBlock",
+        attention_norm=there(block.attn.norm),
+        mlp_norm=there(block.mlp.norm),
+        final_norm=there(m.norm) or (token and fc_norm),
+        head_norm=fc_norm and not token,
+        eps=block.norm1.eps,
+        layer_scale=float(hasattr(block, "ls1") and there(block.ls1)),
+        query_bias=biased,
+        key_bias=biased,
+        value_bias=biased,
+        out_bias=block.attn.proj.bias is not None,
+        mlp_bias=block.mlp.fc2.bias is not None,
+        qk_norm=there(block.attn.q_norm),
+        activation=ACTIVATIONS[type(block.mlp.act).__name__],
+        gated=gated,
+        pool=pool,
+        distill_head=distilled,
+    ).normal()
 
 
 def eva(m: Any) -> ViTConfig:
@@ -153,42 +151,40 @@ def eva(m: Any) -> ViTConfig:
     elif attention.qkv.bias is not None:
         biased = dict.fromkeys("qkv", True)
     activation = ACTIVATIONS[type(mlp.act).__name__]
-    return normal(
-        ViTConfig(
-            image=tuple(n * p for n, p in zip(m.patch_embed.grid_size, m.patch_embed.patch_size, strict=True)),
-            patch=tuple(m.patch_embed.patch_size),
-            channels=m.in_chans,
-            classes=m.num_classes,
-            width=m.embed_dim,
-            depth=len(m.blocks),
-            heads=attention.num_heads,
-            hidden=mlp.fc2.in_features,
-            stem_bias=m.patch_embed.proj.bias is not None,
-            cls_token=m.cls_token is not None,
-            registers=0 if m.reg_token is None else m.reg_token.shape[1],
-            position="none" if m.pos_embed is None else "learned",
-            cls_position=not m.no_embed_class,
-            register_position=not m.no_embed_class,
-            pre_norm=there(m.norm_pre),
-            branch_norm=type(block).__name__ == "EvaBlockPostNorm",
-            final_norm=there(m.norm),
-            head_norm=there(m.fc_norm),
-            eps=block.norm1.eps,
-            layer_scale=float(getattr(block, "gamma_1", None) is not None),
-            query_bias=biased["q"],
-            key_bias=biased.get("k", False),
-            value_bias=biased["v"],
-            qk_norm=there(attention.q_norm),
-            attention_norm=there(attention.norm),
-            mlp_norm=there(mlp.norm),
-            activation=activation,
-            gated=type(mlp).__name__ in ("GluMlp", "SwiGLU"),
-            pool={"token": "cls", "avg": "mean", "map": "map_all"}[m.global_pool],
-            pool_heads=pooling.num_heads if pooling else 0,
-            pool_hidden=pooling.mlp.fc1.out_features if pooling else 0,
-            **(rotary(m.rope) if m.rope is not None else {}),
-        )
-    )
+    return ViTConfig(
+        image=tuple(n * p for n, p in zip(m.patch_embed.grid_size, m.patch_embed.patch_size, strict=True)),
+        patch=tuple(m.patch_embed.patch_size),
+        channels=m.in_chans,
+        classes=m.num_classes,
+        width=m.embed_dim,
+        depth=len(m.blocks),
+        heads=attention.num_heads,
+        hidden=mlp.fc2.in_features,
+        stem_bias=m.patch_embed.proj.bias is not None,
+        cls_token=m.cls_token is not None,
+        registers=0 if m.reg_token is None else m.reg_token.shape[1],
+        position="none" if m.pos_embed is None else "learned",
+        cls_position=not m.no_embed_class,
+        register_position=not m.no_embed_class,
+        pre_norm=there(m.norm_pre),
+        branch_norm=type(block).__name__ == "EvaBlockPostNorm",
+        final_norm=there(m.norm),
+        head_norm=there(m.fc_norm),
+        eps=block.norm1.eps,
+        layer_scale=float(getattr(block, "gamma_1", None) is not None),
+        query_bias=biased["q"],
+        key_bias=biased.get("k", False),
+        value_bias=biased["v"],
+        qk_norm=there(attention.q_norm),
+        attention_norm=there(attention.norm),
+        mlp_norm=there(mlp.norm),
+        activation=activation,
+        gated=type(mlp).__name__ in ("GluMlp", "SwiGLU"),
+        pool={"token": "cls", "avg": "mean", "map": "map_all"}[m.global_pool],
+        pool_heads=pooling.num_heads if pooling else 0,
+        pool_hidden=pooling.mlp.fc1.out_features if pooling else 0,
+        **(rotary(m.rope) if m.rope is not None else {}),
+    ).normal()
 
 
 def rotary(rope: Any) -> Json:
@@ -232,7 +228,7 @@ def timm_entries(names: Iterable[str] = ()) -> Iterator[tuple[str, Entry | str]]
 
 def differing(c: ViTConfig) -> Json:
     """The fields of a config that decide the function, are no user's own and are not ViTConfig's default."""
-    return {n: v for n in function_fields(c) if n not in NOT_FIXED and (v := getattr(c, n)) != getattr(ViTConfig(), n)}
+    return {n: v for n in c.function_fields() if n not in NOT_FIXED and (v := getattr(c, n)) != getattr(ViTConfig(), n)}
 
 
 # ------------------------------------------------------------------------------------- torchvision
@@ -268,7 +264,7 @@ def torchvision_entries() -> Iterator[tuple[str, Entry]]:
                 "mean": list(t.mean),
                 "std": list(t.std),
             }
-        yield name, (differing(normal(c)), tags)
+        yield name, (differing(c.normal()), tags)
 
 
 # ------------------------------------------------------------------------------------------- table

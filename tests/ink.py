@@ -21,7 +21,7 @@ from flax import nnx
 
 from vit_jax import checkpoint, cli, config, export, presets, tasks
 from vit_jax.augmentation.batch import normalise
-from vit_jax.config import Input, ModelConfig, NetworkRow, OptimConfig, RunConfig, Table, TaskRow
+from vit_jax.config import Input, NetworkConfig, OptimConfig, RunConfig, Table, TaskRow
 from vit_jax.config.fields import identity
 from vit_jax.config.images import ImageData
 from vit_jax.config.preprocessing import is_preprocess
@@ -36,25 +36,25 @@ from vit_jax.tasks import Answer, Evaluation
 
 
 @dataclass(frozen=True)
-class PerceptronConfig(ModelConfig):
+class PerceptronConfig(NetworkConfig):
     """Pixels to one number."""
+
+    computes: ClassVar[str] = "tests.ink:Perceptron"
+    names: ClassVar[tuple[str, ...]] = (r"fc1\.kernel", r"fc2\.kernel", r"!.*attention.*")
+    examples: ClassVar[dict[str, tuple[int, ...]]] = {"image": (8,), "channels": (1,), "hidden": (16, 5)}
 
     image: int = identity(8, "image height and width, in pixels")
     channels: int = identity(1, "channels of an image")
-    hidden: int = identity(16, "width of the hidden layer")
+    hidden: int = identity(16, "width of the hidden layer", at_least=1)
 
+    def parameters(self) -> Table:
+        out = Table(norm_bias=True, init="xavier", attention_init="same", init_std=0.0)
+        out.dense("fc1", self.image**2 * self.channels, self.hidden)
+        out.dense("fc2", self.hidden, 1)
+        return out
 
-def check(c: PerceptronConfig) -> PerceptronConfig:
-    if c.hidden < 1:
-        raise UserError(f"model.hidden is {c.hidden}: give a positive number")
-    return c
-
-
-def table(c: PerceptronConfig) -> Table:
-    out = Table(norm_bias=True, init="xavier", attention_init="same", init_std=0.0)
-    out.dense("fc1", c.image**2 * c.channels, c.hidden)
-    out.dense("fc2", c.hidden, 1)
-    return out
+    def inputs(self) -> tuple[Input, ...]:
+        return (Input("images", "pixels", (self.image, self.image, self.channels)),)
 
 
 class Perceptron(nnx.Module):
@@ -63,7 +63,8 @@ class Perceptron(nnx.Module):
     def __init__(
         self, config: PerceptronConfig, *, rngs: Any = None, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32
     ):
-        c = self.config = check(config)
+        config.check()
+        c = self.config = config
         self.dtype = jnp.dtype(dtype)
         self.fc1, self.fc2 = (
             Linear(c.image**2 * c.channels, c.hidden, dtype=param_dtype),
@@ -77,22 +78,6 @@ class Perceptron(nnx.Module):
         values = {"logits": self(images)}
         return {name: values[name] for name in names}
 
-
-NETWORK = NetworkRow(
-    name="Perceptron",
-    config=PerceptronConfig,
-    check=check,
-    normal=lambda c: c,
-    parameters=table,
-    describe=lambda c: (f"Perceptron {c.hidden} wide", f"{c.image**2 * c.channels:,} pixels"),
-    inputs=lambda c: (Input("images", "pixels", (c.image, c.image, c.channels)),),
-    captured=lambda c: ["logits"],
-    training=frozenset(),
-    jax="tests.ink:Perceptron",
-    arguments=("images",),
-    names=(r"fc1\.kernel", r"fc2\.kernel", r"!.*attention.*"),
-    examples={"image": (8,), "channels": (1,), "hidden": (16, 5)},
-)
 
 # ---------------------------------------------------------------------------------------- the task
 
@@ -227,7 +212,7 @@ class Reader:
 
 
 def check_ink(model: PerceptronConfig, data: InkData, run: RunConfig) -> None:
-    check(model)
+    model.check()
     if not 0 <= data.threshold <= 255:
         raise UserError(f"data.threshold is {data.threshold}: give a grey level of 0 to 255")
 
@@ -259,7 +244,7 @@ def preset() -> presets.Preset:
 
 
 def register() -> None:
-    config.NETWORKS["perceptron"], config.TASKS["ink"] = NETWORK, TASK
+    config.NETWORKS["perceptron"], config.TASKS["ink"] = PerceptronConfig, TASK
     tasks.TASKS["ink"] = Ink
     presets.PRESETS["ink"] = preset
 

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -11,7 +12,7 @@ from convert import adapt
 from convert.adapt.kernels import POSITIONS, resample
 from convert.adapt.vit import STATISTICS
 from convert.layout import Facts
-from vit_jax.config import NETWORKS, ModelConfig, TransformerConfig, ViTConfig, shapes
+from vit_jax.config import NetworkConfig, TransformerConfig, ViTConfig
 from vit_jax.errors import UserError
 
 VIT = ViTConfig(image=(8, 12), patch=(4, 2), channels=3, classes=5, width=8, depth=2, heads=2, hidden=12, head_width=3)
@@ -20,7 +21,7 @@ DEIT = replace(VIT, distill_token=True, distill_head=True, pool="cls_distill")
 
 def random(config, dtype=np.float64):
     rng = np.random.default_rng(0)
-    return {name: rng.normal(size=shape).astype(dtype) for name, shape in shapes(config).items()}
+    return {name: rng.normal(size=shape).astype(dtype) for name, shape in config.shapes().items()}
 
 
 def adapted(config, *texts, dtype=np.float64):
@@ -80,12 +81,12 @@ def test_the_parameters_made_are_those_of_the_new_config_in_the_dtype_of_the_old
     before = random(EVERY[text], dtype)
     (adaptation,) = adapt.adaptations(EVERY[text], [text])
     after = adapt.apply(adaptation, before)
-    assert {k: v.shape for k, v in after.items()} == shapes(adaptation.config)
+    assert {k: v.shape for k, v in after.items()} == adaptation.config.shapes()
     assert {v.dtype for v in after.values()} == {np.dtype(dtype)} and all(v.flags.c_contiguous for v in after.values())
     touched = {n for step in adaptation.steps for n in step.takes}
     assert all(after[n] is before[n] for n in before if n not in touched)
     for step in adaptation.steps:
-        assert dict(step.makes) == {n: shapes(adaptation.config)[n] for n in step.makes}
+        assert dict(step.makes) == {n: adaptation.config.shapes()[n] for n in step.makes}
 
 
 # -------------------------------------------------------------------------------------- foldings
@@ -232,7 +233,7 @@ def test_prefix_rows_stay_as_they_are():
 def test_adaptations_follow_each_other():
     config, after = adapted(VIT, "patch=8x4:flexi", "resize=32x32:timm", "head=drop", "eps=1e-5")
     assert (config.patch, config.image, config.grid, config.classes, config.eps) == ((8, 4), 32, (4, 8), 0, 1e-5)
-    assert {k: v.shape for k, v in after.items()} == shapes(config)
+    assert {k: v.shape for k, v in after.items()} == config.shapes()
 
 
 # ------------------------------------------------------------------------------ what lies beside
@@ -370,12 +371,18 @@ def test_a_transformer_may_have_another_eps_and_activation():
 
 
 @dataclass(frozen=True)
-class Tiny(ModelConfig):
+class Tiny(NetworkConfig):
+    computes: ClassVar[str] = "tests:Tiny"
     eps: float = 1e-6
 
+    def parameters(self):
+        return {}
 
-def test_any_network_may_have_what_it_has_a_field_for(monkeypatch):
-    monkeypatch.setitem(NETWORKS, "tiny", replace(NETWORKS["vit"], name="Tiny", config=Tiny))
+    def inputs(self):
+        return ()
+
+
+def test_any_network_may_have_what_it_has_a_field_for():
     (one,) = adapt.adaptations(Tiny(), ["eps=1e-5"])
     assert one.config == Tiny(1e-5) and not one.steps
     for text, whose in (("activation=relu", "networks with a field activation"), ("head=drop", "a ViT")):

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is not install
 
 from benchmarks import choices, curve, gpu, inference, loading, machine, plain, power_cut, sides, step, throughput
 from vit_jax.compare import Line, Member
-from vit_jax.config import ImageAugment, ImageData, RunConfig, ViTConfig, check_run, flops, parameters
+from vit_jax.config import ImageAugment, ImageData, RunConfig, ViTConfig, check_run
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
@@ -67,7 +67,7 @@ def test_the_twin_is_the_same_network_and_takes_the_same_steps():
 
     np.testing.assert_allclose(*both(batch["image"]), atol=1e-5)
 
-    engine = Engine(run, network, classify, Optimizer(run.optim, 100, 10, parameters(SMALL)))
+    engine = Engine(run, network, classify, Optimizer(run.optim, 100, 10, SMALL.parameters()))
     trainer = plain.Trainer(twin, run.optim, sides.MEAN, sides.STD)
     state = engine.start(weights)
     for _ in range(2):
@@ -121,7 +121,7 @@ def test_all_sides_work_in_turn_in_processes_of_their_own(monkeypatch):
     )
     options = step.argparse.Namespace(activation="", nnx_jit=False, sides=["other"], against=Path("/"), seconds=0.5)
     found = step.measured("tiny", options, 2)
-    assert found["peak"] == {"jax": 5.0} and found["flops"] == 3 * flops(sides.config("tiny").model) * 4
+    assert found["peak"] == {"jax": 5.0} and found["flops"] == 3 * sides.config("tiny").model.flops() * 4
     assert found["sides"]["other"]["rounds_ms"] == [100.0, 100.0] and found["sides"]["ours"]["cpu_ms"] == 60
     ours, other = "ours of tiny", "other of tiny"
     assert told == [(ours, 1), (other, 1), (other, 5), (ours, 5), (ours, 5), (other, 5)]
@@ -201,7 +201,7 @@ def test_throughput_is_measured_at_each_batch_that_fits(monkeypatch):
     run = sides.deterministic(RUN, 1)
     found = throughput.measured("ours", run, [4, 8], 1, 1, 64)
     assert found["rows"][1].keys() == {"batch", "error"} and found["best"] == found["rows"][0]
-    work = 3 * flops(run.model) * found["best"]["images_per_second"]
+    work = 3 * run.model.flops() * found["best"]["images_per_second"]
     assert found["best"]["mfu"] == pytest.approx(work / found["peak"]) and not found["stated"]
 
 

@@ -17,7 +17,6 @@ import vit_jax
 from convert import __main__ as convert
 from convert import rules
 from convert.dialects import LAYOUTS
-from vit_jax.config import shapes
 from vit_jax.starting import start
 from vit_jax.train import command as train_command
 
@@ -180,7 +179,7 @@ def test_training_starts_from_a_file_of_another_layout():
     config = vit_jax.load("digits").run
     given = start(replace(config, init="start.safetensors"), {}).parameters
     again = start(replace(config, init="runs/digits"), {}).parameters
-    assert given.keys() == shapes(config.model).keys()
+    assert given.keys() == config.model.shapes().keys()
     assert all(np.array_equal(given[name], again[name]) for name in given)
     other = replace(config, model=replace(config.model, eps=1e-5), init="start.safetensors")
     with pytest.raises(vit_jax.UserError, match=r"its eps is 1e-06, here it is 1e-05; give --model.eps 1e-06"):
@@ -250,7 +249,7 @@ def test_a_transformer_is_nothing_to_train_on_images_from():
         outputs=9,
     )
     rows = LAYOUTS["torch-ref@transformer"].rows(config)
-    save_file(rules.write(rows, {n: np.zeros(s, np.float32) for n, s in shapes(config).items()}), "seq.safetensors")
+    save_file(rules.write(rows, {n: np.zeros(s, np.float32) for n, s in config.shapes().items()}), "seq.safetensors")
     assert refused(vit_jax.load("digits").run, "seq.safetensors").endswith(
         "holds a Transformer, and the run trains a ViT; name a preset that trains a Transformer, or leave it out"
     )

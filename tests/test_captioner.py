@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from vit_jax.captioner import Captioner
-from vit_jax.config import CaptionerConfig, TransformerConfig, ViTConfig, normal, parameter_count, shapes
+from vit_jax.config import CaptionerConfig, TransformerConfig, ViTConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.layers import merge, split
 from vit_jax.models import definition, start
@@ -39,7 +39,7 @@ def float64():
 
 def random_weights(c) -> dict:
     draw = np.random.default_rng(0)
-    return {name: jnp.asarray(draw.normal(0, 0.5, shape)) for name, shape in shapes(c).items()}
+    return {name: jnp.asarray(draw.normal(0, 0.5, shape)) for name, shape in c.shapes().items()}
 
 
 @functools.cache
@@ -64,8 +64,8 @@ def largest(a, b) -> float:
 @variants
 def test_parameters_of_the_config_are_those_of_the_module(c):
     for tree in (lambda: split(Captioner(c, rngs=nnx.Rngs(0)))[1], lambda: start(c, jax.random.key(0))):
-        assert {name: x.shape for name, x in flatten(jax.eval_shape(tree)).items()} == shapes(c)
-    assert parameter_count(c) == sum(int(np.prod(shape)) for shape in shapes(c).values())
+        assert {name: x.shape for name, x in flatten(jax.eval_shape(tree)).items()} == c.shapes()
+    assert c.parameter_count() == sum(int(np.prod(shape)) for shape in c.shapes().values())
 
 
 @variants
@@ -90,8 +90,8 @@ def test_it_is_a_vit_a_projection_and_a_decoder_over_a_memory(c):
 
 def test_the_head_of_its_vit_counts_for_nothing():
     heads = replace(TOKENS, vit=replace(IMAGE, pool="mean_all", head_bias=False, head_dropout=0.5, head_zero=True))
-    assert shapes(heads) == shapes(TOKENS) and normal(heads) == normal(TOKENS)
-    assert normal(replace(TOKENS, memory="vectors", vit=ViTConfig())) == normal(replace(TOKENS, memory="vectors"))
+    assert heads.shapes() == TOKENS.shapes() and heads.normal() == TOKENS.normal()
+    assert replace(TOKENS, memory="vectors", vit=ViTConfig()).normal() == replace(TOKENS, memory="vectors").normal()
 
 
 def test_captured_values_are_those_of_the_pass():
@@ -146,7 +146,7 @@ def test_what_does_not_fit_is_refused():
 def test_a_decoder_alone_takes_the_memory_as_its_source():
     model, (_, target) = network(TEXT), inputs(TOKENS)
     memory = jnp.asarray(np.random.default_rng(2).normal(size=(3, 4, 8)))
-    assert not [name for name in shapes(TEXT) if name.startswith(("source.", "encoder."))]
+    assert not [name for name in TEXT.shapes() if name.startswith(("source.", "encoder."))]
     assert largest(model.encode(memory), memory) == 0
     kept = jnp.arange(4) < jnp.array([[4], [2], [3]])
     assert largest(model(memory, target, source_padding=kept)[1], model(memory[1:2, :2], target[1:2])[0]) < 1e-12

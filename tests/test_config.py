@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import re
+import textwrap
 import typing
 
 import pytest
@@ -24,16 +25,9 @@ from vit_jax.config import (
     TransformerConfig,
     ViTConfig,
     augmentation,
-    captioner,
-    check_captioner,
     check_run,
-    check_transformer,
-    check_vit,
     differences,
-    flops,
     from_dict,
-    parameters,
-    shapes,
     sized,
     to_dict,
 )
@@ -47,7 +41,7 @@ from vit_jax.presets import PRESETS, preset
 
 
 def count(c):
-    return sum(math.prod(shape) for shape in shapes(c).values())
+    return sum(math.prod(shape) for shape in c.shapes().values())
 
 
 # The notebooks' own counts; + is what the presets mend: the final LayerNorm that the net lacks.
@@ -93,12 +87,13 @@ def test_a_field_of_a_published_size_may_be_given_as_a_list():
 def test_flops_of_published_sizes():
     """Multiply-adds as the papers' code bases print them, two operations each."""
     for name, gmac in {"vit-ti16": 1.26, "vit-s16": 4.61, "vit-b16": 17.58, "vit-l16": 61.6}.items():
-        assert flops(sized(name)) == pytest.approx(2e9 * gmac, rel=0.01), name
+        assert sized(name).flops() == pytest.approx(2e9 * gmac, rel=0.01), name
 
 
 def test_every_size_has_a_name_and_unknown_names_are_answered_with_the_nearest():
     for size, shape in SIZES.items():
-        c = check_vit(sized(f"vit-{size}16", classes=7, pool="mean"))
+        c = sized(f"vit-{size}16", classes=7, pool="mean")
+        c.check()
         assert (c.width, c.depth, c.hidden, c.heads) == shape and (c.patch, c.classes, c.pool) == (16, 7, "mean")
     for name in ("vit-x16", "vit-16", "vits16", "vit-s", "vit-s0", "s16"):
         with pytest.raises(UserError, match=f"there is no network '{name}'; nearest: .*vit-[a-z]+1[46]"):
@@ -380,9 +375,9 @@ def captioner_with(fields):
 @pytest.mark.parametrize(
     ("check", "build", "case"),
     [
-        *((check_vit, vit_with, case) for case in BAD_NETWORKS),
-        *((check_transformer, transformer_with, case) for case in BAD_TRANSFORMERS),
-        *((check_captioner, captioner_with, case) for case in BAD_CAPTIONERS),
+        *((ViTConfig.check, vit_with, case) for case in BAD_NETWORKS),
+        *((TransformerConfig.check, transformer_with, case) for case in BAD_TRANSFORMERS),
+        *((CaptionerConfig.check, captioner_with, case) for case in BAD_CAPTIONERS),
     ],
     ids=lambda case: " ".join(f"{k}={v}" for k, v in case[0].items()) if isinstance(case, tuple) else "",
 )
@@ -410,7 +405,7 @@ def raises_of(*functions):
         lines, first = inspect.getsourcelines(function)
         written |= {
             (inspect.getfile(function), node.lineno + first - 1)
-            for node in ast.walk(ast.parse("".join(lines)))
+            for node in ast.walk(ast.parse(textwrap.dedent("".join(lines))))
             if isinstance(node, ast.Raise)
         }
     return written
@@ -426,6 +421,11 @@ def checks_of(module):
     return [f for f in functions_of(module) if f.__name__.lstrip("_").startswith("check_")]
 
 
+def refusals_of(network):
+    """The check of a network and all checks in its file."""
+    return [network.check, *checks_of(inspect.getmodule(network))]
+
+
 # Everything that check_run calls: all functions of its module, and all checks in the files of tasks but a teacher's.
 OF_A_RUN = [*functions_of(checks), *functions_of(augmentation)]
 for module in {inspect.getmodule(row.check) for row in config.TASKS.values()}:
@@ -435,9 +435,9 @@ for module in {inspect.getmodule(row.check) for row in config.TASKS.values()}:
 @pytest.mark.parametrize(
     ("check", "functions", "cases", "build"),
     [
-        (check_vit, checks_of(inspect.getmodule(check_vit)), BAD_NETWORKS, vit_with),
-        (check_transformer, checks_of(inspect.getmodule(check_transformer)), BAD_TRANSFORMERS, transformer_with),
-        (check_captioner, [check_captioner, captioner._inside], BAD_CAPTIONERS, captioner_with),
+        (ViTConfig.check, refusals_of(ViTConfig), BAD_NETWORKS, vit_with),
+        (TransformerConfig.check, refusals_of(TransformerConfig), BAD_TRANSFORMERS, transformer_with),
+        (CaptionerConfig.check, refusals_of(CaptionerConfig), BAD_CAPTIONERS, captioner_with),
         (check_run, OF_A_RUN, BAD_RUNS, run_with),
     ],
 )
@@ -701,7 +701,7 @@ def test_kind_of_every_parameter_name():
         distill_head=True,
         distill_norm=True,
     )
-    assert {name: parameter.kind for name, parameter in parameters(check_vit(everything)).items()} == KINDS
+    assert {name: parameter.kind for name, parameter in everything.parameters().items()} == KINDS
     text = TransformerConfig(
         encoder_depth=1,
         decoder_depth=1,
@@ -711,7 +711,7 @@ def test_kind_of_every_parameter_name():
         target_vocabulary=6,
         outputs=6,
     )
-    assert {name: parameter.kind for name, parameter in parameters(check_transformer(text)).items()} == TEXT_KINDS
+    assert {name: parameter.kind for name, parameter in text.parameters().items()} == TEXT_KINDS
     assert set(typing.get_args(config.Kind)) == {*KINDS.values(), *TEXT_KINDS.values()}
     half = dataclasses.replace(text, encoder_depth=0, source_vocabulary=0)
     both = CaptionerConfig(vit=dataclasses.replace(everything, **HEADLESS), text=half)
@@ -719,4 +719,4 @@ def test_kind_of_every_parameter_name():
     expected = {f"vit.{name}": kind for name, kind in KINDS.items() if not name.startswith(heads)}
     expected |= {"memory.kernel": "kernel", "memory.bias": "bias"}
     expected |= {name: kind for name, kind in TEXT_KINDS.items() if not name.startswith(("source.", "encoder."))}
-    assert {name: parameter.kind for name, parameter in parameters(check_captioner(both)).items()} == expected
+    assert {name: parameter.kind for name, parameter in both.parameters().items()} == expected

@@ -22,7 +22,7 @@ from convert.dialects import LAYOUTS
 from convert.plan import target as target_module
 from convert.write import weights
 from convert.write.origin import file_hash
-from vit_jax.config import ViTConfig, shapes
+from vit_jax.config import ViTConfig
 
 CONFIG = ViTConfig(image=8, patch=4, classes=5, width=12, depth=2, heads=2, hidden=20)
 SAID = ("--set", "heads=2", "--set", "eps=1e-6", "--set", "activation=gelu", "--set", "pool=cls", "--set", "image=8")
@@ -31,7 +31,7 @@ STATISTICS = ("--set", "mean=0.5", "--set", "std=0.25")
 
 def tensors(config=CONFIG, layout="timm", dtype=np.float32, seed=0):
     rng = np.random.default_rng(seed)
-    ours = {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes(config).items()}
+    ours = {name: rng.standard_normal(shape).astype(dtype) for name, shape in config.shapes().items()}
     return rules.write(LAYOUTS[layout].rows(config), ours)
 
 

@@ -14,7 +14,7 @@ from convert import rules
 from convert.dialects import LAYOUTS, torch_ref
 from convert.plan.shared import members
 from convert.rules import TRANSPOSE, Order, Row, row
-from vit_jax.config import TransformerConfig, ViTConfig, shapes, sized
+from vit_jax.config import TransformerConfig, ViTConfig, sized
 from vit_jax.errors import UserError
 from vit_jax.presets import PRESETS, preset
 
@@ -72,7 +72,7 @@ CONFIGS = {"vit": VIT, "map": MAP, "seq": SEQ, "tied": TIED}
 
 def random(config, dtype=np.float32, seed=0):
     rng = np.random.default_rng(seed)
-    return {name: rng.normal(size=shape).astype(dtype) for name, shape in shapes(config).items()}
+    return {name: rng.normal(size=shape).astype(dtype) for name, shape in config.shapes().items()}
 
 
 # ---------------------------------------------------------------------------------- operations
@@ -160,7 +160,7 @@ def test_rows_make_every_parameter_of_a_network_once(layout):
     tried = list(itertools.islice(members(LAYOUTS[layout]), 5))
     assert tried
     for config in [*tried, *(c for c in here if not LAYOUTS[layout].cannot(c))]:
-        assert rules.our_shapes(rules.narrow(LAYOUTS[layout].rows(config))) == shapes(config)
+        assert rules.our_shapes(rules.narrow(LAYOUTS[layout].rows(config))) == config.shapes()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])

@@ -16,7 +16,7 @@ from convert.dialects import LAYOUTS
 from convert.dialects.architectures import lookup, names, other, table
 from convert.recognise.config import resolve
 from convert.recognise.layouts import Recognition, which_layout
-from vit_jax.config import OptimConfig, ViTConfig, parameters, rate_scales
+from vit_jax.config import OptimConfig, ViTConfig, rate_scales
 
 pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
@@ -157,7 +157,7 @@ def test_layer_decay_scales_the_rate_of_each_parameter_as_timm_does(timm, layout
         for group in param_groups_layer_decay(model, layer_decay=0.7)
         for parameter in group["params"]
     }
-    scales = rate_scales(OptimConfig(layer_decay=0.7), parameters(c))
+    scales = rate_scales(OptimConfig(layer_decay=0.7), c.parameters())
     ours = {
         name: scales[each]
         for r in rules.narrow(LAYOUTS[layout].rows(c), names.values())

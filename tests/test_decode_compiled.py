@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vit_jax import backend
-from vit_jax.config import TransformerConfig, shapes
+from vit_jax.config import TransformerConfig
 from vit_jax.config.decoding import Decoding
 from vit_jax.config.trees import unflatten
 from vit_jax.decode import generate
@@ -25,7 +25,7 @@ SEARCHES = {"beam": Decoding(beam=3), "greedy": Decoding(), "sample": Decoding(s
 
 def moved(text: str) -> list[str]:
     """The transposes and copies, in compiled HLO, of arrays with the shape of a weight matrix, either way round."""
-    weights = {tuple(sorted(shape)) for shape in shapes(C).values() if len(shape) == 2}
+    weights = {tuple(sorted(shape)) for shape in C.shapes().values() if len(shape) == 2}
     found = re.findall(r"(\w+)\[(\d+),(\d+)\]\S* (transpose|copy)\(", text)
     return [f"{what} {a}x{b}" for _, a, b, what in found if tuple(sorted((int(a), int(b)))) in weights]
 
@@ -40,7 +40,7 @@ def test_a_compiled_search_moves_no_weight(name):
         network = merge(definition(C), tree)
         return generate(network, network.encode(source), None, Ids(0, 1, 2), SEARCHES[name], 11, keys=keys)
 
-    tree = unflatten({name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in shapes(C).items()})
+    tree = unflatten({name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in C.shapes().items()})
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 5))
     compiled = jax.jit(run, **backend.few_rows())  # as vit_jax.tasks.generated compiles it
     text = compiled.lower(tree, jax.ShapeDtypeStruct((5, 7), np.int32), keys).compile().as_text()

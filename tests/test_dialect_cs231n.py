@@ -17,7 +17,7 @@ from convert.dialects import LAYOUTS, cs231n
 from convert.recognise.config import resolve
 from convert.verify.checks import failed
 from tests.parity import layouts_captions
-from vit_jax.config import CaptionerConfig, normal, shapes
+from vit_jax.config import CaptionerConfig
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
 
@@ -42,7 +42,7 @@ def test_the_heads_are_asked_for_and_nothing_else(name):
     names = rules.file_shapes(layout.rows(config))
     with pytest.raises(UserError, match=r"course.pt: its tensors cannot tell text.heads; .* --set text.heads=\.\.\."):
         resolve(layout, names, [], "course.pt")
-    assert normal(resolve(layout, names, [("--set", {"text.heads": 2})], "course.pt")) == normal(config)
+    assert resolve(layout, names, [("--set", {"text.heads": 2})], "course.pt").normal() == config.normal()
 
 
 @pytest.mark.parametrize("name", GENERATIONS)
@@ -98,7 +98,7 @@ def test_computed_positions_are_those_of_the_file_or_the_file_is_refused():
     """A student's sinusoids differ from ours in their last bits: they are kept, as learned positions."""
     layout, config = LAYOUTS["cs231n@2021"], layouts_captions.with_position(COURSE, "interleaved")
     draw = np.random.default_rng(0)
-    p = {name: draw.standard_normal(shape).astype(np.float32) for name, shape in shapes(config).items()}
+    p = {name: draw.standard_normal(shape).astype(np.float32) for name, shape in config.shapes().items()}
     file = rules.write(layout.rows(config), p)
     assert rules.read(layout.rows(config), file).keys() == p.keys()
     other = file | {cs231n.POSITIONS: np.nextafter(file[cs231n.POSITIONS], np.float32(2))}

@@ -15,7 +15,7 @@ from convert.plan.plan import plan
 from convert.recognise.config import Untold
 from convert.recognise.reading import Options, read
 from convert.write.write import write
-from vit_jax.config import ViTConfig, normal, shapes
+from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
 from vit_jax.interop import exported
 
@@ -30,7 +30,7 @@ EXACT = np.array([1.0, 100**0.5], np.float32)  # of heads 8 wide
 
 def parameters(config):
     rng = np.random.default_rng(0)
-    return {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes(config).items()}
+    return {n: rng.standard_normal(s).astype(np.float32) for n, s in config.shapes().items()}
 
 
 def tensors(config):
@@ -164,7 +164,7 @@ def test_three_libraries_compute_equal_tokens_of_one_set_of_weights_from_each_to
     for source, target in itertools.permutations(places, 2):
         found = read(str(tmp_path / places[source]))
         with found.source:
-            assert found.layout.name == source and normal(found.config) == normal(config)
+            assert found.layout.name == source and found.config.normal() == config.normal()
             out = tmp_path / f"{source} {places[target]}"
             write(plan(found, target), str(out))
         made = tensors_at(out)

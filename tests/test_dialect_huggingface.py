@@ -13,7 +13,6 @@ from convert.layout import Facts
 from convert.recognise import reading as recognising
 from convert.recognise.config import resolve
 from vit_jax.config import ViTConfig
-from vit_jax.config import shapes as our_shapes
 from vit_jax.errors import UserError
 
 V4, V5, FLAX = (LAYOUTS[name] for name in ("huggingface@v4", "huggingface@v5", "huggingface-flax"))
@@ -34,7 +33,7 @@ def tensors(layout, config):
     """Random tensors of a file."""
     rng = np.random.default_rng(0)
     return rules.write(
-        layout.rows(config), {n: rng.standard_normal(s).astype(np.float32) for n, s in our_shapes(config).items()}
+        layout.rows(config), {n: rng.standard_normal(s).astype(np.float32) for n, s in config.shapes().items()}
     )
 
 
@@ -85,10 +84,10 @@ def test_a_body_without_classes_may_be_named_and_a_masked_image_s_decoder_is_no_
         resolve(V4, {name: array.shape for name, array in state.items()}, [("its config.json", said)], "file") == config
     )
     back = rules.read(V4.rows(config), state)
-    assert back.keys() - our_shapes(config).keys() == {f"carried.{body}embeddings.mask_token"}
+    assert back.keys() - config.shapes().keys() == {f"carried.{body}embeddings.mask_token"}
     assert rules.write(V4.rows(config), back, names=state).keys() == state.keys()
     assert not any(
-        name.startswith(body) for name in rules.write(V4.rows(config), {n: back[n] for n in our_shapes(config)})
+        name.startswith(body) for name in rules.write(V4.rows(config), {n: back[n] for n in config.shapes()})
     )
 
 
@@ -183,7 +182,7 @@ def test_a_mask_token_is_kept_beside_and_comes_back():
     state = tensors(V4, VIT) | {"vit.embeddings.mask_token": np.ones((1, 1, 8), np.float32)}
     rows = V4.rows(VIT)
     p = rules.read(rows, state)
-    assert p.keys() - our_shapes(VIT).keys() == {"carried.vit.embeddings.mask_token"}
+    assert p.keys() - VIT.shapes().keys() == {"carried.vit.embeddings.mask_token"}
     again = rules.write(rows, p)
     assert (
         again.keys() == state.keys()

@@ -12,8 +12,7 @@ from convert.dialects import LAYOUTS, refused
 from convert.layout import Facts
 from convert.recognise.config import resolve
 from convert.recognise.reading import Options, identify, read
-from vit_jax.config import ViTConfig, normal
-from vit_jax.config import shapes as our_shapes
+from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
 
 PLAIN = ViTConfig(image=8, patch=4, classes=5, width=8, depth=2, heads=2, hidden=16)
@@ -51,7 +50,7 @@ def tensors(name, config):
     rng = np.random.default_rng(0)
     return rules.write(
         LAYOUTS[name].rows(config),
-        {n: rng.standard_normal(s).astype(np.float32) for n, s in our_shapes(config).items()},
+        {n: rng.standard_normal(s).astype(np.float32) for n, s in config.shapes().items()},
     )
 
 
@@ -70,7 +69,7 @@ def test_a_config_that_is_written_is_read_again(name, config):
     names = shapes(name, config)
     assert [layout.name for layout in LAYOUTS.values() if layout.recognises(names)] == [name]
     said = LAYOUTS[name].read_side(side(name, config)).config
-    assert normal(resolve(LAYOUTS[name], names, [("its config.json", said)], "file")) == normal(config)
+    assert resolve(LAYOUTS[name], names, [("its config.json", said)], "file").normal() == config.normal()
 
 
 @pytest.mark.parametrize(("name", "config"), MODELS.items())
@@ -186,7 +185,7 @@ def test_of_two_towers_that_of_texts_is_left_out_and_named(tmp_path, name, confi
     (tmp_path / "config.json").write_text(json.dumps(whole))
     with read(str(tmp_path)).source as source:
         found = identify(source, Options())
-    assert found.layout.name == name and normal(found.config) == normal(config)
+    assert found.layout.name == name and found.config.normal() == config.normal()
     assert "text_model (2 tensors, no part of the network)" in found.left_out
 
 

@@ -9,7 +9,7 @@ import pytest
 from convert import rules
 from convert.dialects import LAYOUTS, notebook_48, notebook_256, notebook_768
 from convert.recognise.config import resolve
-from vit_jax.config import ViTConfig, normal, shapes
+from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
 
@@ -30,7 +30,7 @@ CONFIGS = {"notebook-768": WIDE, "notebook-48": HEADS, "notebook-256": RELU}
 def numbers(config):
     """Parameters that all differ."""
     start, out = 0, {}
-    for name, shape in shapes(config).items():
+    for name, shape in config.shapes().items():
         out[name] = np.arange(start, start + prod(shape), dtype=np.float64).reshape(shape)
         start += prod(shape)
     return out
@@ -96,7 +96,7 @@ def test_a_file_is_recognised_asked_about_and_read_back(layout):
         resolve(table, names, [], "model.pt")
     assert sorted(str(caught.value).partition("cannot tell ")[2].partition(";")[0].split(", ")) == sorted(SAID[layout])
     found = resolve(table, names, [("--set", SAID[layout])], "model.pt")
-    assert normal(found) == normal(config)
+    assert found.normal() == config.normal()
     back = rules.read(table.rows(found), theirs)
     assert all(np.array_equal(array, back[name]) for name, array in numbers(config).items())
 

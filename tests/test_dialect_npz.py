@@ -10,8 +10,7 @@ import pytest
 from convert import rules
 from convert.dialects import LAYOUTS, big_vision
 from convert.recognise.config import resolve
-from vit_jax.config import ViTConfig, normal
-from vit_jax.config import shapes as our_shapes
+from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
 
 LINEN, PRE_LINEN = LAYOUTS["augreg@linen"], LAYOUTS["augreg@pre-linen"]
@@ -28,7 +27,7 @@ def tensors(layout, config, dtype=np.float32):
     """Random tensors of a file."""
     rng = np.random.default_rng(0)
     return rules.write(
-        layout.rows(config), {n: rng.standard_normal(s).astype(dtype) for n, s in our_shapes(config).items()}
+        layout.rows(config), {n: rng.standard_normal(s).astype(dtype) for n, s in config.shapes().items()}
     )
 
 
@@ -89,7 +88,7 @@ def test_a_file_is_known_by_its_names_and_its_config_by_shapes_and_what_was_said
     assert [other.name for other in LAYOUTS.values() if other.recognises(names)] == [layout.name]
     said = {"image": 4, "pool": config.pool, "head_activation": config.head_activation}
     assert not layout.cannot(config)
-    assert normal(resolve(layout, names, [("--set", said)], "file")) == normal(config)
+    assert resolve(layout, names, [("--set", said)], "file").normal() == config.normal()
 
 
 # ----------------------------------------------------------------------------------- what is asked

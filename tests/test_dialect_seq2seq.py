@@ -11,8 +11,7 @@ from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.plan.plan import target_layout
 from convert.recognise.config import resolve
-from vit_jax.config import TransformerConfig, function_fields, normal
-from vit_jax.config import shapes as our_shapes
+from vit_jax.config import TransformerConfig
 from vit_jax.errors import UserError
 
 BASE = TransformerConfig(
@@ -85,7 +84,7 @@ EXTRA = {"pad_token_id": 1, "eos_token_id": 0, "decoder_start_token_id": 1}
 
 def random(config, seed=0):
     rng = np.random.default_rng(seed)
-    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in our_shapes(config).items()}
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in config.shapes().items()}
 
 
 def shapes(layout, config):
@@ -106,7 +105,7 @@ def test_each_layout_is_the_only_one_that_knows_its_names(name):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_table_has_every_field_that_decides_the_function(name):
-    assert set(LAYOUTS[name].fields) == set(function_fields(TransformerConfig))
+    assert set(LAYOUTS[name].fields) == set(TransformerConfig.function_fields())
     assert not LAYOUTS[name].cannot(CONFIGS[name])
 
 
@@ -122,7 +121,7 @@ def test_a_round_trip_is_exact(name):
 def test_shapes_tell_all_but_what_has_no_shape(name):
     layout, c = LAYOUTS[name], CONFIGS[name]
     untold = UNTOLD.get(name) or UNTOLD[name.replace("flax-seq2seq@", "").removesuffix("@base")]
-    assert normal(resolve(layout, shapes(name, c), said(c, *untold), "a file")) == normal(c)
+    assert resolve(layout, shapes(name, c), said(c, *untold), "a file").normal() == c.normal()
     for field in untold:
         with pytest.raises(UserError, match=rf"cannot tell {field};.*--set {field}=\.\.\."):
             resolve(layout, shapes(name, c), said(c, *untold - {field}), "a file")
@@ -214,7 +213,7 @@ def test_side_files_say_the_config_and_the_ids(name):
     )
     files = json.loads(json.dumps(layout.write_side(c, Facts(extra={**EXTRA, "forced_eos_token_id": 0}))))
     facts = layout.read_side(files)
-    assert normal(resolve(layout, shapes(name, c), [("config.json", facts.config)], "a file")) == normal(c)
+    assert resolve(layout, shapes(name, c), [("config.json", facts.config)], "a file").normal() == c.normal()
     assert facts.extra["pad_token_id"] == 1
     assert facts.extra["forced_eos_token_id"] == 0
     assert layout.write_side(c, facts) == files

@@ -16,8 +16,7 @@ from convert.recognise.config import resolve
 from convert.recognise.layouts import Recognition, which_layout
 from convert.recognise.reading import read
 from convert.write.write import write
-from vit_jax.config import ViTConfig, normal
-from vit_jax.config import shapes as our_shapes
+from vit_jax.config import ViTConfig
 from vit_jax.data import Preprocess
 from vit_jax.errors import UserError
 
@@ -167,7 +166,7 @@ def test_every_network_that_timm_can_state_comes_back_from_its_config_json():
     for config, _ in zip(members(TIMM), range(60), strict=False):
         side = json.loads(json.dumps(TIMM.write_side(config, Facts())))
         again = resolve(TIMM, shapes(config), [("its config.json", TIMM.read_side(side).config)], "file")
-        assert normal(again) == normal(config)
+        assert again.normal() == config.normal()
         seen.add(side["config.json"]["architecture"])
     assert len(seen) >= 3
 
@@ -207,7 +206,7 @@ def test_bare_weights_may_have_any_epsilon():
 
 def test_a_norm_after_the_class_token_is_ours_before_it_and_keeps_its_name():
     rng = np.random.default_rng(0)
-    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in our_shapes(SMALL).items()}
+    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SMALL.shapes().items()}
     usual = rules.write(TIMM.rows(SMALL), ours)
     file = {
         name.replace("norm.", "fc_norm.", 1) if name.startswith("norm.") else name: value

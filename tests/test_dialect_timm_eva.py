@@ -15,7 +15,7 @@ from convert.recognise.config import resolve
 from convert.recognise.layouts import Recognition, which_layout
 from convert.recognise.reading import read
 from convert.write.write import write
-from vit_jax.config import ViTConfig, normal
+from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
 
 EVA, APART, GATE = (LAYOUTS[name] for name in ("timm-eva", "timm-eva@apart", "timm-eva@gate-apart"))
@@ -85,7 +85,7 @@ def test_what_no_tensor_tells_is_asked_for_and_never_guessed():
     with pytest.raises(UserError, match=r"cannot tell rotary_pairs, .*--set rotary_base=.*--set rotary_grid="):
         resolve(EVA, shapes(config), [("--set", said | {"rotary": "axial", "branch_norm": False})], "file")
     plain = resolve(EVA, shapes(config), [("--set", said | {"rotary": "none", "branch_norm": False})], "file")
-    assert plain == normal(replace(config, rotary="none"))
+    assert plain == replace(config, rotary="none").normal()
 
 
 # --------------------------------------------------------------------------------------- config.json
@@ -94,9 +94,9 @@ def test_what_no_tensor_tells_is_asked_for_and_never_guessed():
 @pytest.mark.parametrize("form", FORMS)
 def test_a_config_json_says_the_whole_network(form):
     layout, slots = FORMS[form]
-    config = normal(replace(SMALL, **slots))
+    config = replace(SMALL, **slots).normal()
     side = json.loads(json.dumps(layout.write_side(config, Facts())))
-    assert normal(state(side, shapes(config, layout), layout)) == config
+    assert state(side, shapes(config, layout), layout).normal() == config
 
 
 def test_arguments_go_before_what_the_architecture_says():

@@ -17,7 +17,7 @@ from convert.recognise.reading import Options, read
 from convert.verify.sides import Ours
 from convert.verify.weights import Weights
 from tests.test_distil import STUDENT, a_run, lines
-from vit_jax.config import ResNetConfig, check_resnet, parameter_count
+from vit_jax.config import ResNetConfig
 from vit_jax.errors import UserError
 from vit_jax.resnet import ResNet
 from vit_jax.tasks import task_of
@@ -112,7 +112,7 @@ def test_its_shapes_tell_which_one_it_is(torch, name, stages, others):
     assert rules.file_shapes(LAYOUT.rows(config)) == names
     trained = sum(p.numel() for p in module.parameters())
     statistics = sum(np.prod(shape, dtype=int) for n, shape in names.items() if "running" in n)
-    assert parameter_count(config) == trained + statistics
+    assert config.parameter_count() == trained + statistics
 
 
 def test_every_tensor_comes_back_to_the_bit_from_our_layouts(torch, files, tmp_path, inside):
@@ -217,7 +217,7 @@ def test_damaged_files_are_refused_in_one_sentence(torch, files, tmp_path, insid
 )
 def test_a_config_that_is_no_resnet_is_refused(change, said):
     with pytest.raises(UserError, match=said):
-        check_resnet(replace(SMALL, **change))
+        replace(SMALL, **change).check()
 
 
 def test_a_network_of_random_weights_takes_images_of_its_shape_alone():

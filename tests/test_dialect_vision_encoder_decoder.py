@@ -17,7 +17,7 @@ from convert.__main__ import main
 from convert.dialects import LAYOUTS, refused
 from convert.layout import Facts
 from convert.recognise.config import resolve
-from vit_jax.config import CaptionerConfig, TransformerConfig, ViTConfig, normal, shapes
+from vit_jax.config import CaptionerConfig, TransformerConfig, ViTConfig
 from vit_jax.errors import UserError
 from vit_jax.text import made_one
 
@@ -38,7 +38,7 @@ PREPROCESS = {
 
 def tensors(config=CONFIG):
     draw = np.random.default_rng(0)
-    ours = {name: draw.standard_normal(shape).astype(np.float32) for name, shape in shapes(config).items()}
+    ours = {name: draw.standard_normal(shape).astype(np.float32) for name, shape in config.shapes().items()}
     return rules.write(rules.narrow(LAYOUT.rows(config)), ours)
 
 
@@ -52,19 +52,19 @@ def folder(tmp_path):
         "encoder.pooler.dense.bias": np.ones(12, np.float32),
     }
     save_file({**tensors(), **more}, place / "model.safetensors")
-    for name, content in LAYOUT.write_side(normal(CONFIG), Facts(preprocess=PREPROCESS, extra=IDS)).items():
+    for name, content in LAYOUT.write_side(CONFIG.normal(), Facts(preprocess=PREPROCESS, extra=IDS)).items():
         (place / name).write_text(json.dumps(content))
     return place
 
 
 def test_side_files_state_the_whole_config():
-    files = LAYOUT.write_side(normal(CONFIG), Facts(preprocess=PREPROCESS, extra=IDS))
+    files = LAYOUT.write_side(CONFIG.normal(), Facts(preprocess=PREPROCESS, extra=IDS))
     assert set(files) == {"config.json", "generation_config.json", "preprocessor_config.json"}
     facts = LAYOUT.read_side(files)
     searched = {**IDS, "max_new_tokens": 9}  # as many as the decoder has positions
     assert facts.extra == {**IDS, "generation": searched} and facts.preprocess["mean"] == [0.5] * 3
     names = {name: array.shape for name, array in tensors().items()}
-    assert normal(resolve(LAYOUT, names, [("its config.json", facts.config)], "x")) == normal(CONFIG)
+    assert resolve(LAYOUT, names, [("its config.json", facts.config)], "x").normal() == CONFIG.normal()
     with pytest.raises(UserError, match=r"x: its tensors cannot tell vit.image, .*--set vit.image=\.\.\."):
         resolve(LAYOUT, names, [], "x")
 
@@ -84,7 +84,7 @@ def test_side_files_state_the_whole_config():
     ],
 )
 def test_other_classes_are_refused_in_one_sentence(change, message):
-    files = LAYOUT.write_side(normal(CONFIG), Facts())
+    files = LAYOUT.write_side(CONFIG.normal(), Facts())
     files["config.json"] |= {
         key: {**files["config.json"][key], **value} if isinstance(value, dict) else value
         for key, value in change.items()
@@ -132,7 +132,7 @@ def test_a_folder_is_converted_there_and_back_with_all_that_it_holds(folder, tmp
     code, shown = run("inspect", folder)
     assert code == 0 and "vision-encoder-decoder" in shown.out and "Captioner" in shown.out
     net = vit_jax.load(folder)
-    assert net.lacks == ("words",) and normal(net.model.config) == normal(CONFIG)
+    assert net.lacks == ("words",) and net.model.config.normal() == CONFIG.normal()
 
 
 # ------------------------------------------------------------------------------------ with a tokenizer

@@ -22,7 +22,7 @@ from convert.recognise.reading import Options, read
 from convert.verify.command import both
 from vit_jax import weights as trained
 from vit_jax.checkpoint import Checkpoints
-from vit_jax.config import OptimConfig, RunConfig, TransformerConfig, ViTConfig, shapes, task_row, to_dict, untrained
+from vit_jax.config import OptimConfig, RunConfig, TransformerConfig, ViTConfig, task_row, to_dict, untrained
 from vit_jax.config.sentences import numbered_words
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
@@ -62,7 +62,7 @@ NAMES = ["ant", "bee", "cat"]
 
 def weights(config, seed=0, dtype=np.float32):
     rng = np.random.default_rng(seed)
-    return {name: rng.normal(size=shape, scale=0.5).astype(dtype) for name, shape in shapes(config).items()}
+    return {name: rng.normal(size=shape, scale=0.5).astype(dtype) for name, shape in config.shapes().items()}
 
 
 def a_run(path, config=VIT, steps=(4, 9), best=None, ema=0.0):
@@ -118,7 +118,7 @@ def test_every_parameter_is_a_row_of_its_own(config):
     arrays = weights(config)
     assert rules.write(dialect.rows(config), arrays).keys() == arrays.keys()
     assert [
-        layout.name for layout in LAYOUTS.values() if layout.recognises(shapes(config)) and layout.dialect == "vit-jax"
+        layout.name for layout in LAYOUTS.values() if layout.recognises(config.shapes()) and layout.dialect == "vit-jax"
     ] == ["vit-jax@vit" if isinstance(config, ViTConfig) else "vit-jax@transformer"]
 
 
@@ -134,7 +134,7 @@ def test_a_run_is_read_with_all_that_it_knows(tmp_path, config):
             assert reading.facts.extra["vocabulary"]["target"][6] == "t6"
     with read(str(tmp_path / "run"), Options(step=4)).source as source:
         assert np.array_equal(
-            source.tree["model"][next(iter(shapes(config)))].read(), next(iter(weights(config, 4).values()))
+            source.tree["model"][next(iter(config.shapes()))].read(), next(iter(weights(config, 4).values()))
         )
 
 
@@ -499,7 +499,7 @@ def test_digests_are_those_that_training_checks(tmp_path, convert):
     assert ours["arrays"] == copy["arrays"] and copy["digest"] == text_digest(
         {k: v for k, v in copy.items() if k != "digest"}
     )
-    saved, skipped = Checkpoints(Run(tmp_path / "copy")).restore(shapes(VIT))
+    saved, skipped = Checkpoints(Run(tmp_path / "copy")).restore(VIT.shapes())
     assert saved.step == 9 and not skipped
     same(flatten(saved.state.moments["trace"]), weights(VIT, 50))
     assert Run(tmp_path / "copy").config() == Run(tmp_path / "run").config() and Run(tmp_path / "copy").record()[

@@ -9,8 +9,7 @@ import pytest
 from convert import rules
 from convert.dialects import LAYOUTS, simple_vit, vit_pytorch, vit_pytorch_distill
 from convert.recognise.config import resolve
-from vit_jax.config import ViTConfig, normal
-from vit_jax.config import shapes as our_shapes
+from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
 
@@ -28,7 +27,7 @@ SAID = dict(image=(8, 12), patch=(4, 2), heads=2)
 def numbers(config):
     """Parameters that all differ."""
     start, out = 0, {}
-    for name, shape in our_shapes(config).items():
+    for name, shape in config.shapes().items():
         out[name] = np.arange(start, start + prod(shape), dtype=np.float64).reshape(shape)
         start += prod(shape)
     return out
@@ -163,7 +162,7 @@ def test_what_a_file_cannot_tell_is_asked_for(layout, config, asked):
     listed = str(caught.value).partition("cannot tell ")[2].partition(";")[0]
     assert sorted(listed.split(", ")) == sorted(asked.split(", "))
     said = {**SAID, "pool": "cls"} if "pool" in asked else SAID
-    assert normal(resolve(LAYOUTS[layout], names, [("--set", said)], "model.pt")) == normal(config)
+    assert resolve(LAYOUTS[layout], names, [("--set", said)], "model.pt").normal() == config.normal()
 
 
 @pytest.mark.parametrize("pool", ["cls", "mean_all"])
@@ -299,6 +298,6 @@ def test_a_wrapper_is_read_as_a_whole_without_its_teacher(layout, config):
     names = {**shapes(layout, config), "teacher.conv1.weight": (64, 3, 7, 7), "teacher.bn1.num_batches_tracked": ()}
     assert [each.name for each in LAYOUTS.values() if each.recognises(names)] == [layout]
     assert LAYOUTS[layout].left_out(names) == ["teacher.conv1.weight", "teacher.bn1.num_batches_tracked"]
-    assert normal(resolve(LAYOUTS[layout], names, [("--set", SAID)], "file")) == normal(config)
+    assert resolve(LAYOUTS[layout], names, [("--set", SAID)], "file").normal() == config.normal()
     student = {name.removeprefix("student."): shape for name, shape in names.items() if name.startswith("student.")}
     assert sum(each.recognises(student) for each in LAYOUTS.values()) == 1

@@ -20,17 +20,7 @@ from convert.verify.libraries import torch_ref, vit_pytorch
 from tests.parity.weights import weights
 from torch_ref.train import check_supported
 from vit_jax import memory
-from vit_jax.config import (
-    TASKS,
-    DistilLoss,
-    ImageAugment,
-    ImageData,
-    RunConfig,
-    Teacher,
-    TransformerConfig,
-    ViTConfig,
-    parameters,
-)
+from vit_jax.config import TASKS, DistilLoss, ImageAugment, ImageData, RunConfig, Teacher, TransformerConfig, ViTConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.archives import OFFICIAL
 from vit_jax.data.sources import open_image_source
@@ -190,7 +180,7 @@ def test_the_teacher_sees_the_augmented_image_resized_as_pillow_does(kernel, siz
 def test_the_teacher_is_an_argument_of_the_compiled_step_and_does_not_change():
     run = a_run(accumulate=2, scan=True, remat="full")
     task = taught(run)
-    engine = Engine(run, definition(STUDENT), task, Optimizer(run.optim, 4, 2, parameters(STUDENT)))
+    engine = Engine(run, definition(STUDENT), task, Optimizer(run.optim, 4, 2, STUDENT.parameters()))
     first = engine.frozen
     losses = []
     for scale in (1, 3, 1):
@@ -263,7 +253,7 @@ def test_a_run_with_a_teacher_from_start_to_evaluation(digits_run, working_folde
     run = Run(working_folder / "runs/pupil")
     frozen = run.record()["frozen"]
     saved = run.saved(2)["arrays"]
-    assert {*saved} == {"model", "optimizer"} and saved["model"].keys() == parameters(run.config().model).keys()
+    assert {*saved} == {"model", "optimizer"} and saved["model"].keys() == run.config().model.parameters().keys()
     rows = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
     assert {"loss", "accuracy", "distillation", "agreement"} <= rows[0].keys()
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from vit_jax import backend, memory
-from vit_jax.config import network_of
 from vit_jax.division import CACHED, Division, divided, planned
 from vit_jax.layers import merge
 from vit_jax.models import definition, start
@@ -86,7 +85,7 @@ def test_the_largest_activation_is_that_of_the_forward_pass(name):
     net = merge(definition(model), start(model, jax.random.key(0)))
     traced = jax.make_jaxpr(lambda images: net(images))(np.zeros(shape, np.float32))
     sizes = {v.aval.size for equation in every(traced.jaxpr) for v in equation.outvars if v.aval.shape[:1] == (1,)}
-    assert max(sizes) == network_of(model).largest(model) < CACHED / 4
+    assert max(sizes) == model.largest() < CACHED / 4
 
 
 def every(jaxpr):

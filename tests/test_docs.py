@@ -194,7 +194,7 @@ def prepared(folder: Path) -> None:
     from convert import rules
     from convert.dialects import LAYOUTS
     from convert.dialects.architectures import lookup
-    from vit_jax.config import ViTConfig, from_dict, shapes
+    from vit_jax.config import ViTConfig, from_dict
     from vit_jax.data.contents import Contents
     from vit_jax.data.prepare import _write as write_set
 
@@ -219,7 +219,7 @@ def prepared(folder: Path) -> None:
             text = "".join(says.format(i) + "\n" for i in range(count))
             (folder / "multi30k" / f"{name}.{language}").write_text(text, encoding="utf-8")
     base = from_dict(ViTConfig, {**lookup("vit_base_patch16_224")[0], "channels": 3, "classes": 1000})
-    weights = {n: rng.standard_normal(s, np.float32) * np.float32(0.02) for n, s in shapes(base).items()}
+    weights = {n: rng.standard_normal(s, np.float32) * np.float32(0.02) for n, s in base.shapes().items()}
     save_file(rules.write(rules.narrow(LAYOUTS["timm"].rows(base)), weights), folder / "vit.safetensors")
     small = vit_jax.build("vit-ti16", image=32, depth=1)
     vit_jax.export(small, folder / "vit-timm", to="timm")

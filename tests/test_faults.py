@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from vit_jax.checkpoint import Checkpoints
-from vit_jax.config import shapes
 from vit_jax.errors import INTERRUPTED, UserError, as_user_error
 from vit_jax.runs import Run
 
@@ -174,7 +173,7 @@ class Place:
 
     def end(self) -> dict[str, object]:
         """What is left: the arrays' digests, proved true, the notes, the log and the summary, without clocks."""
-        saved, skipped = Checkpoints(self.run).restore(shapes(self.run.config().model))
+        saved, skipped = Checkpoints(self.run).restore(self.run.config().model.shapes())
         assert saved is not None and not skipped and saved.step == self.steps
         record = json.loads(self.run.digest_file(self.steps).read_text())
         return {

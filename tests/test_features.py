@@ -12,7 +12,7 @@ from PIL import Image
 
 import vit_jax
 from vit_jax import predict
-from vit_jax.config import ViTConfig, shapes
+from vit_jax.config import ViTConfig
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
@@ -29,7 +29,7 @@ def random_parameters(c, **zeros):
     rng = np.random.default_rng(0)
     return {
         name: np.zeros(shape, np.float32) if name.endswith(tuple(zeros)) else np.float32(rng.normal(size=shape) * 0.3)
-        for name, shape in shapes(c).items()
+        for name, shape in c.shapes().items()
     }
 
 
@@ -198,7 +198,7 @@ def test_attention_lies_on_its_patches_behind_registers_and_without_a_head(tmp_p
     from vit_jax.report import attention
 
     c = replace(C, classes=0, depth=1, heads=1)
-    parameters = {name: np.zeros(shape, np.float32) for name, shape in shapes(c).items()}
+    parameters = {name: np.zeros(shape, np.float32) for name, shape in c.shapes().items()}
     parameters["patch.kernel"][:, 0] = 1
     parameters["blocks.0.norm1.scale"][:] = parameters["blocks.0.attention.query.bias"][:] = 1
     parameters["blocks.0.attention.key.kernel"][0] = 1

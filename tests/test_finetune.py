@@ -11,7 +11,7 @@ import pytest
 import vit_jax
 from vit_jax import export, starting
 from vit_jax.checkpoint import Checkpoints
-from vit_jax.config import TransformerConfig, ViTConfig, flat, parameters, shapes
+from vit_jax.config import TransformerConfig, ViTConfig, flat
 from vit_jax.config.groups import all_but
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
@@ -57,15 +57,15 @@ def parsed(text):
 
 
 def test_patterns_cover_all_but_what_a_recipe_trains_and_are_few():
-    table, recipes = parameters(FULL), vit_jax.config.network_of(FULL).recipes
+    table, recipes = FULL.parameters(), FULL.recipes
     for names in recipes.values():
         frozen = all_but(names, table)
         for name in table:
             assert any(fnmatchcase(name, p) for p in frozen) != any(fnmatchcase(name, p) for p in names), name
     assert all_but(recipes["full"], table) == ()
-    assert all_but(recipes["head"], parameters(VIT)) == ("patch.*", "cls_token", "position", "blocks.*", "norm.*")
+    assert all_but(recipes["head"], VIT.parameters()) == ("patch.*", "cls_token", "position", "blocks.*", "norm.*")
     attention = ("patch.*", "cls_token", "blocks.*.norm1.*", "blocks.*.norm2.*", "blocks.*.mlp.*", "norm.*")
-    assert all_but(recipes["attention"], parameters(VIT)) == attention
+    assert all_but(recipes["attention"], VIT.parameters()) == attention
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_frozen_trunk_stays_to_the_bit_is_resumed_and_goes_back_to_its_layout(
 
     for steps, said in ((2, "stopped: max_steps at step 2"), (4, "going on after step 2")):
         assert said in inside(*shlex.split(f"{line} --max-steps {steps} --name halves"), cwd=here).stdout
-    a, b = (Checkpoints(Run(f"runs/{name}")).restore(shapes(VIT))[0] for name in ("whole", "halves"))
+    a, b = (Checkpoints(Run(f"runs/{name}")).restore(VIT.shapes())[0] for name in ("whole", "halves"))
     for mine, theirs in zip(*(jax.tree.leaves((s.state, s.step)) for s in (a, b)), strict=True):
         np.testing.assert_array_equal(mine, theirs)
 

@@ -16,7 +16,7 @@ import pytest
 import vit_jax
 from vit_jax import starting
 from vit_jax.checkpoint import Checkpoints
-from vit_jax.config import ViTConfig, shapes
+from vit_jax.config import ViTConfig
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
@@ -175,7 +175,7 @@ def test_what_is_frozen_of_dinov3_stays_to_the_bit_and_has_no_moments_on_disk(fo
     run = Run(here / "runs" / "frozen")
     (step,) = run.complete_steps()
     model = run.config().model
-    found = flatten(Checkpoints(run).read(step, shapes(model)).state.parameters)
+    found = flatten(Checkpoints(run).read(step, model.shapes()).state.parameters)
     given = {
         name: np.asarray(x) for name, x in flatten(vit_jax.layers.split(vit_jax.load("./dinov3").model)[1]).items()
     }

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from vit_jax.checkpoint import Checkpoints
-from vit_jax.config import shapes
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.hosts import Hosts, differing, joined, read_place, watch
@@ -129,7 +128,7 @@ def whole(tmp_path_factory) -> Path:
 
 def arrays(folder: Path, step: int) -> dict[str, np.ndarray]:
     run = Run(folder)
-    saved = Checkpoints(run).read(step, shapes(run.config().model)).state
+    saved = Checkpoints(run).read(step, run.config().model.shapes()).state
     return {f"{item}.{name}": x for item in ("parameters", "moments", "ema")
             for name, x in flatten(getattr(saved, item)).items()}  # fmt: skip
 

@@ -49,7 +49,7 @@ ONLY_WHEN_USED = {
 FRAMEWORKS = JAX | {"torch", "torchvision", "torch_ref", "tensorflow", "jax2onnx", "onnx", "onnx_ir", "onnxruntime"}
 CONVERT_READS = {"errors", "config", "flags", "presets", "runs"}
 LAZY = ("convert.verify", "convert.write.program")  # they import frameworks, inside functions
-# Which modules load the module that a row names as text, or (vit_jax, its cli, the containers) one of their own files.
+# Who loads a module that a config names as text, or (vit_jax, its cli, the containers) one of their own files.
 LOADERS = (
     "vit_jax.models",
     "torch_ref",
@@ -59,7 +59,6 @@ LOADERS = (
     "vit_jax.cli",
     "convert.containers.kinds",
 )
-ROWS = "vit_jax.config.networks"
 # Where networks and tasks may be named besides their own files: a part of two of them, tables, public names, presets,
 # dialects, and the libraries that verify builds networks with.
 NAMED_IN = (
@@ -186,37 +185,32 @@ def read(root: Path, package: str = "vit_jax") -> dict[str, list[Import]]:
     }
 
 
-def row_texts(root: Path) -> list[str]:
-    """The modules that the rows of networks name as text: `module:class`."""
-    path = root / (ROWS.replace(".", "/") + ".py")
-    tree = ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else ast.Module([], [])
-    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return sorted(
-        {text.partition(":")[0] for text in texts if re.fullmatch(r"(vit_jax|torch_ref)[\w.]*:[A-Z]\w*", text)}
-    )
+def computing_modules(root: Path) -> list[str]:
+    """The modules of vit_jax that the configs of networks name as text, `module:class`, for models to load."""
+    found = set()
+    for path in (root / "vit_jax" / "config").rglob("*.py"):
+        texts = (getattr(node, "value", None) for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        found |= {text.partition(":")[0] for text in texts if re.fullmatch(r"vit_jax[\w.]*:[A-Z]\w*", str(text))}
+    return sorted(found)
 
 
-def names_of_rows() -> tuple[set[str], set[str], set[str]]:
-    """(classes of networks and tasks, the texts that name their rows, the files that are their rooms)."""
+def names_of_networks_and_tasks() -> tuple[set[str], set[str], set[str]]:
+    """(classes of networks and tasks, the texts that name them, the files that are their own)."""
     from vit_jax.config import NETWORKS, TASKS
     from vit_jax.tasks import TASKS as COMPUTED_TASKS
 
-    classes = {row.config.__name__ for row in NETWORKS.values()} | {
-        row.jax.partition(":")[2] for row in NETWORKS.values()
-    }
-    classes |= {row.torch.partition(":")[2] for row in NETWORKS.values()} | {
-        task.__name__ for task in COMPUTED_TASKS.values()
-    }
-    rooms = {row.config.__module__ for row in NETWORKS.values()} | {
-        row.jax.partition(":")[0] for row in NETWORKS.values()
-    }
+    networks = NETWORKS.values()
+    loaded = [path for network in networks for path in (network.computes, network.twin) if path]
+    classes = {network.__name__ for network in networks} | {path.partition(":")[2] for path in loaded}
+    classes |= {task.__name__ for task in COMPUTED_TASKS.values()}
+    rooms = {network.__module__ for network in networks} | {path.partition(":")[0] for path in loaded}
     rooms |= {task.__module__ for task in COMPUTED_TASKS.values()} | {row.check.__module__ for row in TASKS.values()}
-    return classes - {""}, {*NETWORKS, *(row.name for row in NETWORKS.values()), *TASKS}, rooms
+    return classes, {*NETWORKS, *(network.name for network in networks), *TASKS}, rooms
 
 
 def told_apart(root: Path) -> list[str]:
     """Where a file that is no room of a network or a task names one: it would have to be edited for the next."""
-    classes, texts, rooms = names_of_rows()
+    classes, texts, rooms = names_of_networks_and_tasks()
     found = []
     for package in ("vit_jax", "convert"):
         for path in sorted((root / package).rglob("*.py")):
@@ -236,7 +230,8 @@ def told_apart(root: Path) -> list[str]:
                         re.findall(r"\w+", node.value) if re.fullmatch(r"[\w\[\]| .,]{1,200}", node.value) else ()
                     ) & classes
                 found += [
-                    f"{module}:{getattr(node, 'lineno', 0)}: names {name}; look it up in a row" for name in sorted(said)
+                    f"{module}:{getattr(node, 'lineno', 0)}: names {name}; ask its config or its row"
+                    for name in sorted(said)
                 ]
     return found
 
@@ -250,13 +245,13 @@ def violations(root: Path) -> list[str]:
     """What breaks the house rules under a root; empty when all is well."""
     found = []
     graph = read(root)
-    if f"{LOADERS[0]}" in graph:  # it imports what the rows name
-        graph[LOADERS[0]] += [Import(name, False) for name in row_texts(root) if name.startswith("vit_jax.")]
+    if f"{LOADERS[0]}" in graph:  # it imports what configs name
+        graph[LOADERS[0]] += [Import(name, False) for name in computing_modules(root)]
     for module, its in graph.items():
         here = room(module)
         if module not in LOADERS and any(name == COMPUTED for name, _ in its):
             found.append(
-                f"{module}: loads a module by a name that it puts together; only models loads what a row names"
+                f"{module}: loads a module by a name that it puts together; only models loads what a config names"
             )
         if NO_NAMES & set(module.split(".")):
             found.append(f"{module}: name it after its one idea")
@@ -324,7 +319,7 @@ def convert_violations(root: Path) -> list[str]:
             top = name.partition(".")[0]
             if name == COMPUTED and not module.startswith("convert.verify") and module not in LOADERS:
                 found.append(
-                    f"{module}: loads a module by a name that it puts together; only its verify loads what a row names"
+                    f"{module}: loads a module by a name that it puts together; only verify loads what a config names"
                 )
             if top in FRAMEWORKS and (at_load or not module.startswith(LAZY)):
                 found.append(
@@ -349,7 +344,7 @@ def twin_violations(root: Path) -> list[str]:
             if name == COMPUTED and module not in LOADERS:
                 found.append(
                     f"{module}: loads a module by a name that it puts together; "
-                    "only torch_ref itself loads what a row names"
+                    "only torch_ref itself loads what a config names"
                 )
             if top in JAX:
                 found.append(f"{module}: imports {name}, which torch_ref never does")
@@ -415,7 +410,7 @@ GOOD = {
     "vit_jax/vit.py": "from flax import nnx\nfrom . import layers\nfrom .config import ViTConfig",
     "vit_jax/data/__init__.py": "from .folder import read\nfrom ..errors import UserError",
     "vit_jax/data/folder.py": "from vit_jax.config import ViTConfig\ndef f():\n    import tensorflow_datasets",
-    "vit_jax/models.py": "import importlib\ndef network(row):\n    return importlib.import_module(row.jax)",
+    "vit_jax/models.py": "import importlib\ndef network(config):\n    return importlib.import_module(config.computes)",
     "vit_jax/captioner.py": "from .transformer import Decoder\nfrom .vit import ViT",
     "torch_ref/captioner.py": "from .vit import ViT",
     "vit_jax/tasks/contract.py": "import jax\nfrom ..config import RunConfig",
@@ -523,27 +518,27 @@ BAD = {
         "def f():\n    from convert.verify import compare",
         "and never its verify",
     ),
-    "a row's module": (
+    "a config's module": (
         "vit_jax/step.py",
-        "import importlib\ndef f(row):\n    return importlib.import_module(row.jax)",
+        "import importlib\ndef f(config):\n    return importlib.import_module(config.computes)",
         "vit_jax.step: loads a module by a name",
     ),
-    "a row's module before its loader": (
+    "a config's module before its loader": (
         "vit_jax/config.py",
         "from importlib import import_module\nimport_module('.' + 'vit')",
         "vit_jax.config: loads a module by",
     ),
-    "a row's module in convert": (
+    "a config's module in convert": (
         "convert/rules.py",
-        "import importlib\ndef f(row):\n    return importlib.import_module(row.torch)",
+        "import importlib\ndef f(config):\n    return importlib.import_module(config.twin)",
         "convert.rules: loads a module",
     ),
-    "a row's module in a twin": (
+    "a config's module in a twin": (
         "torch_ref/train.py",
         "import importlib\nimportlib.import_module(name())",
         "torch_ref.train: loads a module by a name",
     ),
-    "a row of what comes later": (
+    "a config of what comes later": (
         "vit_jax/config/networks.py",
         "ROW = 'vit_jax.train:Loop'",
         "vit_jax.models: imports vit_jax.train, which comes after",

@@ -18,7 +18,7 @@ from convert.__main__ import main as convert_main
 from convert.adapt.kernels import POSITIONS
 from convert.dialects import LAYOUTS
 from vit_jax import export, starting, train, weights
-from vit_jax.config import RunConfig, ViTConfig, flat, function_fields, normal, shapes, to_dict
+from vit_jax.config import RunConfig, ViTConfig, flat, to_dict
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
 from vit_jax.interop import converted
@@ -89,7 +89,7 @@ def timm_folder(path, config=VIT, **others):
 def drawn(config, seed=0):
     """Random weights of a network, {our parameter name: array}."""
     draw = np.random.default_rng(seed)
-    return {name: draw.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes(config).items()}
+    return {name: draw.normal(0, 0.3, shape).astype(np.float32) for name, shape in config.shapes().items()}
 
 
 def parsed(text):
@@ -158,7 +158,7 @@ def test_a_run_gives_its_own_fields(timm, monkeypatch):
 
 
 def function(model):
-    return {name: getattr(normal(model), name) for name in function_fields(model)}
+    return {name: getattr(model.normal(), name) for name in model.function_fields()}
 
 
 def sizes(model):
@@ -632,7 +632,7 @@ def test_a_translating_run_gives_its_network_and_another_vocabulary_is_refused(t
         assert run.task == "translate" and function(replace(run.model, **sizes(model))) == function(model)
         assert run.optim == preset("finetune").run.optim and sizes(run.model) == dict.fromkeys(sizes(model), 0)
         _, parameters = begun(run)
-        assert parameters.keys() == shapes(model).keys()
+        assert parameters.keys() == model.shapes().keys()
     with pytest.raises(UserError, match=r"^init first: holds a Transformer, and the run trains a ViT; name a preset"):
         parsed("digits --init first")
     with pytest.raises(UserError, match=r"^init first.safetensors: its source id 4 is "):

@@ -8,16 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from vit_jax import layers
-from vit_jax.config import (
-    CaptionerConfig,
-    OptimConfig,
-    TransformerConfig,
-    ViTConfig,
-    moments,
-    parameters,
-    roles,
-    shapes,
-)
+from vit_jax.config import CaptionerConfig, OptimConfig, TransformerConfig, ViTConfig, moments, roles
 from vit_jax.config.captioner import HEADLESS
 from vit_jax.config.trees import flatten
 from vit_jax.models import definition, start
@@ -89,7 +80,7 @@ def test_torch_ref_sorts_every_parameter_as_the_table_does(config):
     from torch_ref.optim import kind_of, layers_above, muon_weights
 
     model, ours = torch_ref.build(config), {name: row.ours for row in rows(config) for name in row.theirs}
-    table, seen, above = parameters(config), {}, {}
+    table, seen, above = config.parameters(), {}, {}
     layers = layers_above(model) if isinstance(config, ViTConfig) else {}
     for path, module in model.named_modules():
         for name, _ in module.named_parameters(path, recurse=False):
@@ -144,7 +135,7 @@ def test_an_entry_without_a_parameter_is_an_error(monkeypatch):
 
 
 def test_the_optimizer_refuses_a_parameter_that_the_table_lacks():
-    tree, table = start(VIT, jax.random.key(0)), parameters(VIT)
+    tree, table = start(VIT, jax.random.key(0)), VIT.parameters()
     tree["blocks"]["0"]["attention"]["temperature"] = jnp.zeros(())
     for ask in (lambda: Optimizer(OptimConfig(), 1, 1, table).init(tree), lambda: decay_mask(tree, table, ("kernel",))):
         with pytest.raises(
@@ -158,11 +149,11 @@ def test_the_optimizer_refuses_a_parameter_that_the_table_lacks():
     [("sgd", ()), ("momentum", ("trace",)), ("adam", ("mu", "nu")), ("adamw", ("mu", "nu")), ("lion", ("mu",))],
 )
 def test_moments_are_kept_by_role_in_every_parameters_shape(name, kept):
-    optim, table = OptimConfig(name=name), parameters(VIT)
+    optim, table = OptimConfig(name=name), VIT.parameters()
     moments = Optimizer(optim, 1, 1, table).init(start(VIT, jax.random.key(0)))
     assert tuple(moments) == kept == roles(optim)
     for tree in moments.values():
-        assert {n: x.shape for n, x in flatten(tree).items()} == shapes(VIT) and not any(
+        assert {n: x.shape for n, x in flatten(tree).items()} == VIT.shapes() and not any(
             x.any() for x in flatten(tree).values()
         )
 
@@ -173,7 +164,7 @@ def test_muon_updates_the_hidden_kernels_and_keeps_one_moment_of_them():
     behind = r"stem\.[1-9]\.kernel|patch\.kernel"
     plain = dataclasses.replace(EVERYTHING, stem=())
     for config, count in ((plain, 2 * 7), (EVERYTHING, 2 * 7 + 2), (SENTENCES, 2 * 6 + 10)):
-        table, optim = parameters(config), OptimConfig(name="muon")
+        table, optim = config.parameters(), OptimConfig(name="muon")
         patterns = f"{inside}|{behind}" if config is EVERYTHING else inside
         kernels = {name for name in table if re.fullmatch(patterns, name)}
         assert len(kernels) == count
@@ -184,10 +175,10 @@ def test_muon_updates_the_hidden_kernels_and_keeps_one_moment_of_them():
 
 def test_a_table_says_shape_kind_and_start_of_each():
     kinds = {"kernel", "bias", "norm", "token", "position", "scale", "frequency"}
-    assert {p.kind for p in parameters(EVERYTHING).values()} == kinds
-    assert {p.kind for p in parameters(SENTENCES).values()} == {"kernel", "bias", "norm", "position", "embedding"}
+    assert {p.kind for p in EVERYTHING.parameters().values()} == kinds
+    assert {p.kind for p in SENTENCES.parameters().values()} == {"kernel", "bias", "norm", "position", "embedding"}
     for config in (EVERYTHING, SENTENCES):
         values = flatten(start(config, jax.random.key(0)))
-        assert {n: x.shape for n, x in values.items()} == shapes(config)
-        constant = {n: p.start.size for n, p in parameters(config).items() if p.start.how == "constant"}
+        assert {n: x.shape for n, x in values.items()} == config.shapes()
+        constant = {n: p.start.size for n, p in config.parameters().items() if p.start.how == "constant"}
         assert constant and all((values[n] == jnp.float32(size)).all() for n, size in constant.items())

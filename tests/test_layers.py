@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.special import erf
 
-from vit_jax.config import ViTConfig, parameters
+from vit_jax.config import ViTConfig
 from vit_jax.config.trees import flatten
 from vit_jax.layers import (
     ACTIVATIONS,
@@ -288,12 +288,12 @@ NETWORK = ViTConfig(
     token_std=0.5,
     position_std=0.2,
 )
-SHAPES = {name: parameter.shape for name, parameter in parameters(NETWORK).items()}
+SHAPES = {name: parameter.shape for name, parameter in NETWORK.parameters().items()}
 MATRICES = {name.removesuffix(".kernel"): shape for name, shape in SHAPES.items() if name.endswith(".kernel")}
 
 
 def values(seed=0, **fields):
-    table = parameters(replace(NETWORK, **fields))
+    table = replace(NETWORK, **fields).parameters()
     got = initial_values(table, jax.random.key(seed))
     assert {name: x.shape for name, x in got.items()} == {name: parameter.shape for name, parameter in table.items()}
     return {name: np.asarray(x, np.float64) for name, x in got.items()}
@@ -389,7 +389,7 @@ def test_every_parameter_and_seed_has_draws_of_its_own():
 def test_no_two_names_of_a_preset_fold_to_one_key():
     """A parameter's key comes from 32 bits of its name."""
     for name in PRESETS:
-        names = parameters(preset(name).run.model)
+        names = preset(name).run.model.parameters()
         assert len({zlib.crc32(n.encode()) for n in names}) == len(names)
 
 

@@ -25,18 +25,7 @@ from convert.plan.shared import values as values_to_try
 from convert.recognise.config import resolve
 from convert.recognise.layouts import Recognition, which_layout
 from convert.recognise.reading import Reading
-from vit_jax.config import (
-    CaptionerConfig,
-    ResNetConfig,
-    TransformerConfig,
-    ViTConfig,
-    function_fields,
-    network_of,
-    normal,
-    replaced,
-    shapes,
-    value_at,
-)
+from vit_jax.config import CaptionerConfig, ResNetConfig, TransformerConfig, ViTConfig, replaced, value_at
 from vit_jax.errors import UserError
 
 FEW = 12  # members of a domain that are tried
@@ -49,7 +38,7 @@ def some(layout):
 
 def random(config, dtype=np.float32, seed=0):
     rng = np.random.default_rng(seed)
-    drawn = {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes(config).items()}
+    drawn = {name: rng.standard_normal(shape).astype(dtype) for name, shape in config.shapes().items()}
     return {name: abs(array) if name.endswith(".variance") else array for name, array in drawn.items()}
 
 
@@ -85,19 +74,19 @@ def parameters(arrays):
 
 
 def fields(config):
-    return {name: value_at(config, name) for name in function_fields(type(config))}
+    return {name: value_at(config, name) for name in type(config).function_fields()}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_table_speaks_of_every_field_that_decides_the_function(layout):
-    assert set(LAYOUTS[layout].fields) == set(function_fields(LAYOUTS[layout].network))
+    assert set(LAYOUTS[layout].fields) == set(LAYOUTS[layout].network.function_fields())
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_layout_has_a_domain_and_its_rows_make_every_parameter_once(layout):
     assert len(some(layout)) >= 2
     for config in some(layout):
-        assert rules.our_shapes(rules.narrow(LAYOUTS[layout].rows(config))) == shapes(config)
+        assert rules.our_shapes(rules.narrow(LAYOUTS[layout].rows(config))) == config.shapes()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -122,13 +111,13 @@ def test_what_is_solved_from_shapes_is_right_and_nothing_else_is_assumed(layout)
         names = rules.file_shapes(rules.narrow(layout.rows(config)))
         said = fields(config)
         if i < 4:  # nothing is left to solve
-            assert normal(resolve(layout, names, [("--set", said)], "file")) == normal(config)
+            assert resolve(layout, names, [("--set", said)], "file").normal() == config.normal()
         unsolved = {
             k: v
             for k, v in said.items()
             if not (f := layout.fields[k]).follow and (f.solve is None or f.solve(names) is None)
         }
-        assert normal(resolve(layout, names, [("--set", unsolved)], "file")) == normal(config)
+        assert resolve(layout, names, [("--set", unsolved)], "file").normal() == config.normal()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -234,8 +223,8 @@ def test_a_run_is_asked_only_for_what_nobody_else_says():
         "eps": 1e-5,
     }
     said = [("this run's config", run), ("--model vit", {"eps": 1e-6})]
-    assert normal(resolve(layout, names, said, "file")) == normal(config)
-    assert normal(resolve(layout, names, said[:1], "file")) == replace(normal(config), eps=1e-5)
+    assert resolve(layout, names, said, "file").normal() == config.normal()
+    assert resolve(layout, names, said[:1], "file").normal() == replace(config.normal(), eps=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -266,19 +255,19 @@ def test_what_a_layout_assumes_may_be_stated_otherwise_where_no_tensor_shows_it(
         for value in (v for v in values_to_try(layout.network, field) if not layout.fields[field].allows(v)):
             stated = [("--set", {field: value}), ("its config.json", {**others, field: None})]
             other = replaced(config, {field: value})
-            if shapes(other) != shapes(config):
+            if other.shapes() != config.shapes():
                 refused += 1
                 if refused == 1:
                     with pytest.raises(UserError, match=f"{field} is .* by --set but .* by its layout; correct --set"):
                         resolve(layout, names, stated, "file")
                 continue
             try:
-                network_of(layout.network).check(other)
+                other.check()
                 found = resolve(layout, names, stated, "file")
             except UserError:
                 continue  # no network, or one that the layout refuses for another reason
-            assert normal(found) == normal(other)
-            assert bool(layout.departures(found)) == (normal(other) != normal(config))
+            assert found.normal() == other.normal()
+            assert bool(layout.departures(found)) == (other.normal() != config.normal())
             assert rules.file_shapes(layout.rows(found)) == every
 
 

@@ -25,7 +25,6 @@ from vit_jax.config import (
     check_run,
     factor_shapes,
     learnt_table,
-    shapes,
 )
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.division import Division
@@ -59,7 +58,7 @@ LINE = "--init vit --new-head --data.source digits --batch 32 --epochs 1 --lora.
 
 def weights(c):
     draw = np.random.default_rng(0)
-    return {name: draw.normal(name.endswith("scale"), 0.3, shape) for name, shape in shapes(c).items()}
+    return {name: draw.normal(name.endswith("scale"), 0.3, shape) for name, shape in c.shapes().items()}
 
 
 def batches(size=6):
@@ -97,7 +96,7 @@ def kernels(run):
     """The names of the kernels of linear maps that the patterns of a run match."""
     return [
         name
-        for name, shape in shapes(run.model).items()
+        for name, shape in run.model.shapes().items()
         if len(shape) == 2 and name.endswith(".kernel") and any(fnmatchcase(name, pattern) for pattern in run.lora.maps)
     ]
 
@@ -271,13 +270,13 @@ def test_a_run_goes_on_to_the_same_bits_and_is_used_and_converted_as_any(folder,
         inside(*line, 4, "--save-minutes", 1e-9, cwd=folder)
     assert "going on after step 3" in inside(*line, 4, cwd=folder).stdout
     factors = factor_shapes(Run("runs/whole").config())
-    a, b = (Checkpoints(Run(f"runs/{name}"), factors).restore(shapes(VIT))[0] for name in ("whole", "halves"))
+    a, b = (Checkpoints(Run(f"runs/{name}"), factors).restore(VIT.shapes())[0] for name in ("whole", "halves"))
     assert a.state.lora.keys() == {"kernels", "factors", "averages"}
     for mine, their in zip(*(jax.tree.leaves((s.state, s.step)) for s in (a, b)), strict=True):
         np.testing.assert_array_equal(mine, their)
 
     name, places = "blocks.0.attention.query.kernel", Checkpoints(Run("runs/halves"), factors)
-    kernels = [flatten(places.read(each, shapes(VIT)).state.parameters)[name] for each in (3, 4)]
+    kernels = [flatten(places.read(each, VIT.shapes()).state.parameters)[name] for each in (3, 4)]
     mean = flatten(vit_jax.layers.split(vit_jax.load("halves", "mean:2").model)[1])[name]
     np.testing.assert_allclose(mean, (kernels[0] + kernels[1].astype(float)) / 2, rtol=1e-6)
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1)).astype(np.uint8)

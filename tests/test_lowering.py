@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vit_jax.attention_core import NARROW
-from vit_jax.config import Teacher, ViTConfig, network_of, parameters, pixels, shapes, value_at, with_sizes
+from vit_jax.config import Teacher, ViTConfig, value_at
 from vit_jax.config.trees import unflatten
 from vit_jax.models import definition
 from vit_jax.optim import Optimizer
@@ -36,7 +36,7 @@ def batch_of(run):
             "vectors": abstract((run.batch, 1, run.model.memory_width), np.float32),
             "target": abstract((run.batch, 11), np.int32),
         }
-    image = abstract((run.batch, *pixels(run.model)), np.uint8)
+    image = abstract((run.batch, *run.model.pixels()), np.uint8)
     if run.task == "caption":
         return {"image": image, "target": abstract((run.batch, 11), np.int32)}
     return {"image": image, "label": abstract((run.batch,), np.int32)}
@@ -46,7 +46,7 @@ def a_teacher(channels):
     """The teacher of runs that need one: a small network whose weights are zero."""
     config = ViTConfig(image=8, patch=4, channels=channels, classes=10, width=8, depth=1, heads=2, hidden=8)
     metadata = {"preprocess": {"image": [8, 8], "interpolation": "bilinear", "mean": [0.5], "std": [0.5]}}
-    arrays = {name: np.zeros(shape, np.float32) for name, shape in shapes(config).items()}
+    arrays = {name: np.zeros(shape, np.float32) for name, shape in config.shapes().items()}
     return Teacher("teacher", "", config, metadata, arrays)
 
 
@@ -59,12 +59,12 @@ QUICK = ("digits", "numbers", "shapes", "mnist-20x1")
 def test_the_steps_of_a_preset_are_lowered_for_each_platform(name):
     """From shapes alone, so nothing is computed or compiled."""
     run = preset(name).run
-    open_sizes = {size: 10 for size in network_of(run.model).from_data if not value_at(run.model, size)}
-    run = replace(run, model=with_sizes(run.model, open_sizes))
+    open_sizes = {size: 10 for size in run.model.marked("from_data") if not value_at(run.model, size)}
+    run = replace(run, model=run.model.with_sizes(open_sizes))
     task = task_of(run, METADATA).load_frozen(a_teacher(getattr(run.model, "channels", 1)))
-    network, optimizer = definition(run.model), Optimizer(run.optim, 100, 10, parameters(run.model))
+    network, optimizer = definition(run.model), Optimizer(run.optim, 100, 10, run.model.parameters())
     engine, evaluator = Engine(run, network, task, optimizer), Evaluator(run.model, network, task)
-    weights = unflatten({name: abstract(shape, np.float32) for name, shape in shapes(run.model).items()})
+    weights = unflatten({name: abstract(shape, np.float32) for name, shape in run.model.shapes().items()})
     batch = batch_of(run)
     training = engine.compiled.trace(jax.eval_shape(engine.start, weights), batch, engine.seed, engine.frozen)
     evaluation = evaluator.compiled.trace(weights, batch, evaluator.frozen)

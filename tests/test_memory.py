@@ -7,7 +7,7 @@ import pytest
 
 import vit_jax
 from vit_jax import limits, memory
-from vit_jax.config import CaptionerConfig, TransformerConfig, ViTConfig, parameter_count, shapes, sized
+from vit_jax.config import CaptionerConfig, TransformerConfig, ViTConfig, sized
 from vit_jax.errors import UserError
 from vit_jax.presets import PRESETS, preset
 from vit_jax.train import command as train_command
@@ -32,16 +32,16 @@ TEXTS = TransformerConfig(width=8, heads=2, hidden=12, source_vocabulary=9, targ
     ],
 )
 def test_parameters_are_counted_without_their_table(config):
-    assert parameter_count(config) == sum(map(math.prod, shapes(config).values()))
+    assert config.parameter_count() == sum(map(math.prod, config.shapes().values()))
 
 
 def test_published_sizes():
-    assert parameter_count(sized("vit-b16")) == 86_567_656  # timm's vit_base_patch16_224
+    assert sized("vit-b16").parameter_count() == 86_567_656  # timm's vit_base_patch16_224
 
 
 def test_a_run_takes_its_weights_gradients_moments_and_average():
     run = replace(preset("digits").run, accumulate=1)
-    count, images, pixels = parameter_count(run.model), 32 * (8 * 8 + 16 * 64), 32 * 8 * 8
+    count, images, pixels = run.model.parameter_count(), 32 * (8 * 8 + 16 * 64), 32 * 8 * 8
     for name, copies in (("sgd", 2), ("momentum", 3), ("lion", 3), ("adamw", 4)):
         changed = replace(run, optim=replace(run.optim, name=name))
         assert memory.run_bytes(changed) == (copies * count * 4, images * 4 + pixels)

@@ -14,7 +14,7 @@ from convert import __main__ as door
 from convert import rules
 from convert.dialects import LAYOUTS
 from convert.verify.command import images
-from vit_jax.config import ViTConfig, shapes
+from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
 
 CONFIG = ViTConfig(image=8, patch=4, classes=5, width=12, depth=1, heads=2, hidden=20)
@@ -42,7 +42,7 @@ PREPROCESS = {
 
 @pytest.fixture
 def source(tmp_path: Path) -> str:
-    ours = {name: np.ones(shape, np.float32) for name, shape in shapes(CONFIG).items()}
+    ours = {name: np.ones(shape, np.float32) for name, shape in CONFIG.shapes().items()}
     save_file(rules.write(LAYOUTS["timm"].rows(CONFIG), ours), tmp_path / "a.safetensors")
     return str(tmp_path / "a.safetensors")
 

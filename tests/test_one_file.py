@@ -146,8 +146,8 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_is_neither_trained_
     from vit_jax.optim import Optimizer
     from vit_jax.step import Engine, Evaluator
 
-    monkeypatch.setitem(config.NETWORKS, "perceptron", ink.NETWORK)
-    run, table = ink.preset().run, ink.table(ink.PerceptronConfig())
+    monkeypatch.setitem(config.NETWORKS, "perceptron", ink.PerceptronConfig)
+    run, table = ink.preset().run, ink.PerceptronConfig().parameters()
     task = ink.Ink(128, (0.0,), (1.0,)).load_frozen(None)
     batch = {"image": np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), np.uint8), "label": np.zeros(4, np.int32)}
     for parallel in ("jit", "pmap"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
-from vit_jax.config import OptimConfig, Parameter, ViTConfig, parameters, rate_scales
+from vit_jax.config import OptimConfig, Parameter, ViTConfig, rate_scales
 from vit_jax.config.tree import ZEROS
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.muon import orthogonal
@@ -301,13 +301,13 @@ VIT = ViTConfig(
 
 
 def test_layer_decay_counts_from_the_head():
-    scales = rate_scales(OptimConfig(layer_decay=0.5), parameters(VIT))
+    scales = rate_scales(OptimConfig(layer_decay=0.5), VIT.parameters())
     stem = dict.fromkeys(("patch.kernel", "cls_token", "register_tokens", "position", "pre_norm.bias"), 1 / 16)
     blocks = {"blocks.0.mlp.fc1.kernel": 1 / 8, "blocks.1.scale1": 1 / 4, "blocks.2.attention.out.bias": 1 / 2}
     last = {"norm.scale": 1 / 2, "pool.probe": 1, "pool.mlp.fc1.bias": 1, "head_norm.scale": 1, "head.kernel": 1}
     for name, scale in (stem | blocks | last).items():
         assert scales[name] == scale, name
-    assert set(rate_scales(OptimConfig(), parameters(VIT)).values()) == {1.0}
+    assert set(rate_scales(OptimConfig(), VIT.parameters()).values()) == {1.0}
 
 
 def test_decay_falls_on_the_kinds_that_it_names():

@@ -34,8 +34,6 @@ from vit_jax.config import (  # noqa: E402
     RunConfig,
     TransformerConfig,
     ViTConfig,
-    parameters,
-    shapes,
     task_row,
 )
 from vit_jax.config.trees import (  # noqa: E402
@@ -149,7 +147,7 @@ def gradients():
         run,
         models.definition(VIT, dtype="float64", param_dtype="float64"),
         task_of(run, beside(VIT)),
-        Optimizer(run.optim, STEPS, EPOCH, parameters(VIT)),
+        Optimizer(run.optim, STEPS, EPOCH, VIT.parameters()),
     )
     keys = fold(jax.random.split(jax.random.key(0), 6), 0)  # of dropout, which is off
     return jax.jit(
@@ -160,7 +158,7 @@ def gradients():
 @functools.lru_cache(maxsize=1)
 def update(optim):
     """Compiled once for both directions: parameters and moments after a step."""
-    rule = Optimizer(optim, STEPS, EPOCH, parameters(VIT))
+    rule = Optimizer(optim, STEPS, EPOCH, VIT.parameters())
 
     def step(gradients, moments, parameters, t):
         trained, frozen = rule.parted(parameters)
@@ -174,7 +172,7 @@ def ours(optim, weights, moments, first, last):
     """Our weights and moments (flat) after the steps first .. last-1."""
     with jax.enable_x64(True):
         p, m = (unflatten({k: jnp.asarray(v) for k, v in tree.items()}) for tree in (weights, moments))
-        m = m or Optimizer(optim, STEPS, EPOCH, parameters(VIT)).init(p)
+        m = m or Optimizer(optim, STEPS, EPOCH, VIT.parameters()).init(p)
         for t in range(first, last):
             p, m = update(optim)(gradients()(p, batch(VIT, t)), m, p, jnp.int32(t))
         return tuple({k: np.asarray(v) for k, v in flatten(tree).items()} for tree in (p, m))
@@ -330,7 +328,7 @@ def test_a_run_that_was_converted_is_one_of_ours(tmp_path):
         (tmp_path / "raw.pt", "", saved["model"], True),
     ):
         folder, notes = to_run(source, tmp_path / f"run-{key}", key)
-        restored, skipped = Checkpoints(Run(folder)).restore(shapes(VIT))
+        restored, skipped = Checkpoints(Run(folder)).restore(VIT.shapes())
         assert restored.step == 4 and not skipped and restored.notes["best"] is None
         assert distance(flatten(restored.state.parameters), torch_ref.parameters(one.model)) == 0
         assert (
@@ -373,7 +371,7 @@ def wrapped(value, name="x"):
 
 
 def moments(saved, weights, c=ADAMW, step=None, grouped=True):
-    return optimizer.from_torch(saved, dialect.rows(VIT), weights, c, parameters(VIT), "X.pt", step, grouped)
+    return optimizer.from_torch(saved, dialect.rows(VIT), weights, c, VIT.parameters(), "X.pt", step, grouped)
 
 
 def group(number=0, **fields):
@@ -641,7 +639,7 @@ def test_tied_copies_have_one_moment_and_computed_parts_none():
     one.step()
     weights = {name: wrapped(p.detach(), name) for name in ("two", "one")}
     found = optimizer.from_torch(
-        wrapped(one.state_dict()), [tie], weights, OptimConfig(lr=0.1, schedule="constant"), parameters(SEQ), "X.pt"
+        wrapped(one.state_dict()), [tie], weights, OptimConfig(lr=0.1, schedule="constant"), SEQ.parameters(), "X.pt"
     )
     (back,) = tie.read([found.roles["mu"][name].read() for name in tie.theirs])
     np.testing.assert_allclose(back, 0.1 * p.grad, rtol=1e-6)

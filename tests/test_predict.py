@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 import vit_jax
 from vit_jax import evaluate, predict, report, runs
 from vit_jax.checkpoint import Checkpoints
-from vit_jax.config import ViTConfig, pair, shapes
+from vit_jax.config import ViTConfig, pair
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.hosts import ALONE
@@ -133,7 +133,7 @@ def test_the_mean_of_the_last_checkpoints_is_numpys_over_what_was_saved(capsys, 
     """Also where the best checkpoint is older, which is kept but none of the last."""
     folder = runs.Run(shutil.copytree("runs/digits", tmp_path / "run"))
     model, steps = folder.config().model, folder.complete_steps()[:2]
-    saved = [flatten(Checkpoints(folder).read(step, shapes(model)).state.parameters) for step in steps]
+    saved = [flatten(Checkpoints(folder).read(step, model.shapes()).state.parameters) for step in steps]
     step, tree = weights(folder, model, "mean:2")
     assert step == steps[0]
     for name, mean in flatten(tree).items():

@@ -21,7 +21,7 @@ from convert.layout import Facts
 from convert.recognise.reading import read
 from convert.write.program import open_stablehlo
 from vit_jax import starting
-from vit_jax.config import ViTConfig, shapes
+from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
 from vit_jax.train import command
@@ -45,7 +45,7 @@ def folder(path, layout="huggingface-dinov2@v4", config=DINOV2, processor=PROCES
     """A folder as Hugging Face leaves it, of random weights."""
     path.mkdir()
     draw = np.random.default_rng(0)
-    parameters = {name: draw.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes(config).items()}
+    parameters = {name: draw.normal(0, 0.5, shape).astype(np.float32) for name, shape in config.shapes().items()}
     layout = LAYOUTS[layout]
     save_file(rules.write(layout.rows(config), parameters), path / "model.safetensors")
     for name, content in layout.write_side(config, Facts(class_names=["a", "b", "c"])).items():

@@ -17,7 +17,7 @@ import pytest
 import vit_jax
 from convert.verify.libraries.built import load as installed
 from convert.write import program
-from vit_jax.config import ResNetConfig, TransformerConfig, ViTConfig, shapes
+from vit_jax.config import ResNetConfig, TransformerConfig, ViTConfig
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
@@ -44,7 +44,7 @@ NAMES = ["ant", "bee", "cat", "dog", "eel"]
 def network(config, scale=0.2):
     """A network with random weights."""
     rng = np.random.default_rng(0)
-    arrays = {name: scale * rng.standard_normal(shape, np.float32) for name, shape in shapes(config).items()}
+    arrays = {name: scale * rng.standard_normal(shape, np.float32) for name, shape in config.shapes().items()}
     arrays |= {name: 1 + x**2 for name, x in arrays.items() if name.endswith(("scale", "variance"))}
     return merge(definition(config), jax.tree.map(jax.numpy.asarray, unflatten(arrays)))
 

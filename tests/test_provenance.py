@@ -15,7 +15,7 @@ from convert.plan.plan import plan
 from convert.recognise.preprocessing import fitting, preprocessing
 from convert.recognise.reading import Options, read
 from convert.write.write import write
-from vit_jax.config import ViTConfig, shapes
+from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
 
 CONFIG = ViTConfig(image=8, patch=4, classes=3, width=8, depth=1, heads=2, hidden=12)
@@ -37,7 +37,7 @@ HOW = {
 
 def saved(path, seed=0):
     rng = np.random.default_rng(seed)
-    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes(CONFIG).items()}
+    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in CONFIG.shapes().items()}
     save_file(rules.write(LAYOUTS["timm"].rows(CONFIG), ours), path)
     return path
 

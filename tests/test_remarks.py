@@ -13,7 +13,7 @@ from convert import rules
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.recognise.reading import read
-from vit_jax.config import TransformerConfig, ViTConfig, shapes
+from vit_jax.config import TransformerConfig, ViTConfig
 
 OBLONG = ViTConfig(image=(8, 12), patch=4, classes=5, width=12, depth=1, heads=2, hidden=20)
 BART = TransformerConfig(
@@ -40,7 +40,7 @@ def tensors(layout, config):
     rng = np.random.default_rng(0)
     return rules.write(
         layout.rows(config),
-        {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes(config).items()},
+        {name: rng.standard_normal(shape).astype(np.float32) for name, shape in config.shapes().items()},
     )
 
 

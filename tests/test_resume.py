@@ -33,7 +33,7 @@ import vit_jax.train
 import vit_jax.weights
 from vit_jax import checkpoint, mfu, runs
 from vit_jax.checkpoint import Checkpoints
-from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig, flops, shapes, to_dict
+from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig, to_dict
 from vit_jax.config.trees import flatten
 from vit_jax.errors import CheckFailed, Interrupted, UserError, run_command
 from vit_jax.models import start
@@ -95,7 +95,7 @@ class Result:
 
 def result(folder: Run) -> Result:
     run, record = folder.config(), folder.record()
-    saved, skipped = Checkpoints(folder).restore(shapes(run.model))
+    saved, skipped = Checkpoints(folder).restore(run.model.shapes())
     assert saved is not None and not skipped
     tree = {
         "step": saved.state.step,
@@ -314,7 +314,7 @@ def test_a_budget_between_evaluations_measures_for_the_summary_alone(reference, 
     log = [row for row in folder.metrics() if row["kind"] == "eval"]
     assert {row["step"] for row in log} == {EPOCH}, "nothing of it is in the log"
     setup = session.set_up(TINY)
-    saved, _ = Checkpoints(folder).restore(shapes(folder.config().model))
+    saved, _ = Checkpoints(folder).restore(folder.config().model.shapes())
     for weights, tree in (("raw", saved.state.parameters), ("ema", saved.state.ema)):
         measured = setup.evaluator.measure(tree, setup.dataset.splits["validation"], TINY.batch).metrics
         assert summary["validation"][weights] == measured
@@ -748,7 +748,7 @@ def test_histograms_leave_the_run_as_it_is_and_none_is_made_twice(reference, fol
     assert folder.histograms_file.read_bytes() == whole.histograms_file.read_bytes()
     rows = list(folder.histograms())
     assert [row["step"] for row in rows] == [1, 4, 7, 10, 13]
-    sizes = {name: math.prod(shape) for name, shape in shapes(folder.config().model).items()}
+    sizes = {name: math.prod(shape) for name, shape in folder.config().model.shapes().items()}
     for group in ("parameters", "gradients"):
         assert {name: sum(h["counts"]) for name, h in rows[-1][group].items()} == sizes
     assert_same(result(folder), ended(reference))
@@ -758,7 +758,7 @@ def test_mfu_is_logged_where_the_peak_of_the_device_is_known(folder, monkeypatch
     monkeypatch.setitem(mfu.PEAKS, "cpu", 1e12)
     summary = go(folder, max_steps=9)
     rows = [row for row in folder.metrics() if "mfu" in row]
-    step = 3 * flops(folder.config().model) / (1e12 * jax.device_count())
+    step = 3 * folder.config().model.flops() / (1e12 * jax.device_count())
     assert [row["step"] for row in rows] == [4, 5, 8, 9]
     assert all(row["mfu"] == pytest.approx(row["images_per_second"] * step) for row in rows)
     assert summary["mfu"] == pytest.approx(statistics.median(row["mfu"] for row in rows))
@@ -803,7 +803,7 @@ def test_the_best_is_chosen_among_raw_and_averaged_weights(folder, monkeypatch, 
     assert f"best       step {step} ({kind} weights), chosen by validation\n" in capsys.readouterr().out
     if stale > 1:
         return  # what uses the best weights follows the notes: shown once for each kind of weights
-    saved = Checkpoints(folder).read(step, shapes(folder.config().model)).state
+    saved = Checkpoints(folder).read(step, folder.config().model.shapes()).state
     trees = {"raw": saved.parameters, "ema": saved.ema}
     model = folder.config().model
     for flag, expected in ((None, weights), (True, "ema"), (False, "raw")):
@@ -811,7 +811,7 @@ def test_the_best_is_chosen_among_raw_and_averaged_weights(folder, monkeypatch, 
         assert at == step and (tree["cls_token"] == trees[expected]["cls_token"]).all()
     assert (trees["raw"]["cls_token"] != trees["ema"]["cls_token"]).any()
     at, tree = vit_jax.weights.weights(folder, model, "last")
-    last = Checkpoints(folder).read(STEPS, shapes(model)).state.ema
+    last = Checkpoints(folder).read(STEPS, model.shapes()).state.ema
     assert at == STEPS and (tree["cls_token"] == last["cls_token"]).all(), "of the last, the average as ever"
 
 
@@ -923,7 +923,7 @@ def test_the_best_weights_may_be_lost_and_the_rest_is_still_told(reference, fold
     with monkeypatch.context() as patch, pytest.raises(Crash):
         before(patch, vit_jax.train, "finish", crash)
         go(folder)
-    saved, _ = Checkpoints(folder).restore(shapes(folder.config().model))
+    saved, _ = Checkpoints(folder).restore(folder.config().model.shapes())
     assert saved is not None
     Checkpoints(folder).note(STEPS, {**saved.notes, "best": {"step": 10, "accuracy": 0.9, "loss": 1.0}})
     damage(folder, 10)
@@ -1011,7 +1011,7 @@ def test_a_change_of_what_decides_the_last_bits_is_said(folder, capsys):
     capsys.readouterr()
     go(folder, max_steps=4)
     assert "may differ in their last bits" not in capsys.readouterr().out
-    saved, _ = Checkpoints(folder).restore(shapes(folder.config().model))
+    saved, _ = Checkpoints(folder).restore(folder.config().model.shapes())
     assert saved is not None
     environment = saved.notes["environment"]
     then = {

@@ -20,7 +20,7 @@ import vit_jax
 from convert.recognise.reading import Options, read
 from vit_jax import runs
 from vit_jax.checkpoint import Checkpoints
-from vit_jax.config import ImageAugment, ImageData, LossConfig, OptimConfig, RunConfig, ViTConfig, shapes
+from vit_jax.config import ImageAugment, ImageData, LossConfig, OptimConfig, RunConfig, ViTConfig
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.report import Log
@@ -134,7 +134,7 @@ def test_a_folder_of_an_older_version_opens_as_before(run):
     run.metrics_file.write_bytes(run.metrics_file.read_bytes().replace(b'"step": 2,', b'"step": 3,'))
     assert (run.record(), run.remark(), run.log_remark(7), run.log_remark()) == (record, "", "", "")
     assert vit_jax.load(run.path).step == 5, "and the average is taken, as then"
-    averaged = Checkpoints(run).read(5, shapes(run.config().model)).state.ema
+    averaged = Checkpoints(run).read(5, run.config().model.shapes()).state.ema
     tree = vit_jax.weights.weights(run, run.config().model)[1]
     assert (tree["cls_token"] == averaged["cls_token"]).all()
 
@@ -413,7 +413,7 @@ def test_notes_of_a_stranger_are_damage_where_they_are_not_of_their_types(run, n
         saved = run.saved(step)
         runs.write_json(run.digest_file(step), runs.with_digest({**saved, "notes": {**saved["notes"], **notes}}))
     with pytest.raises(UserError, match=r"checkpoint 7: its digest file is damaged; checkpoint 5: its digest"):
-        Checkpoints(run).restore(shapes(TINY.model))
+        Checkpoints(run).restore(TINY.model.shapes())
 
 
 def test_names_of_classes_are_printed_without_what_steers_a_terminal(run, rewrite_record, inside):
@@ -457,7 +457,7 @@ def test_what_is_no_file_is_neither_waited_for_nor_written_through(run, name, wh
 def seen(run: Run) -> tuple[dict[str, Any], list[str]]:
     """(what resume, predict, evaluate and the display of a result read, the remarks). Raises UserError."""
     record = run.record()
-    saved, skipped = Checkpoints(run).restore(shapes(run.config().model))
+    saved, skipped = Checkpoints(run).restore(run.config().model.shapes())
     assert saved is not None
     state = {"step": saved.state.step, "model": saved.state.parameters, "moments": saved.state.moments}
     arrays = {name: runs.array_digest(x) for name, x in flatten({**state, "ema": saved.state.ema}).items()}

@@ -21,8 +21,6 @@ from vit_jax.config import (
     SentenceData,
     TransformerConfig,
     ViTConfig,
-    parameters,
-    shapes,
 )
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.models import definition
@@ -72,8 +70,8 @@ CHOICES = {
 def engine_of(run, dtype="float64"):
     """(engine, parameters): all random, biases too."""
     draw = np.random.default_rng(0)
-    tree = {n: draw.normal(n.endswith("scale"), 0.3, shape).astype(dtype) for n, shape in shapes(run.model).items()}
-    network, optimizer = definition(run.model, dtype, dtype), Optimizer(run.optim, STEPS, 2, parameters(run.model))
+    tree = {n: draw.normal(n.endswith("scale"), 0.3, shape).astype(dtype) for n, shape in run.model.shapes().items()}
+    network, optimizer = definition(run.model, dtype, dtype), Optimizer(run.optim, STEPS, 2, run.model.parameters())
     return Engine(run, network, task_of(run, METADATA), optimizer), unflatten(tree)
 
 
@@ -211,7 +209,7 @@ SMALL += "--accumulate 1 --log-every 1 --epochs 2"
 def saved(name):
     """(rows of training, {name: array} of the newest checkpoint) of a run."""
     folder = Run(f"runs/{name}")
-    state = Checkpoints(folder).restore(shapes(folder.config().model))[0].state
+    state = Checkpoints(folder).restore(folder.config().model.shapes())[0].state
     rows = [json.loads(line) for line in folder.metrics_file.read_text().splitlines()]
     trees = {"parameters": state.parameters, **state.moments}
     return [row["loss"] for row in rows if row["kind"] == "train"], flatten(trees)

@@ -19,17 +19,7 @@ import pytest
 
 from tests.fixed import Fixed
 from vit_jax import devices
-from vit_jax.config import (
-    ImageAugment,
-    ImageData,
-    LossConfig,
-    OptimConfig,
-    Parameter,
-    RunConfig,
-    ViTConfig,
-    parameters,
-    shapes,
-)
+from vit_jax.config import ImageAugment, ImageData, LossConfig, OptimConfig, Parameter, RunConfig, ViTConfig
 from vit_jax.config.tree import ZEROS
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
@@ -187,7 +177,7 @@ def test_with_a_frozen_trunk_nothing_is_differentiated_through_it():
     """The matrix products of the forward pass, and one more: the head's gradient from the features below it."""
     config = ViTConfig(image=8, channels=1, patch=4, classes=3, width=8, depth=2, heads=2, hidden=12)
     optim = OptimConfig(freeze=("patch.*", "cls_token", "position", "blocks.*", "norm.*"))
-    run, table = RunConfig("classify", config, ImageData(), ImageAugment(), optim=optim), parameters(config)
+    run, table = RunConfig("classify", config, ImageData(), ImageAugment(), optim=optim), config.parameters()
     task = task_of(run, {"preprocess": {"mean": [0.3], "std": [0.7]}})
     batch = {"image": np.zeros((4, 8, 8, 1), np.uint8), "label": np.zeros(4, np.int32)}
     tree, keys = unflatten({n: jnp.ones(p.shape) for n, p in table.items()}), example_keys(0, 0, jnp.arange(4))
@@ -404,11 +394,12 @@ def network(run, dtype):
     """(engine, parameters): all random, biases too, so that a decay on a wrong leaf shows."""
     draw = np.random.default_rng(0)
     start = {
-        name: draw.normal(name.endswith("scale"), 0.3, shape).astype(dtype) for name, shape in shapes(run.model).items()
+        name: draw.normal(name.endswith("scale"), 0.3, shape).astype(dtype)
+        for name, shape in run.model.shapes().items()
     }
     its = task_of(run, {"preprocess": {"mean": [0.4], "std": [0.3]}})
     engine = Engine(
-        run, definition(run.model, dtype, dtype), its, Optimizer(run.optim, STEPS, 5, parameters(run.model))
+        run, definition(run.model, dtype, dtype), its, Optimizer(run.optim, STEPS, 5, run.model.parameters())
     )
     check_divisible({f"batch {run.batch}": run.batch}, len(engine.devices), engine.parts)  # as train/session.py does
     return engine, unflatten({name: jnp.asarray(x) for name, x in start.items()})

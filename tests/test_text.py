@@ -7,7 +7,7 @@ import gzip
 import numpy as np
 import pytest
 
-from vit_jax.config import SentenceData, with_sizes
+from vit_jax.config import SentenceData
 from vit_jax.data import TokenOrder, batches, evaluation_batches, numbers
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
@@ -185,7 +185,7 @@ def test_tied_tables_share_a_vocabulary():
     assert data.source is data.target and len(data.source) == 65
     apart = open_dataset(dataclasses.replace(RUN, model=dataclasses.replace(RUN.model, tie="decoder")))
     assert (len(apart.source), len(apart.target)) == (33, 35)
-    sized = with_sizes(RUN.model, apart.sizes)
+    sized = RUN.model.with_sizes(apart.sizes)
     assert (sized.source_vocabulary, sized.target_vocabulary, sized.outputs) == (33, 35, 35)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import vit_jax
 from vit_jax import evaluate, predict
-from vit_jax.config import OptimConfig, RunConfig, SentenceData, TransformerConfig, with_sizes
+from vit_jax.config import OptimConfig, RunConfig, SentenceData, TransformerConfig
 from vit_jax.config.sentences import from_its_folder
 from vit_jax.data import Given, numbers
 from vit_jax.errors import UserError
@@ -482,7 +482,7 @@ def test_a_run_that_starts_from_weights_takes_the_tokenizer_beside_them(run, tmp
     assert filled.data.tokenizer == str(whole.path / "tokenizer") and filled.task == "translate"
     filled = replace(filled, data=replace(filled.data, lengths=(40,)))
     data = TASKS["translate"].open_data(filled, Given([("A red fox.", "Ein roter Fuchs.")] * 20))
-    sized = replace(filled, model=with_sizes(filled.model, data.sizes))
+    sized = replace(filled, model=filled.model.with_sizes(data.sizes))
     started = starting.start(sized, data.metadata())
     assert "it gives the network, data.tokenizer" in " ".join(started.says.split())
     assert unflatten(started.parameters).keys() == {"target", "encoder", "decoder", "head"}

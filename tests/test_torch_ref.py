@@ -18,7 +18,7 @@ import torch_ref.transformer  # noqa: E402
 import torch_ref.vit  # noqa: E402
 from torch_ref.layers import Attention, attention_mask, drop_path  # noqa: E402
 from vit_jax import decoder, layers, models, transformer, vit  # noqa: E402
-from vit_jax.config import TransformerConfig, ViTConfig, parameters, shapes  # noqa: E402
+from vit_jax.config import TransformerConfig, ViTConfig  # noqa: E402
 from vit_jax.config.trees import flatten, unflatten  # noqa: E402
 from vit_jax.errors import UserError  # noqa: E402
 
@@ -123,7 +123,7 @@ SEQS = {
 
 def random(config, seed=0):
     rng = np.random.default_rng(seed)
-    return {name: 0.3 * rng.normal(size=shape) for name, shape in shapes(config).items()}
+    return {name: 0.3 * rng.normal(size=shape) for name, shape in config.shapes().items()}
 
 
 def ours(config, weights):
@@ -410,7 +410,7 @@ def test_a_transformer_starts_from_the_same_distributions(init, tie):
 
 def same_spread(config, theirs, ours):
     """Constants are equal; what is drawn has the same mean, spread and, where it is cut, the same largest value."""
-    table = parameters(config)
+    table = config.parameters()
     for name, expected in ours.items():
         found, expected = theirs[name], np.asarray(expected)
         std, n = expected.std(), expected.size

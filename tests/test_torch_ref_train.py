@@ -37,9 +37,6 @@ from vit_jax.config import (  # noqa: E402
     TransformerConfig,
     ViTConfig,
     from_dict,
-    parameters,
-    shapes,
-    with_sizes,
 )
 from vit_jax.config.trees import unflatten  # noqa: E402
 from vit_jax.presets import preset  # noqa: E402
@@ -243,7 +240,7 @@ def test_what_decays_is_told_by_modules_as_ours_tells_it_by_names(config, kind):
         for p in group["params"]
     }
     found = torch_ref.named(model, {n: torch.full_like(p, id(p) in decaying) for n, p in model.named_parameters()})
-    assert {n for n, x in found.items() if x.all()} == {n for n, p in parameters(config).items() if p.kind == kind}
+    assert {n for n, x in found.items() if x.all()} == {n for n, p in config.parameters().items() if p.kind == kind}
 
 
 @pytest.mark.parametrize(
@@ -335,7 +332,7 @@ def test_moments_come_under_our_names(name, roles):
     assert set(moments) == roles
     for role, factor, power in (("trace", 1, 1), ("mu", 0.1, 1), ("nu", 0.001, 2)):
         for parameter, x in moments.get(role, {}).items():
-            assert x.shape == shapes(VIT)[parameter]
+            assert x.shape == VIT.shapes()[parameter]
             np.testing.assert_allclose(x, factor * gradients[parameter] ** power, rtol=1e-12, atol=1e-18)
 
 
@@ -439,7 +436,7 @@ def test_the_command_leaves_model_optimizer_step_and_config(monkeypatch, tmp_pat
 def test_a_run_starts_from_given_weights(monkeypatch, tmp_path):
     """One step at a rate of nothing keeps what was given, by our names or by torch's."""
     config = preset("digits").run.model
-    weights = {n: np.random.default_rng(0).normal(size=s).astype(np.float32) for n, s in shapes(config).items()}
+    weights = {n: np.random.default_rng(0).normal(size=s).astype(np.float32) for n, s in config.shapes().items()}
     save_file(weights, tmp_path / "ours.safetensors")
     state = torch_ref.load(torch_ref.build(config), weights).state_dict()
     torch.save(state, tmp_path / "plain.pt")
@@ -598,7 +595,7 @@ def test_sentences_are_translated_and_measured_as_by_the_product():
     small = replace(preset("numbers").run, compute_dtype="float64", seed=1)
     model = replace(small.model, width=16, hidden=24, heads=2, encoder_depth=1, decoder_depth=1, tie="embeddings")
     data = torch_ref.tasks.Translate.open_data(small)
-    small = replace(small, model=with_sizes(model, data.sizes))
+    small = replace(small, model=model.with_sizes(data.sizes))
     one, split = Trainer(small, 1, 1, data.metadata()), data.splits["test"].subset(np.arange(20))
     batch = split.examples(np.arange(20))
     with torch.no_grad(), jax.enable_x64(True):

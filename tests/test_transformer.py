@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from vit_jax.config import TransformerConfig, shapes
+from vit_jax.config import TransformerConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.decoder import sinusoids
 from vit_jax.layers import Attention, attention_mask, from_torch_mask, merge, split
@@ -53,7 +53,7 @@ def float64():
 def random_weights(c: TransformerConfig, seed: int = 0) -> dict:
     """Every parameter random, biases and norms too."""
     draw = np.random.default_rng(seed)
-    return {name: jnp.asarray(draw.normal(0, 0.5, shape)) for name, shape in shapes(c).items()}
+    return {name: jnp.asarray(draw.normal(0, 0.5, shape)) for name, shape in c.shapes().items()}
 
 
 @functools.cache
@@ -87,14 +87,14 @@ variants = pytest.mark.parametrize("c", VARIANTS.values(), ids=VARIANTS)
 @variants
 def test_parameters_of_the_config_are_those_of_the_modules(c):
     for tree in (lambda: split(Transformer(c, rngs=nnx.Rngs(0)))[1], lambda: start(c, jax.random.key(0))):
-        assert {name: x.shape for name, x in flatten(jax.eval_shape(tree)).items()} == shapes(c)
+        assert {name: x.shape for name, x in flatten(jax.eval_shape(tree)).items()} == c.shapes()
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if preset(name).run.task == "translate"])
 def test_parameters_of_presets_are_those_of_the_modules(name):
     c = dataclasses.replace(preset(name).run.model, source_vocabulary=11, target_vocabulary=11, outputs=11)
     real = jax.eval_shape(lambda: split(Transformer(c))[1])
-    assert {name: x.shape for name, x in flatten(real).items()} == shapes(c)
+    assert {name: x.shape for name, x in flatten(real).items()} == c.shapes()
 
 
 # ------------------------------------------------------------------------------------------ masks
@@ -259,7 +259,7 @@ def test_a_tied_table_gets_the_gradients_of_all_its_uses():
     def gradients(config, weights):
         return jax.grad(lambda w: jnp.square(network(config, w)(source, target)).mean())(weights)
 
-    one, three = gradients(c, tied), gradients(untied, {name: apart[name] for name in shapes(untied)})
+    one, three = gradients(c, tied), gradients(untied, {name: apart[name] for name in untied.shapes()})
     assert (
         largest(one["target.embedding"], three["source.embedding"] + three["target.embedding"] + three["head.kernel"].T)
         < 1e-13
@@ -391,16 +391,16 @@ ALONE = dataclasses.replace(
 
 def test_an_encoder_alone_is_the_encoder_of_the_whole():
     weights = random_weights(dataclasses.replace(TINY, position="learned", embedding_norm=True))
-    assert shapes(ALONE) == {name: x.shape for name, x in weights.items() if name.startswith(("source.", "encoder."))}
+    assert ALONE.shapes() == {name: x.shape for name, x in weights.items() if name.startswith(("source.", "encoder."))}
     whole = network(dataclasses.replace(TINY, position="learned", embedding_norm=True), weights)
-    alone = network(ALONE, {name: weights[name] for name in shapes(ALONE)})
+    alone = network(ALONE, {name: weights[name] for name in ALONE.shapes()})
     padding = jnp.arange(5) < jnp.array([[5], [3], [1]])
     assert largest(alone(SOURCE, source_padding=padding), whole.encode(SOURCE, padding)) == 0
     seen = alone.capture(SOURCE, None, ["encoder.blocks.1", "memory", "logits"], source_padding=padding)
     assert largest(seen["memory"], seen["logits"]) == 0
-    assert {name: x.shape for name, x in flatten(split(Transformer(ALONE, rngs=nnx.Rngs(0)))[1]).items()} == shapes(
-        ALONE
-    )
+    assert {
+        name: x.shape for name, x in flatten(split(Transformer(ALONE, rngs=nnx.Rngs(0)))[1]).items()
+    } == ALONE.shapes()
 
 
 def test_an_encoder_alone_takes_and_says_no_target():

@@ -20,7 +20,7 @@ from flax import nnx
 import vit_jax
 from vit_jax import evaluate, predict
 from vit_jax.checkpoint import Checkpoints
-from vit_jax.config import LossConfig, OptimConfig, RunConfig, SentenceData, TransformerConfig, shapes
+from vit_jax.config import LossConfig, OptimConfig, RunConfig, SentenceData, TransformerConfig
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
@@ -284,7 +284,7 @@ def quicken(monkeypatch, engines):
 
 def left(folder):
     """What a run leaves, without what clocks put into it."""
-    saved, skipped = Checkpoints(folder).restore(shapes(folder.config().model))
+    saved, skipped = Checkpoints(folder).restore(folder.config().model.shapes())
     assert saved is not None and not skipped
     tree = {"model": saved.state.parameters, "moments": saved.state.moments, "ema": saved.state.ema}
     arrays = {name: np.asarray(x).tobytes() for name, x in flatten(tree).items()}
@@ -615,7 +615,7 @@ def test_images_are_for_another_kind_of_run(trained):
 
 def test_the_notebooks_transformer_has_its_number_of_parameters():
     model = replace(preset("transformer-512x6").run.model, outputs=512)
-    assert sum(int(np.prod(shape)) for shape in shapes(model).values()) == 44_327_316
+    assert sum(int(np.prod(shape)) for shape in model.shapes().values()) == 44_327_316
 
 
 def test_fields_of_the_presets_network_are_flags_and_others_are_not(capsys):
@@ -673,7 +673,7 @@ def test_the_notebooks_transformer_learns_on_multi30k(tmp_path):
 def test_the_notebooks_random_vectors_give_its_shape():
     """Its cell: source (64, 32, 512) and target (64, 16, 512), 44,327,316 parameters with its head of 512."""
     c = replace(preset("transformer-512x6").run.model, outputs=512)
-    assert sum(math.prod(shape) for shape in shapes(c).values()) == 44_327_316
+    assert sum(math.prod(shape) for shape in c.shapes().values()) == 44_327_316
     draw = np.random.default_rng(0)
     source, target = (jnp.asarray(draw.random(shape), jnp.float32) for shape in ((64, 32, 512), (64, 16, 512)))
     logits = Transformer(c, rngs=nnx.Rngs(0))(source, target)

@@ -30,7 +30,7 @@ from tests.parity.layouts_notebooks import HEADS
 from tests.parity.layouts_seq2seq import MARIAN
 from tests.parity.libraries import load
 from tests.parity.weights import weights
-from vit_jax.config import NETWORKS, ViTConfig
+from vit_jax.config import ViTConfig
 
 VIT = ViTConfig(image=(6, 4), patch=2, classes=5, width=8, depth=3, heads=2, hidden=12)
 TIMM = LAYOUTS["timm"]
@@ -363,7 +363,7 @@ def test_a_table_that_writes_otherwise_than_it_reads_is_caught(whose, monkeypatc
 
 
 def test_of_a_network_without_a_twin_tensors_are_compared_and_the_report_says_so(monkeypatch):
-    monkeypatch.setitem(NETWORKS, "vit", replace(NETWORKS["vit"], torch=""))
+    monkeypatch.setattr(ViTConfig, "twin", "")
     mine = LAYOUTS["vit-jax@vit"]
     report = verify(written(mine, ours(), name="a"), written(mine, ours()), dtype=np.dtype(np.float32))
     assert report.same and report.verdict == "the same tensors; no forward pass was compared"

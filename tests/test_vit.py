@@ -14,7 +14,7 @@ from flax import nnx
 from scipy.special import erf
 
 import vit_jax
-from vit_jax.config import SIZES, ViTConfig, flops, pair, shapes, sized
+from vit_jax.config import SIZES, ViTConfig, pair, sized
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
 from vit_jax.layers import merge, split
@@ -375,7 +375,7 @@ def test_the_cases_have_every_value_of_every_slot():
 def random_weights(c):
     """All of them random, and large enough that nothing can hide: biases, norms, tokens and scales too."""
     draw, weights = np.random.default_rng(1), Weights()
-    for name, shape in shapes(c).items():
+    for name, shape in c.shapes().items():
         spread = 1.5 / math.sqrt(shape[0]) if name.endswith("kernel") else 0.5
         weights[name] = draw.normal(1.0 if name.endswith("scale") else 0.0, spread, shape)
     return weights
@@ -487,7 +487,7 @@ def test_without_stored_positions_images_of_another_size_are_those_of_its_networ
     c = dataclasses.replace(BASE, **fields)
     other = dataclasses.replace(c, image=(12, 4))
     weights, images = random_weights(c), random_images(other)
-    assert shapes(c) == shapes(other)
+    assert c.shapes() == other.shapes()
     with jax.enable_x64(True):
         got = network(c, weights, "float64", "float64").capture(jnp.asarray(images), names(c))
     expected = reference(other, weights, images)
@@ -520,27 +520,27 @@ def modules(c):
 
 @configs
 def test_parameters_are_those_of_the_modules(c):
-    assert shapes(c) == modules(c)
+    assert c.shapes() == modules(c)
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if preset(name).run.task == "classify"])
 def test_parameters_of_presets_are_those_of_the_modules(name):
     c = preset(name).run.model
     c = c if c.classes else dataclasses.replace(c, classes=7)
-    assert shapes(c) == modules(c)
+    assert c.shapes() == modules(c)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_parameters_of_sizes_are_those_of_the_modules(size):
     c = sized(f"vit-{size}14")
-    assert shapes(c) == modules(c)
+    assert c.shapes() == modules(c)
 
 
 @pytest.mark.parametrize("case", ["base", "two heads, with norms", "attention pooling, other slots"])
 def test_starting_values_have_the_names_and_shapes_of_the_parameters(case):
     c = dataclasses.replace(BASE, **CASES[case])
     values = flatten(jax.eval_shape(lambda: start(c, jax.random.key(0))))
-    assert {name: x.shape for name, x in values.items()} == shapes(c)
+    assert {name: x.shape for name, x in values.items()} == c.shapes()
 
 
 @pytest.mark.parametrize("case", ["sincos1d, trained", "sincos2d, trained"])
@@ -592,7 +592,7 @@ def test_flops_are_those_of_the_program(case):
     c = dataclasses.replace(BASE, **CASES[case])
     model = network(c, random_weights(c))
     program = jax.make_jaxpr(lambda images: model(images))(jnp.zeros((1, *pair(c.image), c.channels)))
-    assert flops(c) == 2 * multiplications(program.jaxpr)
+    assert c.flops() == 2 * multiplications(program.jaxpr)
 
 
 # -------------------------------------------------------------------------------------------- capture
@@ -714,7 +714,7 @@ READABLE = ViTConfig(image=2, channels=1, patch=1, classes=0, width=8, depth=3, 
 
 def readable(ones=(), **fields):
     c = dataclasses.replace(READABLE, **fields)
-    weights = {name: np.zeros(shape) for name, shape in shapes(c).items()}
+    weights = {name: np.zeros(shape) for name, shape in c.shapes().items()}
     for name in weights:
         weights[name] += float(name in ones)
         weights[name] += {"attention.out.bias": 1.0, "mlp.fc2.bias": 10.0}.get(
@@ -798,7 +798,7 @@ def test_patch_dropout_keeps_a_share_of_the_patches_in_order_and_every_prefix_to
         1024,
         dataclasses.replace(READABLE, image=(3, 4), registers=2, register_position=True, patch_dropout=rate),
     )
-    weights = {name: np.zeros(shape) for name, shape in shapes(c).items()}
+    weights = {name: np.zeros(shape) for name, shape in c.shapes().items()}
     weights["position"] += np.arange(3 + 12)[:, None]  # a token holds its own number
     number = trained(network(c, weights), batch, ["tokens"])["tokens"][..., 0]  # [B, N]
     assert number.shape == (batch, 3 + left)

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit_jax.config import CaptionerConfig, check_captioner
-from vit_jax.config.captioner import captioner_captured
+from vit_jax.config import CaptionerConfig
 
 from .decoder import TargetSide, check_vectors
 from .layers import Tape, evaluating, initialise, record
@@ -24,13 +23,14 @@ from .vit import ViT
 class Captioner(TargetSide):
     """A captioner: `model(images, target) -> logits`.
 
-    Initial weights are drawn with torch's global generator. Raises UserError on a config that `check_captioner`
+    Initial weights are drawn with torch's global generator. Raises UserError on a config that its `check`
     refuses.
     """
 
     def __init__(self, config: CaptionerConfig):
         super().__init__()
-        c = self.config = check_captioner(config)
+        config.check()
+        c = self.config = config
         self.vit = None if c.encoder is None else ViT(c.encoder)
         self.memory = nn.Linear(c.projected, c.text.width) if c.projected else None
         self.add_target(c.text)
@@ -78,7 +78,7 @@ class Captioner(TargetSide):
         """
         of_vit = [] if self.vit is None else ["vit.attention"]
         known = [
-            *captioner_captured(self.config),
+            *self.config.captured(),
             *of_vit,
             "decoder.self_attention",
             "decoder.cross_attention",

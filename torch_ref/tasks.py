@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit_jax.config import DistilLoss, FeatureData, LossConfig, RunConfig, nearest, network_of
+from vit_jax.config import DistilLoss, FeatureData, LossConfig, RunConfig, nearest
 from vit_jax.data import open_captions, open_features, open_images, open_sentences
 from vit_jax.errors import UserError
 from vit_jax.text import Ids, opened, opened_one
@@ -202,7 +202,7 @@ class Translate:
     def open_data(run: RunConfig) -> Any:
         """Open, check and split the data of a run. Raises UserError."""
         c, data = cast(Any, (run.model, run.data))  # of the classes that its row names
-        wanted = {name: getattr(c, name) for name in network_of(c).from_data}
+        wanted = {name: getattr(c, name) for name in c.marked("from_data")}
         return open_sentences(data, one_vocabulary=c.one_embedding, wanted=wanted, seed=run.seed)
 
     def loss(self, model: Transformer, batch: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:

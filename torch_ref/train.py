@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vit_jax import flags
-from vit_jax.config import RunConfig, check_run, flat, task_row, with_sizes
+from vit_jax.config import RunConfig, check_run, flat, task_row
 from vit_jax.config.complete import check_complete, check_name
 from vit_jax.data import batches
 from vit_jax.errors import DONE, CheckFailed, UserError, install, run_command
@@ -93,7 +93,7 @@ def train(run: RunConfig, name: str = "run", file: str = "") -> Path:
 
     path = Path(file) if file else free(Path(run.dir), run.name or f"{name}-torch", bool(run.name))
     data = task_of(run).open_data(run)
-    run = replace(run, model=with_sizes(run.model, data.sizes))
+    run = replace(run, model=run.model.with_sizes(data.sizes))
     order = data.order(run.batch, run.seed)
     epoch = order.steps_per_epoch
     steps = run.epochs * epoch

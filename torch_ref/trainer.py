@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from convert.optimizer import TORCH_NAMES
-from vit_jax.config import RunConfig, differences, from_dict, moments, parameters, to_dict
+from vit_jax.config import RunConfig, differences, from_dict, moments, to_dict
 from vit_jax.errors import UserError
 from vit_jax.runs import sync_file, sync_folder
 
@@ -118,7 +118,7 @@ class Trainer:
         """
         state = self.optimizer.state
         out = {}
-        for role, kept in moments(self.run.optim, parameters(self.run.model)).items():
+        for role, kept in moments(self.run.optim, self.run.model.parameters()).items():
             tensors = {
                 name: state[p].get(TORCH_NAMES[role], torch.zeros_like(p)) if p in state else torch.zeros_like(p)
                 for name, p in self.model.named_parameters()

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit_jax.config import TransformerConfig, check_transformer
-from vit_jax.config.transformer import transformer_captured
+from vit_jax.config import TransformerConfig
 
 from .decoder import Embedding, TargetSide, attention, check_vectors, record_maps, wanted
 from .layers import Mlp, Tape, attention_mask, evaluating, initialise, record
@@ -72,12 +71,13 @@ class Transformer(TargetSide):
     """An encoder-decoder Transformer: `model(source, target) -> logits`; an encoder alone: `model(source) -> memory`.
 
     Without an encoder the source is the memory, vectors [B, S, D]. Initial weights are drawn with torch's global
-    generator. Raises UserError on a config that `check_transformer` refuses.
+    generator. Raises UserError on a config that its `check` refuses.
     """
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
-        c = self.config = check_transformer(config)
+        config.check()
+        c = self.config = config
         self.source = Embedding(c, c.source_vocabulary, not c.one_embedding) if c.encoder_depth else None
         self.register_module("target", None)  # its place: optimizers number the parameters in this order
         self.encoder = Encoder(c) if c.encoder_depth else None
@@ -126,7 +126,9 @@ class Transformer(TargetSide):
             causal=causal,
         )
 
-    def capture(self, source: Tensor, target: Tensor | None, names: Iterable[str], **masks: Any) -> dict[str, Tensor]:
+    def capture(
+        self, source: Tensor, target: Tensor | None = None, names: Iterable[str] = (), **masks: Any
+    ) -> dict[str, Tensor]:
         """Inner values of an evaluation pass, {name: tensor}; `masks` are the keyword arguments of a call.
 
         encoder.blocks.I [B, S, D] and decoder.blocks.I [B, T, D]: outputs of block I; memory [B, S, D]: output of the
@@ -134,7 +136,7 @@ class Transformer(TargetSide):
         [B, L, H, T, S]: the weights of all blocks; logits: the result of a call. Raises ValueError on any other name.
         """
         known = [
-            *transformer_captured(self.config),
+            *self.config.captured(),
             "encoder.attention",
             "decoder.self_attention",
             "decoder.cross_attention",

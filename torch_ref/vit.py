@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vit_jax.config import ViTConfig, check_vit, pair
-from vit_jax.config.vit import MAPS, vit_captured
+from vit_jax.config import ViTConfig, pair
+from vit_jax.config.vit import MAPS
 
 from . import rotary
 from .layers import ACTIVATIONS, NORMS, Attention, AttentionPool, Mlp, Tape, drop_path, evaluating, initialise, record
@@ -120,12 +120,13 @@ class Block(nn.Module):
 class ViT(nn.Module):
     """A Vision Transformer: `model(images) -> logits`.
 
-    Initial weights are drawn with torch's global generator. Raises UserError on a config that `check_vit` refuses.
+    Initial weights are drawn with torch's global generator. Raises UserError on a config that its `check` refuses.
     """
 
     def __init__(self, config: ViTConfig):
         super().__init__()
-        c = self.config = check_vit(config)
+        config.check()
+        c = self.config = config
         self.stem = nn.Sequential(*(Convolution(n_in, n_out, c) for n_in, n_out, _ in c.convolutions))
         self.patch = Patches(c)
         self.cls_token = _tokens(c.cls_token, 1, c.width)
@@ -179,7 +180,7 @@ class ViT(nn.Module):
         the final norm; pooled [B, D]: input of the head; attention [B, L, H, N, N]: the weights of all blocks;
         logits [B, K]. Raises ValueError on any other name.
         """
-        known = [*vit_captured(self.config), "attention"]
+        known = [*self.config.captured(), "attention"]
         tape: Tape = dict.fromkeys(names)
         if unknown := [n for n in tape if n not in known]:
             raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")

@@ -10,7 +10,7 @@ import torch
 
 from convert import rules
 from convert.dialects import torch_ref as dialect
-from vit_jax.config import ModelConfig, network_of
+from vit_jax.config import NetworkConfig
 from vit_jax.errors import UserError
 
 from .captioner import Captioner
@@ -20,15 +20,14 @@ from .vit import ViT
 Model = ViT | Transformer | Captioner
 
 
-def build(config: ModelConfig) -> Model:
+def build(config: NetworkConfig) -> Model:
     """The network of a config, with initial weights drawn with torch's global generator.
 
     Raises UserError on a kind of network that is not implemented here.
     """
-    row = network_of(config)
-    module, _, name = row.torch.partition(":")
+    module, _, name = config.twin.partition(":")
     if not name:
-        raise UserError(f"torch_ref has no {row.name}; train it with python -m vit_jax.train")
+        raise UserError(f"torch_ref has no {config.name}; train it with python -m vit_jax.train")
     return getattr(import_module(module), name)(config)
 
 

@@ -18,8 +18,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from .config import CaptionerConfig, check_captioner
-from .config.captioner import captioner_captured, captioner_parameters
+from .config import CaptionerConfig
 from .config.trees import unflatten
 from .decoder import TargetSide, check_vectors
 from .layers import Linear, Tape, fold, initial_values, record, replace_parameters
@@ -31,7 +30,7 @@ class Captioner(TargetSide):
 
     With `rngs` the weights are drawn as the config states; without it they are constants, to be replaced. Parameters
     have `param_dtype`, activations `dtype`; norms, softmax and head compute in float32 or wider. Raises UserError on a
-    config that `check_captioner` refuses.
+    config that its `check` refuses.
     """
 
     def __init__(
@@ -42,12 +41,13 @@ class Captioner(TargetSide):
         dtype: Any = jnp.float32,
         param_dtype: Any = jnp.float32,
     ):
-        c = self.config = check_captioner(config)
+        config.check()
+        c = self.config = config
         self.vit = None if c.encoder is None else ViT(c.encoder, dtype=dtype, param_dtype=param_dtype)
         self.memory = Linear(c.projected, c.text.width, dtype=param_dtype) if c.projected else None
         self.add_target(c.text, dtype, param_dtype)
         if rngs is not None:
-            start = initial_values(captioner_parameters(c), rngs.params(), param_dtype, self.computed(c))
+            start = initial_values(c.parameters(), rngs.params(), param_dtype, self.computed(c))
             replace_parameters(self, unflatten(start))
 
     @staticmethod
@@ -86,7 +86,7 @@ class Captioner(TargetSide):
         """
         of_vit = [] if self.vit is None else ["vit.attention"]
         known = [
-            *captioner_captured(self.config),
+            *self.config.captured(),
             *of_vit,
             "decoder.self_attention",
             "decoder.cross_attention",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import runs
 from .callable_module import make_callable
-from .config import RunConfig, flat, shapes, task_row
+from .config import RunConfig, flat, task_row
 from .errors import DONE, UserError, printable, run_command
 from .flags import parse
 from .report.table import check_output, print_table
@@ -235,7 +235,7 @@ def _results(member: Member) -> dict[str, float]:
         "steps": summary.get("step", last),
         "seconds": summary.get("seconds"),
         "core-seconds": _core_seconds(member.rows),
-        "parameters": sum(map(math.prod, shapes(member.run.model).values())),
+        "parameters": sum(map(math.prod, member.run.model.shapes().values())),
     }
     return {name: float(value) for name, value in values.items() if _is_number(value)}
 

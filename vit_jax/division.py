@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from . import backend
-from .config import RunConfig, network_of, parameter_count, with_data
+from .config import RunConfig
 
 # All measured on two cores of an Intel Xeon; benchmarks.step measures it elsewhere.
 # Bytes of the largest activation of a part: a core's second-level cache has 1 to 2 MB, and several are in use at once.
@@ -80,5 +80,5 @@ def _parts(run: RunConfig, devices: int) -> int:
 def _largest(run: RunConfig) -> int:
     """The bytes of the largest activation of an example; 0: unknown, or the weights are too many for small parts."""
     width = 8 if run.compute_dtype == "float64" else 4  # XLA computes bfloat16 in float32 on a CPU
-    few = parameter_count(with_data(run.model)) * width <= MOST_WEIGHTS
-    return network_of(run.model).largest(run.model) * width if few else 0
+    few = run.model.with_data().parameter_count() * width <= MOST_WEIGHTS
+    return run.model.largest() * width if few else 0

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .config import ModelConfig, function_fields, network_of, pair, replaced, task_row
+from .config import NetworkConfig, pair, replaced, task_row
 from .errors import UserError
 
 PREFIX = 10  # more tokens than stand before the patches, of those that have positions
@@ -36,7 +36,7 @@ class Weights:
     """The weights in an opened file, folder or run: what its headers say; values are read by `arrays`."""
 
     layout: str
-    config: ModelConfig
+    config: NetworkConfig
     facts: Any  # preprocessing, class names and notes, as far as they are stated: convert.layout.Facts
     untold: tuple[str, ...]  # fields of the config that only the caller stated
     chosen: str  # of a run: which step and which of its weights; else empty
@@ -106,7 +106,7 @@ class Unstated(UserError):
 
 @contextlib.contextmanager
 def opened(
-    path: str, network: type[ModelConfig], otherwise: Mapping[str, Any], square: bool = False, resize: bool = False
+    path: str, network: type[NetworkConfig], otherwise: Mapping[str, Any], square: bool = False, resize: bool = False
 ) -> Iterator[Weights]:
     """The weights in a file or folder of any layout, a run's folder, or hf://owner/name, opened.
 
@@ -126,7 +126,7 @@ def opened(
     except Untold as error:
         check_network(error.network, network)
         untold = error.fields
-        shown = [name for name in function_fields(network) if name not in network_of(network).unseen]
+        shown = [name for name in network.function_fields() if name not in network.marked("not_in_weights")]
         seen = [name for name in shown if name in untold and name in otherwise]
         flags = [f"--model.{name}".replace("_", "-") for name in seen]
         resample = ", or resample its positions with --init-resize timm" if "image" in seen else ""
@@ -136,7 +136,7 @@ def opened(
         except Untold as still:
             tried = _square(place, otherwise, still) if square and still.fields == ("image",) else []
             if len(tried) != 1:
-                raise Unstated([name for name in function_fields(network) if name in still.fields]) from still
+                raise Unstated([name for name in network.function_fields() if name in still.fields]) from still
             reading = read(place, Options(otherwise={**otherwise, "image": tried[0]}))
     with reading.source:
         check_network(type(reading.config), network)
@@ -164,12 +164,12 @@ def _square(path: str, otherwise: Mapping[str, Any], untold: Any) -> list[tuple[
     return found
 
 
-def network_in(path: str) -> type[ModelConfig]:
+def network_in(path: str) -> type[NetworkConfig]:
     """The class of the config of the network whose weights a file or folder holds. Raises UserError."""
     return type(config_in(path))
 
 
-def config_in(path: str) -> ModelConfig:
+def config_in(path: str) -> NetworkConfig:
     """The config of the network whose weights a file or folder holds; of fields that they do not tell, the defaults.
 
     Raises UserError.
@@ -185,11 +185,11 @@ def config_in(path: str) -> ModelConfig:
         return replaced(error.network(), error.known)
 
 
-def check_network(given: type[ModelConfig], wanted: type[ModelConfig]) -> None:
+def check_network(given: type[NetworkConfig], wanted: type[NetworkConfig]) -> None:
     """Raise UserError where weights are of another kind of network than a run trains."""
     if given is not wanted:
-        held, trained = network_of(given).name, network_of(wanted).name
-        if why := network_of(given).frozen:
+        held, trained = given.name, wanted.name
+        if why := given.frozen:
             raise UserError(
                 f"holds a {held}, which is only used, never trained: {why}; leave it out, "
                 "or give it as --teacher to a preset that distils"
@@ -199,7 +199,7 @@ def check_network(given: type[ModelConfig], wanted: type[ModelConfig]) -> None:
         )
 
 
-def stated_by(facts: Any, task: str, config: ModelConfig) -> dict[str, Any]:
+def stated_by(facts: Any, task: str, config: NetworkConfig) -> dict[str, Any]:
     """The metadata {name: value} of a task that a file states in its `facts`, as far as it fits the network."""
     entries = task_row(task).metadata
     values = {name: getattr(facts, name, None) or facts.extra.get(name) for name in entries}
@@ -219,14 +219,14 @@ def _copy(address: str) -> str:
     return fetch(address)
 
 
-def can_hold(layout: str, config: ModelConfig) -> bool:
+def can_hold(layout: str, config: NetworkConfig) -> bool:
     """Whether there are files of a layout that hold a network."""
     from convert.plan.plan import target_layout
 
     return not target_layout(layout, config).cannot(config)
 
 
-def cannot_hold(layout: str, config: ModelConfig) -> str:
+def cannot_hold(layout: str, config: NetworkConfig) -> str:
     """Why there are none, and what to do about it, in words of convert."""
     from convert.plan.plan import refusal, target_layout
 
@@ -237,7 +237,7 @@ def cannot_hold(layout: str, config: ModelConfig) -> str:
 class Change:
     """What adaptations make of a network, and in words (`says`, a clause each)."""
 
-    config: ModelConfig
+    config: NetworkConfig
     facts: Any
     says: tuple[str, ...]
     adaptations: Sequence[Any]
@@ -263,7 +263,7 @@ def changed(weights: Weights, texts: Sequence[str]) -> Change:
 
 
 def exported(
-    given: str | tuple[ModelConfig, Mapping[str, Any]],
+    given: str | tuple[NetworkConfig, Mapping[str, Any]],
     path: str,
     layout: str,
     stated: Mapping[str, Any],
@@ -312,7 +312,7 @@ def exported(
     return written.files
 
 
-def _held(config: ModelConfig, arrays: Mapping[str, Any], sets: Mapping[str, Any]) -> Any:
+def _held(config: NetworkConfig, arrays: Mapping[str, Any], sets: Mapping[str, Any]) -> Any:
     """A network in memory as convert reads a file: a convert.recognise.reading.Reading."""
     from convert.containers.source import Source, Tensor
     from convert.layout import Facts
@@ -335,7 +335,7 @@ def _held(config: ModelConfig, arrays: Mapping[str, Any], sets: Mapping[str, Any
     return Reading(source, layout, config, tensors, layout.rows(config), Facts(extra=extra), [], {}, statistics)
 
 
-def _with(facts: Any, stated: Mapping[str, Any], config: ModelConfig, any_size: bool) -> Any:
+def _with(facts: Any, stated: Mapping[str, Any], config: NetworkConfig, any_size: bool) -> Any:
     """The facts, with the metadata of the network's task over them. Raises UserError on class names that do not fit.
 
     `any_size`: images may be prepared in another size than the network's own.

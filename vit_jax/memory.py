@@ -7,7 +7,7 @@ import os
 
 from .backend import accelerators, configure_jax
 from .config import (
-    ModelConfig,
+    NetworkConfig,
     RunConfig,
     Teacher,
     adapted,
@@ -15,11 +15,8 @@ from .config import (
     learnt_table,
     leaves,
     moments,
-    network_of,
-    parameter_count,
     trained,
     value_at,
-    with_data,
 )
 from .division import Division, planned
 from .errors import UserError
@@ -41,16 +38,16 @@ def run_bytes(run: RunConfig, teacher: Teacher | None = None, division: Division
     kept = (table, adapted(run), learnt, averages, *moments(run.optim, table).values())
     numbers = sum(math.prod(table[name].shape) for names in kept for name in names)
     there = division or planned(run)
-    activations = network_of(run.model).activations(run.model) * -(-run.batch // there.parts)
+    activations = run.model.activations() * -(-run.batch // there.parts)
     activations *= 2 if run.compute_dtype == "bfloat16" else width
     if teacher:
-        numbers += parameter_count(teacher.config) if teacher.config else teacher.arrays["logits"].size
+        numbers += teacher.config.parameter_count() if teacher.config else teacher.arrays["logits"].size
     return numbers * width * there.devices // run.fsdp, activations + _example_bytes(run) * run.batch
 
 
 def _example_bytes(run: RunConfig) -> int:
     """The bytes of a prepared example, as far as the network tells: of its image, or of its vector in float32."""
-    first, *_ = network_of(run.model).inputs(with_data(run.model))
+    first, *_ = run.model.with_data().inputs()
     if first.kind == "pixels":
         return math.prod(first.shape) * run.augment.pixel_bytes
     return 4 * first.size if first.kind == "vectors" else 0
@@ -77,9 +74,9 @@ def check_memory(run: RunConfig, teacher: Teacher | None = None) -> RunConfig:
     return run
 
 
-def check_weights(config: ModelConfig) -> None:
+def check_weights(config: NetworkConfig) -> None:
     """Raise UserError if a network's weights alone cannot fit into the memory of this machine."""
-    limit, needed = memory()[0], 4 * parameter_count(config)
+    limit, needed = memory()[0], 4 * config.parameter_count()
     if limit and needed > limit:
         raise UserError(
             f"{_sizes(config)} take {_gigabytes(needed)} GB for weights, but there are {_gigabytes(limit)} GB here: "
@@ -87,9 +84,9 @@ def check_weights(config: ModelConfig) -> None:
         )
 
 
-def _sizes(config: ModelConfig) -> str:
+def _sizes(config: NetworkConfig) -> str:
     """The sizes of a network that weigh most, as fields and values."""
-    wanted = ("width", *network_of(config).depths, "hidden", *network_of(config).from_data, "image")
+    wanted = ("width", *config.marked("counts_blocks"), "hidden", *config.marked("from_data"), "image")
     known = [n for each in wanted for n in leaves(type(config)) if n == each or n.endswith(f".{each}")]
     return ", ".join(f"model.{name} {value}" for name in known if (value := value_at(config, name)))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from .config import ModelConfig, RunConfig, Teacher, network_of
+from .config import NetworkConfig, RunConfig, Teacher
 
 # FLOP/s of dense bfloat16 products, summed in float32, of what jax calls a device: from NVIDIA's data sheets (half of
 # those with sparsity), of RTX cards from its architectures' whitepapers, and from Google's pages on each TPU (a device
@@ -32,11 +32,11 @@ def stated_peak(device: str) -> float:
     return next((v for name, v in PEAKS.items() if re.search(rf"\b{name}\b(?! (?:D|Ti|Laptop|lite)\b)", device)), 0.0)
 
 
-def step_flops(model: ModelConfig, examples: float = 1) -> float:
+def step_flops(model: NetworkConfig, examples: float = 1) -> float:
     """FLOPs of a training step: three times those of the forward pass, since the backward pass has two products for
     each of its; 0 for a network whose FLOPs data determine.
     """
-    return 3 * network_of(model).flops(model) * examples
+    return 3 * model.flops() * examples
 
 
 def most_examples(run: RunConfig, teacher: Teacher | None, device: str, devices: int) -> float:
@@ -47,6 +47,6 @@ def most_examples(run: RunConfig, teacher: Teacher | None, device: str, devices:
     """
     flops = 0.0 if run.optim.freeze or run.lora.rank else step_flops(run.model)
     if flops and teacher is not None and teacher.config is not None:
-        of_teacher = network_of(teacher.config).flops(teacher.config)
+        of_teacher = teacher.config.flops()
         flops = flops + of_teacher if of_teacher else 0.0
     return devices * stated_peak(device) / flops if flops else 0.0

@@ -11,19 +11,19 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from .config import ModelConfig, network_of, parameters, shapes, sized
+from .config import NetworkConfig, sized
 from .config.trees import flatten, unflatten
 from .layers import initial_values, split
 from .memory import check_weights
 
 
-def network_class(config: ModelConfig) -> Any:
+def network_class(config: NetworkConfig) -> Any:
     """The class that computes a config's network: `cls(config, *, rngs=None, dtype, param_dtype)`."""
-    module, _, name = network_of(config).jax.partition(":")
+    module, _, name = config.computes.partition(":")
     return getattr(import_module(module), name)
 
 
-def definition(config: ModelConfig, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32) -> Any:
+def definition(config: NetworkConfig, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32) -> Any:
     """A network's definition without weights, for `layers.merge`; no arrays are allocated.
 
     Activations have `dtype`, parameters `param_dtype`. Raises ValueError if the parameters of the class are not those
@@ -31,7 +31,7 @@ def definition(config: ModelConfig, dtype: Any = jnp.float32, param_dtype: Any =
     """
     cls = network_class(config)
     made, tree = split(nnx.eval_shape(lambda: cls(config, dtype=dtype, param_dtype=param_dtype)))
-    found, table = {name: x.shape for name, x in flatten(tree).items()}, shapes(config)
+    found, table = {name: x.shape for name, x in flatten(tree).items()}, config.shapes()
     if different := sorted(name for name in found.keys() | table.keys() if found.get(name) != table.get(name)):
         name = different[0]
         raise ValueError(
@@ -43,22 +43,22 @@ def definition(config: ModelConfig, dtype: Any = jnp.float32, param_dtype: Any =
 
 
 def start(
-    config: ModelConfig, key: Array, dtype: Any = jnp.float32, given: Mapping[str, Any] | None = None
+    config: NetworkConfig, key: Array, dtype: Any = jnp.float32, given: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Initial parameters of a network, arrays of `dtype` in a nested dict as `layers.split` gives it.
 
     They are random, but for those that are `given` {dotted name: array}.
     """
     known = {name: jnp.asarray(array, dtype) for name, array in (given or {}).items()}
-    drawn = {name: parameter for name, parameter in parameters(config).items() if name not in known}
+    drawn = {name: parameter for name, parameter in config.parameters().items() if name not in known}
     computed = getattr(network_class(config), "computed", None)
     return unflatten(known | initial_values(drawn, key, dtype, computed(config) if computed else {}))
 
 
-def described(config: ModelConfig) -> str:
+def described(config: NetworkConfig) -> str:
     """A network in a few words: its size, parameters and cost."""
-    size, cost = network_of(config).describe(config)
-    return f"{size}; {sum(map(math.prod, shapes(config).values())):,} parameters, {cost}"
+    size, cost = config.describe()
+    return f"{size}; {sum(map(math.prod, config.shapes().values())):,} parameters, {cost}"
 
 
 def build(name: str, classes: int = 1000, image: int = 224, seed: int = 0, **fields: Any) -> Any:
@@ -68,5 +68,6 @@ def build(name: str, classes: int = 1000, image: int = 224, seed: int = 0, **fie
     an unknown name.
     """
     config = sized(name, classes, image, **fields)
-    check_weights(network_of(config).check(config))
+    config.check()
+    check_weights(config)
     return network_class(config)(config, rngs=nnx.Rngs(seed))

@@ -17,7 +17,7 @@ from flax import nnx
 from jax import Array, lax
 
 from .config import ResNetConfig, pair
-from .config.resnet import CAPTURED, EPS, Convolution, check_resnet, resnet_parameters
+from .config.resnet import CAPTURED, EPS, Convolution
 from .config.trees import unflatten
 from .layers import Linear, Tape, initial_values, record, replace_parameters, wide
 
@@ -73,7 +73,7 @@ class ResNet(nnx.Module):
 
     With `rngs` the weights are drawn as torchvision draws them; without it they are constants, to be replaced.
     Parameters have `param_dtype`, activations `dtype`; batch norm, pooling and head compute in float32 or wider. Raises
-    UserError on a config that `check_resnet` refuses.
+    UserError on a config that its `check` refuses.
     """
 
     def __init__(
@@ -84,7 +84,8 @@ class ResNet(nnx.Module):
         dtype: Any = jnp.float32,
         param_dtype: Any = jnp.float32,
     ):
-        c = self.config = check_resnet(config)
+        config.check()
+        c = self.config = config
         self.dtype = jnp.dtype(dtype)
         (_, stem), *others = c.convolutions()
         self.stem = Normalised(stem, param_dtype)
@@ -98,7 +99,7 @@ class ResNet(nnx.Module):
         )
         self.head = Linear(c.features, c.classes, dtype=param_dtype)
         if rngs is not None:
-            replace_parameters(self, unflatten(initial_values(resnet_parameters(c), rngs.params(), param_dtype)))
+            replace_parameters(self, unflatten(initial_values(c.parameters(), rngs.params(), param_dtype)))
 
     def __call__(self, images: Array) -> Array:
         """Normalised images [B, h, w, C], floating-point, to logits [B, K], float32 or wider.

@@ -18,7 +18,7 @@ import optax
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from .config import ModelConfig, RunConfig, network_of, shapes
+from .config import NetworkConfig, RunConfig
 from .config.trees import combine, flatten, unflatten
 from .data import evaluation_batches
 from .devices import Devices
@@ -74,7 +74,7 @@ class Evaluator:
     It takes batches of any size.
     """
 
-    def __init__(self, config: ModelConfig, definition: Any, task: Task, devices: Devices | None = None):
+    def __init__(self, config: NetworkConfig, definition: Any, task: Task, devices: Devices | None = None):
         self.config, self.task, self.devices = config, task, devices or Devices()
         self.frozen = self.to_devices(dict(task.frozen) if task.frozen_in_outputs else {})
         compiled = jax.jit(
@@ -119,12 +119,12 @@ class Evaluator:
         return {k: np.concatenate([p[k] for p in parts])[places] for k in parts[0]}
 
 
-def check_ids(config: ModelConfig, batch: Batch) -> None:
+def check_ids(config: NetworkConfig, batch: Batch) -> None:
     """Raise UserError if a batch of numpy arrays has ids outside the network's tables.
 
     On a device such an id would silently read another row.
     """
-    for argument in network_of(config).inputs(config):
+    for argument in config.inputs():
         ids = batch.get(argument.name)
         if argument.kind == "ids" and ids is not None and ids.size and not 0 <= ids.min() <= ids.max() < argument.size:
             raise UserError(
@@ -190,7 +190,7 @@ class Engine:
     def state_shapes(self) -> State:
         """The shapes of a state's arrays."""
         dtype = np.float64 if self.run.compute_dtype == "float64" else np.float32
-        names = shapes(self.run.model).items()
+        names = self.run.model.shapes().items()
         return jax.eval_shape(self.begun, unflatten({n: jax.ShapeDtypeStruct(s, dtype) for n, s in names}))
 
     def begun(self, parameters: Tree) -> State:

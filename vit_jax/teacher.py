@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .config import RunConfig, Teacher, network_of, parameter_count, pixels, task_row, untrained
+from .config import RunConfig, Teacher, task_row, untrained
 from .errors import UserError
 from .interop import convert_first, stated_by, stating
 from .starting.opening import place_of
@@ -36,10 +36,10 @@ def says(teacher: Teacher) -> str:
     if teacher.config is None:
         images, classes = teacher.arrays["logits"].shape
         return f"{teacher.path}: logits of {images:,} images, {classes} classes"
-    what, cost = network_of(teacher.config).describe(teacher.config)
-    size, seen = "x".join(map(str, pixels(teacher.config) or ())), teacher.metadata["preprocess"]
+    what, cost = teacher.config.describe()
+    size, seen = "x".join(map(str, teacher.config.pixels() or ())), teacher.metadata["preprocess"]
     how = ", ".join(f"{name} {' '.join(f'{each:g}' for each in seen[name])}" for name in ("mean", "std"))
-    count = parameter_count(teacher.config)
+    count = teacher.config.parameter_count()
     return f"{teacher.path}: {teacher.layout}, {what}, images {size}, {how}; {count:,} parameters, {cost}"
 
 

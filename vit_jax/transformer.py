@@ -17,8 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from .config import TransformerConfig, check_transformer
-from .config.transformer import transformer_captured, transformer_parameters
+from .config import TransformerConfig
 from .config.trees import unflatten
 from .decoder import Embedding, TargetSide, attention, check_vectors
 from .layers import LayerNorm, Mlp, Tape, attention_mask, dropout, fold, initial_values, record, replace_parameters
@@ -78,7 +77,7 @@ class Transformer(TargetSide):
 
     Without an encoder the source is the memory, vectors [B, S, D]. With `rngs` the weights are drawn as the config
     states; without it they are constants, to be replaced. Parameters have `param_dtype`, activations `dtype`; norms,
-    softmax and head compute in float32 or wider. Raises UserError on a config that `check_transformer` refuses.
+    softmax and head compute in float32 or wider. Raises UserError on a config that its `check` refuses.
     """
 
     def __init__(
@@ -89,13 +88,14 @@ class Transformer(TargetSide):
         dtype: Any = jnp.float32,
         param_dtype: Any = jnp.float32,
     ):
-        c = self.config = check_transformer(config)
+        config.check()
+        c = self.config = config
         stored = not c.one_embedding
         self.source = Embedding(c, c.source_vocabulary, stored, param_dtype) if c.encoder_depth else None
         self.encoder = Encoder(c, param_dtype) if c.encoder_depth else None
         self.add_target(c, dtype, param_dtype)
         if rngs is not None:
-            replace_parameters(self, unflatten(initial_values(transformer_parameters(c), rngs.params(), param_dtype)))
+            replace_parameters(self, unflatten(initial_values(c.parameters(), rngs.params(), param_dtype)))
 
     def __call__(
         self,
@@ -129,7 +129,9 @@ class Transformer(TargetSide):
         )
         return self.forward(source, target, keys, None, **given)
 
-    def capture(self, source: Array, target: Array | None, names: Iterable[str], **masks: Any) -> dict[str, Array]:
+    def capture(
+        self, source: Array, target: Array | None = None, names: Iterable[str] = (), **masks: Any
+    ) -> dict[str, Array]:
         """Inner values of an evaluation pass, {name: array}; `masks` are the keyword arguments of a call.
 
         encoder.blocks.I [B, S, D] and decoder.blocks.I [B, T, D]: outputs of block I; memory [B, S, D]: output of the
@@ -137,7 +139,7 @@ class Transformer(TargetSide):
         [B, L, H, T, S]: the weights of all blocks; logits: the result of a call. Raises ValueError on any other name.
         """
         known = [
-            *transformer_captured(self.config),
+            *self.config.captured(),
             "encoder.attention",
             "decoder.self_attention",
             "decoder.cross_attention",

@@ -21,9 +21,9 @@ from flax import nnx
 from jax import Array
 
 from . import rotary
-from .config import ViTConfig, check_vit, pair
+from .config import ViTConfig, pair
 from .config.trees import unflatten
-from .config.vit import MAPS, vit_captured, vit_parameters
+from .config.vit import MAPS
 from .layers import (
     ACTIVATIONS,
     NORMS,
@@ -182,7 +182,7 @@ class ViT(nnx.Module):
 
     With `rngs` the weights are drawn as the config states; without it they are constants, to be replaced. Parameters
     have `param_dtype`, activations `dtype`; norms, softmax and head compute in float32 or wider. Raises UserError on a
-    config that `check_vit` refuses.
+    config that its `check` refuses.
     """
 
     def __init__(
@@ -193,7 +193,8 @@ class ViT(nnx.Module):
         dtype: Any = jnp.float32,
         param_dtype: Any = jnp.float32,
     ):
-        c = self.config = check_vit(config)
+        config.check()
+        c = self.config = config
         self.dtype = jnp.dtype(dtype)
         self.stem = nnx.List([Convolution(n_in, n_out, c, param_dtype) for n_in, n_out, _ in c.convolutions])
         self.patch = Patches(c, param_dtype)
@@ -228,7 +229,7 @@ class ViT(nnx.Module):
             Linear(c.width, c.classes, c.head_bias, param_dtype) if c.distill_head and c.classes else None
         )
         if rngs is not None:
-            start = initial_values(vit_parameters(c), rngs.params(), param_dtype, self.computed(c))
+            start = initial_values(c.parameters(), rngs.params(), param_dtype, self.computed(c))
             replace_parameters(self, unflatten(start))
 
     @staticmethod
@@ -265,7 +266,7 @@ class ViT(nnx.Module):
         the final norm; pooled [B, D]: input of the head; attention [B, L, H, N, N]: the weights of all blocks, float32;
         logits [B, K]. Raises ValueError on any other name.
         """
-        known = [*vit_captured(self.config), "attention"]
+        known = [*self.config.captured(), "attention"]
         tape: Tape = dict.fromkeys(names)
         if unknown := [n for n in tape if n not in known]:
             raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")

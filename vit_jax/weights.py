@@ -15,18 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .checkpoint import Checkpoints
-from .config import (
-    NETWORKS,
-    ModelConfig,
-    RunConfig,
-    TaskRow,
-    factor_shapes,
-    network_of,
-    replaced,
-    shapes,
-    task_row,
-    untrained,
-)
+from .config import NETWORKS, NetworkConfig, RunConfig, TaskRow, factor_shapes, replaced, task_row, untrained
 from .config.decoding import from_generation_config
 from .config.sentences import is_side, size_of_side
 from .config.trees import flatten, unflatten
@@ -116,7 +105,7 @@ def complete(path: str, which: str = "best", ema: bool | None = None) -> Predict
     if not isinstance(network, BareNetwork):
         return network
     if "preprocess" not in network.lacks:
-        name, lacks = network_of(network.run.model).name, ", ".join(network.lacks)
+        name, lacks = network.run.model.name, ", ".join(network.lacks)
         raise UserError(
             f"{path}: holds a {name} without its {lacks}; give a run that was trained here, or put the files of its "
             "tokenizer beside it"
@@ -193,7 +182,7 @@ def _tokenizer_beside(path: str, row: TaskRow, run: RunConfig) -> dict[str, Any]
     metadata = TASKS[run.task].metadata_beside(run)
     for name in row.metadata.keys() & metadata.keys():
         if not row.metadata[name].fits(metadata[name], run.model):
-            both = [f"{i.size:,}" for i in network_of(run.model).inputs(run.model) if i.kind == "ids"]
+            both = [f"{i.size:,}" for i in run.model.inputs() if i.kind == "ids"]
             raise UserError(
                 f"{path}: the tokenizer beside it has ids for {_sizes(metadata[name])}, and the network for "
                 f"{' and '.join(both)}; put there the one that it was trained with"
@@ -207,7 +196,7 @@ def _sizes(vocabulary: Any) -> str:
 
 
 def weights(
-    folder: Run, model: ModelConfig, which: str = "best", ema: bool | None = None
+    folder: Run, model: NetworkConfig, which: str = "best", ema: bool | None = None
 ) -> tuple[int, dict[str, Any]]:
     """(step, parameters as a nested dict of numpy arrays) of a run, chosen by `which` and `ema` as in `load`.
 
@@ -219,7 +208,7 @@ def weights(
         raise UserError(f"ema is True, but {which} is the mean of the weights themselves; leave ema out")
     if remark := folder.remark():
         print(f"note     {printable(remark)}", file=sys.stderr)
-    checkpoints, expected = Checkpoints(folder, factor_shapes(folder.config())), shapes(model)
+    checkpoints, expected = Checkpoints(folder, factor_shapes(folder.config())), model.shapes()
     if count:
         return _mean(checkpoints, expected, count)
     saved, skipped = checkpoints.restore(expected)
@@ -318,7 +307,7 @@ def export(
         files = network.metadata.get("files", {})
         kept = {name: network.metadata[name] for name in task_row(network.run.task).metadata}
         network, stated = network.model, {**kept, **stated}
-    if type(getattr(network, "config", None)) not in {row.config for row in NETWORKS.values()}:
+    if type(getattr(network, "config", None)) not in NETWORKS.values():
         raise UserError(
             f"network: {type(network).__name__} is none; give a model of vit_jax, what vit_jax.load returned, or a path"
         )

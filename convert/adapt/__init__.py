@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vit_jax.config import ModelConfig, NetworkRow, nearest, network_of, shapes
+from vit_jax.config import NetworkConfig, nearest
 from vit_jax.errors import UserError
 
 from . import operations, vit
@@ -26,10 +26,10 @@ Operation = Callable[[Any, str, str], Adaptation]  # (config, text, value)
 OPERATIONS: dict[str, Operation] = {f.__name__: f for f in (*vit.OPERATIONS, *operations.OPERATIONS)}
 ANY_NETWORK = tuple(f.__name__ for f in operations.OPERATIONS)  # for networks with a config field of the name
 # The network that each of the other operations is for.
-NETWORK: dict[str, NetworkRow] = {f.__name__: vit.NETWORK for f in vit.OPERATIONS}
+NETWORK: dict[str, type[NetworkConfig]] = {f.__name__: vit.NETWORK for f in vit.OPERATIONS}
 
 
-def adaptations(config: ModelConfig, texts: Sequence[str]) -> list[Adaptation]:
+def adaptations(config: NetworkConfig, texts: Sequence[str]) -> list[Adaptation]:
     """One Adaptation for each text "OPERATION=VALUE", each of the network that the one before it leaves.
 
     Reads no values yet. Raises UserError on an operation or value that is not known or that the network cannot have.
@@ -37,12 +37,13 @@ def adaptations(config: ModelConfig, texts: Sequence[str]) -> list[Adaptation]:
     out: list[Adaptation] = []
     for text in texts:
         name, value = operation(text)
-        row = network_of(config)
-        possible = [each for each in OPERATIONS if (NETWORK[each] is row if each in NETWORK else hasattr(config, each))]
+        possible = [
+            each for each in OPERATIONS if (type(config) is NETWORK[each] if each in NETWORK else hasattr(config, each))
+        ]
         if name not in possible:
             whose = f"a {NETWORK[name].name}" if name in NETWORK else f"networks with a field {name}"
             can = f"can only have {' and '.join(possible)} changed" if possible else "can have nothing changed"
-            raise UserError(f"--adapt {text}: {name} is for {whose} and this is a {row.name}, which {can}")
+            raise UserError(f"--adapt {text}: {name} is for {whose} and this is a {config.name}, which {can}")
         out.append(OPERATIONS[name](config, text, value))
         check_size(out[-1])
         config = out[-1].config
@@ -53,7 +54,7 @@ def check_size(adaptation: Adaptation) -> None:
     """Raise UserError where an adaptation makes a parameter that is large, and larger than all of the network was."""
     for name, shape in (each for step in adaptation.steps for each in step.makes.items()):
         if math.prod(shape) > operations.LARGEST:
-            before = sum(math.prod(shape) for shape in shapes(adaptation.config_before).values())
+            before = sum(math.prod(shape) for shape in adaptation.config_before.shapes().values())
             if math.prod(shape) > before:
                 most = max(before, operations.LARGEST)
                 says = f"{name} {list(shape)} would have more than {most:,} numbers"
@@ -71,7 +72,7 @@ def operation(text: str) -> tuple[str, str]:
     return name, value
 
 
-def texts_to_fit(config: ModelConfig, more: Sequence[str], fits: Callable[[ModelConfig], bool]) -> list[str]:
+def texts_to_fit(config: NetworkConfig, more: Sequence[str], fits: Callable[[NetworkConfig], bool]) -> list[str]:
     """The fewest texts after which `fits(config)` holds, of those that keep the function and of `more`; else []."""
     known = [*vit.SAME_FUNCTION, *more]
     for count in range(1, len(known) + 1):

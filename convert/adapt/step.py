@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import ModelConfig
+from vit_jax.config import NetworkConfig
 
 from ..layout import Facts
 from ..rules import Arrays, Shape, contiguous
@@ -42,8 +42,8 @@ class Adaptation:
     """
 
     text: str
-    config_before: ModelConfig
-    config: ModelConfig
+    config_before: NetworkConfig
+    config: NetworkConfig
     steps: tuple[Step, ...]
     says: str
     facts: Callable[[Facts], Facts] = lambda facts: facts

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import NETWORKS, Size, ViTConfig, check_vit, nearest, pair, shapes
+from vit_jax.config import Size, ViTConfig, nearest, pair
 from vit_jax.errors import UserError
 
 from ..layout import Facts
@@ -19,7 +19,7 @@ from .kernels import PATCHES, POSITIONS, resample, resample_patches
 from .operations import LARGEST, need, number
 from .step import Adaptation, Step
 
-NETWORK = NETWORKS["vit"]
+NETWORK = ViTConfig
 LONGEST_PATCH = 512  # pixels: the time to invert what resizes a patch grows with their third power
 STAYS = "the function stays"  # up to rounding
 # Mean and standard deviation of pixels in [0, 1], by the names of published preprocessings.
@@ -34,7 +34,8 @@ STATISTICS = {
 def resize(c: ViTConfig, text: str, value: str) -> Adaptation:
     """resize=HEIGHTxWIDTH:KERNEL: another image size; positions of patches are resampled, others stay."""
     size, kernel = _pair(text, value, POSITIONS)
-    after = check_vit(replace(c, image=size))
+    after = replace(c, image=size)
+    after.check()
     old, new, prefix = c.grid, after.grid, c.position_rows - c.patches
     if old == new:
         says = f"image is {_size(c.image)} already: {STAYS}"
@@ -70,7 +71,8 @@ def patch(c: ViTConfig, text: str, value: str) -> Adaptation:
     rows, columns = c.grid
     old, new = pair(c.patch), pair(size)
     need(max(*old, *new) <= LONGEST_PATCH, text, f"no side of a patch may have more than {LONGEST_PATCH} pixels")
-    after = check_vit(replace(c, patch=size, image=_square((rows * new[0], columns * new[1]))))
+    after = replace(c, patch=size, image=_square((rows * new[0], columns * new[1])))
+    after.check()
 
     def kernels(arrays: Arrays) -> Arrays:
         (w,) = arrays  # (p q c) d
@@ -84,7 +86,7 @@ def patch(c: ViTConfig, text: str, value: str) -> Adaptation:
 
 def head(c: ViTConfig, text: str, value: str) -> Adaptation:
     """head=drop (no head), head=new:CLASSES (a new one of zeros), head=new:CLASSES:normal (drawn with std 0.02)."""
-    names = [n for n in shapes(c) if n.startswith(("head.", "head_hidden.", "distill_head.", "distill_norm."))]
+    names = [n for n in c.shapes() if n.startswith(("head.", "head_hidden.", "distill_head.", "distill_norm."))]
     if value == "drop":
         after = replace(c, classes=0, head_hidden=0, distill_head=False, distill_norm=False)
         return Adaptation(
@@ -103,7 +105,7 @@ def head(c: ViTConfig, text: str, value: str) -> Adaptation:
         )
     start, after = found[2] or "zero", replace(c, classes=int(found[1]))
     old = tuple(n for n in names if n.startswith(("head.", "distill_head.")))
-    made = {n: shape for n, shape in shapes(after).items() if n.startswith(("head.", "distill_head."))}
+    made = {n: shape for n, shape in after.shapes().items() if n.startswith(("head.", "distill_head."))}
 
     def fresh(arrays: Arrays) -> list[np.ndarray]:
         drawn = start == "normal"
@@ -134,7 +136,7 @@ def _fold_layer_scale(c: ViTConfig, text: str) -> Adaptation:
     after, steps = replace(c, layer_scale=0.0), []
     for i in range(c.depth):
         for scale, last in (("scale1", "attention.out"), ("scale2", "mlp.fc2")):
-            names = [n for n in (f"blocks.{i}.{last}.kernel", f"blocks.{i}.{last}.bias") if n in shapes(c)]
+            names = [n for n in (f"blocks.{i}.{last}.kernel", f"blocks.{i}.{last}.bias") if n in c.shapes()]
             steps.append(
                 _step(
                     after, *names, f"blocks.{i}.{scale}", compute=lambda arrays: [a * arrays[-1] for a in arrays[:-1]]
@@ -281,7 +283,7 @@ def resized(facts: Facts, image: Size) -> Facts:
 
 def _step(after: ViTConfig, *takes: str, makes: tuple[str, ...] = (), compute: Callable[[Arrays], Any]) -> Step:
     """A Step that replaces `takes` by those of them that the network `after` has, followed by `makes`."""
-    known = shapes(after)
+    known = after.shapes()
     return Step(takes, {n: known[n] for n in dict.fromkeys((*(n for n in takes if n in known), *makes))}, compute)
 
 

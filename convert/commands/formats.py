@@ -40,7 +40,7 @@ def show(reasons: bool) -> None:
     """Print the layouts, which of them hold common networks, what --adapt can do, and what is refused by name."""
     found, wide = pairs(), max(map(len, LAYOUTS))
     for network in NETWORKS.values():
-        some = [layout for layout in LAYOUTS.values() if layout.network is network.config]
+        some = [layout for layout in LAYOUTS.values() if layout.network is network]
         print(f"{network.name}: the layouts that --from and --to name")
         print(columns("layout", wide, "built by", "compared with", "containers", "title"))
         for layout in some:

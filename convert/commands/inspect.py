@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from vit_jax.config import network_of, to_dict
+from vit_jax.config import to_dict
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError, print_line, printable
 
@@ -63,7 +63,7 @@ def config(source: Source, options: Options, chosen: Chosen[Recognition]) -> Non
         print_line(f"config     {error}")
         return
     plain = flatten(to_dict(type(reading.config)()))
-    training = network_of(reading.config).training
+    training = reading.config.marked("training_only")
     stated = flatten(to_dict(reading.config))
     values = {
         name: value

@@ -10,7 +10,7 @@ import json
 from importlib import resources
 from typing import Any
 
-from vit_jax.config import NETWORKS, function_fields, nearest
+from vit_jax.config import NETWORKS, nearest
 from vit_jax.errors import UserError
 
 from ..layout import Json
@@ -56,8 +56,8 @@ def lookup(name: str) -> tuple[Json, Json | None]:
     if tag and tag not in entry["tags"]:
         raise UserError(f"--model {name}: {architecture} has no weights {tag!r}{nearest(tag, list(entry['tags']))}")
     number = entry["tags"].get(tag or next(iter(entry["tags"]), ""))
-    config = NETWORKS[table()["network"]].config
-    defaults = {f: getattr(config(), f) for f in function_fields(config) if f not in NOT_FIXED}
+    config = NETWORKS[table()["network"]]
+    defaults = {f: getattr(config(), f) for f in config.function_fields() if f not in NOT_FIXED}
     preprocess = None if number is None else dict(table()["preprocess"][number])
     image = {"image": preprocess["image"][0]} if preprocess else {}  # all images are square
     return defaults | entry["fields"] | image, preprocess

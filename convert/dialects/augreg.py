@@ -12,7 +12,7 @@ import functools
 import re
 from collections.abc import Mapping
 
-from vit_jax.config import ViTConfig, pair, shapes
+from vit_jax.config import ViTConfig, pair
 
 from ..layout import PLAIN_VIT, Field, Layout, Names, Refusal, always, count, has, length
 from ..rules import BfloatAsVoid, Operation, Order, Row, row
@@ -42,7 +42,7 @@ def rows(config: ViTConfig, modules: tuple[str, ...]) -> list[Row]:
     """One row for each parameter."""
     return [
         row(their_name(name, TOP, modules), name, shape, BfloatAsVoid(), *order(config, name))
-        for name, shape in shapes(config).items()
+        for name, shape in config.shapes().items()
     ]
 
 

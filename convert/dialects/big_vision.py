@@ -12,7 +12,7 @@ import functools
 from dataclasses import dataclass
 from math import isqrt
 
-from vit_jax.config import ViTConfig, shapes
+from vit_jax.config import ViTConfig
 
 from ..layout import Field, Layout, Names, Refusal, always, has, length
 from ..rules import BfloatAsVoid, Row, Stack, row
@@ -53,7 +53,7 @@ class Version:
 def rows(config: ViTConfig, version: Version) -> list[Row]:
     """One row for each parameter; where blocks are stacked, one for each parameter of a block."""
     out = []
-    for name, shape in shapes(config).items():
+    for name, shape in config.shapes().items():
         theirs, operations = augreg.their_name(name, version.top, LINEN), augreg.order(config, name)
         if not (version.scan and name.startswith("blocks.")):
             out.append(row(theirs, name, shape, BfloatAsVoid(), *operations))

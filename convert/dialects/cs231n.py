@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from vit_jax.config import CaptionerConfig, function_fields, shapes, value_at
+from vit_jax.config import CaptionerConfig, value_at
 
 from ..layout import Field, Layout, Refusal, always, count, length
 from ..rules import TRANSPOSE, Constant, Row, row
@@ -36,7 +36,7 @@ SECOND = {
 def rows(c: CaptionerConfig, names: Mapping[str, str]) -> list[Row]:
     """One row for each parameter, and one for the positions where they are computed; `names` are a generation's."""
     out = []
-    for name, shape in shapes(c).items():
+    for name, shape in c.shapes().items():
         path, _, leaf = name.rpartition(".")
         if name == "target.embedding":
             out.append(row("embedding.weight", name, shape))
@@ -77,7 +77,7 @@ def fields(names: Mapping[str, str], activation: str) -> dict[str, Field]:
     return {
         "memory": always("vectors"),
         "memory_width": Field(solve=length("visual_projection.weight", 1)),
-        **{name: always(value_at(usual, name)) for name in function_fields(CaptionerConfig) if name[:4] == "vit."},
+        **{name: always(value_at(usual, name)) for name in CaptionerConfig.function_fields() if name[:4] == "vit."},
         "text.width": Field(solve=length("embedding.weight", 1)),
         "text.hidden": Field(solve=length(hidden, 0)),
         "text.heads": Field(),

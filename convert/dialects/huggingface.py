@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from vit_jax.config import ViTConfig, normal, pair, parameters
+from vit_jax.config import ViTConfig, pair
 from vit_jax.errors import UserError
 
 from ..layout import PLAIN_VIT, Facts, Field, Json, Layout, Names, Refusal, count, length, stated, statement
@@ -76,7 +76,7 @@ def rows(config: ViTConfig, version: str) -> list[Row]:
     """One row for each parameter; and rows of a mask token, which models for masked images have."""
     (p, q), c, d = pair(config.patch), config.channels, config.width
     out = [carried(f"{b}embeddings.mask_token", (1, 1, d)) for b in dict.fromkeys((body(config), named_body(config)))]
-    for name, (shape, kind, *_) in parameters(config).items():
+    for name, (shape, kind, *_) in config.parameters().items():
         path, _, leaf = name.rpartition(".")
         if kind in ("token", "position"):
             out.append(
@@ -237,7 +237,7 @@ def class_names(config: Json) -> list[str] | None:
 
 def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:
     """config.json, and preprocessor_config.json where transformers has such a preprocessing."""
-    c = normal(config)
+    c = config.normal()
     family = "DeiT" if c.distill_token else "ViT"
     kinds = {0: "Model", 1: "ForImageClassification", 2: "ForImageClassificationWithTeacher"}
     head = kinds[bool(c.classes) + c.distill_head]

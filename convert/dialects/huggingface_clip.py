@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vit_jax.config import ViTConfig, normal
+from vit_jax.config import ViTConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, length
 from ..rules import Row, carried
@@ -75,7 +75,7 @@ def read_side(files: Mapping[str, Json]) -> Facts:
 
 def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:
     """config.json, and preprocessor_config.json where transformers has such a preprocessing."""
-    c = normal(config)
+    c = config.normal()
     if c.pool == "mean":
         return encoders.around(LAYOUTS[-1], c, facts, "CLIPForImageClassification", (WHOLE, TOWER))
     architecture = "CLIPVisionModelWithProjection" if c.classes else "CLIPVisionModel"

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from vit_jax.config import ViTConfig, normal, pair
+from vit_jax.config import ViTConfig, pair
 from vit_jax.errors import UserError
 
 from ..layout import PLAIN_VIT, Facts, Field, Json, Layout, Names, Refusal, always, count, length
@@ -194,7 +194,7 @@ def stated_hidden(config: Json) -> int:
 
 def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:
     """config.json, and preprocessor_config.json where transformers has such a preprocessing."""
-    c = normal(config)
+    c = config.normal()
     family = "Dinov2WithRegisters" if c.registers else "Dinov2"
     architecture = family + ("ForImageClassification" if c.classes else "Model")
     files = encoders.written(LAYOUTS[-1], c, facts, architecture, REGISTERS if c.registers else PLAIN)

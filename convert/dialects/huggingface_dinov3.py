@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from vit_jax.config import ViTConfig, normal
+from vit_jax.config import ViTConfig
 
 from ..layout import PLAIN_VIT, Facts, Field, Json, Layout, always, count, length
 from ..rules import Row, carried
@@ -104,7 +104,7 @@ def read_side(files: Mapping[str, Json]) -> Facts:
 
 def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:
     """config.json, and preprocessor_config.json where transformers has such a preprocessing."""
-    return encoders.written(LAYOUTS[-1], normal(config), facts, "DINOv3ViTModel", FAMILY)
+    return encoders.written(LAYOUTS[-1], config.normal(), facts, "DINOv3ViTModel", FAMILY)
 
 
 LAYOUTS = (

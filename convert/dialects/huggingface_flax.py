@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from vit_jax.config import ViTConfig, pair, shapes
+from vit_jax.config import ViTConfig, pair
 
 from ..layout import Field, Layout, Names, Refusal, always
 from ..rules import Order, Row, row
@@ -24,7 +24,7 @@ def rows(config: ViTConfig) -> list[Row]:
         "position": Order("1 n d", "n d"),
         "patch.kernel": Order("p q c d", "(p q c) d", dict(p=p, q=q, c=c)),
     }
-    for name, shape in shapes(config).items():
+    for name, shape in config.shapes().items():
         path, _, leaf = name.rpartition(".")
         theirs = f"{huggingface.their_name(config, path)}.{leaf}" if path else huggingface.their_name(config, name)
         out.append(row(theirs.replace(".", "/"), name, shape, *([orders[name]] if name in orders else [])))

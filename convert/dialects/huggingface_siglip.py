@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from vit_jax.config import ViTConfig, normal
+from vit_jax.config import ViTConfig
 
 from ..layout import PLAIN_VIT, Facts, Field, Json, Layout, Names, Refusal, always, count, length
 from ..rules import Operation, Row, carried
@@ -140,7 +140,7 @@ def tower_facts(layout: Layout, files: Mapping[str, Json], families: tuple[str, 
 
 def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:
     """config.json, and preprocessor_config.json where transformers has such a preprocessing."""
-    return tower_files(LAYOUTS[-1], normal(config), facts, (WHOLE, TOWER), "Siglip")
+    return tower_files(LAYOUTS[-1], config.normal(), facts, (WHOLE, TOWER), "Siglip")
 
 
 def tower_files(layout: Layout, c: ViTConfig, facts: Facts, families: tuple[str, str], named: str) -> dict[str, Json]:

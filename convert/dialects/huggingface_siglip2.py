@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from vit_jax.config import ViTConfig, normal, pair
+from vit_jax.config import ViTConfig, pair
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal
 from ..rules import TRANSPOSE, Row
@@ -66,7 +66,7 @@ def read_side(files: Mapping[str, Json]) -> Facts:
 
 def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:
     """config.json, and preprocessor_config.json where the class's own processor has such a preprocessing."""
-    c = normal(config)
+    c = config.normal()
     plain = replace(facts, preprocess=None)
     files = siglip.tower_files(LAYOUTS[-1], c, plain, (WHOLE, TOWER), "Siglip2")
     stated = files["config.json"]

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import TransformerConfig, shapes
+from vit_jax.config import TransformerConfig
 from vit_jax.errors import UserError
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length, stated, statement
@@ -100,7 +100,7 @@ def signature(style: Style, embedding_norm: bool, final_norm: bool, bias: bool) 
 def rows(c: TransformerConfig, style: Style = TORCH) -> list[Row]:
     """The rows of a network. Copies of tied tables are optional; so are sinusoids, but in the class without a head."""
     out = []
-    for name, shape in shapes(c).items():
+    for name, shape in c.shapes().items():
         path, _, leaf = name.rpartition(".")
         if name == "head.bias":
             out.append(row("final_logits_bias", name, shape, Order("1 v", "v")))

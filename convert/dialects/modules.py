@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from vit_jax.config import ViTConfig, pair, shapes
+from vit_jax.config import ViTConfig, pair
 
 from ..rules import TRANSPOSE, Concat, Operation, Order, Row, row
 
@@ -42,7 +42,7 @@ def module_rows(
     names of the file. `others` are rows that the caller has made; they come last, and their parameters get no other.
     """
     taken = {name for other in others for name in other.ours}
-    known = {name: shape for name, shape in shapes(c).items() if name not in taken}
+    known = {name: shape for name, shape in c.shapes().items() if name not in taken}
     tensors = {"patch.kernel": (f"{modules['patch']}weight", convolution(c)), **tensors}
     packs = {parts[0]: parts for parts in packed}
     inside = {part for parts in packed for part in parts[1:]}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from vit_jax.config import TransformerConfig, shapes
+from vit_jax.config import TransformerConfig
 
 from ..layout import Field, Layout, Names, Refusal, always, count, length
 from ..rules import TRANSPOSE, Concat, Reversed, Row, row
@@ -32,7 +32,7 @@ INNER = {"query": "q", "key": "k", "value": "v", "out": "linear", "fc1": "0", "f
 def rows(c: TransformerConfig) -> list[Row]:
     """One row for each parameter; query, key and value have one tensor for each head."""
     out = []
-    for name, shape in shapes(c).items():
+    for name, shape in c.shapes().items():
         path, _, leaf = name.rpartition(".")
         turned = (TRANSPOSE,) if leaf == "kernel" else ()
         if path.endswith((".query", ".key", ".value")):

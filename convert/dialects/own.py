@@ -72,6 +72,6 @@ def run_facts(record: Json) -> Facts:
         )
     extra = {key: record[key] for key in kept if key in record and key not in ("preprocess", "class_names")}
     row = TASKS.get(str(config.get("task", FIRST_TASK)))
-    newer = to_dict(NETWORKS[row.network].config()) if row else {}
+    newer = to_dict(NETWORKS[row.network]()) if row else {}
     fields = flatten(newer) | flatten(renamed(model), strict=False)
     return Facts(fields, record.get("preprocess"), record.get("class_names"), extra)

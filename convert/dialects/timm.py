@@ -15,7 +15,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
-from vit_jax.config import ViTConfig, pair, shapes
+from vit_jax.config import ViTConfig, pair
 
 from ..layout import PLAIN_VIT, Field, Json, Layout, Names, Refusal, always, count, has, length
 from ..rules import Order, Row, Stack
@@ -82,9 +82,9 @@ def rows(
 
 def frequencies(c: ViTConfig) -> list[Row]:
     """The row of learned rotary frequencies: those of all blocks are one tensor [2, L, H, Dh/2]."""
-    names = tuple(name for name in shapes(c) if name.endswith(".frequencies"))
+    names = tuple(name for name in c.shapes() if name.endswith(".frequencies"))
     axes_of_blocks = (Order("t l h f", "l t h f"), Stack(len(names)))
-    return [Row(("rope.freqs",), names, tuple(shapes(c)[name] for name in names), axes_of_blocks)] if names else []
+    return [Row(("rope.freqs",), names, tuple(c.shapes()[name] for name in names), axes_of_blocks)] if names else []
 
 
 def blocks(block: str, mlp: tuple[str, str]) -> dict[str, str]:

@@ -10,16 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from vit_jax.config import (
-    NETWORKS,
-    CaptionerConfig,
-    ModelConfig,
-    Parameter,
-    ViTConfig,
-    function_fields,
-    network_of,
-    parameters,
-)
+from vit_jax.config import NETWORKS, CaptionerConfig, NetworkConfig, Parameter, ViTConfig
 
 from ..layout import Field, Layout
 from ..rules import TRANSPOSE, Order, Row, row
@@ -27,10 +18,10 @@ from .modules import TOKEN, TOKENS, convolution, flattened
 from .own import run_facts
 
 
-def rows(config: ModelConfig) -> list[Row]:
+def rows(config: NetworkConfig) -> list[Row]:
     """One row for each parameter of a network, in the config's order."""
-    special = SPECIAL.get(network_of(config).name, lambda config, name, p: None)
-    return [special(config, name, p) or _row(name, p) for name, p in parameters(config).items()]
+    special = SPECIAL.get(config.name, lambda config, name, p: None)
+    return [special(config, name, p) or _row(name, p) for name, p in config.parameters().items()]
 
 
 def _row(name: str, p: Parameter) -> Row:
@@ -72,13 +63,13 @@ LAYOUTS = tuple(
         dialect="torch-ref",
         version=key,
         title=f"torch_ref's {network.name}",
-        network=network.config,
-        fields=dict.fromkeys(function_fields(network.config), Field()),
+        network=network,
+        fields=dict.fromkeys(network.function_fields(), Field()),
         rows=rows,
-        signature=network.torch_names,
+        signature=tuple(name.replace("kernel", "weight") for name in network.names),
         containers=("torch", "safetensors"),
         read_side=lambda files: run_facts(files.get("config.json", {})),
     )
     for key, network in reversed(NETWORKS.items())
-    if network.torch
+    if network.twin
 )

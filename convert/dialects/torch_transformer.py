@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from vit_jax.config import TransformerConfig, shapes
+from vit_jax.config import TransformerConfig
 
 from ..layout import Field, Layout, Names, Refusal, always, count, has, length
 from ..rules import TRANSPOSE, Concat, Row, row
@@ -27,7 +27,7 @@ LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 def rows(c: TransformerConfig) -> list[Row]:
     """The rows of a network."""
     out, outer = [], "" if c.decoder_depth else "encoder."  # TransformerEncoder alone has no prefix
-    for name, shape in shapes(c).items():
+    for name, shape in c.shapes().items():
         path, _, leaf = name.rpartition(".")
         turned = (TRANSPOSE,) if leaf == "kernel" else ()
         attention, _, part = path.rpartition(".")

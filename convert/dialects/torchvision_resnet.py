@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vit_jax.config import ResNetConfig, shapes
+from vit_jax.config import ResNetConfig
 from vit_jax.errors import UserError
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, count, has, length
@@ -70,7 +70,7 @@ def theirs(name: str) -> tuple[str, str]:
 def rows(c: ResNetConfig) -> list[Row]:
     """One row for each tensor; those of the counters carry them."""
     made = []
-    for name, shape in shapes(c).items():
+    for name, shape in c.shapes().items():
         path, _, leaf = name.rpartition(".")
         if path == "head":
             made.append(row("fc.weight", name, shape, TRANSPOSE) if leaf == "kernel" else row("fc.bias", name, shape))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from vit_jax.config import CaptionerConfig, parameters
+from vit_jax.config import CaptionerConfig
 from vit_jax.config.captioner import HEADLESS
 from vit_jax.errors import UserError
 
@@ -52,7 +52,7 @@ def rows(c: CaptionerConfig, version: str = "v4") -> list[Row]:
             out.append(replace(r, theirs=theirs, ours=(f"vit.{r.ours[0]}",), optional=frozenset()))
     d = c.vit.width
     out += [carried(f"{ENCODER}pooler.dense.{leaf}", shape) for leaf, shape in (("weight", (d, d)), ("bias", (d,)))]
-    for name, (shape, *_) in parameters(c).items():
+    for name, (shape, *_) in c.parameters().items():
         if not name.startswith("vit.") and (made := _row(name, shape)):
             out.append(made)
     return out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from vit_jax.config import NETWORKS, ModelConfig, function_fields, shapes
+from vit_jax.config import NETWORKS, NetworkConfig
 from vit_jax.errors import UserError
 
 from ..layout import Facts, Field, Json, Layout
@@ -13,9 +13,9 @@ from ..rules import Row, row
 from .own import run_facts
 
 
-def rows(config: ModelConfig) -> list[Row]:
+def rows(config: NetworkConfig) -> list[Row]:
     """One row for each parameter, unchanged."""
-    return [row(name, name, shape) for name, shape in shapes(config).items()]
+    return [row(name, name, shape) for name, shape in config.shapes().items()]
 
 
 def read_side(files: Mapping[str, Json]) -> Facts:
@@ -37,8 +37,8 @@ LAYOUTS = tuple(
         dialect="vit-jax",
         version=key,
         title=f"our {network.name}",
-        network=network.config,
-        fields=dict.fromkeys(function_fields(network.config), Field()),
+        network=network,
+        fields=dict.fromkeys(network.function_fields(), Field()),
         rows=rows,
         signature=network.names,
         containers=("orbax", "safetensors"),

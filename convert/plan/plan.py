@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import ml_dtypes
 import numpy as np
 
-from vit_jax.config import ModelConfig, pixels
+from vit_jax.config import NetworkConfig
 from vit_jax.errors import UserError
 
 from .. import rules
@@ -36,7 +36,7 @@ class Plan:
     reading: Reading
     adaptations: list[Adaptation]
     layout: Layout  # the target's
-    config: ModelConfig
+    config: NetworkConfig
     rows: list[Row]  # the target's
     specs: dict[str, Spec]  # {the target's name: Spec}
     dtype: np.dtype | None  # of all tensors; None: each keeps its own
@@ -77,12 +77,12 @@ def plan(
     return Plan(reading, adaptations, layout, config, rows, specs, rounded, facts, allow_nonfinite)
 
 
-def of_one_size(facts: Facts, config: ModelConfig, layout: Layout, resize: str) -> Facts:
+def of_one_size(facts: Facts, config: NetworkConfig, layout: Layout, resize: str) -> Facts:
     """The facts without a preprocessing of a size that the network does not take in a layout; a note says so.
 
     `resize` is the --adapt with which it would.
     """
-    h, w, _ = pixels(config) or (0, 0, 0)
+    h, w, _ = config.pixels() or (0, 0, 0)
     images = facts.preprocess["image"] if facts.preprocess else [h, w]
     if list(images) == [h, w]:
         return facts
@@ -108,7 +108,9 @@ def parameter_ghosts(
     return found
 
 
-def target_rows(layout: Layout, config: ModelConfig, reading: Reading, parameters: dict[str, np.ndarray]) -> list[Row]:
+def target_rows(
+    layout: Layout, config: NetworkConfig, reading: Reading, parameters: dict[str, np.ndarray]
+) -> list[Row]:
     """The layout's rows for these parameters. Raises UserError where names or shapes are not those of the config.
 
     Of its optional tensors those are written that a file of this layout had before, and carried ones that are there.
@@ -122,13 +124,13 @@ def target_rows(layout: Layout, config: ModelConfig, reading: Reading, parameter
     return rows
 
 
-def target_layout(name: str, config: ModelConfig) -> Layout:
+def target_layout(name: str, config: NetworkConfig) -> Layout:
     """The newest layout of this name that is of such networks. Raises UserError on an unknown name."""
     found = find(name, "--to")
     return ([layout for layout in found if isinstance(config, layout.network)] or found)[-1]
 
 
-def refusal(layout: Layout, config: ModelConfig) -> str:
+def refusal(layout: Layout, config: NetworkConfig) -> str:
     """Why a layout cannot hold a network or state it, and what to do: adaptations that help, or another layout."""
     function_changing = [
         f"{name}={field.among[0]}"
@@ -147,7 +149,7 @@ def refusal(layout: Layout, config: ModelConfig) -> str:
     return f"{reasons}; {_otherwise(layout, config)}"
 
 
-def _otherwise(layout: Layout, config: ModelConfig) -> str:
+def _otherwise(layout: Layout, config: NetworkConfig) -> str:
     """What to do about a network that no adaptation fits to a layout with its head."""
     ways = []
     if others := elsewhere(config)[:FEW]:
@@ -158,7 +160,7 @@ def _otherwise(layout: Layout, config: ModelConfig) -> str:
     return ", or ".join(ways) or also
 
 
-def elsewhere(config: ModelConfig) -> list[str]:
+def elsewhere(config: NetworkConfig) -> list[str]:
     """The names of the layouts of other libraries that can hold a network, in their newest version."""
     newest = (target_layout(name, config) for name in DIALECTS)
     return [each.dialect for each in newest if each.proven and not each.cannot(config)]

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from vit_jax.config import function_fields, leaves, network_of, normal, replaced
+from vit_jax.config import leaves, replaced
 from vit_jax.errors import UserError
 
 from ..layout import Layout
@@ -20,7 +20,7 @@ TRIES = 400
 @functools.cache
 def values(network: Any, name: str) -> tuple[Any, ...]:
     """Values of a config's field to try: the network's examples, both booleans, all of a literal, or the default."""
-    if name in (examples := network_of(network).examples):
+    if name in (examples := network.examples):
         return examples[name]
     hint, default = leaves(network)[name]
     literal = typing.get_origin(hint) is typing.Literal
@@ -44,11 +44,11 @@ def allowed(layouts: tuple[Layout, ...], name: str) -> list[Any]:
 def members(*layouts: Layout, seed: int = 0, tries: int = TRIES) -> Iterator[Any]:
     """Configs that all of these layouts of one network can state: the plainest first, then `tries` random ones."""
     network, rng, seen = layouts[0].network, random.Random(seed), set()
-    choices = {name: allowed(layouts, name) for name in function_fields(network)}
+    choices = {name: allowed(layouts, name) for name in network.function_fields()}
     if not all(choices.values()):
         return
     first = {name: some[0] for name, some in choices.items()}
-    starts = [first | {k: v for k, v in start.items() if v in choices[k]} for start in network_of(network).combinations]
+    starts = [first | {k: v for k, v in start.items() if v in choices[k]} for start in network.combinations]
     one_off = ({**start, name: v} for start in starts for name, some in choices.items() for v in some[1:])
     chance = (
         {k: rng.choice(some) if rng.random() < 0.4 else start[k] for k, some in choices.items()}
@@ -57,9 +57,11 @@ def members(*layouts: Layout, seed: int = 0, tries: int = TRIES) -> Iterator[Any
     )
     for picked in itertools.chain(starts, one_off, chance):
         try:
-            config = normal(network_of(network).check(replaced(network(), picked)))
+            config = replaced(network(), picked)
+            config.check()
         except UserError:
             continue
+        config = config.normal()
         if config not in seen and not any(layout.cannot(config) for layout in layouts):
             seen.add(config)
             yield config
@@ -71,7 +73,7 @@ def shared(a: Layout, b: Layout) -> tuple[Any | None, str]:
         return None, "other networks"
     for config in members(a, b):
         return config, ""
-    apart = [name for name in function_fields(a.network) if not allowed((a, b), name)]
+    apart = [name for name in a.network.function_fields() if not allowed((a, b), name)]
     if not apart:
         return None, "what each refuses leaves no network"
     return None, "; ".join(f"{name}: {_values_of(a, name)} against {_values_of(b, name)}" for name in apart)

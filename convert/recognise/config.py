@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
-from vit_jax.config import from_dict, leaves, nearest, network_of, normal, replaced, shapes, value_at
+from vit_jax.config import from_dict, leaves, nearest, replaced, value_at
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
 from vit_jax.flags import described
@@ -66,7 +66,7 @@ def resolve(layout: Layout, names: Names, stated: Stated, path: str, typed: Mapp
     missing = [name for name in missing if not has_no_effect(layout, name, values)]
     if missing:
         raise Untold(path, layout, missing, values, names)
-    only_training = network_of(layout.network).training
+    only_training = layout.network.marked("training_only")
     training = {k: v for _, fields in reversed(stated) for k, v in fields.items() if k in only_training}
     config = from_dict(layout.network, unflatten({**training, **values}))
     check_depth(config, names, values, path)
@@ -74,7 +74,7 @@ def resolve(layout: Layout, names: Names, stated: Stated, path: str, typed: Mapp
     for name, who, other, value in contradictions:  # raises only where the network would be another
         if name in otherwise and other == THE_LAYOUT:
             continue
-        if normal(from_dict(layout.network, unflatten({**training, **values, name: value}))) != normal(config):
+        if from_dict(layout.network, unflatten({**training, **values, name: value})).normal() != config.normal():
             wrong = other if who in (THE_LAYOUT, ITS_SHAPES) else who
             raise UserError(f"{path}: {name} is {values[name]!r} by {who} but {value!r} by {other}; correct {wrong}")
     check_config(layout, config, path, otherwise)
@@ -87,7 +87,7 @@ def stated_otherwise(layout: Layout, config: Any, sets: Json) -> set[str]:
     def unseen(name: str) -> bool:
         usual = replaced(config, {name: layout.fields[name].among[0]})
         tensors = (rules.file_shapes(layout.rows(c)) for c in (usual, config))
-        return shapes(usual) == shapes(config) and next(tensors) == next(tensors)
+        return usual.shapes() == config.shapes() and next(tensors) == next(tensors)
 
     unknown = [n for n in sets if n in layout.fields and not layout.fields[n].allows(value_at(config, n))]
     return {name for name in unknown if unseen(name)}
@@ -124,7 +124,7 @@ def sources(layout: Layout, name: str, names: Names, values: Json, stated: State
     field = layout.fields[name]
     solved = field.solve(names) if field.solve else field.follow(names, values) if field.follow else None
     found = [(who, fields[name]) for who, fields in stated if fields.get(name) is not None]
-    written_bare = name in network_of(layout.network).unseen and any(who == OWN_METADATA for who, _ in found)
+    written_bare = name in layout.network.marked("not_in_weights") and any(who == OWN_METADATA for who, _ in found)
     if len(field.among) == 1 and not written_bare:
         found.append((THE_LAYOUT, field.among[0]))
     elif solved is not None:
@@ -139,9 +139,9 @@ def has_no_effect(layout: Layout, name: str, values: Json) -> bool:
     hint = leaves(layout.network)[name].hint
     choices = layout.fields[name].among or (get_args(hint) if get_origin(hint) is Literal else ())
     configs = [replaced(layout.network(), {**values, name: choice}) for choice in choices]
-    if not configs or any(normal(config) != normal(configs[0]) for config in configs):
+    if not configs or any(config.normal() != configs[0].normal() for config in configs):
         return False
-    values[name] = value_at(normal(configs[0]), name)
+    values[name] = value_at(configs[0].normal(), name)
     return True
 
 
@@ -163,8 +163,8 @@ def check_config(layout: Layout, config: Any, path: str, otherwise: Collection[s
 
     `otherwise` are the fields of `stated_otherwise`.
     """
-    network_of(layout.network).check(config)
-    for name, shape in shapes(config).items():
+    config.check()
+    for name, shape in config.shapes().items():
         if math.prod(shape) > LARGEST:
             raise UserError(
                 f"{path}: its config makes {name} {list(shape)}, more than any file holds; "

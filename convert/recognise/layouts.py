@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vit_jax.config import from_dict, nearest, network_of, normal, value_at
+from vit_jax.config import from_dict, nearest, value_at
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
 
@@ -112,9 +112,9 @@ def which_layout(
 
 def contradicted(layout: Layout, said: Mapping[str, Any]) -> dict[str, Any]:
     """Those of these {field: value} that show in no tensor and that no network of a layout has."""
-    names = sorted(network_of(layout.network).unseen & layout.fields.keys() & said.keys())
+    names = sorted({*layout.network.marked("not_in_weights")} & layout.fields.keys() & said.keys())
     try:
-        config = normal(from_dict(layout.network, unflatten({name: said[name] for name in names})))
+        config = from_dict(layout.network, unflatten({name: said[name] for name in names})).normal()
     except UserError:
         return {}  # a value of a wrong type is told of where the config is made
     return {name: value for name in names if not layout.fields[name].allows(value := value_at(config, name))}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from vit_jax.config import ModelConfig, network_of, pixels, replaced
+from vit_jax.config import NetworkConfig, replaced
 from vit_jax.config.fields import are_texts
 from vit_jax.config.preprocessing import LARGEST_SIZE, preprocess_fault
 from vit_jax.errors import UserError
@@ -18,13 +18,13 @@ DEFAULTS = {"fit": "stretch", "interpolation": "bicubic"}  # where only mean and
 SCALED = 16  # `size` is at most this many times an image's longer side: more takes memory and shows no more
 
 
-def fitting(facts: Facts, c: ModelConfig, any_size: bool = False) -> Facts:
+def fitting(facts: Facts, c: NetworkConfig, any_size: bool = False) -> Facts:
     """The facts without preprocessing and class names that cannot be this network's; a note says which, and why.
 
     `any_size`: preprocessing may make images of another size, as the layout's library takes them (`Layout.resizes`).
     """
-    shape, notes = pixels(c), list(facts.notes)
-    classes = getattr(c, "classes", 0) if "classes" in network_of(c).from_data else 0
+    shape, notes = c.pixels(), list(facts.notes)
+    classes = getattr(c, "classes", 0) if "classes" in c.marked("from_data") else 0
     images, names = facts.preprocess if shape else None, facts.class_names if classes else None
     if shape and images is not None:
         shape, why = taken(images, c, any_size)
@@ -41,19 +41,19 @@ def fitting(facts: Facts, c: ModelConfig, any_size: bool = False) -> Facts:
     return replace(facts, preprocess=images, class_names=names, notes=tuple(notes))
 
 
-def taken(images: Any, c: ModelConfig, any_size: bool) -> tuple[tuple[int, int, int], str]:
+def taken(images: Any, c: NetworkConfig, any_size: bool) -> tuple[tuple[int, int, int], str]:
     """(the shape (h, w, C) that a preprocessing has to make for a network, why not of the preprocessing's own size).
 
     It is the network's own shape or, with `any_size`, one of the preprocessing's size.
     """
-    h, w, channels = pixels(c) or (0, 0, 0)
+    h, w, channels = c.pixels() or (0, 0, 0)
     size = images.get("image") if any_size and isinstance(images, Mapping) else None
     if not (isinstance(size, list | tuple) and len(size) == 2 and all(type(n) is int for n in size)):
         return (h, w, channels), ""
     if max(size) > max(LARGEST_SIZE, h, w):
         return (h, w, channels), f"image {_short(list(size))} is larger than {LARGEST_SIZE} pixels"
     try:
-        network_of(c).check(replaced(c, {"image": tuple(size)}))
+        replaced(c, {"image": tuple(size)}).check()
     except UserError as error:  # its patch does not divide that size
         return (h, w, channels), str(error).partition(":")[0].replace("model.", "")
     return (*size, channels), ""
@@ -94,14 +94,16 @@ def assumed(sets: Mapping[str, Any], stated: Json | None) -> list[str]:
     return [f"the source does not state how images are fitted, so {written} is written; change it with {flags}"]
 
 
-def preprocessing(c: ModelConfig, sets: Mapping[str, Any], stated: Json | None, any_size: bool = False) -> Json | None:
+def preprocessing(
+    c: NetworkConfig, sets: Mapping[str, Any], stated: Json | None, any_size: bool = False
+) -> Json | None:
     """The preprocessing that a source states, with the fields of --set over it; None where there is neither.
 
     `any_size` as in `fitting`. Raises UserError where --set gives half of it, or a value that the network's images
     cannot have.
     """
     given = {k: sets[k] for k in SETTABLE if k in sets}
-    if pixels(c) is None or not (given or stated):
+    if c.pixels() is None or not (given or stated):
         return None
     shape, _ = taken(stated, c, any_size)
     h, w, channels = shape

@@ -61,7 +61,7 @@ def read_provenance(source: Source, files: Mapping[str, Any], overruled: bool = 
         for key, valid in KINDS.items():
             if not valid(found[key]) if key in found else key == "config":
                 raise UserError(f"its {key} is not of the kind that was written")
-        fields = to_dict(from_dict(network_named(found["config"]["network"]).config, found["config"]["fields"]))
+        fields = to_dict(from_dict(network_named(found["config"]["network"]), found["config"]["fields"]))
     except UserError as error:
         if overruled:
             return {}

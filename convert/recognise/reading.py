@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import ModelConfig, network_of, pixels, to_dict
+from vit_jax.config import NetworkConfig, to_dict
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 
@@ -46,7 +46,7 @@ class Options:
     training: bool = False  # a run is read to be trained on, not to be used: see `open_run`
     accept: tuple[str, ...] = ()
     # Fields that are taken where nothing else states them: those of a run's network, or some of them by name.
-    otherwise: ModelConfig | Mapping[str, Any] | None = None
+    otherwise: NetworkConfig | Mapping[str, Any] | None = None
     # The remedy where shapes are not those of the config.
     unfit: str = "give the config of this very file with --set, or its layout with --from"
 
@@ -57,7 +57,7 @@ class Reading:
 
     source: Source
     layout: Layout
-    config: ModelConfig
+    config: NetworkConfig
     tensors: dict[str, Tensor]
     rows: list[Row]
     facts: Facts
@@ -84,7 +84,7 @@ class Reading:
 
         Empty where these have the network's own size.
         """
-        images, shape = self.facts.preprocess, pixels(self.config)
+        images, shape = self.facts.preprocess, self.config.pixels()
         if not images or not shape or tuple(images["image"]) == shape[:2]:
             return ""
         return f"resize={'x'.join(map(str, images['image']))}:{self.layout.resizes(self.config)}"
@@ -203,7 +203,7 @@ def all_stated(
         (
             FALLBACK,
             flatten(
-                to_dict(options.otherwise) if isinstance(options.otherwise, ModelConfig) else options.otherwise or {},
+                to_dict(options.otherwise) if isinstance(options.otherwise, NetworkConfig) else options.otherwise or {},
                 strict=False,
             ),
         ),
@@ -249,8 +249,8 @@ def carried_beside(path: str) -> dict[str, Tensor]:
 
 def check_accepted(path: str, layout: Layout, names: Names, options: Options) -> None:
     """Raise UserError where a run trains another network, or --accept is missing for a layout of another function."""
-    if isinstance(options.otherwise, ModelConfig) and not isinstance(options.otherwise, layout.network):
-        kind = network_of(layout.network).name
+    if isinstance(options.otherwise, NetworkConfig) and not isinstance(options.otherwise, layout.network):
+        kind = layout.network.name
         raise UserError(f"{path}: holds a {kind}, which the run does not train; start from a preset of that task")
     for refusal in layout.refusals:
         if refusal.stage == "function" and refusal.flag not in options.accept and (clauses := refusal.clauses(names)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vit_jax.config import ModelConfig, function_fields, normal, value_at
+from vit_jax.config import NetworkConfig, value_at
 
 from ..layout import Facts
 from ..rules import same
@@ -59,12 +59,12 @@ def returned(weights: Weights) -> Check:
     return bits(weights.name, "itself", weights.returned, weights.tensors, quantity)
 
 
-def configs(a: str, b: str, first: ModelConfig, second: ModelConfig) -> Check:
+def configs(a: str, b: str, first: NetworkConfig, second: NetworkConfig) -> Check:
     """The number of fields that decide the function and differ."""
     if type(first) is not type(second):
         return Check(a, b, "config", np.inf, 0.0, f"{type(first).__name__} and {type(second).__name__}")
-    x, y = normal(first), normal(second)
-    names = [n for n in function_fields(first) if value_at(x, n) != value_at(y, n)]
+    x, y = first.normal(), second.normal()
+    names = [n for n in first.function_fields() if value_at(x, n) != value_at(y, n)]
     where = ", ".join(f"{n} {value_at(x, n)!r} and {value_at(y, n)!r}" for n in names)
     return Check(a, b, "config", float(len(names)), 0.0, where)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vit_jax.config import ModelConfig, function_fields, network_of, pixels, value_at
+from vit_jax.config import NetworkConfig, value_at
 from vit_jax.errors import CHECK, DONE, CheckFailed, UserError, print_line
 from vit_jax.runs import write_json
 
@@ -103,7 +103,7 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
         source, target = sides
         made = target.provenance if origin_of(target) == hashes[0] else {}
         compared = target if made else source  # the network that takes the inputs
-        shape = pixels(compared.config)  # of images, which its preprocessing may make in another size
+        shape = compared.config.pixels()  # of images, which its preprocessing may make in another size
         facts = resized(compared.facts, shape[:2]) if shape else compared.facts
         inputs = images(arguments.images, compared.config, facts.preprocess) if arguments.images else None
         adaptations = [each["text"] for each in made.get("adaptations", ())]
@@ -181,7 +181,7 @@ def second(path: str, options: Options, a: Reading, key: str) -> tuple[Reading, 
     from ..recognise.config import Untold
     from ..recognise.reading import Options, read
 
-    fields = {name: value_at(a.config, name) for name in function_fields(a.config)}
+    fields = {name: value_at(a.config, name) for name in a.config.function_fields()}
     by_a = "B does not state its config: it was read by that of A"
     keys, errors = dict.fromkeys((key, "")), list[UserError]()
     for note, sets in (("", {}), (by_a, {**fields, **options.sets})):
@@ -219,15 +219,14 @@ def leave(report: Report, json: str, markdown: str) -> None:
         Path(markdown).write_text(report.markdown(), encoding="utf-8")
 
 
-def images(path: str, c: ModelConfig, preprocess: Json | None) -> Inputs:
+def images(path: str, c: NetworkConfig, preprocess: Json | None) -> Inputs:
     """Pictures as a network takes them, and noise for its other inputs. Raises UserError.
 
     They are a .npy of [B, h, w, C], or an image or folder, prepared by the preprocessing that the file states.
     """
-    row = network_of(c)
-    taken = next((one for one in row.inputs(c) if one.kind == "pixels"), None)
+    taken = next((one for one in c.inputs() if one.kind == "pixels"), None)
     if taken is None:
-        raise UserError(f"--images {path}: this is a {row.name}, which takes none; leave the flag out")
+        raise UserError(f"--images {path}: this is a {c.name}, which takes none; leave the flag out")
     if not Path(path).is_dir():
         check_file(path)  # one that waits for a writer would be waited for
     given = pictures(path, taken.shape, preprocess)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vit_jax.config import ModelConfig, network_of
+from vit_jax.config import NetworkConfig
 
 from .. import adapt as adapting
 from .checks import Check, bits, configs, relative, returned, statistics
@@ -94,11 +94,11 @@ def changed(before: Reference, after: Reference) -> list[str]:
     return [f"the change moves outputs by {relative(second, first):.1e} of their largest"]
 
 
-def shapes_apart(first: ModelConfig, second: ModelConfig) -> str:
+def shapes_apart(first: NetworkConfig, second: NetworkConfig) -> str:
     """A clause where one network cannot take the other's inputs."""
     if type(first) is not type(second):
         return f"one is a {type(first).__name__}, the other a {type(second).__name__}"
-    rows = (network_of(c).inputs(c) for c in (first, second))
+    rows = (c.inputs() for c in (first, second))
     some, others = ({one.name: (one.kind, one.shape, one.size) for one in row} for row in rows)
     names = [name for name in some | others if some.get(name) != others.get(name)]
     return f"their inputs differ in {', '.join(names)}" if names else ""

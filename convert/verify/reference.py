@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vit_jax.config import ModelConfig, network_of
+from vit_jax.config import NetworkConfig
 
 from .checks import Check, gradients, stepped, values
 from .libraries.built import Built
@@ -19,9 +19,9 @@ from .weights import Arrays, Inputs, Weights, noise
 class Reference:
     """Our network of a config on given inputs (default: noise). What it has computed is not computed again."""
 
-    def __init__(self, name: str, config: ModelConfig, parameters: Arrays, inputs: Inputs | None = None):
+    def __init__(self, name: str, config: NetworkConfig, parameters: Arrays, inputs: Inputs | None = None):
         self.name, self.config, self.parameters = name, config, parameters
-        self.inputs, self.outputs = noise(config) if inputs is None else inputs, network_of(config).captured(config)[-1]
+        self.inputs, self.outputs = noise(config) if inputs is None else inputs, config.captured()[-1]
         self._values: dict[str, Arrays] = {}
         self._gradients: Arrays | None = None
 

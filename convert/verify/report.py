@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 
-from vit_jax.config import ModelConfig, network_of, to_dict
+from vit_jax.config import NetworkConfig, to_dict
 
 from ..layout import Json
 from .checks import Check, failed
@@ -26,7 +26,7 @@ class Report:
 
     a: Weights
     b: Weights
-    config: ModelConfig  # A's, adapted: the one that B has to have
+    config: NetworkConfig  # A's, adapted: the one that B has to have
     adaptations: Sequence[str]
     paths: tuple[str, str] = ("", "")
     hashes: tuple[str, str] = ("", "")
@@ -147,7 +147,7 @@ class Report:
             "format": 1,
             "source": files[0],
             "target": files[1],
-            "config": {"network": network_of(self.config).name, "fields": to_dict(self.config)},
+            "config": {"network": self.config.name, "fields": to_dict(self.config)},
             "adaptations": list(self.adaptations),
             "differences": {key: _finite(difference) for key, difference in differences.items()},
             "versions": versions(),

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import ModelConfig, network_of
+from vit_jax.config import NetworkConfig
 
 from .. import rules
 from ..rules import CARRIED, Constant, Operation, Row, Tie
@@ -54,7 +54,7 @@ class Ours:
 
     @classmethod
     def network(
-        cls, config: ModelConfig, parameters: Mapping[str, np.ndarray], dtype: str = "float64", compiled: bool = False
+        cls, config: NetworkConfig, parameters: Mapping[str, np.ndarray], dtype: str = "float64", compiled: bool = False
     ) -> Ours:
         """The network of a config."""
         import jax.numpy as jnp
@@ -80,11 +80,10 @@ class Ours:
 
     def capture(self, inputs: Inputs) -> Arrays:
         """Of a network alone."""
-        wanted = network_of(self.model.config).captured(self.model.config)
+        wanted = self.model.config.captured()
         with on_cpu(self.dtype):
-            positional, masks = _arguments(self.model.config, self.arrays(inputs))
-            definition = self._definition()
-            seen = self.compile(lambda tree: definition(tree).capture(*positional, wanted, **masks))(self.tree)
+            given, definition = self.arrays(inputs), self._definition()
+            seen = self.compile(lambda tree: definition(tree).capture(names=wanted, **given))(self.tree)
             return {n: np.asarray(seen[n]) for n in wanted}
 
     def gradients(self, inputs: Inputs, cotangent: np.ndarray) -> Arrays:
@@ -136,14 +135,7 @@ class Ours:
 
 
 def _called(model: Any, **inputs: Any) -> Any:
-    positional, masks = _arguments(model.config, inputs)
-    return model(*positional, **masks)
-
-
-def _arguments(config: ModelConfig, inputs: Inputs) -> tuple[list[Any], Inputs]:
-    """Inputs by their position in a call, and masks by name."""
-    positions = network_of(config).arguments
-    return [inputs.get(name) for name in positions], {k: v for k, v in inputs.items() if k not in positions}
+    return model(**inputs)
 
 
 class Torch:
@@ -203,9 +195,9 @@ class Torch:
 class ByRows(Torch):
     """A module that a library built; its rows name as many of its parameters as they can."""
 
-    def __init__(self, built: Built, config: ModelConfig, dtype: str = "float64"):
+    def __init__(self, built: Built, config: NetworkConfig, dtype: str = "float64"):
         super().__init__(built.module, built.call, dtype)
-        self.built, self.captured = built, network_of(config).captured(config)
+        self.built, self.captured = built, config.captured()
         named = dict(self.module.named_parameters(remove_duplicate=False))
         self.rows = [r for row in built.rows if (r := _trained(row, named)) is not None]
         self.trained = frozenset(n for row in self.rows for n in row.ours)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vit_jax.config import ModelConfig, network_of
+from vit_jax.config import NetworkConfig
 
 from .. import rules
 from ..layout import Facts, Layout
@@ -29,7 +29,7 @@ class Weights:
 
     name: str
     layout: Layout
-    config: ModelConfig
+    config: NetworkConfig
     tensors: Mapping[str, np.ndarray]
     facts: Facts = field(default_factory=Facts)
 
@@ -60,12 +60,12 @@ class Weights:
         return rules.write(self.rows, rules.read(self.rows, self.tensors, self.name), self.name, self.tensors)
 
 
-def noise(c: ModelConfig, batch: int = 3) -> Inputs:
+def noise(c: NetworkConfig, batch: int = 3) -> Inputs:
     """Seeded inputs of a network: images [B, h, w, C], ids, vectors; sequences that take a padding differ in length."""
     rng, lengths = np.random.default_rng(0), iter(LENGTHS)
     inputs: Inputs = {}
     padding: Inputs = {}
-    for one in network_of(c).inputs(c):
+    for one in c.inputs():
         if one.kind == "pixels":
             inputs[one.name] = rng.standard_normal((batch, *one.shape))
             continue

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vit_jax.config import NO_DATA, RunConfig, network_of, parameter_count, task_row
+from vit_jax.config import NO_DATA, RunConfig, task_row
 from vit_jax.runs import Run
 
 from ..containers.folder import read_json
@@ -44,7 +44,7 @@ def card(plan: Plan, src: str, name: str, folder: Path, certificate: Json, licen
     measured = {} if run is None or plan.adaptations or plan.dtype is not None else results(plan, run)
     library, opening = opened_by(folder, name)
     metrics = [theirs for ours, theirs in METRICS.items() if any(ours in values for values in measured.values())]
-    tags = dict.fromkeys(("vit-jax", network_of(plan.config).name.lower(), plan.layout.dialect))
+    tags = dict.fromkeys(("vit-jax", plan.config.name.lower(), plan.layout.dialect))
     data = huggingface_hub.ModelCardData(
         library_name=library,
         license=license or None,
@@ -73,7 +73,7 @@ def on_hub(text: str) -> str:
 
 def pipeline(plan: Plan, run: RunConfig | None) -> str:
     """What the hub calls the task of the network; empty where that is not known."""
-    return network_of(plan.config).pipeline(plan.config) or (task_row(run.task).pipeline if run else "")
+    return plan.config.pipeline() or (task_row(run.task).pipeline if run else "")
 
 
 def opened_by(folder: Path, name: str) -> tuple[str, str]:
@@ -115,8 +115,8 @@ def results(plan: Plan, run: RunConfig) -> Results:
 
 def about(plan: Plan, name: str) -> str:
     """What the network is, and the images that it takes."""
-    what = network_of(plan.config).describe(plan.config)[0]
-    count = parameter_count(plan.config)
+    what = plan.config.describe()[0]
+    count = plan.config.parameter_count()
     text = f"# {name.partition('/')[2]}\n\n{what}; {count:,} parameters, in the layout `{plan.layout.name}`."
     if images := plan.facts.preprocess:
         h, w = images["image"]

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from vit_jax.config import NETWORKS, ModelConfig, network_of
+from vit_jax.config import NETWORKS, NetworkConfig
 from vit_jax.errors import CheckFailed, UserError
 from vit_jax.runs import write_json
 
@@ -76,30 +76,30 @@ def as_used(reading: Reading, adapt: Sequence[str] = ()) -> list[str]:
     return [*([own] if own else []), *adapt]
 
 
-def takes_images(config: ModelConfig) -> bool:
+def takes_images(config: NetworkConfig) -> bool:
     """Whether a network takes images and nothing else."""
-    return [one.kind for one in network_of(config).inputs(config)] == ["pixels"]
+    return [one.kind for one in config.inputs()] == ["pixels"]
 
 
 def image_networks() -> list[str]:
     """The names of the networks that take images and nothing else."""
-    return [row.name for row in NETWORKS.values() if takes_images(row.config())]
+    return [network.name for network in NETWORKS.values() if takes_images(network())]
 
 
 def check_network(plan: Plan) -> None:
     """Raise UserError where no program is written of a network, or not without a word of the user."""
-    row, path = network_of(plan.config), plan.reading.path
-    if not takes_images(plan.config):
-        takes = " and ".join(one.name for one in row.inputs(plan.config))
+    config, path = plan.config, plan.reading.path
+    if not takes_images(config):
+        takes = " and ".join(one.name for one in config.inputs())
         raise UserError(
-            f"{path}: holds a {row.name}, which takes {takes}, and a program is written of a network that takes images "
-            f"alone ({', '.join(image_networks())}); give one, or write X.safetensors"
+            f"{path}: holds a {config.name}, which takes {takes}, and a program is written of a network that takes "
+            f"images alone ({', '.join(image_networks())}); give one, or write X.safetensors"
         )
     if any(spec.dtype == np.float64 for spec in plan.specs.values()):
         raise UserError(f"{path}: its weights are float64, and a program computes in float32; add --dtype float32")
 
 
-def output_of(config: ModelConfig) -> str:
+def output_of(config: NetworkConfig) -> str:
     """The name of a network's outputs: of one without classes, features of the image."""
     return "logits" if getattr(config, "classes", 0) else "features"
 
@@ -109,7 +109,7 @@ def interface(plan: Plan, outputs: list[int]) -> Json:
 
     `outputs` are the lengths of the output's axes after that of the batch.
     """
-    (images,) = network_of(plan.config).inputs(plan.config)
+    (images,) = plan.config.inputs()
     return {
         "input": {
             "name": INPUT,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import parameters, to_dict
+from vit_jax.config import to_dict
 from vit_jax.errors import CheckFailed
 from vit_jax.runs import array_digest
 
@@ -29,7 +29,7 @@ def into_torch(plan: Plan, state: Training, path: str, weights: Named) -> list[s
     CheckFailed where the file is not read back as it was written.
     """
     rows, step = moving_rows(plan), state.moments.step
-    saved, places = optimizer.to_torch(plan.rows, plan.specs, state.run.optim, parameters(state.run.model), step)
+    saved, places = optimizer.to_torch(plan.rows, plan.specs, state.run.optim, state.run.model.parameters(), step)
     moments = {role: converted(plan, rows, tensors) for role, tensors in state.moments.roles.items() if step}
     for (role, name), place in places.items():
         if role in moments:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vit_jax.config import network_of, to_dict
+from vit_jax.config import to_dict
 
 from ..containers.source import Source, Spec, Tensor, leaves, raw
 from ..layout import Json
@@ -33,7 +33,7 @@ def origin(plan: Plan, with_training: bool) -> Json:
         "made_by": f"vit-jax {version()}",
         "source": {"name": Path(source.path).name, "sha256": "0" * 64, "layout": reading.layout.name, **taken},
         "layout": plan.layout.name,
-        "config": {"network": network_of(plan.config).name, "fields": to_dict(plan.config)},
+        "config": {"network": plan.config.name, "fields": to_dict(plan.config)},
         "preprocess": facts.preprocess,
         "class_names": facts.class_names,
         "extra": facts.extra,

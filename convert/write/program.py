@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import ModelConfig, pixels
+from vit_jax.config import NetworkConfig
 from vit_jax.errors import UserError, install
 
 from ..containers.source import DATA
@@ -37,7 +37,7 @@ LARGEST = (1 << 31) - (64 << 20)  # bytes of weights in one file: protobuf and f
 class Forward:
     """The forward pass of a network in float32: `forward(images)`, [B, h, w, C] to [B, K], to be traced."""
 
-    def __init__(self, config: ModelConfig, arrays: Mapping[str, np.ndarray]):
+    def __init__(self, config: NetworkConfig, arrays: Mapping[str, np.ndarray]):
         from vit_jax.backend import configure_jax
 
         configure_jax()
@@ -47,7 +47,7 @@ class Forward:
         from vit_jax.config.trees import unflatten
         from vit_jax.models import definition
 
-        shape = pixels(config)
+        shape = config.pixels()
         assert shape is not None
         self.config, self.shape, self.nbytes = config, shape, sum(4 * array.size for array in arrays.values())
         with on_cpu():

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import NO_DATA, OptimConfig, RunConfig, parameters, roles, to_dict
+from vit_jax.config import NO_DATA, OptimConfig, RunConfig, roles, to_dict
 from vit_jax.errors import UserError
 from vit_jax.runs import Run
 
@@ -70,7 +70,7 @@ def training(reading: Reading, run: RunConfig | None = None) -> Training | None:
     # The step of another training loop may count anything; torch's Adam keeps its own.
     counted = bool(own_record(tree)) or run.optim.name in ("sgd", "momentum", "lion")
     step = tree["step"] if counted and isinstance(tree.get("step"), int) else None
-    table, grouped = parameters(run.model), reading.layout.dialect == "torch-ref"
+    table, grouped = run.model.parameters(), reading.layout.dialect == "torch-ref"
     moments = optimizer.from_torch(saved, reading.rows, reading.tensors, run.optim, table, path, step, grouped)
     return Training(run, {key: value for key, value in own_record(tree).items() if key in KEPT_FIELDS}, moments, ema)
 

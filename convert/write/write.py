@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from vit_jax.config import RunConfig, pixels
+from vit_jax.config import RunConfig
 from vit_jax.errors import UserError
 from vit_jax.runs import write_json
 
@@ -103,7 +103,7 @@ def remarks(plan: Plan, goal: Target, weights_only: bool) -> list[str]:
     of_target = [note for note in plan.facts.notes if note not in reading.facts.notes]  # the others are told before
     if of_target:
         out += of_target
-    elif pixels(plan.config) and plan.facts.preprocess is None and not weights_only:
+    elif plan.config.pixels() and plan.facts.preprocess is None and not weights_only:
         out.append(left_out(reading.facts))
     container = SUFFIXES.get(goal.weights.suffix)
     if container and container not in layout.containers and layout.dialect != "vit-jax":

@@ -26,7 +26,7 @@ from tests.hostile import test_target
 from tests.hostile.child import CONTEXT
 from tests.hostile.converting import convert, told
 from tests.hostile.test_target import SAID
-from vit_jax.config import ViTConfig, shapes
+from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
 from vit_jax.runs import locked
 
@@ -44,7 +44,7 @@ Contents = dict[str, bytes]
 def model(path: Path, seed: int) -> str:
     """A network of some megabytes as one of timm's files."""
     rng = np.random.default_rng(seed)
-    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes(CONFIG).items()}
+    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in CONFIG.shapes().items()}
     theirs = rules.write(LAYOUTS["timm"].rows(CONFIG), ours)
     arrays = (((name,), array) for name, array in theirs.items())
     writer(str(path))[1](str(path), {name: Spec(a.dtype, a.shape) for name, a in theirs.items()}, arrays, {})

@@ -20,7 +20,7 @@ from convert.layout import Facts
 from convert.plan.plan import plan
 from convert.recognise.reading import Options, read
 from convert.write.write import write
-from vit_jax.config import ViTConfig, shapes, to_dict, untrained
+from vit_jax.config import ViTConfig, to_dict, untrained
 from vit_jax.data import Preprocess
 from vit_jax.errors import UserError
 
@@ -55,7 +55,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Weights of a layout with its library's side files; or an .npz that a conversion wrote, with its provenance."""
     layout = LAYOUTS["timm" if request.param == "converted" else request.param]
     rng = np.random.default_rng(0)
-    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes(CONFIG).items()}
+    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in CONFIG.shapes().items()}
     save_file(rules.write(layout.rows(CONFIG), ours), tmp_path / "model.safetensors")
     sides = layout.write_side(CONFIG, Facts(preprocess=HOW, class_names=NAMES))
     if layout.dialect == "vit-jax":

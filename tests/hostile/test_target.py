@@ -15,7 +15,7 @@ from convert.containers.source import Spec
 from convert.dialects import LAYOUTS
 from tests.hostile.child import run
 from tests.hostile.converting import convert
-from vit_jax.config import ViTConfig, shapes
+from vit_jax.config import ViTConfig
 
 CONFIG = ViTConfig(image=8, patch=4, classes=5, width=12, depth=1, heads=2, hidden=20)
 SAID = [
@@ -29,7 +29,7 @@ HEAD = np.linspace(-1, 1, 60, dtype=np.float32).reshape(12, 5)
 def model(path: Path) -> Path:
     """A whole network as one of timm's files."""
     ours = {
-        name: HEAD if name == "head.kernel" else np.ones(shape, np.float32) for name, shape in shapes(CONFIG).items()
+        name: HEAD if name == "head.kernel" else np.ones(shape, np.float32) for name, shape in CONFIG.shapes().items()
     }
     theirs = rules.write(LAYOUTS["timm"].rows(CONFIG), ours)
     writer(str(path))[1](

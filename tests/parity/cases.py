@@ -11,7 +11,7 @@ import typing
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from vit_jax.config import CaptionerConfig, TransformerConfig, ViTConfig, check_transformer, check_vit, pair, with_data
+from vit_jax.config import CaptionerConfig, TransformerConfig, ViTConfig, pair
 from vit_jax.presets import PRESETS
 
 Config = ViTConfig | TransformerConfig | CaptionerConfig
@@ -107,7 +107,7 @@ def presets() -> list[Case]:
                 outputs=c.outputs or c.target_vocabulary or 11,
             )
         elif isinstance(c, CaptionerConfig):
-            c = with_data(replace(c, text=replace(c.text, target_vocabulary=9, outputs=9)))
+            c = replace(c, text=replace(c.text, target_vocabulary=9, outputs=9)).with_data()
         out.append(Case(name, shrink(c)))
     return out
 
@@ -232,14 +232,14 @@ def alternatives(cls: type, name: str, hint: Any) -> tuple[Any, ...]:
 
 def slots(base: Config) -> list[Case]:
     """One case for every value of every slot, each a step away from the base network."""
-    check = check_vit if isinstance(base, ViTConfig) else check_transformer
     cls, hints, out = type(base), typing.get_type_hints(type(base)), []
     for field in dataclasses.fields(base):
         for value in alternatives(cls, field.name, hints[field.name]):
             companions = COMPANIONS[cls].get((field.name, value), {})
             if value == getattr(base, field.name) and not companions and value is not False:
                 continue  # the base itself
-            c = check(replace(base, **{**companions, field.name: value}))
+            c = replace(base, **{**companions, field.name: value})
+            c.check()
             if c != base or field.name in STARTS:
                 out.append(Case(f"{field.name}={value}", c, field.name in STARTS))
     return out

@@ -23,7 +23,7 @@ from convert.recognise.config import resolve
 from convert.verify.checks import Check, bits, gradients, values
 from convert.verify.libraries.built import Built
 from convert.verify.sides import ByRows
-from vit_jax.config import CaptionerConfig, TransformerConfig, normal
+from vit_jax.config import CaptionerConfig, TransformerConfig
 
 from .layouts_huggingface import SMALL, Arrays, identify, randomise, written
 from .libraries import load
@@ -205,7 +205,7 @@ def course_saved(name: str, c: CaptionerConfig) -> Iterator[Check]:
     known = [each.name for each in LAYOUTS.values() if each.recognises(names)]
     yield Check(name, "the course's module", "recognised", float(known != [name]), 0.0, ", ".join(known))
     found = resolve(layout, names, [("--set", {"text.heads": c.text.heads})], "file")
-    yield Check(name, "the course's module", "config", float(normal(found) != normal(c)), 0.0)
+    yield Check(name, "the course's module", "config", float(found.normal() != c.normal()), 0.0)
     read = rules.read(layout.rows(found), state)
     yield bits(name, "the course's module, written", rules.write(layout.rows(found), read), state)
     given = course_inputs()

@@ -24,7 +24,7 @@ from convert.recognise.config import resolve
 from convert.verify.checks import Check, bits, values
 from convert.verify.libraries.transformers import exact_sinusoids
 from convert.verify.weights import Arrays
-from vit_jax.config import TransformerConfig, normal
+from vit_jax.config import TransformerConfig
 
 from .cases import TRANSFORMER
 from .libraries import absent, load
@@ -63,7 +63,7 @@ def returned(
         subject,
         against,
         "config",
-        float(normal(replace(found, **_training(config))) != normal(config)),
+        float(replace(found, **_training(config)).normal() != config.normal()),
         0.0,
         str(found),
     )

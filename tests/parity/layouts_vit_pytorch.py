@@ -21,7 +21,7 @@ from convert.dialects import LAYOUTS
 from convert.recognise.config import resolve
 from convert.verify.checks import Check, bits, values
 from convert.verify.libraries import load, vit_pytorch
-from vit_jax.config import ViTConfig, normal, pair
+from vit_jax.config import ViTConfig, pair
 
 from .cases import VIT
 from .sides import ours
@@ -64,7 +64,7 @@ def compare(case: Case) -> Iterator[Check]:
         subject, case.against, "recognised as nothing else", float(known != [case.layout]), 0.0, ", ".join(known)
     )
     config = resolve(layout, names, [("--set", {name: getattr(c, name) for name in case.said})], "file")
-    wrong = [name for name in layout.fields if getattr(normal(config), name) != getattr(normal(c), name)]
+    wrong = [name for name in layout.fields if getattr(config.normal(), name) != getattr(c.normal(), name)]
     yield Check(subject, case.against, "config from shapes", float(len(wrong)), 0.0, ", ".join(wrong))
     yield bits(subject, case.against, rules.read(layout.rows(config), state), p)
 

@@ -25,7 +25,6 @@ from vit_jax.config import (
     RunConfig,
     SentenceData,
     ViTConfig,
-    parameters,
 )
 from vit_jax.config.trees import combine, flatten, unflatten
 from vit_jax.layers import fold
@@ -126,7 +125,7 @@ def compiled(c: Config, dtype: str) -> Any:
         run,
         definition(c, dtype=dtype, param_dtype=dtype),
         task_of(run, KEPT),
-        Optimizer(run.optim, STEPS_RUN, EPOCH, parameters(c)),
+        Optimizer(run.optim, STEPS_RUN, EPOCH, c.parameters()),
     )
 
     def gradients(tree: Any, batch: Any) -> Any:
@@ -140,7 +139,7 @@ def compiled(c: Config, dtype: str) -> Any:
 def ours(c: Config, optim: OptimConfig, dtype: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[float]]:
     """Our parameters, moments and losses after ten steps."""
     with on_cpu(dtype):
-        optimizer = Optimizer(make_run(c, optim, dtype).optim, STEPS_RUN, EPOCH, parameters(c))
+        optimizer = Optimizer(make_run(c, optim, dtype).optim, STEPS_RUN, EPOCH, c.parameters())
         tree = unflatten({k: jnp.asarray(v, dtype) for k, v in weights(c).items()})
         moments, losses = optimizer.init(tree), []
         for step, batch in enumerate(batches(c)):
@@ -197,7 +196,7 @@ def unlearnt(c: Config) -> set[str]:
     """Parameters whose true gradient is 0: of attention to a single vector, also those that choose where to look."""
     zero = zero_gradients(c)
     if isinstance(c, CaptionerConfig):
-        zero |= {n for n in parameters(c) if ".cross_attention.query." in n or ".cross_attention.key." in n}
+        zero |= {n for n in c.parameters() if ".cross_attention.query." in n or ".cross_attention.key." in n}
     return zero
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import CaptionerConfig, ResNetConfig, TransformerConfig, parameters, pixels
+from vit_jax.config import CaptionerConfig, ResNetConfig, TransformerConfig
 
 from .cases import Case, Config
 
@@ -22,7 +22,7 @@ def weights(config: Config | ResNetConfig, which: str = "A", seed: int = 0) -> d
     attention stays alive.
     """
     out = {}
-    for name, (shape, kind, *_) in parameters(config).items():
+    for name, (shape, kind, *_) in config.parameters().items():
         rng = np.random.default_rng([zlib.crc32(name.encode()), seed])
         value = rng.standard_normal(shape)
         if kind == "kernel":
@@ -72,7 +72,7 @@ def inputs(
     """
     rng = np.random.default_rng(seed)
     scale = 0.003 if which == "B" else 1.0
-    images = rng.standard_normal((batch, *shape)) + mean if (shape := pixels(c)) else None
+    images = rng.standard_normal((batch, *shape)) + mean if (shape := c.pixels()) else None
     if images is not None and not isinstance(c, CaptionerConfig):
         return {"images": images}
     if isinstance(c, CaptionerConfig):  # the text half, and before it what is read
@@ -134,7 +134,7 @@ def zero_gradients(c: Config) -> set[str]:
     softmax(q (k + b)) does not depend on a b common to all keys: so the key bias has none or, where
     keys are normed after it, the norm's bias. What the output does not read has none either.
     """
-    names = parameters(c)
+    names = c.parameters()
     if isinstance(c, CaptionerConfig):
         inner = () if c.encoder is None else zero_gradients(c.encoder)
         return {f"vit.{n}" for n in inner} | zero_gradients(c.text)

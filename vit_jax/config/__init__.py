@@ -2,40 +2,26 @@
 
 A field that changes the result of a run is *identity*: with another value it is another run. A field that only states
 where or for how long the run computes (devices, logging, budget, folders) is *execution* and may change on resume.
-Reading order: fields, dotted, trees, tree, vit, transformer, captioner, resnet, nearest, sizes, networks; run, groups,
-images, augmentation, sentences, decoding, captions, features; classify, distil, translate, caption, tasks; check,
-formats, values.
+Reading order: ranges, fields, dotted, trees, tree, network, vit, transformer, captioner, resnet, nearest, sizes,
+networks; run, groups, images, augmentation, sentences, decoding, captions, features; classify, distil, translate,
+caption, tasks; check, formats, values.
 """
 
 from .augmentation import ImageAugment
-from .captioner import CaptionerConfig, check_captioner
+from .captioner import CaptionerConfig
 from .captions import CaptionData
 from .check import check_run
-from .distil import DistilLoss, Teacher
+from .distil import DistilLoss
 from .dotted import leaves, replaced, value_at
 from .features import FeatureData
-from .fields import Activation, Kind, ModelConfig, Size, pair
+from .fields import Activation, Kind, Size, pair
 from .groups import held, moments, muon_kernels, rate_scales, trained
 from .images import ImageData
 from .lora import adapted, averaged, factor_names, factor_shapes, factors, kept_beside, learnt_table
 from .nearest import nearest, similar
-from .networks import (
-    NETWORKS,
-    Input,
-    NetworkRow,
-    function_fields,
-    network_named,
-    network_of,
-    normal,
-    parameter_count,
-    parameters,
-    pixels,
-    shapes,
-    with_data,
-    with_sizes,
-    without_dropout,
-)
-from .resnet import ResNetConfig, check_resnet
+from .network import Input, NetworkConfig, Teacher
+from .networks import NETWORKS, network_named
+from .resnet import ResNetConfig
 from .run import NO_DATA, AugmentConfig, DataConfig, LoraConfig, LossConfig, OptimConfig, RunConfig, profiled, roles
 from .sentences import SentenceData
 from .sizes import SIZES, is_sized, size_of, sized
@@ -48,10 +34,10 @@ from .tasks import (
     task_row,
     untrained,
 )
-from .transformer import TransformerConfig, check_transformer
+from .transformer import TransformerConfig
 from .tree import Parameter, Start, Table
 from .values import differences, flat, from_dict, to_dict, with_fields
-from .vit import ViTConfig, check_vit, flops
+from .vit import ViTConfig
 from .vocabulary import SPECIALS
 
 __all__ = [
@@ -74,8 +60,7 @@ __all__ = [
     "LoraConfig",
     "LossConfig",
     "MetadataEntry",
-    "ModelConfig",
-    "NetworkRow",
+    "NetworkConfig",
     "OptimConfig",
     "Parameter",
     "ResNetConfig",
@@ -90,19 +75,13 @@ __all__ = [
     "ViTConfig",
     "adapted",
     "averaged",
-    "check_captioner",
-    "check_resnet",
     "check_run",
-    "check_transformer",
-    "check_vit",
     "differences",
     "factor_names",
     "factor_shapes",
     "factors",
     "flat",
-    "flops",
     "from_dict",
-    "function_fields",
     "held",
     "is_sized",
     "kept_beside",
@@ -113,18 +92,12 @@ __all__ = [
     "muon_kernels",
     "nearest",
     "network_named",
-    "network_of",
     "network_row",
-    "normal",
     "pair",
-    "parameter_count",
-    "parameters",
-    "pixels",
     "profiled",
     "rate_scales",
     "replaced",
     "roles",
-    "shapes",
     "similar",
     "size_of",
     "sized",
@@ -133,8 +106,5 @@ __all__ = [
     "trained",
     "untrained",
     "value_at",
-    "with_data",
     "with_fields",
-    "with_sizes",
-    "without_dropout",
 ]

@@ -11,7 +11,6 @@ from .captions import SHAPES, CaptionData
 from .classify import check_images
 from .dotted import replaced, value_at
 from .features import FeatureData
-from .networks import NETWORKS
 from .run import NO_DATA, AugmentConfig, OptimConfig, RunConfig
 from .sentences import numbered_words
 from .translate import check_tokenizer
@@ -47,9 +46,8 @@ def check_features(model: CaptionerConfig, data: FeatureData, run: RunConfig) ->
 
 def _check_network(model: CaptionerConfig) -> None:
     """Check the network, with a number of words where the data will determine it."""
-    row = NETWORKS["captioner"]
     n = max(1, model.text.target_vocabulary, model.text.outputs)
-    row.check(replaced(model, {name: value_at(model, name) or n for name in row.from_data}))
+    replaced(model, {name: value_at(model, name) or n for name in model.marked("from_data")}).check()
 
 
 def _check_causal(model: CaptionerConfig) -> None:

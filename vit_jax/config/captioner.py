@@ -1,23 +1,18 @@
-"""The config of the captioner, its check, its table of parameters, and the values it can capture."""
+"""The config of the captioner: a ViT and a Transformer as one network, and its table of parameters."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from ..errors import UserError
-from .fields import ModelConfig, identity
-from .transformer import (
-    TransformerConfig,
-    check_transformer,
-    normal_transformer,
-    transformer_captured,
-    transformer_parameters,
-)
+from .fields import Mark, identity
+from .network import Input, NetworkConfig
+from .transformer import TransformerConfig
 from .tree import Parameter, Table
-from .vit import MAPS, ViTConfig, check_vit, normal_vit, vit_captured, vit_parameters
+from .vit import MAPS, ViTConfig
 
 # The fields of a ViT that concern what follows its tokens, with the values by which it has neither pool nor head.
 HEADLESS: dict[str, Any] = {
@@ -25,14 +20,20 @@ HEADLESS: dict[str, Any] = {
     "pool_heads": 0, "pool_hidden": 0, "distill_head": False, "distill_norm": False, "head_dropout": 0.0,
     "head_zero": False,
 }  # fmt: skip
+# The fields of the parts that a captioner fixes: those, and the encoder that its text half does not have.
+FIXED = {f"vit.{name}" for name in HEADLESS} | {"text.encoder_depth", "text.source_vocabulary"}
 
 
 @dataclass(frozen=True)
-class CaptionerConfig(ModelConfig):
+class CaptionerConfig(NetworkConfig):
     """The config of a captioner: a ViT whose tokens are the memory of a Transformer's decoder.
 
     The text half is a TransformerConfig with encoder_depth 0. The pool and the head of the ViT do not count.
     """
+
+    computes: ClassVar[str] = "vit_jax.captioner:Captioner"
+    twin: ClassVar[str] = "torch_ref.captioner:Captioner"
+    encoder_field: ClassVar[str] = "vit"
 
     vit: ViTConfig = identity(ViTConfig(classes=0), "the encoder of images")
     text: TransformerConfig = identity(TransformerConfig(encoder_depth=0), "the decoder of captions")
@@ -42,6 +43,25 @@ class CaptionerConfig(ModelConfig):
         "projected where their width is not the decoder's; or vectors [B, S, C] in place of an image, projected",
     )
     memory_width: int = identity(512, "with memory vectors: their width C")
+
+    names: ClassVar[tuple[str, ...]] = (
+        r"decoder\.blocks\.0\.cross_attention\.query\.kernel", r"(vit\.patch|memory)\.kernel",
+    )  # fmt: skip
+    examples: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **{f"vit.{name}": values for name, values in ViTConfig.examples.items() if name not in HEADLESS},
+        **{f"text.{name}": values for name, values in TransformerConfig.examples.items()},
+        "text.encoder_depth": (0,), "text.source_vocabulary": (0,), "text.decoder_depth": (2, 1),
+        "memory_width": (6, 12),
+    }  # fmt: skip
+    combinations: ClassVar[tuple[Mapping[str, Any], ...]] = (
+        {}, {"text.target_vocabulary": 11, "text.outputs": 11, "text.max_length": 6, "text.tie": "decoder"},
+    )  # fmt: skip
+
+    @classmethod
+    def marked(cls, mark: Mark) -> tuple[str, ...]:
+        """As of other networks, without what is fixed. What follows the tokens of the ViT is never evaluated."""
+        found = tuple(name for name in super().marked(mark) if name not in FIXED)
+        return (*found, *(f"vit.{name}" for name in HEADLESS)) if mark == "training_only" else found
 
     @property
     def encoder(self) -> ViTConfig | None:
@@ -54,65 +74,81 @@ class CaptionerConfig(ModelConfig):
         width = self.memory_width if self.encoder is None else self.vit.width
         return width if self.encoder is None or width != self.text.width else 0
 
+    def inputs(self) -> tuple[Input, ...]:
+        if self.encoder is None:
+            source = Input("source", "vectors", size=self.memory_width, padding="memory_padding")
+        else:
+            source = replace(self.encoder.inputs()[0], name="source")
+        return (source, *self.text.inputs()[1:])
 
-def check_captioner(c: CaptionerConfig) -> CaptionerConfig:
-    """Return the config unchanged. Raises UserError naming the first invalid field."""
-    if c.encoder is None:
-        if c.memory_width < 1:
-            raise UserError(f"model.memory_width is {c.memory_width}: give a positive number")
-    else:
-        for name in ("classes", "head_norm", "head_hidden", "distill_head"):
-            if value := getattr(c.vit, name):
+    def check(self) -> None:
+        if self.encoder is None:
+            if self.memory_width < 1:
+                raise UserError(f"model.memory_width is {self.memory_width}: give a positive number")
+        else:
+            for name in ("classes", "head_norm", "head_hidden", "distill_head"):
+                if value := getattr(self.vit, name):
+                    raise UserError(
+                        f"model.vit.{name} is {value}, but a captioner reads the tokens of its ViT, which has no head: "
+                        f"set it to {HEADLESS[name]}"
+                    )
+            if self.vit.pool in MAPS:
                 raise UserError(
-                    f"model.vit.{name} is {value}, but a captioner reads the tokens of its ViT, which has no head: "
-                    f"set it to {HEADLESS[name]}"
+                    f"model.vit.pool is {self.vit.pool}, but a captioner reads the tokens of its ViT: "
+                    "set it to mean or cls"
                 )
-        if c.vit.pool in MAPS:
+            _check_inside("vit", self.encoder)
+        if self.text.encoder_depth or not self.text.decoder_depth:
             raise UserError(
-                f"model.vit.pool is {c.vit.pool}, but a captioner reads the tokens of its ViT: set it to mean or cls"
+                f"model.text.encoder_depth is {self.text.encoder_depth} and model.text.decoder_depth "
+                f"{self.text.decoder_depth}, but the text half of a captioner is a decoder: "
+                "set the first to 0 and give the second blocks"
             )
-        _inside("vit", check_vit, c.encoder)
-    if c.text.encoder_depth or not c.text.decoder_depth:
-        raise UserError(
-            f"model.text.encoder_depth is {c.text.encoder_depth} and model.text.decoder_depth {c.text.decoder_depth}, "
-            "but the text half of a captioner is a decoder: set the first to 0 and give the second blocks"
-        )
-    _inside("text", check_transformer, c.text)
-    return c
+        _check_inside("text", self.text)
+
+    def normal(self) -> Self:
+        """The config in normal form: its parts are in normal form, and fields without an effect have their defaults."""
+        text, usual = self.text.normal(), CaptionerConfig()
+        if self.encoder is None:
+            return replace(self, text=text, vit=usual.vit)
+        return replace(self, text=text, vit=self.encoder.normal(), memory_width=usual.memory_width)
+
+    def parameters(self) -> dict[str, Parameter]:
+        """{dotted name: Parameter}, in reading order. The layers have no order from input to output, so all are 0."""
+        table: dict[str, Parameter] = {}
+        if self.encoder is not None:
+            table |= {f"vit.{name}": p._replace(layer=0) for name, p in self.encoder.parameters().items()}
+        if self.projected:
+            projection = Table(self.text.norm_bias, self.text.init, self.text.attention_init, self.text.init_std)
+            projection.dense("memory", self.projected, self.text.width)
+            table |= projection
+        return table | self.text.parameters()
+
+    def describe(self) -> tuple[str, str]:
+        text = f"decoder {self.text.width} x {self.text.decoder_depth}, {self.text.heads} heads"
+        outputs = f"{self.text.outputs:,} output ids"
+        if self.encoder is None:
+            return f"Captioner of vectors {self.memory_width} wide, {text}", outputs
+        what, cost = self.encoder.describe()
+        return f"Captioner: {what}; {text}", f"{cost} before the decoder, {outputs}"
+
+    def pipeline(self) -> str:
+        return "" if self.encoder is None else "image-to-text"
+
+    def activations(self) -> int:
+        return 0 if self.encoder is None else self.encoder.activations()
+
+    def largest(self) -> int:
+        return 0 if self.encoder is None else self.encoder.largest()
+
+    def captured(self) -> list[str]:
+        inner = [] if self.encoder is None else self.encoder.captured()
+        return [*(f"vit.{name}" for name in inner if name not in ("pooled", "logits")), *self.text.captured()]
 
 
-def _inside(part: str, check: Callable[[Any], Any], config: ModelConfig) -> None:
+def _check_inside(part: str, config: NetworkConfig) -> None:
     """Check a config inside the captioner's: messages name its fields as they are called here."""
     try:
-        check(config)
+        config.check()
     except UserError as error:
         raise UserError(re.sub(r"\bmodel\.(?=[a-z])", f"model.{part}.", str(error))) from error
-
-
-def normal_captioner(c: CaptionerConfig) -> CaptionerConfig:
-    """The config in normal form: networks that compute the same function have equal ones.
-
-    Its parts are in normal form, and fields without an effect have their defaults.
-    """
-    text, usual = normal_transformer(c.text), CaptionerConfig()
-    if c.encoder is None:
-        return replace(c, text=text, vit=usual.vit)
-    return replace(c, text=text, vit=normal_vit(c.encoder), memory_width=usual.memory_width)
-
-
-def captioner_parameters(c: CaptionerConfig) -> dict[str, Parameter]:
-    """{dotted name: Parameter}, in reading order. The layers have no order from input to output, so all are 0."""
-    table: dict[str, Parameter] = {}
-    if c.encoder is not None:
-        table |= {f"vit.{name}": p._replace(layer=0) for name, p in vit_parameters(c.encoder).items()}
-    if c.projected:
-        projection = Table(c.text.norm_bias, c.text.init, c.text.attention_init, c.text.init_std)
-        projection.dense("memory", c.projected, c.text.width)
-        table |= projection
-    return table | transformer_parameters(c.text)
-
-
-def captioner_captured(c: CaptionerConfig) -> list[str]:
-    """The names that `capture` accepts for any input, in the order of the forward pass; the last is the logits."""
-    inner = [] if c.encoder is None else vit_captured(c.encoder)
-    return [*(f"vit.{name}" for name in inner if name not in ("pooled", "logits")), *transformer_captured(c.text)]

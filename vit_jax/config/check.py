@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..errors import UserError
 from .groups import check_frozen, check_muon
 from .lora import check_lora, learnt_table
-from .networks import check_stack, network_of
 from .ranges import check_ranges
 from .run import RunConfig, profiled
 from .tasks import TASKS, network_row, task_row
@@ -14,9 +13,9 @@ from .tasks import TASKS, network_row, task_row
 def check_run(run: RunConfig) -> RunConfig:
     """Return the run unchanged. Raises UserError naming the first invalid field."""
     row, network = task_row(run.task), network_row(run.task)
-    if type(run.model) is not network.config:
+    if type(run.model) is not network:
         raise UserError(
-            f"task is {run.task}, which trains a {network.name}, but model is a {network_of(run.model).name}: "
+            f"task is {run.task}, which trains a {network.name}, but model is a {run.model.name}: "
             "start from a preset of that task"
         )
     for name, part in (("data", row.data), ("augment", row.augment), ("loss", row.loss)):
@@ -37,7 +36,7 @@ def check_run(run: RunConfig) -> RunConfig:
         )
     check_ranges(run)
     row.check(run.model, run.data, run)
-    check_stack(run.model, {"scan": run.scan, "remat": run.remat != "none"})
+    run.model.check_stack({"scan": run.scan, "remat": run.remat != "none"})
     check_settings(run)
     check_lora(run)
     _check_optimizer(run)
@@ -74,10 +73,10 @@ def check_encoder(run: RunConfig) -> None:
     """Raise UserError where a run has `init_encoder`, but no encoder that could start from it."""
     if not run.init_encoder:
         return
-    row = network_of(run.model)
-    if not row.encoder:
+    if not run.model.encoder_field:
         raise UserError(
-            f"init_encoder is {run.init_encoder}, but a {row.name} has no encoder of its own: give the weights as init"
+            f"init_encoder is {run.init_encoder}, but a {run.model.name} has no encoder of its own: "
+            "give the weights as init"
         )
     if run.init:
         raise UserError(
@@ -91,7 +90,7 @@ def _check_optimizer(run: RunConfig) -> None:
     table = learnt_table(run)
     if run.optim.layer_decay != 1 and not any(parameter.layer for parameter in table.values()):
         raise UserError(
-            f"optim.layer_decay is {run.optim.layer_decay}, but the layers of a {network_of(run.model).name} have no "
+            f"optim.layer_decay is {run.optim.layer_decay}, but the layers of a {run.model.name} have no "
             "order from its input to its output: leave it at 1"
         )
     check_frozen(run.optim, table)

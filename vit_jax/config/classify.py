@@ -8,9 +8,9 @@ from typing import Any
 
 from ..errors import UserError
 from .augmentation import ImageAugment, check_augment
-from .fields import ModelConfig, pair
+from .fields import pair
 from .images import ImageData
-from .networks import network_of, without_dropout
+from .network import NetworkConfig
 from .preprocessing import prepared_as, preprocess_fields
 from .resnet import ResNetConfig
 from .run import NO_DATA, OptimConfig, RunConfig
@@ -19,7 +19,7 @@ from .vit import ViTConfig
 
 def check_classes(model: ViTConfig | ResNetConfig, data: ImageData, run: RunConfig) -> None:
     """Raise UserError naming the first invalid field of a run on images with classes."""
-    network_of(model).check(replace(model, classes=model.classes or 1))
+    replace(model, classes=model.classes or 1).check()
     check_images(model, run)
 
 
@@ -49,7 +49,7 @@ def quiet_images(run: RunConfig) -> RunConfig:
     """The run without augmentation and dropout."""
     augment: Any = run.augment  # the row's own class
     still = ImageAugment(normalize=augment.normalize, mean=augment.mean, std=augment.std)
-    return replace(run, model=without_dropout(run.model), augment=still)
+    return replace(run, model=run.model.without_dropout(), augment=still)
 
 
 def prepared_images(metadata: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,6 +57,6 @@ def prepared_images(metadata: Mapping[str, Any], stated: Mapping[str, Any]) -> d
     return prepared_as(metadata["preprocess"], stated) if "preprocess" in metadata else {}
 
 
-def untrained_classes(model: ModelConfig, task: str = "classify") -> RunConfig:
+def untrained_classes(model: NetworkConfig, task: str = "classify") -> RunConfig:
     """A run with this network that was never trained."""
     return RunConfig(task, model, ImageData(source=NO_DATA), ImageAugment(), OptimConfig(name="sgd"))

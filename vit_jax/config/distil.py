@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from ..errors import UserError
 from .classify import check_classes, quiet_images, shown
-from .fields import ModelConfig, identity
+from .fields import identity
 from .images import ImageData, other_classes
-from .networks import network_of, pixels
+from .network import Teacher
 from .run import LossConfig, RunConfig
 from .vit import ViTConfig
 
@@ -37,19 +36,6 @@ class DistilLoss(LossConfig):
     divide_by_classes: bool = identity(
         False, "soft distillation: divide the divergence by the number of classes too, as the code of DeiT does"
     )
-
-
-@dataclass(frozen=True)
-class Teacher:
-    """A trained network that the loss of another run compares with, or the logits that one gave."""
-
-    path: str  # of a run, of weights or of logits, as the run states it
-    layout: str
-    config: ModelConfig | None  # None: there are only logits
-    metadata: Mapping[str, Any]  # the entries of its own task's metadata that are known
-    # {dotted name of a parameter: array}, empty where only headers were read; or "logits", float [n, K], of the train
-    # images of the run's source, and "labels", int [n], where they are stated.
-    arrays: Mapping[str, Any]
 
 
 def check_distil(model: ViTConfig, data: ImageData, run: RunConfig) -> None:
@@ -79,8 +65,8 @@ def check_teacher(teacher: Teacher, run: RunConfig, data: Any) -> None:
         _check_logits(teacher, run, data)
         return
     c: Any = teacher.config
-    if pixels(c) is None:
-        raise UserError(f"teacher {path}: holds a {network_of(c).name}; give a network that classifies images")
+    if c.pixels() is None:
+        raise UserError(f"teacher {path}: holds a {c.name}; give a network that classifies images")
     if not c.classes:
         raise UserError(f"teacher {path}: has no head and so no classes; give a network that classifies images")
     if student.classes not in (0, c.classes):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, Unpack
 
 from .ranges import Bounds, Range
@@ -15,15 +15,41 @@ Kind = Literal[Decaying, "frequency"]
 DEEPEST = 1000  # blocks: as many as the deepest Transformer that was published (Wang et al. 2022, arXiv 2203.00555)
 
 
-def identity(default: Any, help: str, **bounds: Unpack[Bounds]) -> Any:
+# What other code needs to know of a field of a network (`NetworkConfig.marked`).
+Mark = Literal["training_only", "not_in_weights", "from_data", "of_head", "counts_blocks"]
+
+
+def identity(
+    default: Any,
+    help: str,
+    *,
+    training_only: bool = False,
+    not_in_weights: bool = False,
+    from_data: bool = False,
+    of_head: bool = False,
+    counts_blocks: bool = False,
+    **bounds: Unpack[Bounds],
+) -> Any:
     """A field that changes the result of a run.
 
     Args:
         default: its value where nothing else is given.
         help: what it does, as --help prints it, the bounds after it.
+        training_only: of a network, whether only training reads it, so that the evaluation pass does not depend on it.
+        not_in_weights: whether no name or shape of a parameter depends on it, so that weights do not tell it.
+        from_data: whether it is a size that the data of a run determines.
+        of_head: whether --new-head may change it, as far as the weights have all other parameters that it asks for.
+        counts_blocks: whether it is a number of equal blocks.
         bounds: of its numbers, in a tuple of each entry: see `Range`.
     """
-    return _field(default, help, Range(**bounds), execution=False)
+    marks: dict[Mark, bool] = {
+        "training_only": training_only,
+        "not_in_weights": not_in_weights,
+        "from_data": from_data,
+        "of_head": of_head,
+        "counts_blocks": counts_blocks,
+    }
+    return _field(default, help, Range(**bounds), execution=False, marks={mark for mark, on in marks.items() if on})
 
 
 def execution(default: Any, help: str, **bounds: Unpack[Bounds]) -> Any:
@@ -49,8 +75,3 @@ def pair(size: Size) -> tuple[int, int]:
 def are_texts(value: Any) -> bool:
     """Whether a JSON value is a list of strings."""
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """The base class of the configs of networks. Each kind of network has its own subclass and a row in networks.py."""

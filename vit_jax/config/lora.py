@@ -7,12 +7,11 @@ the kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from ..errors import UserError
 from .groups import matches, trained
 from .nearest import similar
-from .networks import network_of, parameters, with_data
 from .run import LoraConfig, RunConfig
 from .tree import ZEROS, Parameter, Start
 
@@ -52,8 +51,7 @@ def learnt_table(run: RunConfig) -> Mapping[str, Parameter]:
     table = _network_table(run)
     if not run.lora.rank:
         return table
-    heads = network_of(run.model).heads
-    return {name: each._replace(trains=name.startswith(heads)) for name, each in table.items()} | factors(run)
+    return {name: each._replace(trains=each.head) for name, each in table.items()} | factors(run)
 
 
 def averaged(run: RunConfig) -> tuple[str, ...]:
@@ -72,7 +70,7 @@ def kept_beside(run: RunConfig) -> dict[str, set[str]]:
 
 
 def _network_table(run: RunConfig) -> dict[str, Parameter]:
-    return parameters(with_data(run.model))
+    return run.model.with_data().parameters()
 
 
 def _is_kernel(parameter: Parameter) -> bool:
@@ -92,7 +90,7 @@ def check_lora(run: RunConfig) -> None:
     if run.optim.name == "muon":
         raise UserError("optim.name is muon, which updates hidden kernels, but lora.rank keeps them: choose adamw")
     table = _network_table(run)
-    _check_maps(c, table, network_of(run.model).heads)
+    _check_maps(c, table)
     for name in adapted(run):
         if frozen := [pattern for pattern in run.optim.freeze if matches(name, (pattern,))]:
             raise UserError(
@@ -106,7 +104,7 @@ def check_lora(run: RunConfig) -> None:
             )
 
 
-def _check_maps(c: LoraConfig, table: Mapping[str, Parameter], heads: Iterable[str]) -> None:
+def _check_maps(c: LoraConfig, table: Mapping[str, Parameter]) -> None:
     if not c.maps:
         raise UserError("lora.maps is empty: give patterns of names of kernels, such as '*.query.kernel'")
     for pattern in c.maps:
@@ -122,7 +120,7 @@ def _check_maps(c: LoraConfig, table: Mapping[str, Parameter], heads: Iterable[s
                 f"lora.maps has {pattern!r}, which matches {found[0]} but no kernel of a linear map; give patterns of "
                 "names of kernels, such as '*.query.kernel'"
             )
-        if head := [name for name in kernels if name.startswith(tuple(heads))]:
+        if head := [name for name in kernels if table[name].head]:
             raise UserError(
                 f"lora.maps has {pattern!r}, which matches {head[0]}, but the head trains as it is: name the kernels "
                 "before it, such as '*.attention.*'"

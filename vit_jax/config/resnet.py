@@ -1,15 +1,16 @@
-"""The config of the ResNet, its check, its table of parameters and its cost. It is never trained here."""
+"""The config of the ResNet: its options, its table of parameters and its cost. It is never trained here."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from ..errors import UserError
-from .fields import DEEPEST, ModelConfig, Size, identity, pair
+from .fields import DEEPEST, Size, identity, pair
+from .network import Input, NetworkConfig
 from .tree import ONES, ZEROS, Parameter, Start
 
 STAGES, EXPANSION = 4, 4  # stages of every ResNet; outputs of a bottleneck as a multiple of the stage's width
@@ -18,7 +19,7 @@ CAPTURED = ("pooled", "logits")  # inner values that `ResNet.capture` gives, in 
 
 
 @dataclass(frozen=True)
-class ResNetConfig(ModelConfig):
+class ResNetConfig(NetworkConfig):
     """The config of a ResNet (He et al. 2016, arXiv 1512.03385), in the form of torchvision.
 
     The first block of a stage halves the image in its 3x3 convolution ("v1.5"), except in the first stage. The defaults
@@ -26,7 +27,10 @@ class ResNetConfig(ModelConfig):
     `groups` with it ResNeXt (arXiv 1611.05431).
     """
 
-    image: Size = identity(224, "height and width of an image, in pixels")
+    computes: ClassVar[str] = "vit_jax.resnet:ResNet"
+    frozen: ClassVar[str] = "its batch norm uses stored statistics"
+
+    image: Size = identity(224, "height and width of an image, in pixels", not_in_weights=True)
     channels: int = identity(3, "channels of an image: 3 for RGB, 1 for grey")
     classes: int = identity(1000, "K, outputs of the head")
     stages: tuple[int, ...] = identity((3, 4, 6, 3), "blocks in each of the four stages")
@@ -36,6 +40,12 @@ class ResNetConfig(ModelConfig):
     )
     hidden: int = identity(64, "outputs of the 3x3 convolutions of bottlenecks in the first stage; doubles likewise")
     groups: int = identity(1, "groups of channels in the 3x3 convolutions of bottlenecks, each computed by itself")
+
+    names: ClassVar[tuple[str, ...]] = (r"stem\.kernel", r"stages\.0\.0\.convs\.0\.variance")
+    examples: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "image": (8, (8, 12)), "channels": (3, 1), "classes": (5,), "stages": ((1, 1, 1, 1), (2, 1, 1, 1)),
+        "width": (4, 8), "hidden": (4, 8), "groups": (1, 2),
+    }  # fmt: skip
 
     @property
     def features(self) -> int:
@@ -67,6 +77,67 @@ class ResNetConfig(ModelConfig):
                     yield f"{path}.shortcut", Convolution(n_in, n_out, 1, stride, 1, side)
                 n_in = n_out
 
+    def inputs(self) -> tuple[Input, ...]:
+        return (Input("images", "pixels", (*pair(self.image), self.channels)),)
+
+    def check(self) -> None:
+        h, w = pair(self.image)
+        if min(h, w) < 1:
+            raise UserError(f"model.image is {h}x{w}: give positive numbers")
+        for name in ("channels", "classes", "width", "hidden", "groups"):
+            if getattr(self, name) < 1:
+                raise UserError(f"model.{name} is {getattr(self, name)}: give a positive number")
+        if len(self.stages) != STAGES or not all(1 <= depth <= DEEPEST for depth in self.stages):
+            raise UserError(
+                f"model.stages is {' '.join(map(str, self.stages))}: give {STAGES} numbers of blocks, "
+                f"from 1 to {DEEPEST} each"
+            )
+        if self.hidden % self.groups:
+            raise UserError(
+                f"model.hidden {self.hidden} is not divisible by model.groups {self.groups}: change one of them"
+            )
+        if not self.bottleneck and (self.hidden, self.groups) != (self.width, 1):
+            raise UserError(
+                f"model.hidden is {self.hidden} and model.groups {self.groups}, but without bottlenecks no block has "
+                f"them: give {self.width}, the width, and 1"
+            )
+
+    def normal(self) -> Self:
+        """The config in normal form: the size of a square image is one number."""
+        rows, columns = pair(self.image)
+        return dataclasses.replace(self, image=rows if rows == columns else (rows, columns))
+
+    def parameters(self) -> dict[str, Parameter]:
+        """Every parameter in reading order; of batch norm scale, bias, and the mean and variance that it stored.
+
+        Kernels start as in torchvision: normal, with variance 2 / fan out (He et al. 2015, arXiv 1502.01852).
+        """
+        table = {}
+        for name, one in self.convolutions():
+            table[f"{name}.kernel"] = Parameter(one.shape, "kernel", Start("normal", (2 / one.n_out) ** 0.5 / one.size))
+            for leaf, start in (("scale", ONES), ("bias", ZEROS), ("mean", ZEROS), ("variance", ONES)):
+                table[f"{name}.{leaf}"] = Parameter((one.n_out,), "norm", start)
+        start = Start("uniform", self.features**-0.5)
+        table["head.kernel"] = Parameter((self.features, self.classes), "kernel", start)
+        table["head.bias"] = Parameter((self.classes,), "bias", start)
+        return table
+
+    def captured(self) -> list[str]:
+        return list(CAPTURED)
+
+    def describe(self) -> tuple[str, str]:
+        groups = f", {self.groups} groups" if self.groups > 1 else ""
+        what = f"ResNet {self.width} x {' + '.join(map(str, self.stages))} blocks{groups}"
+        return what, f"{self.flops() / 1e6:,.1f} MFLOP an image"
+
+    def pipeline(self) -> str:
+        return "image-classification"
+
+    def flops(self) -> int:
+        """Floating-point operations of the products of one image: a multiplication and an addition count as two."""
+        products = sum(math.prod(one.shape) * math.prod(one.outputs) for _, one in self.convolutions())
+        return 2 * (products + self.features * self.classes)
+
 
 class Convolution(NamedTuple):
     """A square convolution without bias, padded by half its size; `outputs` are the rows and columns of its outputs."""
@@ -87,53 +158,3 @@ class Convolution(NamedTuple):
 def _halved(side: int) -> int:
     """The rows or columns after a padded convolution or pooling of stride 2."""
     return (side - 1) // 2 + 1
-
-
-def check_resnet(c: ResNetConfig) -> ResNetConfig:
-    """Return the config unchanged. Raises UserError naming the first invalid field."""
-    h, w = pair(c.image)
-    if min(h, w) < 1:
-        raise UserError(f"model.image is {h}x{w}: give positive numbers")
-    for name in ("channels", "classes", "width", "hidden", "groups"):
-        if getattr(c, name) < 1:
-            raise UserError(f"model.{name} is {getattr(c, name)}: give a positive number")
-    if len(c.stages) != STAGES or not all(1 <= depth <= DEEPEST for depth in c.stages):
-        raise UserError(
-            f"model.stages is {' '.join(map(str, c.stages))}: give {STAGES} numbers of blocks, from 1 to {DEEPEST} each"
-        )
-    if c.hidden % c.groups:
-        raise UserError(f"model.hidden {c.hidden} is not divisible by model.groups {c.groups}: change one of them")
-    if not c.bottleneck and (c.hidden, c.groups) != (c.width, 1):
-        raise UserError(
-            f"model.hidden is {c.hidden} and model.groups {c.groups}, but without bottlenecks no block has them: "
-            f"give {c.width}, the width, and 1"
-        )
-    return c
-
-
-def normal_resnet(c: ResNetConfig) -> ResNetConfig:
-    """The config in normal form: the size of a square image is one number."""
-    rows, columns = pair(c.image)
-    return dataclasses.replace(c, image=rows if rows == columns else (rows, columns))
-
-
-def resnet_parameters(c: ResNetConfig) -> dict[str, Parameter]:
-    """{dotted name: Parameter} in reading order; of batch norm scale, bias, and the mean and variance that it stored.
-
-    Kernels start as in torchvision: normal, with variance 2 / fan out (He et al. 2015, arXiv 1502.01852).
-    """
-    table = {}
-    for name, one in c.convolutions():
-        table[f"{name}.kernel"] = Parameter(one.shape, "kernel", Start("normal", (2 / one.n_out) ** 0.5 / one.size))
-        for leaf, start in (("scale", ONES), ("bias", ZEROS), ("mean", ZEROS), ("variance", ONES)):
-            table[f"{name}.{leaf}"] = Parameter((one.n_out,), "norm", start)
-    start = Start("uniform", c.features**-0.5)
-    table["head.kernel"] = Parameter((c.features, c.classes), "kernel", start)
-    table["head.bias"] = Parameter((c.classes,), "bias", start)
-    return table
-
-
-def resnet_flops(c: ResNetConfig) -> int:
-    """Floating-point operations of the products of one image: a multiplication and an addition count as two."""
-    products = sum(math.prod(one.shape) * math.prod(one.outputs) for _, one in c.convolutions())
-    return 2 * (products + c.features * c.classes)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..errors import UserError
-from .fields import Decaying, ModelConfig, execution, identity
+from .fields import Decaying, execution, identity
+from .network import NetworkConfig
 
 NO_DATA = "unknown"  # the data.source of a run that was made from weights only
 
@@ -184,7 +185,7 @@ class RunConfig:
     """
 
     task: str = field(metadata={"help": "the task that is learnt; set by the preset", "execution": False})
-    model: ModelConfig
+    model: NetworkConfig
     data: DataConfig
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)

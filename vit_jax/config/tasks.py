@@ -18,12 +18,13 @@ from .augmentation import ImageAugment
 from .caption import check_captions, check_features, default_words, untrained_captions
 from .captions import CaptionData, are_in_files, are_words, other_caption_words
 from .classify import check_classes, prepared_images, quiet_images, untrained_classes
-from .distil import DistilLoss, Teacher, check_distil, check_teacher
+from .distil import DistilLoss, check_distil, check_teacher
 from .features import FeatureData
-from .fields import ModelConfig, are_texts
+from .fields import are_texts
 from .images import ImageData, numbered_classes, other_classes
 from .nearest import nearest
-from .networks import NETWORKS, NetworkRow, pixels, without_dropout
+from .network import NetworkConfig, Teacher
+from .networks import NETWORKS
 from .preprocessing import PREPARED, fits_network, is_preprocess
 from .run import AugmentConfig, DataConfig, LossConfig, RunConfig
 from .sentences import (
@@ -57,7 +58,7 @@ class MetadataEntry:
 class TaskRow:
     """One task."""
 
-    network: str  # the key of its network's row in NETWORKS
+    network: str  # the key of its network in NETWORKS
     data: type[DataConfig]
     augment: type[AugmentConfig]
     check: Callable[[Any, Any, RunConfig], None]  # (model, data, run): raises UserError naming the first invalid field
@@ -76,7 +77,7 @@ class TaskRow:
     # UserError where that teacher cannot teach that run.
     teacher: Callable[[Teacher, RunConfig, Any], None] | None = None
     given: str = ""  # the data.source of a run whose data Python gave; empty: the task takes none
-    pipeline: str = ""  # what the Hugging Face Hub calls it, where the network does not tell (NetworkRow.pipeline)
+    pipeline: str = ""  # what the Hugging Face Hub calls it, where the network does not tell (NetworkConfig.pipeline)
     # (run, its folder) -> the run, but it reads there what the folder keeps of its data: a tokenizer.
     from_its_folder: Callable[[RunConfig, Path], RunConfig] = lambda run, folder: run
     # (the folder of given weights) -> {field: value} of a run that starts from them, by what lies there: a tokenizer.
@@ -93,7 +94,7 @@ TASKS: dict[str, TaskRow] = {
         takes="files",
         headlines={"accuracy": "accuracy", "accuracy_top5": "top-5", "f1_macro": "f1", "loss": "loss"},
         metadata={
-            "preprocess": MetadataEntry(is_preprocess, fits=lambda value, model: fits_network(value, pixels(model))),
+            "preprocess": MetadataEntry(is_preprocess, fits=lambda value, model: fits_network(value, model.pixels())),
             "class_names": MetadataEntry(
                 are_texts,
                 fits=lambda value, model: len(value) == model.classes,
@@ -113,7 +114,7 @@ TASKS: dict[str, TaskRow] = {
         data=SentenceData,
         augment=AugmentConfig,
         check=check_sentences,
-        quiet=lambda run: replace(run, model=without_dropout(run.model)),
+        quiet=lambda run: replace(run, model=run.model.without_dropout()),
         takes="texts",
         headlines={
             **{"exact_match": "exact match", "bleu": "BLEU", "chrf": "chrF", "accuracy": "accuracy"},
@@ -147,7 +148,7 @@ TASKS: dict[str, TaskRow] = {
             "uniform_in_box": "of a uniform map",
         },
         metadata={
-            "preprocess": MetadataEntry(is_preprocess, fits=lambda value, model: fits_network(value, pixels(model))),
+            "preprocess": MetadataEntry(is_preprocess, fits=lambda value, model: fits_network(value, model.pixels())),
             "words": MetadataEntry(
                 are_words,
                 fits=lambda value, model: size_of_side(value) == model.text.target_vocabulary == model.text.outputs,
@@ -169,7 +170,7 @@ TASKS["caption-features"] = replace(
     data=FeatureData,
     augment=AugmentConfig,
     check=check_features,
-    quiet=lambda run: replace(run, model=without_dropout(run.model)),
+    quiet=lambda run: replace(run, model=run.model.without_dropout()),
     takes="vectors",
     metadata={"words": TASKS["caption"].metadata["words"]},
     prepared=(),
@@ -191,23 +192,20 @@ def task_row(name: str) -> TaskRow:
     return TASKS[name]
 
 
-def network_row(task: str) -> NetworkRow:
-    """The row of the network that a task trains. Raises UserError on an unknown task."""
+def network_row(task: str) -> type[NetworkConfig]:
+    """The config class of the network that a task trains. Raises UserError on an unknown task."""
     return NETWORKS[task_row(task).network]
 
 
-def untrained(model: ModelConfig) -> RunConfig:
+def untrained(model: NetworkConfig) -> RunConfig:
     """A run with this network that was never trained, of the first task that trains such networks.
 
     Raises UserError if no task does.
     """
     for row in TASKS.values():
-        if NETWORKS[row.network].config is type(model):
+        if NETWORKS[row.network] is type(model):
             return row.untrained(model)
-    raise UserError(
-        f"no task of this version of vit-jax trains a {type(model).__name__.removesuffix('Config')}; "
-        "write it as FILE.safetensors"
-    )
+    raise UserError(f"no task of this version of vit-jax trains a {model.name}; write it as FILE.safetensors")
 
 
 def metadata_checks() -> dict[str, Callable[[Any], bool]]:

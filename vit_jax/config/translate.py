@@ -8,7 +8,6 @@ from typing import Any
 
 from ..errors import UserError
 from .captions import CaptionData
-from .networks import NETWORKS
 from .run import NO_DATA, OptimConfig, RunConfig
 from .sentences import LEAST, SentenceData, numbered_words, size_of_side
 from .transformer import TransformerConfig
@@ -20,8 +19,8 @@ def check_sentences(model: TransformerConfig, data: SentenceData, run: RunConfig
     if not model.encoder_depth:
         raise UserError("model.encoder_depth is 0, but sources are words, which need an encoder: give 1 or more")
     n = max(1, model.source_vocabulary, model.target_vocabulary, model.outputs)  # for sizes that data will determine
-    sizes: dict[str, Any] = {name: getattr(model, name) or n for name in NETWORKS["transformer"].from_data}
-    NETWORKS["transformer"].check(replace(model, **sizes))
+    sizes: dict[str, Any] = {name: getattr(model, name) or n for name in model.marked("from_data")}
+    replace(model, **sizes).check()
     if not data.lengths or list(data.lengths) != sorted(set(data.lengths)):
         raise UserError(f"data.lengths is {list(data.lengths)}: give ascending numbers")
     check_tokenizer(data)

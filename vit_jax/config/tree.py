@@ -34,8 +34,8 @@ class Parameter(NamedTuple):
     `layer` counts from the input, for rates that fall towards it: 0 for all that precedes the blocks, I + 1 for block
     I, and so on to the head. In a network whose layers have no such order all are 0. `muon` states that the optimizer
     muon updates it by Muon, not by AdamW: so the hidden kernels, those inside blocks and, of a stem, all that follow
-    its first convolution, the patch projection included. `trains` is False for one that a run with LoRA keeps as it is
-    (lora.py).
+    its first convolution, the patch projection included. `head` states that it is of the head, which --new-head draws
+    anew and which trains whole beside LoRA. `trains` is False for one that a run with LoRA keeps as it is (lora.py).
     """
 
     shape: tuple[int, ...]
@@ -43,17 +43,18 @@ class Parameter(NamedTuple):
     start: Start
     layer: int = 0
     muon: bool = False
+    head: bool = False
     trains: bool = True
 
 
 class Table(dict[str, Parameter]):
     """{dotted name: Parameter}, filled layer by layer, in reading order.
 
-    `norm_bias`, `init`, `attention_init` and `init_std` are the fields of the config with these names. `layer` is that
-    of the parameters which are added next, `muon` that of the kernels among them.
+    `norm_bias`, `init`, `attention_init` and `init_std` are the fields of the config with these names. `layer` and
+    `head` are those of the parameters which are added next, `muon` that of the kernels among them.
     """
 
-    layer, muon = 0, False
+    layer, muon, head = 0, False, False
 
     def __init__(self, norm_bias: bool, init: str, attention_init: str, init_std: float):
         super().__init__()
@@ -62,7 +63,7 @@ class Table(dict[str, Parameter]):
 
     def __setitem__(self, name: str, parameter: Parameter) -> None:
         muon = self.muon and parameter.kind == "kernel"
-        super().__setitem__(name, parameter._replace(layer=self.layer, muon=muon))
+        super().__setitem__(name, parameter._replace(layer=self.layer, muon=muon, head=self.head))
 
     def dense(
         self, name: str, n_in: int, n_out: int, bias: bool = True, *, torchvision: str = "torch", zero: bool = False

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 from ..errors import UserError
-from .fields import ModelConfig
 from .formats import FORMAT, renamed, upgraded
 from .nearest import nearest
-from .networks import network_of
+from .network import NetworkConfig
 from .run import RunConfig
 from .tasks import network_row, task_row
 
@@ -45,7 +44,7 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
     if cls is RunConfig:
         values = upgraded(values)
         hints = hints | _part_classes(values.get("task"))
-    elif not where and issubclass(cls, ModelConfig):  # a run's network is renamed with the rest of the run
+    elif not where and issubclass(cls, NetworkConfig):  # a run's network is renamed with the rest of the run
         values = renamed(values)
     kwargs: dict[str, Any] = {}
     defaults = {f.name: f.default for f in dataclasses.fields(typing.cast(Any, cls))}
@@ -77,7 +76,7 @@ def _part_classes(task: Any) -> dict[str, type]:
             f"config: task is {'missing' if task is None else repr(task)}; give the name of one, as in the run's preset"
         )
     row = task_row(task)
-    return {"model": network_row(task).config, "data": row.data, "augment": row.augment, "loss": row.loss}
+    return {"model": network_row(task), "data": row.data, "augment": row.augment, "loss": row.loss}
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -140,7 +139,7 @@ def differences(old: RunConfig, new: RunConfig, execution: bool = False) -> dict
     A size that the data determines counts as equal if it is 0 in the new run.
     """
     a, b = flat(old), flat(new)
-    from_data = {f"model.{name}" for name in network_of(new.model).from_data}
+    from_data = {f"model.{name}" for name in new.model.marked("from_data")}
     pairs = {k: (a.get(k, (None,))[0], v, is_execution) for k, (v, is_execution) in b.items()}
     return {
         k: (x, y) for k, (x, y, on) in pairs.items() if on == execution and x != y and not (k in from_data and y == 0)

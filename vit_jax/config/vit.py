@@ -1,34 +1,41 @@
-"""The config of the Vision Transformer, its check, its table of parameters, its cost, and the values it can capture."""
+"""The config of the Vision Transformer: its options, its table of parameters and its cost."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from ..errors import UserError
-from .fields import DEEPEST, Activation, ModelConfig, Size, identity, pair
+from .fields import DEEPEST, Activation, Size, identity, pair
+from .network import Input, NetworkConfig
 from .tree import Parameter, Start, Table
 
 MAPS = ("map", "map_all")  # the pools with attention
 
 
 @dataclass(frozen=True)
-class ViTConfig(ModelConfig):
+class ViTConfig(NetworkConfig):
     """The config of a Vision Transformer; its fields cover the differences between the published variants.
 
     The defaults are ViT-B/16 (Dosovitskiy et al. 2021, arXiv 2010.11929) in the form of timm and DeiT.
     """
 
+    computes: ClassVar[str] = "vit_jax.vit:ViT"
+    twin: ClassVar[str] = "torch_ref.vit:ViT"
+
     image: Size = identity(224, "height and width of an image, in pixels")
     channels: int = identity(3, "channels of an image: 3 for RGB, 1 for grey")
     patch: Size = identity(16, "height and width of a patch, in pixels; they must divide those of the image")
-    classes: int = identity(1000, "K, outputs of the head; 0: no head (in a run: set by the data)")
+    classes: int = identity(
+        1000, "K, outputs of the head; 0: no head (in a run: set by the data)", from_data=True, of_head=True
+    )
     width: int = identity(768, "D, width of a token")
-    depth: int = identity(12, "L, number of blocks")
-    heads: int = identity(12, "H, attention heads per block")
+    depth: int = identity(12, "L, number of blocks", counts_blocks=True)
+    heads: int = identity(12, "H, attention heads per block", not_in_weights=True)
     head_width: int = identity(0, "Dh, width of a head; 0: width / heads")
     hidden: int = identity(3072, "F, width of the hidden layer of the mlp")
 
@@ -60,25 +67,36 @@ class ViTConfig(ModelConfig):
         "rotary positions, by which attention turns the queries and keys of patches: none; axial, computed, half of "
         "the angles for rows and half for columns (EVA-02, DINOv3); mixed, with frequencies that each head learns for "
         "both axes (RoPE-ViT)",
+        not_in_weights=True,
     )
     rotary_pairs: Literal["halves", "neighbours"] = identity(
-        "halves", "values of a head that are turned together: k and k + Dh/2 (halves), or 2k and 2k + 1 (neighbours)"
+        "halves",
+        "values of a head that are turned together: k and k + Dh/2 (halves), or 2k and 2k + 1 (neighbours)",
+        not_in_weights=True,
     )
     rotary_places: Literal["centres", "indices"] = identity(
         "centres",
         "places of patches on an axis: of their centres, from -2 pi at one edge of the image to 2 pi at the other; or "
         "indices 0, 1, 2, ...",
+        not_in_weights=True,
     )
-    rotary_first: Literal["rows", "columns"] = identity("rows", "the axis of the first half of the angles")
-    rotary_base: float = identity(100.0, "T: frequency k of an axis is T^(-4k / Dh); of mixed ones, at the start")
+    rotary_first: Literal["rows", "columns"] = identity(
+        "rows", "the axis of the first half of the angles", not_in_weights=True
+    )
+    rotary_base: float = identity(
+        100.0, "T: frequency k of an axis is T^(-4k / Dh); of mixed ones, at the start", not_in_weights=True
+    )
     rotary_periods: Literal["exact", "bfloat16"] = identity(
         "exact",
         "periods T^(4k / Dh) of axial ones, one over the frequencies: exact; or rounded to bfloat16, as files "
         "of DINOv3 under Meta's names have them",
+        not_in_weights=True,
     )
-    rotary_offset: float = identity(0.0, "added to indices")
+    rotary_offset: float = identity(0.0, "added to indices", not_in_weights=True)
     rotary_grid: Size = identity(
-        0, "rows and columns of patches to which indices are scaled (those of pretraining), if not the image's; 0: none"
+        0,
+        "rows and columns of patches to which indices are scaled (those of pretraining), if not the image's; 0: none",
+        not_in_weights=True,
     )
 
     pre_norm: bool = identity(False, "LayerNorm before the first block (CLIP)")
@@ -88,7 +106,7 @@ class ViTConfig(ModelConfig):
         "LayerNorm of what attention and mlp give, before the sum (res-post-norm), instead of where norm_first is",
     )
     final_norm: bool = identity(True, "LayerNorm after the last block")
-    eps: float = identity(1e-6, "epsilon of every LayerNorm")
+    eps: float = identity(1e-6, "epsilon of every LayerNorm", not_in_weights=True)
     norm_kind: Literal["layer", "rms"] = identity(
         "layer", "all norms: LayerNorm; or RMSNorm, x / sqrt(mean(x^2) + eps), which subtracts no mean and has no bias"
     )
@@ -104,19 +122,19 @@ class ViTConfig(ModelConfig):
     qk_norm: bool = identity(False, "LayerNorm over the queries and keys of each head (ViT-22B)")
     attention_norm: bool = identity(False, "LayerNorm of what all heads give, before the output projection (BEiT-3)")
 
-    activation: Activation = identity("gelu", "activation of the mlp; gelu is the exact erf form")
+    activation: Activation = identity("gelu", "activation of the mlp; gelu is the exact erf form", not_in_weights=True)
     gated: bool = identity(False, "the activation of the mlp gates a second projection (as in SwiGLU)")
     mlp_bias: bool = identity(True, "the projections of the mlp have biases")
     mlp_norm: bool = identity(False, "LayerNorm inside the mlp, after its activation and gate (EVA-02)")
 
-    embedding_dropout: float = identity(0.0, "dropout rate of the tokens that enter the blocks")
-    patch_dropout: float = identity(0.0, "share of patch tokens that are left out in training")
-    attention_dropout: float = identity(0.0, "dropout rate of the attention weights")
-    dropout: float = identity(0.0, "dropout rate of the outputs of attention and mlp")
-    activation_dropout: float = identity(0.0, "dropout rate inside the mlp, after its activation")
-    head_dropout: float = identity(0.0, "dropout rate of the pooled feature")
+    embedding_dropout: float = identity(0.0, "dropout rate of the tokens that enter the blocks", training_only=True)
+    patch_dropout: float = identity(0.0, "share of patch tokens that are left out in training", training_only=True)
+    attention_dropout: float = identity(0.0, "dropout rate of the attention weights", training_only=True)
+    dropout: float = identity(0.0, "dropout rate of the outputs of attention and mlp", training_only=True)
+    activation_dropout: float = identity(0.0, "dropout rate inside the mlp, after its activation", training_only=True)
+    head_dropout: float = identity(0.0, "dropout rate of the pooled feature", training_only=True)
     drop_path: float = identity(
-        0.0, "rate of stochastic depth in the last block; it rises linearly from 0 in the first"
+        0.0, "rate of stochastic depth in the last block; it rises linearly from 0 in the first", training_only=True
     )
 
     pool: Literal["cls", "mean", "mean_all", "map", "map_all", "cls_mean", "cls_distill"] = identity(
@@ -124,30 +142,58 @@ class ViTConfig(ModelConfig):
         "input of the head: the class token; the mean of the patches, or of all tokens (mean_all); attention pooling "
         "over the patches (map), or over all tokens (map_all); class token and mean of the patches, one after the "
         "other, 2 D wide (cls_mean); or the mean of class and distillation token",
+        of_head=True,
     )
-    pool_heads: int = identity(0, "heads of attention pooling; 0: those of the blocks")
-    pool_hidden: int = identity(0, "width of the hidden layer of the mlp in attention pooling; 0: that of the blocks")
+    pool_heads: int = identity(
+        0, "heads of attention pooling; 0: those of the blocks", not_in_weights=True, of_head=True
+    )
+    pool_hidden: int = identity(
+        0, "width of the hidden layer of the mlp in attention pooling; 0: that of the blocks", of_head=True
+    )
     head_norm: bool = identity(False, "LayerNorm of the pooled feature, before the head")
     head_hidden: int = identity(0, "width of a hidden layer in the head; 0: none")
-    head_activation: Literal["none", "tanh", "relu"] = identity("tanh", "activation of that hidden layer")
-    head_bias: bool = identity(True, "the head has a bias")
-    distill_head: bool = identity(False, "a second head, for the distillation token")
-    distill_norm: bool = identity(False, "LayerNorm before the second head")
+    head_activation: Literal["none", "tanh", "relu"] = identity(
+        "tanh", "activation of that hidden layer", not_in_weights=True
+    )
+    head_bias: bool = identity(True, "the head has a bias", of_head=True)
+    distill_head: bool = identity(False, "a second head, for the distillation token", of_head=True)
+    distill_norm: bool = identity(False, "LayerNorm before the second head", of_head=True)
 
     init: Literal["trunc_normal", "normal", "fan_in", "xavier", "torch", "torchvision"] = identity(
         "trunc_normal",
         "initial kernels: normal of init_std, truncated at 2 std or not; truncated normal of std 1/sqrt(fan in); "
         "Xavier uniform; the default of Linear in PyTorch; or as torchvision (patches fan_in, mlp xavier, rest torch)",
+        training_only=True,
     )
     attention_init: Literal["same", "torch"] = identity(
         "same",
         "initial query, key and value kernels: as init states, "
         "or as MultiheadAttention of PyTorch (Xavier uniform over the three as one; biases of attention 0)",
+        training_only=True,
     )
-    init_std: float = identity(0.02, "standard deviation of trunc_normal and normal")
-    token_std: float = identity(0.02, "standard deviation of initial class, distillation and register tokens")
-    position_std: float = identity(0.02, "standard deviation of initial learned positions")
-    head_zero: bool = identity(False, "heads start at 0")
+    init_std: float = identity(0.02, "standard deviation of trunc_normal and normal", training_only=True)
+    token_std: float = identity(
+        0.02, "standard deviation of initial class, distillation and register tokens", training_only=True
+    )
+    position_std: float = identity(0.02, "standard deviation of initial learned positions", training_only=True)
+    head_zero: bool = identity(False, "heads start at 0", training_only=True)
+
+    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "full": ("*",), "head": ("head.*", "distill_head.*"),
+        "attention": ("blocks.*.attention.*", "position", "head.*", "distill_head.*"),
+    }  # fmt: skip
+    names: ClassVar[tuple[str, ...]] = (r"patch\.kernel", r"blocks\.0\.attention\.query\.kernel")
+    examples: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "image": (8, (8, 12)), "patch": (4, (4, 2), 2), "channels": (3, 1), "classes": (5, 0), "width": (12, 8),
+        "depth": (2, 1), "heads": (2, 1), "head_width": (0, 5), "hidden": (20, 16, 24), "registers": (0, 2),
+        "stem": ((), (6,)), "stem_kernel": (4, 3),
+        "eps": (1e-6, 1e-5, 1e-12, 1e-3), "layer_scale": (0.0, 1.0), "head_hidden": (0, 7, 12),
+        "pool_heads": (0, 1), "pool_hidden": (0, 14),
+        "rotary_base": (100.0, 1e4), "rotary_offset": (0.0, 1.0), "rotary_grid": (0, (3, 2)),
+    }  # fmt: skip
+    combinations: ClassVar[tuple[Mapping[str, Any], ...]] = (
+        {}, {"cls_token": False, "pool": "mean"}, {"cls_token": False, "pool": "mean_all"},
+    )  # fmt: skip
 
     # Derived from the fields above.
 
@@ -210,31 +256,128 @@ class ViTConfig(ModelConfig):
         """Whether positions are a parameter; else they are computed, or there are none."""
         return self.position == "learned" or (self.position != "none" and self.position_trained)
 
+    def inputs(self) -> tuple[Input, ...]:
+        return (Input("images", "pixels", (*pair(self.image), self.channels)),)
 
-def check_vit(c: ViTConfig) -> ViTConfig:
-    """Return the config unchanged. Raises UserError naming the first invalid field."""
-    _check_sizes(c)
-    _check_patches(c)
-    if not c.head_width and c.width % c.heads:
-        raise UserError(
-            f"model.width {c.width} is not divisible by model.heads {c.heads}: change one, or give model.head_width"
+    def check(self) -> None:
+        _check_sizes(self)
+        _check_patches(self)
+        if not self.head_width and self.width % self.heads:
+            raise UserError(
+                f"model.width {self.width} is not divisible by model.heads {self.heads}: "
+                "change one, or give model.head_width"
+            )
+        _check_pool(self)
+        if self.position == "learned" and not self.position_trained:
+            raise UserError(
+                "model.position is learned but model.position_trained is False: "
+                "choose sincos2d or sincos1d for fixed positions"
+            )
+        _check_rotary(self)
+        if self.position == "sincos2d" and self.width % 4:
+            raise UserError(
+                f"model.width {self.width} is not divisible by 4, which model.position sincos2d needs: "
+                "change one of them"
+            )
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if (f.name.endswith("dropout") or f.name == "drop_path") and not 0 <= value < 1:
+                raise UserError(f"model.{f.name} is {value}: give a rate of at least 0 and below 1")
+
+    def normal(self) -> Self:
+        """The config in normal form: networks that compute the same function have equal ones.
+
+        Square sizes are one number, head_width is 0 if it is width / heads, and fields without an effect have their
+        defaults.
+        """
+        changed: dict[str, Any] = {"head_width": 0} if self.head_width * self.heads == self.width else {}
+        if self.position_stored:
+            changed["position"] = "learned"  # the initial values matter to training only
+        if self.pool in ("mean_all", "map_all") and not self.prefix:
+            changed["pool"] = self.pool.removesuffix("_all")
+        changed |= {"pool_heads": 0} if self.pool_heads == self.heads else {}
+        changed |= {"pool_hidden": 0} if self.pool_hidden == self.hidden else {}
+        for name in ("image", "patch", "rotary_grid"):
+            rows, columns = pair(getattr(self, name))
+            changed[name] = rows if rows == columns else (rows, columns)
+        used = {
+            "cls_position": self.cls_token, "distill_position": self.distill_token, "register_position": self.registers,
+            "head_activation": self.head_hidden, "head_bias": self.classes, "distill_head": self.classes,
+            "stem_kernel": self.stem,
+        }  # fmt: skip
+        used |= {"pool_heads": self.pool in MAPS, "pool_hidden": self.pool in MAPS}
+        used |= {"norm_first": not self.branch_norm, "norm_bias": self.norm_kind == "layer"}
+        if self.position == "none":
+            used |= dict.fromkeys(("cls_position", "distill_position", "register_position", "position_trained"), False)
+        used |= dict.fromkeys(("rotary_pairs", "rotary_places", "rotary_first"), self.rotary != "none")
+        indices = self.rotary != "none" and self.rotary_places == "indices"
+        used |= dict.fromkeys(("rotary_offset", "rotary_grid"), indices)
+        used |= dict.fromkeys(
+            ("rotary_base", "rotary_periods"), self.rotary == "axial"
+        )  # mixed ones only begin with it
+        if self.layer_scale:
+            changed["layer_scale"] = 1.0  # the initial value matters to training only
+        defaults = {f.name: f.default for f in dataclasses.fields(self)}
+        changed |= {name: defaults[name] for name, on in used.items() if not on}
+        return dataclasses.replace(self, **changed)
+
+    def parameters(self) -> dict[str, Parameter]:
+        """Every parameter in reading order.
+
+        Layers are those of timm 1.0.31 (param_groups_layer_decay): what precedes the blocks is 0, the last norm is of
+        the last block's, and what follows is one more.
+        """
+        table = Table(self.norm_bias and self.norm_kind == "layer", self.init, self.attention_init, self.init_std)
+        _add_tokens(table, self)
+        table.muon = True
+        for i in range(self.depth):
+            table.layer = i + 1
+            _add_block(table, self, f"blocks.{i}")
+        table.muon = False
+        if self.final_norm:
+            table.norm("norm", self.width)
+        table.layer = self.depth + 1
+        _add_pool_and_heads(table, self)
+        return table
+
+    def captured(self) -> list[str]:
+        return ["tokens", *(f"blocks.{i}" for i in range(self.depth)), "features", "pooled", "logits"]
+
+    def describe(self) -> tuple[str, str]:
+        stem = f", stem {' '.join(map(str, self.stem))}" if self.stem else ""
+        what = f"ViT {self.width} x {self.depth}, {self.heads} heads, {self.patches} patches{stem}"
+        return what, f"{self.flops() / 1e6:,.1f} MFLOP an image"
+
+    def pipeline(self) -> str:
+        return "image-classification" if self.classes else "image-feature-extraction"
+
+    def flops(self) -> int:
+        """Floating-point operations of the forward pass of one image: products and convolutions, 2 per multiply-add."""
+        n, inner = self.patches + sum(count for _, count, _ in self.prefix), self.heads * self.resolved_head_width
+        mlp = (3 if self.gated else 2) * self.width * self.hidden
+        block = 4 * self.width * inner + 2 * n * inner + mlp
+        stem = self.patches * math.prod(self.patch_input) * self.width
+        stem += sum(self.stem_kernel**2 * n_in * n_out * places for n_in, n_out, places in self.convolutions)
+        # Attention pooling: one query, and a key and a value for every token.
+        keys = n if self.pool == "map_all" else self.patches
+        pool = (
+            2 * self.width * (self.width + keys * (self.width + 1))
+            + mlp * (self.pool_hidden or self.hidden) // self.hidden
         )
-    _check_pool(c)
-    if c.position == "learned" and not c.position_trained:
-        raise UserError(
-            "model.position is learned but model.position_trained is False: "
-            "choose sincos2d or sincos1d for fixed positions"
-        )
-    _check_rotary(c)
-    if c.position == "sincos2d" and c.width % 4:
-        raise UserError(
-            f"model.width {c.width} is not divisible by 4, which model.position sincos2d needs: change one of them"
-        )
-    for f in dataclasses.fields(c):
-        value = getattr(c, f.name)
-        if (f.name.endswith("dropout") or f.name == "drop_path") and not 0 <= value < 1:
-            raise UserError(f"model.{f.name} is {value}: give a rate of at least 0 and below 1")
-    return c
+        pool = pool if self.pool in MAPS else 0
+        head = self.pooled_width * self.head_hidden + (self.head_hidden or self.pooled_width) * self.classes
+        second = self.width * self.classes if self.pool == "cls_distill" and self.distill_head else 0
+        return 2 * (stem + n * self.depth * block + pool + head + second)
+
+    def activations(self) -> int:
+        images = math.prod(pair(self.image)) * self.channels
+        return images + sum(n_out * places for _, n_out, places in self.convolutions) + self.patches * self.width
+
+    def largest(self) -> int:
+        tokens = self.patches + sum(count for _, count, _ in self.prefix)
+        # The stem's convolutions multiply the window of each place; their outputs are smaller.
+        windows = (self.stem_kernel**2 * n_in * places for n_in, _, places in self.convolutions)
+        return max(tokens * max(self.width, self.hidden), self.heads * tokens**2, *windows)
 
 
 def _check_sizes(c: ViTConfig) -> None:
@@ -315,60 +458,6 @@ def _check_rotary(c: ViTConfig) -> None:
         raise UserError(f"model.rotary_grid is {rows}x{columns}: give positive numbers of rows and columns, or 0")
 
 
-def normal_vit(c: ViTConfig) -> ViTConfig:
-    """The config in normal form: networks that compute the same function have equal ones.
-
-    Square sizes are one number, head_width is 0 if it is width / heads, and fields without an effect have their
-    defaults.
-    """
-    changed: dict[str, Any] = {"head_width": 0} if c.head_width * c.heads == c.width else {}
-    if c.position_stored:
-        changed["position"] = "learned"  # the initial values matter to training only
-    if c.pool in ("mean_all", "map_all") and not c.prefix:
-        changed["pool"] = c.pool.removesuffix("_all")
-    changed |= {"pool_heads": 0} if c.pool_heads == c.heads else {}
-    changed |= {"pool_hidden": 0} if c.pool_hidden == c.hidden else {}
-    for name in ("image", "patch", "rotary_grid"):
-        rows, columns = pair(getattr(c, name))
-        changed[name] = rows if rows == columns else (rows, columns)
-    used = {
-        "cls_position": c.cls_token, "distill_position": c.distill_token, "register_position": c.registers,
-        "head_activation": c.head_hidden, "head_bias": c.classes, "distill_head": c.classes, "stem_kernel": c.stem,
-    }  # fmt: skip
-    used |= {"pool_heads": c.pool in MAPS, "pool_hidden": c.pool in MAPS}
-    used |= {"norm_first": not c.branch_norm, "norm_bias": c.norm_kind == "layer"}
-    if c.position == "none":
-        used |= dict.fromkeys(("cls_position", "distill_position", "register_position", "position_trained"), False)
-    used |= dict.fromkeys(("rotary_pairs", "rotary_places", "rotary_first"), c.rotary != "none")
-    used |= dict.fromkeys(("rotary_offset", "rotary_grid"), c.rotary != "none" and c.rotary_places == "indices")
-    used |= dict.fromkeys(("rotary_base", "rotary_periods"), c.rotary == "axial")  # learned ones begin with the base
-    if c.layer_scale:
-        changed["layer_scale"] = 1.0  # the initial value matters to training only
-    defaults = {f.name: f.default for f in dataclasses.fields(c)}
-    changed |= {name: defaults[name] for name, on in used.items() if not on}
-    return dataclasses.replace(c, **changed)
-
-
-def vit_parameters(c: ViTConfig) -> dict[str, Parameter]:
-    """{dotted name: Parameter}, in reading order.
-
-    Layers are those of timm 1.0.31 (param_groups_layer_decay): what precedes the blocks is 0, the last norm is of the
-    last block's, and what follows is one more.
-    """
-    table = Table(c.norm_bias and c.norm_kind == "layer", c.init, c.attention_init, c.init_std)
-    _add_tokens(table, c)
-    table.muon = True
-    for i in range(c.depth):
-        table.layer = i + 1
-        _add_block(table, c, f"blocks.{i}")
-    table.muon = False
-    if c.final_norm:
-        table.norm("norm", c.width)
-    table.layer = c.depth + 1
-    _add_pool_and_heads(table, c)
-    return table
-
-
 def _add_tokens(table: Table, c: ViTConfig) -> None:
     """The parameters of what makes an image tokens."""
     d = c.width
@@ -426,30 +515,10 @@ def _add_pool_and_heads(table: Table, c: ViTConfig) -> None:
         table.norm("head_norm", c.pooled_width)
     if c.head_hidden:
         table.dense("head_hidden", c.pooled_width, c.head_hidden)
+    table.head = True
     if c.classes:
         table.dense("head", c.head_hidden or c.pooled_width, c.classes, c.head_bias, zero=c.head_zero)
     if c.distill_norm:
         table.norm("distill_norm", d)
     if c.distill_head and c.classes:
         table.dense("distill_head", d, c.classes, c.head_bias, zero=c.head_zero)
-
-
-def vit_captured(c: ViTConfig) -> list[str]:
-    """The names that `capture` accepts for any input, in the order of the forward pass; the last is the logits."""
-    return ["tokens", *(f"blocks.{i}" for i in range(c.depth)), "features", "pooled", "logits"]
-
-
-def flops(c: ViTConfig) -> int:
-    """Floating-point operations of the forward pass of one image: products and convolutions, 2 per multiply-add."""
-    n, inner = c.patches + sum(count for _, count, _ in c.prefix), c.heads * c.resolved_head_width
-    mlp = (3 if c.gated else 2) * c.width * c.hidden
-    block = 4 * c.width * inner + 2 * n * inner + mlp
-    stem = c.patches * math.prod(c.patch_input) * c.width
-    stem += sum(c.stem_kernel**2 * n_in * n_out * places for n_in, n_out, places in c.convolutions)
-    # Attention pooling: one query, and a key and a value for every token.
-    keys = n if c.pool == "map_all" else c.patches
-    pool = 2 * c.width * (c.width + keys * (c.width + 1)) + mlp * (c.pool_hidden or c.hidden) // c.hidden
-    pool = pool if c.pool in MAPS else 0
-    head = c.pooled_width * c.head_hidden + (c.head_hidden or c.pooled_width) * c.classes
-    second = c.width * c.classes if c.pool == "cls_distill" and c.distill_head else 0
-    return 2 * (stem + n * c.depth * block + pool + head + second)

@@ -7,18 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..config import (
-    ModelConfig,
-    RunConfig,
-    from_dict,
-    leaves,
-    network_of,
-    pixels,
-    shapes,
-    task_row,
-    to_dict,
-    value_at,
-)
+from ..config import NetworkConfig, RunConfig, from_dict, leaves, task_row, to_dict, value_at
 from ..config.check import check_settings
 from ..config.fields import are_texts
 from ..config.formats import FORMAT, upgraded
@@ -59,7 +48,7 @@ def check_record(record: Mapping[str, Any], where: str) -> None:
         raise UserError(f"{where}: its {damaged[0]} is damaged; {RESTORE}")
     try:
         run = from_dict(RunConfig, record["config"])
-        network_of(run.model).check(run.model)
+        run.model.check()
         check_sizes(run.model)
         check_ranges(run)
         check_settings(run)
@@ -135,20 +124,22 @@ def _are_numbers(value: Mapping[str, Any]) -> bool:
     return all(isinstance(each, int | float) for each in value.values())
 
 
-def check_sizes(model: ModelConfig) -> None:
+def check_sizes(model: NetworkConfig) -> None:
     """Raise UserError on a network of absurd size, before its table of parameters is built where that would be long."""
     for name in leaves(type(model)):
         if name.endswith("depth") and value_at(model, name) > LAYERS:
             raise UserError(f"model.{name} is {value_at(model, name)}, which is more than {LAYERS}")
-    if math.prod(pixels(model) or ()) > PIXELS:
-        raise UserError(f"model.image is {getattr(model, 'image', pixels(model))}, which is more than {PIXELS} numbers")
+    if math.prod(model.pixels() or ()) > PIXELS:
+        raise UserError(
+            f"model.image is {getattr(model, 'image', model.pixels())}, which is more than {PIXELS} numbers"
+        )
     inside = [getattr(model, f.name) for f in dataclasses.fields(model)]
-    for part in (model, *(value for value in inside if isinstance(value, ModelConfig))):
+    for part in (model, *(value for value in inside if isinstance(value, NetworkConfig))):
         # Sinusoids are in no table of parameters, but are computed with the network.
         rows, width = getattr(part, "position_rows", 0), getattr(part, "width", 1)
         if rows * width > POSITIONS:
             raise UserError(f"its sizes make positions [{rows}, {width}], which is more than {POSITIONS} numbers")
-    for name, shape in shapes(model).items():
+    for name, shape in model.shapes().items():
         if math.prod(shape) > NUMBERS:
             raise UserError(f"its sizes make {name} {list(shape)}, which is more than {NUMBERS} numbers")
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import presets
-from ..config import RunConfig, flat, network_of, replaced, shapes, task_row, untrained, with_fields
+from ..config import RunConfig, flat, replaced, task_row, untrained, with_fields
 from ..config.check import check_encoder
 from ..errors import printable
 from ..interop import network_in, stated_by
@@ -166,8 +166,8 @@ def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
         },
         "changed": list(change.says),
     }
-    heads, known = network_of(run.model).heads, shapes(run.model)
-    new = {name for name in known if run.new_head and name.startswith(heads)}
+    known = run.model.parameters()
+    new = {name for name, each in known.items() if run.new_head and each.head}
     kept = {name: x for name, x in change.apply(arrays).items() if name in known.keys() - new}
     notes = (*about_head(run, change.config), *weights.facts.notes, *going_back(run, weights.layout, change.config))
     return Started(kept, record, _says(run, record, given, notes))

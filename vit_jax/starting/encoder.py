@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..config import ModelConfig, RunConfig, function_fields, network_of, normal, parameters, replaced, task_row
+from ..config import NetworkConfig, RunConfig, replaced, task_row
 from ..config.dotted import value_at
 from ..interop import Weights, network_in, opened, stated_by
 from .opening import Unfit, digest, flag, place_of, text, worded
@@ -21,20 +21,20 @@ FIELD = "init_encoder"
 
 
 @contextlib.contextmanager
-def opened_encoder(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[tuple[Weights, ModelConfig]]:
+def opened_encoder(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[tuple[Weights, NetworkConfig]]:
     """(the weights of `run.init_encoder`, the config of the encoder that they are).
 
     `otherwise` are fields of the run that are taken where neither the weights nor their side files tell them. Raises
     UserError.
     """
-    part = network_of(run.model).encoder
+    part = run.model.encoder_field
     own = value_at(run.model, part)
     known = {name.removeprefix(f"model.{part}."): value for name, value in otherwise.items()}
     with contextlib.ExitStack() as stack:
         with worded(run.init_encoder, FIELD, f"{part}."):
             place = place_of(run.init_encoder, run.dir)
             if (held := network_in(place)) is not type(own):
-                names = network_of(held).name, network_of(own).name
+                names = held.name, own.name
                 raise Unfit(f"holds a {names[0]}, but the encoder is a {names[1]}; give weights of such a network")
             weights = stack.enter_context(opened(place, type(own), known, resize=True))
         yield weights, cast(Any, replaced(run.model, {part: weights.config})).encoder
@@ -48,10 +48,10 @@ def filled(run: RunConfig, stated: Mapping[str, Any]) -> RunConfig:
     asked = replaced(run, stated)
     if cast(Any, asked.model).encoder is None:
         return asked  # which `check` refuses
-    part = network_of(run.model).encoder
+    part = run.model.encoder_field
     inside = {name: value for name, value in stated.items() if name.startswith(f"model.{part}.")}
     with opened_encoder(asked, inside) as (weights, encoder):
-        given = {f"model.{part}.{name}": value_at(encoder, name) for name in function_fields(encoder)}
+        given = {f"model.{part}.{name}": value_at(encoder, name) for name in encoder.function_fields()}
         prepared = task_row(run.task).prepared_as(stated_by(weights.facts, run.task, weights.config), stated)
         out = replaced(run, {**given, **prepared, **stated})
         check_fit(out, encoder)
@@ -66,11 +66,11 @@ def check(run: RunConfig) -> None:
 
 def start(run: RunConfig) -> tuple[dict[str, np.ndarray], dict[str, Any], str]:
     """(parameters {dotted name: array} that the encoder begins with, the entry `init` of config.json, a line)."""
-    part = network_of(run.model).encoder
+    part = run.model.encoder_field
     with opened_encoder(run, _told(run)) as (weights, encoder):
         check_fit(run, encoder)
         with worded(run.init_encoder, FIELD):
-            arrays = {f"{part}.{name}": x for name, x in weights.arrays() if name in parameters(encoder)}
+            arrays = {f"{part}.{name}": x for name, x in weights.arrays() if name in encoder.parameters()}
     record: dict[str, Any] = {"layout": weights.layout, "tensors": len(arrays), "digest": digest(arrays.items())}
     record |= {"chosen": weights.chosen} if weights.chosen else {}
     chosen = f" {weights.chosen}," if weights.chosen else ""
@@ -81,11 +81,11 @@ def start(run: RunConfig) -> tuple[dict[str, np.ndarray], dict[str, Any], str]:
     return arrays, record, f"{says}\n         {weights.resized}" if weights.resized else says
 
 
-def check_fit(run: RunConfig, given: ModelConfig) -> None:
+def check_fit(run: RunConfig, given: NetworkConfig) -> None:
     """Raise UserError where the encoder of a run is not that of its weights."""
-    part, there = network_of(run.model).encoder, normal(given)
-    wanted = normal(cast(Any, run.model).encoder)
-    different = [name for name in function_fields(there) if value_at(there, name) != value_at(wanted, name)]
+    part, there = run.model.encoder_field, given.normal()
+    wanted = cast(Any, run.model).encoder.normal()
+    different = [name for name in there.function_fields() if value_at(there, name) != value_at(wanted, name)]
     if different:
         values = ", ".join(
             f"its {n} is {text(value_at(there, n))}, here it is {text(value_at(wanted, n))}" for n in different
@@ -95,6 +95,6 @@ def check_fit(run: RunConfig, given: ModelConfig) -> None:
 
 
 def _told(run: RunConfig) -> dict[str, Any]:
-    part = network_of(run.model).encoder
+    part = run.model.encoder_field
     own = value_at(run.model, part)
-    return {f"model.{part}.{name}": value_at(own, name) for name in function_fields(own)}
+    return {f"model.{part}.{name}": value_at(own, name) for name in own.function_fields()}

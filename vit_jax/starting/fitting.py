@@ -7,20 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from ..config import (
-    ModelConfig,
-    RunConfig,
-    Size,
-    function_fields,
-    leaves,
-    network_of,
-    normal,
-    pair,
-    parameters,
-    replaced,
-    task_row,
-    value_at,
-)
+from ..config import NetworkConfig, RunConfig, Size, leaves, pair, replaced, task_row, value_at
 from ..errors import UserError
 from ..interop import Change, Weights, can_hold, cannot_hold, changed, stated_by
 from .opening import RULES, Unfit, flag, text
@@ -32,21 +19,21 @@ class OtherNetwork(Unfit):
     `fields` are those that differ and that neither a rule nor the data can make equal; empty where there are none.
     """
 
-    def __init__(self, what: str, given: ModelConfig, wanted: ModelConfig, fields: Sequence[str]):
+    def __init__(self, what: str, given: NetworkConfig, wanted: NetworkConfig, fields: Sequence[str]):
         super().__init__(what)
         self.given, self.wanted, self.fields = given, wanted, tuple(fields)
 
 
-def told(model: ModelConfig) -> dict[str, Any]:
+def told(model: NetworkConfig) -> dict[str, Any]:
     """The fields of a network that decide its function, without sizes that its data has yet to determine."""
-    known = {name: value_at(model, name) for name in function_fields(model)}
-    return {name: value for name, value in known.items() if value or name not in network_of(model).from_data}
+    known = {name: value_at(model, name) for name in model.function_fields()}
+    return {name: value for name, value in known.items() if value or name not in model.marked("from_data")}
 
 
 def decided(task: str, change: Change, stated: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """{field of a run: value} that weights decide, after a change, and what lies in their folder."""
     given = stated_by(change.facts, task, change.config)
-    from_data = network_of(change.config).from_data
+    from_data = change.config.marked("from_data")
     model = {f"model.{name}": value for name, value in told(change.config).items() if name not in from_data}
     return model | task_row(task).prepared_as(given, stated) | task_row(task).beside_weights(folder)
 
@@ -54,16 +41,15 @@ def decided(task: str, change: Change, stated: Mapping[str, Any], folder: Path) 
 def change_for(run: RunConfig, weights: Weights) -> Change:
     """What makes the weights those of the run's image and channels, by its rules. Raises UserError."""
     texts = []
-    wanted, given = normal(run.model), normal(weights.config)
+    wanted, given = run.model.normal(), weights.config.normal()
     for name, rule in RULES.items():
-        if getattr(run, rule) != "none" and name not in function_fields(wanted):
-            raise Unfit(
-                f"{rule} is {getattr(run, rule)}, but a {network_of(wanted).name} has no model.{name}: set none"
-            )
-    if "image" in function_fields(wanted) and (text := _resize(run, wanted.image, given.image, weights.resize)):
-        texts.append(text)
-    if run.init_channels != "none" and wanted.channels != given.channels:
-        texts.append(f"channels={wanted.channels}")
+        if getattr(run, rule) != "none" and name not in wanted.function_fields():
+            raise Unfit(f"{rule} is {getattr(run, rule)}, but a {wanted.name} has no model.{name}: set none")
+    if "image" in wanted.function_fields():
+        text = _resize(run, value_at(wanted, "image"), value_at(given, "image"), weights.resize)
+        texts += [text] if text else []
+    if run.init_channels != "none" and (channels := value_at(wanted, "channels")) != value_at(given, "channels"):
+        texts.append(f"channels={channels}")
     try:
         return changed(weights, texts)
     except UserError as error:
@@ -88,15 +74,15 @@ def _resize(run: RunConfig, wanted: Size, given: Size, library: str) -> str:
     return f"resize={size}:{kernel}" if kernel and (size != own or prepared) else ""
 
 
-def check_fit(run: RunConfig, given: ModelConfig, change: Change) -> None:
+def check_fit(run: RunConfig, given: NetworkConfig, change: Change) -> None:
     """Raise OtherNetwork where a run's network is not that of its weights; sizes that data will determine are free."""
-    row = network_of(given)
-    sizes = {name: value_at(given, name) for name in row.from_data if not value_at(run.model, name)}
-    wanted, there = normal(replaced(run.model, sizes)), normal(change.config)
-    free = _of_any_head(there, {name: value_at(wanted, name) for name in row.head_fields})
+    from_data, of_head = given.marked("from_data"), given.marked("of_head")
+    sizes = {name: value_at(given, name) for name in from_data if not value_at(run.model, name)}
+    wanted, there = replaced(run.model, sizes).normal(), change.config.normal()
+    free = _of_any_head(there, {name: value_at(wanted, name) for name in of_head})
     different = [
         name
-        for name in function_fields(wanted)
+        for name in wanted.function_fields()
         if value_at(there, name) != value_at(wanted, name) and not (run.new_head and name in free)
     ]
     if not different:
@@ -104,43 +90,44 @@ def check_fit(run: RunConfig, given: ModelConfig, change: Change) -> None:
     values = ", ".join(
         f"its {n} is {text(value_at(there, n))}, here it is {text(value_at(wanted, n))}" for n in different
     )
-    own = [name for name in different if name not in RULES and name not in row.from_data]
+    own = [name for name in different if name not in RULES and name not in from_data]
     hints = [f"give {' '.join(flag(name, value_at(there, name)) for name in own)}"] * bool(own)
     if own and {*own} <= free:
         hints = [f"{hints[0]}, or add --new-head to start with a new head of that kind"]
     hints += [_following(name, run) for name in RULES if name in different]
-    of_data = [name for name in different if name in row.from_data]
-    if any(name in row.head_fields for name in of_data):
+    of_data = [name for name in different if name in from_data]
+    if any(name in of_head for name in of_data):
         hints.append("add --new-head to start with a new head")
-    if any(name not in row.head_fields for name in of_data):
+    if any(name not in of_head for name in of_data):
         hints.append("start from weights that were trained with the same words")
     raise OtherNetwork(f"init {run.init}: {values}; {' and '.join(hints)}", there, wanted, own)
 
 
-def _of_any_head(there: ModelConfig, values: Mapping[str, Any]) -> set[str]:
+def _of_any_head(there: NetworkConfig, values: Mapping[str, Any]) -> set[str]:
     """Those of {field: value} that a network's new head may have: they need no parameter but the head's that it lacks.
 
     So a pool by attention may give way to a mean, and not the reverse.
     """
-    row, known = network_of(there), parameters(there).keys()
-    free = {*row.from_data} & values.keys()  # sizes of the head itself
+    known = there.parameters().keys()
+    free = {*there.marked("from_data")} & values.keys()  # sizes of the head itself
     for name, value in values.items():
         with contextlib.suppress(UserError):  # the network cannot have it
-            needed = parameters(row.check(replaced(there, {name: value}))).keys()
-            if all(each.startswith(row.heads) for each in needed - known):
+            other = replaced(there, {name: value})
+            other.check()
+            if all(each.head for name, each in other.parameters().items() if name not in known):
                 free.add(name)
     return free
 
 
-def about_head(run: RunConfig, given: ModelConfig) -> list[str]:
+def about_head(run: RunConfig, given: NetworkConfig) -> list[str]:
     """A clause on the new head of a run, if it has one, and in which fields it is of another kind than `given`'s."""
-    row = network_of(given)
-    both = {n: (value_at(run.model, n), value_at(given, n)) for n in row.head_fields if n not in row.from_data}
+    kinds = [name for name in given.marked("of_head") if name not in given.marked("from_data")]
+    both = {name: (value_at(run.model, name), value_at(given, name)) for name in kinds}
     other = [f"{name} {text(own)} in place of {text(its)}" for name, (own, its) in both.items() if own != its]
     return ["the head is new" + f", with {' and '.join(other)}" * bool(other)] * run.new_head
 
 
-def going_back(run: RunConfig, layout: str, given: ModelConfig) -> list[str]:
+def going_back(run: RunConfig, layout: str, given: NetworkConfig) -> list[str]:
     """A clause where the layout of a run's weights cannot hold the network as it is trained, and what helps.
 
     `given` is the network of the weights, after changes.
@@ -154,14 +141,16 @@ def going_back(run: RunConfig, layout: str, given: ModelConfig) -> list[str]:
     return [f"it cannot go back to {whose}: {why}"]
 
 
-def _other_heads(run: RunConfig, given: ModelConfig) -> Iterator[tuple[str, Any]]:
+def _other_heads(run: RunConfig, given: NetworkConfig) -> Iterator[tuple[str, Any]]:
     """(field, value) of other heads that a run with a new head may have, each of which differs in one field."""
-    row, own = network_of(run.model), normal(run.model)
-    for name in row.head_fields if run.new_head else ():
+    own = run.model.normal()
+    for name in own.marked("of_head") if run.new_head else ():
         hint = leaves(type(own))[name].hint
-        for value in () if name in row.from_data else (True, False) if hint is bool else get_args(hint):
+        for value in () if name in own.marked("from_data") else (True, False) if hint is bool else get_args(hint):
             with contextlib.suppress(UserError):  # a network cannot have it
-                if row.check(replaced(own, {name: value})) != own and _of_any_head(given, {name: value}):
+                other = replaced(own, {name: value})
+                other.check()
+                if other != own and _of_any_head(given, {name: value}):
                     yield name, value
 
 

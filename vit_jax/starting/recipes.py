@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from ..config import RunConfig, flat, network_of, parameters, replaced
+from ..config import RunConfig, flat, replaced
 from ..config.groups import all_but
-from ..config.networks import with_data
 from ..errors import UserError
 from .opening import text
 
@@ -26,11 +25,11 @@ def tuned(run: RunConfig, recipe: str, stated: Collection[str] = ()) -> RunConfi
     """
     if not run.init:
         raise UserError(f"tune is {recipe} but init is empty: name the weights to start from")
-    row = network_of(run.model)
-    if recipe not in row.recipes:
-        known = f"choose one of {', '.join(row.recipes)}" if row.recipes else "state --optim.freeze and --optim.lr"
-        raise UserError(f"tune is {recipe}, but a {row.name} has no such recipe: {known}")
-    fields: dict[str, Any] = {"optim.freeze": all_but(row.recipes[recipe], parameters(with_data(run.model)))}
+    recipes = run.model.recipes
+    if recipe not in recipes:
+        known = f"choose one of {', '.join(recipes)}" if recipes else "state --optim.freeze and --optim.lr"
+        raise UserError(f"tune is {recipe}, but a {run.model.name} has no such recipe: {known}")
+    fields: dict[str, Any] = {"optim.freeze": all_but(recipes[recipe], run.model.with_data().parameters())}
     if run.lora.rank and fields["optim.freeze"] and "optim.freeze" not in stated:
         raise UserError(
             f"tune is {recipe} and lora.rank is {run.lora.rank}, but each decides what trains: leave one of them out"

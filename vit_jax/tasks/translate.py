@@ -14,7 +14,7 @@ from flax import nnx
 from jax import Array
 
 from .. import report
-from ..config import RunConfig, SentenceData, Teacher, TransformerConfig, network_of
+from ..config import RunConfig, SentenceData, Teacher, TransformerConfig
 from ..config.decoding import Decoding
 from ..data import Given, Other, Sentences, Texts, open_other_pairs, open_sentences
 from ..decode import Found, in_buckets, lengths_to
@@ -57,7 +57,7 @@ class Translate:
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Texts:
         """The sentences of a run, split; given ones are a list of (source, target). Raises UserError."""
         c, data = cast(Any, (run.model, run.data))  # of the types that the task's row names
-        wanted = {name: getattr(c, name) for name in network_of(c).from_data}
+        wanted = {name: getattr(c, name) for name in c.marked("from_data")}
         return open_sentences(data, one_vocabulary=c.one_embedding, wanted=wanted, seed=run.seed, given=given)
 
     @classmethod

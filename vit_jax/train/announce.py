@@ -6,17 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from .. import backend
-from ..config import (
-    RunConfig,
-    adapted,
-    held,
-    learnt_table,
-    muon_kernels,
-    network_of,
-    parameters,
-    shapes,
-    trained,
-)
+from ..config import RunConfig, adapted, held, learnt_table, muon_kernels, trained
 from ..division import Division
 from ..errors import install, printable
 from ..memory import run_bytes
@@ -28,7 +18,7 @@ if TYPE_CHECKING:
 
 def by_rule(run: RunConfig) -> str:
     """How many parameters Muon updates, in a run whose optimizer is muon, and AdamW, and at which rates."""
-    table, c = parameters(run.model), run.optim
+    table, c = run.model.parameters(), run.optim
     kernels, names = muon_kernels(c, table), trained(c, table)
     by_muon, by_adam = (
         sum(math.prod(table[name].shape) for name in names if (name in kernels) is on) for on in (True, False)
@@ -42,9 +32,9 @@ def by_rule(run: RunConfig) -> str:
 def announce(setup: Setup) -> None:
     """Print the network, data, memory, device and versions of a run."""
     run, environment = setup.run, setup.environment
-    what, cost = network_of(run.model).describe(run.model)
+    what, cost = run.model.describe()
     table = learnt_table(run)
-    count = sum(math.prod(shape) for shape in shapes(run.model).values())
+    count = sum(math.prod(shape) for shape in run.model.shapes().values())
     training = sum(math.prod(table[name].shape) for name in trained(run.optim, table))
     copies = len(setup.engine.devices) if setup.engine.devices.share_a_cpu else 1
     weights, _ = run_bytes(run, setup.teacher, Division(copies, setup.engine.parts))

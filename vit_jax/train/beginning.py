@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import runs, starting
-from ..config import (
-    averaged,
-    kept_beside,
-    learnt_table,
-    moments,
-    shapes,
-)
+from ..config import averaged, kept_beside, learnt_table, moments
 from ..config.formats import cannot_go_on
 from ..config.trees import flatten
 from ..errors import UserError, printable
@@ -78,7 +72,7 @@ def restored(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved 
             f"{folder}: {reason}; train anew under another --name, its weights can still be evaluated and used"
         )
     checkpoints.clear()
-    saved, skipped = checkpoints.restore(shapes(run.model))
+    saved, skipped = checkpoints.restore(run.model.shapes())
     for reason in skipped:
         print(f"skipped  {printable(reason)}")
     if saved is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .. import backend, flags, runs, starting
-from ..config import TASKS, ImageData, RunConfig, check_run, differences, flat, from_dict, is_sized, network_of, to_dict
+from ..config import TASKS, ImageData, RunConfig, check_run, differences, flat, from_dict, is_sized, to_dict
 from ..config.complete import check_trained, is_name
 from ..config.file import overlaid, read_config
 from ..config.trees import flatten
@@ -152,7 +152,7 @@ def _filled_in(run: RunConfig, name: str, words: list[str], values: dict[str, An
         filled = starting.filled(run, stated, own=name != FINETUNE)
         return filled if options.tune == "none" else starting.tuned(filled, options.tune, stated)
     except starting.OtherNetwork as error:
-        wanted, given = (network_of(c).describe(c)[0] for c in (error.wanted, error.given))
+        wanted, given = (c.describe()[0] for c in (error.wanted, error.given))
         if wanted == given or not {f"model.{field}" for field in error.fields} & (in_file - in_words):
             raise
         raise starting.Unfit(
@@ -172,7 +172,7 @@ def _check_task(run: RunConfig, task: object, file: str) -> None:
     """Raise UserError where the task of a --config trains another kind of network than the weights of a run are of."""
     other = _preset_run(_of_task(task))
     if task == other.task and type(other.model) is not type(run.model):
-        held, trained = (network_of(each.model).name for each in (run, other))
+        held, trained = (each.model.name for each in (run, other))
         raise starting.Unfit(
             f"--config {file}: its task is {task}, which trains a {trained}, and init {run.init} holds a {held}; "
             f"start from weights of a {trained}, or leave --config out"

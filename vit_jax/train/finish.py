@@ -7,7 +7,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from .. import runs
-from ..config import RunConfig, shapes, task_row
+from ..config import RunConfig, task_row
 from ..errors import Interrupted, UserError, printable
 from ..run_report import FILE, leave_report
 from .loop import TOKENS, measure, measure_and_log, watched_split
@@ -131,7 +131,7 @@ def best_weights(s: Session) -> dict[str, Any] | None:
     read, reason = None, ""
     try:
         if s.hosts.owner:
-            read = _best_of(s, s.checkpoints.read(s.best["step"], shapes(s.run.model)).state)
+            read = _best_of(s, s.checkpoints.read(s.best["step"], s.run.model.shapes()).state)
     except UserError as error:
         reason = str(error)
     if reason := s.hosts.share(reason):

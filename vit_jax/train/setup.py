@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import backend, runs
-from ..config import (
-    RunConfig,
-    Teacher,
-    check_run,
-    learnt_table,
-    task_row,
-    with_sizes,
-)
+from ..config import RunConfig, Teacher, check_run, learnt_table, task_row
 from ..config.trees import flatten
 from ..division import planned
 from ..errors import UserError
@@ -111,7 +104,7 @@ def set_up(run: RunConfig, dataset: Data | None = None, hosts: Hosts = ALONE) ->
     from ..tasks import TASKS, task_of
 
     dataset = dataset or TASKS[run.task].open_data(run)
-    stated = replace(run, model=with_sizes(run.model, dataset.sizes))
+    stated = replace(run, model=run.model.with_sizes(dataset.sizes))
     run, order, epochs = plan(stated, dataset)
     teacher = teacher_of(run, dataset)
     task = task_of(run, dataset.metadata()).load_frozen(teacher)

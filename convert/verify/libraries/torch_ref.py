@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import ModelConfig, network_of
+from vit_jax.config import NetworkConfig
 from vit_jax.errors import UserError
 
 from ...dialects import torch_ref as names
@@ -30,7 +30,7 @@ def own_file(weights: Weights) -> Built:
         raise NotLoaded(str(error)) from error
 
 
-def with_parameters(config: ModelConfig, parameters: Mapping[str, np.ndarray]) -> Built:
+def with_parameters(config: NetworkConfig, parameters: Mapping[str, np.ndarray]) -> Built:
     """torch_ref's network with parameters {our dotted name: array}. Raises Unavailable where it has none."""
     import torch_ref
 
@@ -39,24 +39,20 @@ def with_parameters(config: ModelConfig, parameters: Mapping[str, np.ndarray]) -
     return built
 
 
-def network(config: ModelConfig) -> Built:
+def network(config: NetworkConfig) -> Built:
     """torch_ref's network of a config in float64, with initial weights. Raises Unavailable where it has none."""
-    row = network_of(config)
-    if not row.torch:
-        raise Unavailable(f"torch_ref has no twin of a {row.name}")
+    if not config.twin:
+        raise Unavailable(f"torch_ref has no twin of a {config.name}")
     import torch_ref
 
-    def arguments(given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        given = {n: x.permute(0, 3, 1, 2) if n in pixels else x for n, x in given.items()}
-        return [given.get(n) for n in row.arguments], {n: x for n, x in given.items() if n not in row.arguments}
+    def arranged(given: dict[str, Any]) -> dict[str, Any]:
+        return {n: x.permute(0, 3, 1, 2) if n in pixels else x for n, x in given.items()}
 
     def call(module: Any, **given: Any) -> Any:
-        positional, masks = arguments(given)
-        return module(*positional, **masks)
+        return module(**arranged(given))
 
     def capture(module: Any, given: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
-        positional, masks = arguments(given)
-        return dict(module.capture(*positional, wanted, **masks))
+        return dict(module.capture(names=wanted, **arranged(given)))
 
-    pixels = {one.name for one in row.inputs(config) if one.kind == "pixels"}
+    pixels = {one.name for one in config.inputs() if one.kind == "pixels"}
     return Built("torch_ref", torch_ref.build(config).double(), names.rows(config), call, capture=capture)
