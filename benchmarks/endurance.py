@@ -74,7 +74,7 @@ IMPORTED = (
         "sklearn.datasets",
     ),
     *("vit_jax.run_report.contents", "vit_jax.run_report.page"),
-    *("vit_jax.checkpoint", "vit_jax.report", "vit_jax.tasks.classify", "vit_jax.train.command"),
+    *("vit_jax.checkpoint", "vit_jax.report", "vit_jax.tasks.classify", "vit_jax.commands.train"),
 )
 # (module, class, function, what is going on within it); of a save in a cell of its own, as it may have its own thread.
 SAVING = (
@@ -84,13 +84,13 @@ SAVING = (
     ("vit_jax.checkpoint", "Checkpoints", "prune", "deleting old ones"),
 )
 ELSE = (
-    ("vit_jax.train", "", "loop", "steps"),
+    ("vit_jax.training.train", "", "loop", "steps"),
     ("vit_jax.step", "Engine", "train", "steps, the first compiles"),
     ("vit_jax.step", "Engine", "train_together", "steps, the first compiles"),
     ("vit_jax.step", "Evaluator", "measure", "evaluation"),
-    ("vit_jax.train", "", "finish", "end"),
-    ("vit_jax.train.finish", "", "draw", "pictures"),
-    ("vit_jax.train.finish", "", "leave_report", "report"),
+    ("vit_jax.training.train", "", "finish", "end"),
+    ("vit_jax.training.finish", "", "draw", "pictures"),
+    ("vit_jax.training.finish", "", "leave_report", "report"),
 )
 STAGES = ["start-up", *dict.fromkeys(what for *_, what in (*ELSE, *SAVING))]
 
@@ -208,12 +208,12 @@ def _train(place: Path, words: list[str], watch: Watch, dies: float, pictures: b
         log = os.open("out.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
+        from vit_jax.commands import train as command
         from vit_jax.errors import run_command
-        from vit_jax.train import command
 
         if not pictures:
             for name in ("draw", "leave_report"):
-                setattr(sys.modules["vit_jax.train.finish"], name, lambda *_: "")
+                setattr(sys.modules["vit_jax.training.finish"], name, lambda *_: "")
         watch.install()
         if dies:
             kill_after(dies)

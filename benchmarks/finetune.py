@@ -121,7 +121,7 @@ def trained(run: Any, log: Any) -> dict[str, Any]:
     """The summary of a run, which is trained unless it has ended, with its folder, parameters that train and speed."""
     from vit_jax import config
     from vit_jax.runs import Run
-    from vit_jax.train import train
+    from vit_jax.training.train import train
 
     print(f"{run.name} ...", file=sys.stderr, flush=True)
     with contextlib.redirect_stdout(log):

@@ -80,8 +80,8 @@ def images(folder: Path) -> str:
 
 def session(name: str, source: str, folder: Path) -> Any:
     """The session of a preset's run, as vit_jax.train sets it up, but without checkpoints."""
-    from vit_jax.train.caught import Caught
-    from vit_jax.train.session import open_session
+    from vit_jax.training.session import open_session
+    from vit_jax.training.signals import Caught
 
     run = replace(preset(name).run, data=ImageData(source=source), dir=str(folder), epochs=1000)
     s = open_session(run, name, runs.Run(folder / name), Caught())
@@ -92,7 +92,7 @@ def session(name: str, source: str, folder: Path) -> Any:
 def loop_block(s: Any, blocks: int, bar: bool) -> tuple[list[float], int]:
     """([seconds of wall, thread, process], number of steps) of the training loop for `blocks` x log_every steps."""
     from vit_jax.report import Progress
-    from vit_jax.train.loop import loop
+    from vit_jax.training.loop import loop
 
     every = s.run.log_every
     per_epoch = s.setup.order.steps_per_epoch

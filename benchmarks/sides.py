@@ -92,7 +92,7 @@ def engine_of(run: RunConfig, batch: dict[str, Any]) -> Any:
     """The Engine of a run, as `vit_jax.train` sets it up, for images of the shape of a batch."""
     import numpy as np
 
-    from vit_jax.train.setup import given_data, set_up
+    from vit_jax.training.setup import given_data, set_up
 
     n = max(len(batch["label"]), run.model.classes)
     images = np.resize(batch["image"], (n, *batch["image"].shape[1:])), np.arange(n) % run.model.classes

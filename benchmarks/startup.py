@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[list[str], float]] = {
     "python -m vit_jax.train --help": (["-m", "vit_jax.train", "--help"], 0.5),
     "python -m vit_jax.evaluate --help": (["-m", "vit_jax.evaluate", "--help"], 0.5),
     "python -m vit_jax.predict --help": (["-m", "vit_jax.predict", "--help"], 0.5),
-    "python -m vit_jax.cli --help": (["-m", "vit_jax.cli", "--help"], 0.5),
+    "python -m vit_jax --help": (["-m", "vit_jax", "--help"], 0.5),
     "python -m convert --help": (["-m", "convert", "--help"], 0.3),
 }
 

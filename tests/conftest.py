@@ -131,9 +131,8 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     """As `door`, but in this process, where jax is already imported: for what a command does once it has started."""
 
     def run(name: str, *args: object, cwd: Path = tmp_path) -> "subprocess.CompletedProcess[str]":
-        modules = {"train": "vit_jax.train.command", "augment": "vit_jax.augmentation.command"}
-        modules["convert"] = "convert.__main__"
-        main = importlib.import_module(modules.get(name, f"vit_jax.{name}")).main
+        module = {"convert": "convert.__main__", "compare": "vit_jax.run_report.compare"}
+        main = importlib.import_module(module.get(name, f"vit_jax.commands.{name}")).main
         words = [name, *map(str, args)]
         capsys.readouterr()
         with monkeypatch.context() as patch:
@@ -165,14 +164,14 @@ def working_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder for a module whose tests train: no figures, no report, programs that compile in half the time."""
     import jax
 
-    importlib.import_module("vit_jax.train")
+    from vit_jax.training import finish
+
     folder = tmp_path_factory.mktemp("working")
     jax.config.update("jax_disable_most_optimizations", True)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        # Not by attribute: the package has a function of this name.
-        patch.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *a: "")
-        patch.setattr(sys.modules["vit_jax.train.finish"], "leave_report", lambda *a: None)
+        patch.setattr(finish, "draw", lambda *a: "")
+        patch.setattr(finish, "leave_report", lambda *a: None)
         yield folder
     jax.config.update("jax_disable_most_optimizations", False)
 
@@ -182,7 +181,8 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a tiny network on the digits, trained for 3 epochs with averaged weights; tests use a copy of it."""
     import jax
 
-    from vit_jax.train import command
+    from vit_jax.commands import train as command
+    from vit_jax.training import finish
 
     folder = tmp_path_factory.mktemp("digits")
     size = "--model.width 16 --model.depth 1 --model.heads 2 --model.hidden 32"
@@ -192,8 +192,8 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     jax.config.update("jax_disable_most_optimizations", True)
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
         patch.chdir(folder)
-        patch.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *a: None)
-        patch.setattr(sys.modules["vit_jax.train.finish"], "leave_report", lambda *a: None)
+        patch.setattr(finish, "draw", lambda *a: None)
+        patch.setattr(finish, "leave_report", lambda *a: None)
         assert command.command(["digits", *size.split(), *rest.split(), "--epochs", "3"]) == 0
     jax.config.update("jax_disable_most_optimizations", False)
     return folder / "runs" / "digits"

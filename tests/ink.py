@@ -6,7 +6,6 @@ chosen. `python -m tests.ink "train ink --max-steps 5" "evaluate ink"` registers
 
 from __future__ import annotations
 
-import importlib
 import os
 import shlex
 import signal
@@ -19,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from vit_jax import checkpoint, cli, config, export, presets, tasks
+from vit_jax import checkpoint, config, export, presets, tasks
 from vit_jax.augmentation.batch import normalise
+from vit_jax.commands import cli
 from vit_jax.config import Input, NetworkConfig, OptimConfig, RunConfig, Table, TaskRow
 from vit_jax.config.fields import identity
 from vit_jax.config.images import ImageData
@@ -31,6 +31,7 @@ from vit_jax.errors import UserError
 from vit_jax.layers import Linear, fold
 from vit_jax.report import page
 from vit_jax.tasks import Answer, Evaluation
+from vit_jax.training import finish
 
 # ------------------------------------------------------------------------------------- the network
 
@@ -265,7 +266,7 @@ def kill_in_save(number: int) -> None:
 
 def without_figures() -> None:
     """Draw no figures at the end of the runs that follow."""
-    importlib.import_module("vit_jax.train.finish").draw = lambda *_: None  # type: ignore[attr-defined]
+    finish.draw = lambda *_: None  # type: ignore[assignment]
 
 
 if __name__ == "__main__":

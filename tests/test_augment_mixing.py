@@ -15,7 +15,7 @@ from vit_jax.errors import UserError
 from vit_jax.presets import preset
 from vit_jax.step import check_together
 from vit_jax.tasks.classify import Classify
-from vit_jax.train.setup import plan
+from vit_jax.training.setup import plan
 
 BATCH, SIZE, CLASSES = 1000, 12, 7
 

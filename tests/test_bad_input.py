@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax import errors, evaluate, predict, runs
-from vit_jax.train import command as train_command
+from vit_jax import errors, runs
+from vit_jax.commands import evaluate, predict
+from vit_jax.commands import train as train_command
+from vit_jax.training import finish
 
 TINY = shlex.split(
     "digits --model.width 16 --model.depth 1 --model.heads 2 --model.hidden 32 --optim.schedule constant "
@@ -33,9 +35,7 @@ def place(tmp_path_factory):
     jax.config.update("jax_disable_most_optimizations", True)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(
-            sys.modules["vit_jax.train.finish"], "draw", lambda *a: None
-        )  # the package has a function of this name
+        patch.setattr(finish, "draw", lambda *a: None)
         with contextlib.redirect_stdout(io.StringIO()):
             assert train_command.command([*TINY, "--epochs", "2"]) == 0
         yield folder
@@ -541,7 +541,7 @@ def test_out_of_memory_says_what_to_lower(raised, refused, monkeypatch):
     def train(*_, **__):
         raise raised()
 
-    monkeypatch.setattr("vit_jax.train.command.train", train)
+    monkeypatch.setattr("vit_jax.commands.train.train", train)
     says = ("out of memory", "lower --batch", "more parts with --accumulate", "--compute-dtype bfloat16")
     refused(["train", *TINY], *says)
 
@@ -555,7 +555,7 @@ def test_out_of_memory_for_real(place):
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 from vit_jax.errors import run_command
-from vit_jax.train.command import command
+from vit_jax.commands.train import command
 sys.exit(run_command(lambda: command(sys.argv[1:])))
 """
     arguments = on(

@@ -1,6 +1,5 @@
 """The benchmarks compare like with like, and what they print is what they measured."""
 
-import importlib
 import itertools
 import json
 import random
@@ -21,7 +20,7 @@ from flax import nnx
 sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is not installed
 
 from benchmarks import choices, curve, gpu, inference, loading, machine, plain, power_cut, sides, step, throughput
-from vit_jax.compare import Line, Member
+from vit_jax.commands.train import parse
 from vit_jax.config import ImageAugment, ImageData, RunConfig, ViTConfig, check_run
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
@@ -29,9 +28,10 @@ from vit_jax.layers import merge
 from vit_jax.mfu import stated_peak
 from vit_jax.models import definition, start
 from vit_jax.optim import Optimizer
+from vit_jax.run_report.compare import Line, Member
 from vit_jax.step import Engine
 from vit_jax.tasks.classify import Classify
-from vit_jax.train.command import parse
+from vit_jax.training import finish
 
 # All that the compared nets have between them: a ReLU after the patches, a hidden layer in the head.
 SMALL = ViTConfig(
@@ -302,7 +302,7 @@ def test_fine_tuning_is_measured_beside_training_from_scratch(tmp_path, monkeypa
 
     line = "finetune --source digits --epochs 1 --steps 10 --seeds 2 --rates 2e-3 --rows 'from scratch' 'head only'"
     monkeypatch.setattr(sys, "argv", [*shlex.split(line), "--out", str(tmp_path)])
-    monkeypatch.setattr(importlib.import_module("vit_jax.train.finish"), "draw", lambda *a: "")
+    monkeypatch.setattr(finish, "draw", lambda *a: "")
     assert finetune.main() == 0
     first = capsys.readouterr().out.splitlines()[2:]
     assert [row.split(" | ")[:4] for row in first[2:]] == [

@@ -17,8 +17,9 @@ import vit_jax
 from convert import __main__ as convert
 from convert import rules
 from convert.dialects import LAYOUTS
+from vit_jax.commands import train as train_command
 from vit_jax.starting import start
-from vit_jax.train import command as train_command
+from vit_jax.training import finish
 
 TINY = shlex.split(
     "digits --model.width 16 --model.depth 2 --model.heads 2 --model.hidden 32 --optim.schedule constant "
@@ -34,9 +35,7 @@ def place(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         with pytest.MonkeyPatch.context() as plain, contextlib.redirect_stdout(io.StringIO()):
-            plain.setattr(
-                sys.modules["vit_jax.train.finish"], "draw", lambda *a: None
-            )  # the package has a function of this name
+            plain.setattr(finish, "draw", lambda *a: None)
             assert train_command.command(TINY) == 0
             assert train_command.command([*TINY, "--model.activation", "gelu_tanh", "--name", "tanh"]) == 0
         yield folder

@@ -95,7 +95,7 @@ def test_the_share_of_attention_inside_boxes_by_hand():
 @pytest.fixture(scope="module")
 def trained(working_folder):
     """A run of twelve steps, for what it says of itself and not for what it has learnt; and what was printed."""
-    from vit_jax.train import command
+    from vit_jax.commands import train as command
 
     with pytest.MonkeyPatch.context() as patch, open("stdout", "w+") as out:
         patch.setattr(sys, "stdout", out)

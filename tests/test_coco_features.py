@@ -11,11 +11,11 @@ import pytest
 
 import vit_jax
 import vit_jax.report
+from vit_jax.commands.train import command as train
 from vit_jax.config import CaptionerConfig, FeatureData, TransformerConfig
 from vit_jax.data import open_features, open_other_features, vectors_in
 from vit_jax.errors import UserError
 from vit_jax.text import Vocabulary
-from vit_jax.train.command import command as train
 
 h5py = pytest.importorskip("h5py")
 
@@ -270,8 +270,8 @@ def test_a_run_is_evaluated_and_says_captions_of_files_and_arrays(run, folder, t
     order = [int(net_name.rpartition(":")[2]) for net_name, _ in vit_jax.predict(run, [file], batch=6)]
     assert order == list(range(12)) and net.capture(features[:2], ["memory"])["memory"].shape == (2, 1, 12)
     report = tmp_path / "report"
-    from vit_jax.evaluate import command as evaluate
-    from vit_jax.predict import command as predict
+    from vit_jax.commands.evaluate import command as evaluate
+    from vit_jax.commands.predict import command as predict
 
     assert evaluate([str(run), "--split", "validation", "--report", str(report)]) == 0
     rows = (report / "predictions.csv").read_text().splitlines()
@@ -291,7 +291,7 @@ def test_a_run_is_evaluated_and_says_captions_of_files_and_arrays(run, folder, t
 
 def test_what_a_run_exports_says_the_runs_captions_of_the_same_files(run, folder, tmp_path, capsys):
     """Its own words and the way that it takes vectors are in the file; the course's layout has the words beside it."""
-    from vit_jax.predict import command as predict
+    from vit_jax.commands.predict import command as predict
 
     net, vectors = vit_jax.load(run), f"{folder}/val2014_vgg16_fc7_pca.h5"
     said = [text for _, text in vit_jax.predict(run, [vectors], batch=6)]

@@ -12,12 +12,13 @@ import pytest
 from PIL import Image
 
 import vit_jax
-from vit_jax import compare, runs
+from vit_jax import runs
 from vit_jax.config import SentenceData
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
 from vit_jax.report import comparison
 from vit_jax.report.table import print_table, text_width
+from vit_jax.run_report import compare
 
 BASE = replace(preset("digits").run, model=replace(preset("digits").run.model, classes=10))
 DATA = {"name": "digits", "sizes": {"train": 8, "test": 2}, "content": "c", "version": 2}

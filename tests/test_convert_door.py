@@ -658,7 +658,7 @@ def test_it_works_from_any_folder_and_under_vit_jax(source, tmp_path):
     command = [
         sys.executable,
         "-c",
-        "import sys; from vit_jax.cli import main; sys.exit(main())",
+        "import sys; from vit_jax.commands.cli import main; sys.exit(main())",
         "convert",
         source,
         "out.safetensors",

@@ -13,7 +13,7 @@ from tests.image_sources import a_run, open_dataset, write_images, write_npz, wr
 from vit_jax import runs
 from vit_jax.data.identity import decoded_pixels, is_lossless, pixel_digest
 from vit_jax.data.images import decode_image
-from vit_jax.train import train
+from vit_jax.training.train import train
 
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (12, 9, 3), np.uint8)

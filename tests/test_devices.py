@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from vit_jax import evaluate
-from vit_jax.train import command
+from vit_jax.commands import evaluate
+from vit_jax.commands import train as command
+from vit_jax.training import finish
 
 FIVE = "--xla_force_host_platform_device_count=5"
 TINY = "--model.width 8 --model.encoder-depth 1 --model.decoder-depth 1 --model.heads 2 --model.hidden 8 --max-steps 2"
@@ -20,13 +21,13 @@ TINY = "--model.width 8 --model.encoder-depth 1 --model.decoder-depth 1 --model.
 PROGRAM = """
 import contextlib, io, json, sys
 import jax, jax.numpy as jnp, numpy as np
-from vit_jax import evaluate
+from vit_jax.commands import evaluate
 from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig, parameters
 from vit_jax.models import definition, start
 from vit_jax.optim import Optimizer
 from vit_jax.step import Engine
 from vit_jax.tasks.classify import Classify
-from vit_jax.train import command
+from vit_jax.commands import train as command
 
 shown = []
 for name, *arguments in json.loads(sys.argv[1]):
@@ -60,7 +61,7 @@ def run(tmp_path_factory) -> Path:
     """The folder of a run that was trained on one device."""
     path = tmp_path_factory.mktemp("devices")
     with contextlib.chdir(path), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *_: None)
+        patch.setattr(finish, "draw", lambda *_: None)
         assert command.command(["numbers", *TINY.split(), "--name", "tiny"]) == 0
     return path / "runs" / "tiny"
 

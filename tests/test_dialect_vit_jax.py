@@ -22,15 +22,15 @@ from convert.recognise.reading import Options, read
 from convert.verify.command import both
 from vit_jax import weights as trained
 from vit_jax.checkpoint import Checkpoints
+from vit_jax.commands import train as training
+from vit_jax.commands.evaluate import evaluate
 from vit_jax.config import OptimConfig, RunConfig, TransformerConfig, ViTConfig, task_row, to_dict, untrained
 from vit_jax.config.sentences import numbered_words
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
-from vit_jax.evaluate import evaluate
 from vit_jax.runs import Run, text_digest
 from vit_jax.starting import start
 from vit_jax.step import State
-from vit_jax.train import command as training
 
 VIT = ViTConfig(
     image=(8, 4), patch=2, channels=1, classes=3, width=12, depth=2, heads=3, hidden=20, layer_scale=0.1, registers=2

@@ -1,6 +1,5 @@
 """Distillation: its loss by hand and by vit-pytorch, what the teacher sees, and runs with a teacher."""
 
-import importlib
 import json
 import shutil
 from dataclasses import replace
@@ -34,6 +33,7 @@ from vit_jax.step import Engine
 from vit_jax.tasks import distil, task_of
 from vit_jax.tasks.distil import distillation_loss
 from vit_jax.teacher import teacher_of
+from vit_jax.training import finish
 
 # Small, with nothing square; the names of vit-pytorch's DistillWrapper.
 STUDENT = ViTConfig(
@@ -240,7 +240,7 @@ def lines(done):
 
 @pytest.mark.slow
 def test_a_run_with_a_teacher_from_start_to_evaluation(digits_run, working_folder, inside, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("vit_jax.train.finish"), "draw", lambda *_: "")  # no figures
+    monkeypatch.setattr(finish, "draw", lambda *_: "")  # no figures
     command = ["train", *STUDENTS, "--name", "pupil", "--teacher", "teacher.safetensors"]
     known = vit_jax.load(digits_run)
     vit_jax.export(known, "teacher.safetensors")

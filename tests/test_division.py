@@ -102,7 +102,8 @@ PROGRAM = """
 import json, sys
 from dataclasses import replace
 from vit_jax import backend, preset, train
-sys.modules["vit_jax.train.finish"].draw = lambda *_: ""
+from vit_jax.training import finish
+finish.draw = lambda *_: ""
 backend.cores = lambda: 2
 run = replace(preset("digits").run, batch=128, max_steps=6, dir=sys.argv[1])
 # 48 wide: compiled for one thread a device (xla_cpu_multi_thread_eigen False), such products took 10 GB to compile.

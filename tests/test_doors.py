@@ -20,14 +20,15 @@ import pytest
 from PIL import Image
 
 import vit_jax
-from vit_jax import cli, errors, flags, runs
+from vit_jax import errors, flags, runs
+from vit_jax.commands import cli
+from vit_jax.commands import train as train_command
 from vit_jax.config import RunConfig, flat, from_dict, to_dict
 from vit_jax.config.trees import flatten
 from vit_jax.data.archives import OFFICIAL
 from vit_jax.presets import PRESETS, preset
-from vit_jax.train import command as train_command
+from vit_jax.training import finish
 
-finish = sys.modules["vit_jax.train.finish"]  # the package has a function of this name
 # A net that learns little but is built in a second or two. At a constant rate the compiled step is the
 # same however long a run is, so that all of these share one.
 TINY = shlex.split(
@@ -170,7 +171,7 @@ def test_help_lists_presets_and_fields_within_the_terminal(columns, capsys, monk
 
 
 @pytest.mark.parametrize(
-    "door", ["vit_jax.augmentation.command", "vit_jax.evaluate", "vit_jax.predict", "torch_ref.train"]
+    "door", ["vit_jax.commands.sheet", "vit_jax.commands.evaluate", "vit_jax.commands.predict", "torch_ref.train"]
 )
 def test_help_fits_into_the_terminal(door, capsys, monkeypatch):
     if door == "torch_ref.train":
@@ -207,9 +208,9 @@ def test_no_jax_before_it_is_needed():
     """Help, a printed config and what is wrong with a command come before anything heavy is loaded."""
     program = """
 import contextlib, io, sys
-from vit_jax import evaluate, predict
+from vit_jax.commands import evaluate, predict
 from vit_jax.errors import run_command
-from vit_jax.train.command import command
+from vit_jax.commands.train import command
 def run(command, *arguments):
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         try:
@@ -299,7 +300,7 @@ def test_a_reader_may_go_away(door):
 
 @pytest.mark.skipif(os.name == "nt", reason="a POSIX shell's pipes")
 def test_training_goes_on_when_nobody_reads_what_it_prints(monkeypatch):
-    from vit_jax.train import command
+    from vit_jax.commands import train as command
 
     steps, (read, write) = [], os.pipe()
 
@@ -518,7 +519,7 @@ def test_seeds(place, plain, capsys):
 
 
 def test_the_spread_of_three_summaries():
-    from vit_jax.train import spread
+    from vit_jax.training.train import spread
 
     values = [0.5, 0.7, 0.9]
     table = spread(
@@ -535,8 +536,8 @@ def test_the_spread_of_three_summaries():
 
 def initial(run: RunConfig) -> dict:
     """{name: array} of the parameters that a run starts from."""
-    from vit_jax.train.beginning import starting_state
-    from vit_jax.train.setup import set_up
+    from vit_jax.training.resume import starting_state
+    from vit_jax.training.setup import set_up
 
     setup = set_up(run)
     began, notes, _ = starting_state(setup, runs.Run("nowhere"), None)
@@ -642,7 +643,6 @@ def narrow_again():
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_other_dtypes(dtype, place, plain, narrow_again, capsys):
-    from vit_jax import evaluate
 
     assert train("--epochs", 1, "--compute-dtype", dtype, "--name", dtype) == 0
     folder = runs.Run(f"runs/{dtype}")
@@ -653,7 +653,7 @@ def test_other_dtypes(dtype, place, plain, narrow_again, capsys):
     assert {x.dtype for x in kept(folder, "last").values()} == {np.dtype(expected)}
 
     # Evaluated and used as it was trained, to the last digit that is stored.
-    _, result = evaluate.evaluate(f"runs/{dtype}", which="last")
+    _, result = vit_jax.evaluate(f"runs/{dtype}", which="last")
     for name, value in folder.summary()["test"]["last_ema"].items():
         assert result.metrics[name] == pytest.approx(value, rel=1e-12)
     loaded = vit_jax.load(dtype, which="last")
@@ -667,10 +667,10 @@ def test_other_dtypes(dtype, place, plain, narrow_again, capsys):
 
 def test_train_returns_the_metrics(place, plain):
     run = dataclasses.replace(tiny("--epochs", 1), name="library")
-    summary = vit_jax.train.train(run)
+    summary = vit_jax.train(run)
     assert summary == runs.Run("runs/library").summary() | {"status": "finished", "folder": "runs/library"}
     assert 0 <= summary["test"]["last"]["accuracy"] <= 1
-    assert vit_jax.train.train(run) == summary  # finished: the same again
+    assert vit_jax.train(run) == summary  # finished: the same again
 
 
 def test_build():

@@ -22,7 +22,7 @@ from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.layers import merge, split
 from vit_jax.models import definition, start
-from vit_jax.train import train
+from vit_jax.training.train import train
 
 pytestmark = pytest.mark.usefixtures("working_folder")
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=3, width=16, depth=1, heads=2, hidden=32)

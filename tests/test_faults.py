@@ -78,8 +78,8 @@ def to(name):
     return lambda source, target: Path(target).match(name)
 
 from vit_jax import backend, checkpoint, runs
-from vit_jax.train import command, session
-loop, finish = sys.modules["vit_jax.train.loop"], sys.modules["vit_jax.train.finish"]
+from vit_jax.commands import train as command
+from vit_jax.training import finish, loop, session
 if moment == "start-up":
     on_call(backend, "configure_jax", die)
 elif moment == "data":

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import vit_jax
-from vit_jax import predict
+from vit_jax.commands import predict
 from vit_jax.config import ViTConfig
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError

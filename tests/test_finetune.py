@@ -11,6 +11,7 @@ import pytest
 import vit_jax
 from vit_jax import export, starting
 from vit_jax.checkpoint import Checkpoints
+from vit_jax.commands import train as command
 from vit_jax.config import TransformerConfig, ViTConfig, flat
 from vit_jax.config.groups import all_but
 from vit_jax.config.trees import flatten
@@ -18,7 +19,6 @@ from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.models import definition, start
 from vit_jax.runs import Run
-from vit_jax.train import command
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=10, width=8, depth=2, heads=2, hidden=12)
 FULL = ViTConfig(

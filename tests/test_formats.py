@@ -1,7 +1,6 @@
 """Runs of earlier versions: folders of format 1 resume, are measured and converted, or are refused in one sentence."""
 
 import json
-import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +8,13 @@ from pathlib import Path
 import jax
 import pytest
 
-import vit_jax.train  # noqa: F401  (its modules are replaced in)
 from convert.dialects.own import run_facts
 from vit_jax.config import RunConfig, TransformerConfig, from_dict, to_dict
 from vit_jax.config.formats import FORMAT, cannot_go_on, upgraded
 from vit_jax.errors import UserError
 from vit_jax.presets import PRESETS, preset
 from vit_jax.runs import Run
+from vit_jax.training import finish
 
 # Each was made by the version before format 2 and stopped at step 8; uninterrupted.jsonl is of the run that was not.
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -36,7 +35,7 @@ def test_a_run_of_format_1_goes_on_as_it_would_have(old, inside, monkeypatch):
     task = json.loads((old / "config.json").read_text())["config"]["task"]
     steps = OLD[task]
     if task == "translate":
-        monkeypatch.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *_: None)
+        monkeypatch.setattr(finish, "draw", lambda *_: None)
     done = inside("train", "--resume", old, *steps.split(), "--log-every", 1)
     assert done.returncode == 0, done.stderr
     expected = [json.loads(line) for line in (old / "uninterrupted.jsonl").read_text().splitlines()]

@@ -4,7 +4,6 @@ import contextlib
 import io
 import os
 import signal
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,8 @@ from vit_jax.config import to_dict
 from vit_jax.data import Given
 from vit_jax.errors import UserError
 from vit_jax.tasks import TASKS
-from vit_jax.train import train_seeds
+from vit_jax.training import loop
+from vit_jax.training.train import train_seeds
 
 pytestmark = pytest.mark.usefixtures("working_folder")
 RANDOM = np.random.default_rng(0)
@@ -127,7 +127,6 @@ def test_other_arrays_are_another_run(trained, capsys):
 
 
 def test_a_stopped_cell_saves_and_raises_keyboard_interrupt_and_the_same_call_goes_on(trained, monkeypatch, capsys):
-    loop = sys.modules["vit_jax.train.loop"]
     after_step = loop.after_step
 
     def stop(s, meter):

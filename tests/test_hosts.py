@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from vit_jax.checkpoint import Checkpoints
+from vit_jax.commands import train as command
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.hosts import Hosts, differing, joined, read_place, watch
 from vit_jax.runs import Run
-from vit_jax.train import command
 
 SMALL = ["digits", "--model.width", 16, "--model.depth", 2, "--model.heads", 2, "--model.hidden", 32, "--log-every", 1]
 # Everything is drawn: dropout, drop path, crops, mixing.
@@ -39,7 +39,7 @@ module, owner, name = {
     "batch": ("vit_jax.data.batches", None, "_rows"),
 }[where]
 sys.argv = ["train", *words]
-import vit_jax.train.command as command
+import vit_jax.commands.train as command
 there = importlib.import_module(module)
 there = getattr(there, owner) if owner else there
 original, calls = getattr(there, name), []

@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[1]
 ORDER = [
     *(
         "errors",
-        "callable_module",
         "hosts",
         "config",
         "synonyms",
@@ -34,7 +33,7 @@ ORDER = [
     *("text", "data", "report", "augmentation", "muon", "optim", "lora", "decode"),
     *("tasks", "devices", "step", "histograms"),
     *("checkpoint", "interop", "weights", "starting", "teacher"),
-    *("compare", "run_report", "probe", "train", "evaluate", "predict", "cli", "__main__"),
+    *("run_report", "training", "commands", "train", "evaluate", "predict", "__main__"),
 ]
 JAX_FREE = ORDER[: ORDER.index("attention_core")]
 MODELS = {"vit", "transformer", "resnet", "captioner"}
@@ -56,7 +55,7 @@ LOADERS = (
     "torch_ref.weights",
     "convert.verify",
     "vit_jax",
-    "vit_jax.cli",
+    "vit_jax.commands.cli",
     "convert.containers.kinds",
 )
 # Where networks and tasks may be named besides their own files: a part of two of them, tables, public names, presets,
@@ -269,7 +268,7 @@ def violations(root: Path) -> list[str]:
             if (
                 top == "convert"
                 and (here != "interop" or name.startswith("convert.verify"))
-                and (here, name) != ("cli", "convert.__main__")
+                and (module, name) != ("vit_jax.commands.cli", "convert.__main__")
             ):
                 found.append(
                     f"{module}: imports {name}; vit_jax uses convert through interop alone "

@@ -18,6 +18,7 @@ from convert.__main__ import main as convert_main
 from convert.adapt.kernels import POSITIONS
 from convert.dialects import LAYOUTS
 from vit_jax import export, starting, train, weights
+from vit_jax.commands import train as command
 from vit_jax.config import RunConfig, ViTConfig, flat, to_dict
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
@@ -25,11 +26,11 @@ from vit_jax.interop import converted
 from vit_jax.presets import preset
 from vit_jax.runs import Run
 from vit_jax.starting.fitting import replaced
-from vit_jax.train import command
-from vit_jax.train.beginning import starting_state
-from vit_jax.train.caught import Caught
-from vit_jax.train.session import open_session
-from vit_jax.train.setup import set_up
+from vit_jax.training import finish
+from vit_jax.training.resume import starting_state
+from vit_jax.training.session import open_session
+from vit_jax.training.setup import set_up
+from vit_jax.training.signals import Caught
 
 # A network that timm could have trained, and what its config.json says of it.
 VIT = ViTConfig(image=32, patch=8, classes=3, width=24, depth=2, heads=4, hidden=96)
@@ -53,9 +54,7 @@ STATED = "--model.image 32 --model.heads 4 --model.eps 1e-6 --model.activation g
 @pytest.fixture(autouse=True)
 def in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        sys.modules["vit_jax.train.finish"], "draw", lambda *_: None
-    )  # the package has a function of this name
+    monkeypatch.setattr(finish, "draw", lambda *_: None)
 
 
 @pytest.fixture
@@ -373,7 +372,7 @@ def test_what_weights_cannot_follow_is_refused_in_a_sentence_before_the_data_is_
 def test_a_run_in_python_that_is_not_filled_in_is_refused(timm):
     run = replace(preset("finetune").run, init="vit")
     with pytest.raises(UserError, match=r"^init vit: its image is 32, here it is 224, .*; give --model.patch 8 "):
-        train.train(replaced(run, {"data.source": "folder:nowhere"}))
+        train(replaced(run, {"data.source": "folder:nowhere"}))
     assert not Path("runs").exists()
 
 
@@ -567,7 +566,7 @@ def run_of(name, **fields):
 
 
 def trained(name, **fields):
-    return train.train(run_of(name, **fields))["status"]
+    return train(run_of(name, **fields))["status"]
 
 
 def begins(name, **fields):

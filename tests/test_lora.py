@@ -15,6 +15,7 @@ import pytest
 import vit_jax
 from vit_jax import export, step
 from vit_jax.checkpoint import Checkpoints
+from vit_jax.commands import train as command
 from vit_jax.config import (
     ImageAugment,
     ImageData,
@@ -35,7 +36,6 @@ from vit_jax.optim import Optimizer
 from vit_jax.runs import Run
 from vit_jax.step import Engine
 from vit_jax.tasks import task_of
-from vit_jax.train import command
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=10, width=8, depth=2, heads=2, hidden=12)
 TURNED = replace(

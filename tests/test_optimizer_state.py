@@ -669,7 +669,7 @@ TINY = ("--model.width", 16, "--model.hidden", 32, "--model.depth", 1, "--model.
 def test_a_run_goes_through_the_doors_from_torch_to_jax_and_back(monkeypatch, tmp_path):
     """Torch to 25, JAX to 40, torch to 50: the losses of 50 steps in torch, to 1e-5."""
     import convert.__main__ as conversion
-    from vit_jax.train import command
+    from vit_jax.commands import train as command
 
     losses = {}
     step = Trainer.step

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import precision_recall_fscore_support
 
 import vit_jax
-from vit_jax import evaluate
+from vit_jax.commands import evaluate
 from vit_jax.config import ImageData
 from vit_jax.data import Preprocess, open_other_images
 from vit_jax.errors import UserError
@@ -89,7 +89,7 @@ def test_classes_are_matched_by_name_and_macro_averages_are_over_those_that_the_
         "note: its images are of 3 of the network's 10 classes; macro averages are over these"
         in capsys.readouterr().out
     )
-    _, result = evaluate.evaluate("digits", source=source)
+    _, result = vit_jax.evaluate("digits", source=source)
     truth = np.concatenate([labels[rows][labels[rows] == k] for k in (2, 3, 7)])
     values = precision_recall_fscore_support(
         truth, result.predicted, labels=[2, 3, 7], average="macro", zero_division=0
@@ -114,10 +114,10 @@ def test_splits_of_other_data(tmp_path, capsys):
         assert evaluate.command(["digits", "--data.source", *arguments.split()]) == 0
         assert first in capsys.readouterr().out.splitlines()[0]
     with pytest.raises(UserError, match=r"there is no split 'train': .* has test, validation; choose one of them"):
-        evaluate.evaluate("digits", "train", source=source)
+        vit_jax.evaluate("digits", "train", source=source)
     flat = folder(tmp_path, "flat", range(20))
     with pytest.raises(UserError, match="has no splits; leave --split out to take all its images"):
-        evaluate.evaluate("digits", "test", source=flat)
+        vit_jax.evaluate("digits", "test", source=flat)
 
 
 def test_a_copy_of_the_run_s_own_data_keeps_the_run_s_splits(tmp_path, capsys):
@@ -128,11 +128,11 @@ def test_a_copy_of_the_run_s_own_data_keeps_the_run_s_splits(tmp_path, capsys):
     assert evaluate.command(["digits", "--data.source", str(tmp_path / "copy.npz")]) == 0
     said = capsys.readouterr().out
     assert "359 examples" in said and "this is the data that the run was trained on, with the run's splits" in said
-    own, copy = (evaluate.evaluate("digits", **how)[1] for how in ({}, {"source": str(tmp_path / "copy.npz")}))
+    own, copy = (vit_jax.evaluate("digits", **how)[1] for how in ({}, {"source": str(tmp_path / "copy.npz")}))
     assert own.metrics == copy.metrics
-    assert len(evaluate.evaluate("digits", source=str(tmp_path / "more.npz"))[1].predicted) == 1796
+    assert len(vit_jax.evaluate("digits", source=str(tmp_path / "more.npz"))[1].predicted) == 1796
     with pytest.raises(UserError, match="no split 'longer': this run's data has train, validation, test"):
-        evaluate.evaluate("digits", "longer", source=str(tmp_path / "copy.npz"))
+        vit_jax.evaluate("digits", "longer", source=str(tmp_path / "copy.npz"))
 
 
 def opened(tmp_path, names, network, wanted=""):
@@ -192,15 +192,15 @@ def test_what_else_is_refused(tmp_path):
     (tmp_path / "flat").mkdir()
     Image.new("L", (8, 8)).save(tmp_path / "flat" / "x.png")
     with pytest.raises(UserError, match="holds no class folders"):
-        evaluate.evaluate("digits", source=f"folder:{tmp_path / 'flat'}")
+        vit_jax.evaluate("digits", source=f"folder:{tmp_path / 'flat'}")
     with pytest.raises(UserError, match=r"hf: no run here, and weights alone.*--data.source folder:PATH"):
-        evaluate.evaluate("hf")
+        vit_jax.evaluate("hf")
     with pytest.raises(UserError, match="there are no --weights and --ema to choose"):
-        evaluate.evaluate("hf", which="last", source="digits")
+        vit_jax.evaluate("hf", which="last", source="digits")
     broken = folder(tmp_path, "broken", range(3))
     next((tmp_path / "broken").rglob("*.png")).write_bytes(b"no image")
     with pytest.raises(UserError, match=r"\.png: not a JPEG"):
-        evaluate.evaluate("digits", source=broken)
+        vit_jax.evaluate("digits", source=broken)
     out = tmp_path / "there.csv"
     out.write_text("mine")
     with pytest.raises(UserError, match="exists already; add --force"):

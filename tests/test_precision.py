@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 import typing
 
 import jax
@@ -16,15 +15,16 @@ from vit_jax.config import ImageAugment, OptimConfig
 from vit_jax.models import build
 from vit_jax.presets import preset
 from vit_jax.tasks import task_of
-from vit_jax.train.announce import announce
-from vit_jax.train.setup import set_up
+from vit_jax.training import finish
+from vit_jax.training.announce import announce
+from vit_jax.training.setup import set_up
 
 
 @pytest.fixture
 def losses(tmp_path, monkeypatch):
     """losses(name, dtype): those of the four steps of a run."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *_: None)
+    monkeypatch.setattr(finish, "draw", lambda *_: None)
     base = preset("digits").run
     run = dataclasses.replace(
         base,
@@ -37,7 +37,7 @@ def losses(tmp_path, monkeypatch):
     )
 
     def of(name, dtype):
-        train.train(dataclasses.replace(run, name=name, compute_dtype=dtype))
+        train(dataclasses.replace(run, name=name, compute_dtype=dtype))
         return [json.loads(line)["loss"] for line in (tmp_path / f"runs/{name}/metrics.jsonl").read_text().splitlines()]
 
     return of

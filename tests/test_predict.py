@@ -7,7 +7,6 @@ import io
 import re
 import shlex
 import shutil
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,8 +17,10 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 import vit_jax
-from vit_jax import evaluate, predict, report, runs
+from vit_jax import report, runs
 from vit_jax.checkpoint import Checkpoints
+from vit_jax.commands import evaluate, predict
+from vit_jax.commands import train as train_command
 from vit_jax.config import ViTConfig, pair
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
@@ -28,11 +29,9 @@ from vit_jax.layers import merge, split
 from vit_jax.models import definition, start
 from vit_jax.step import Evaluator, State
 from vit_jax.tasks import TASKS, classify, classify_pictures, task_of
-from vit_jax.train import command as train_command
+from vit_jax.training import finish
 from vit_jax.vit import ViT, sinusoids
 from vit_jax.weights import BareNetwork, weights
-
-finish = sys.modules["vit_jax.train.finish"]  # the package has a function of this name
 
 TINY = shlex.split(
     "digits --model.width 16 --model.depth 1 --model.heads 2 --model.hidden 32 --optim.schedule constant "
@@ -80,7 +79,7 @@ def shown(capsys, *arguments) -> list:
 
 @pytest.mark.parametrize("which", ["best", "last"])
 def test_a_file_gets_what_evaluation_gave_that_image(which, capsys):
-    _, result = evaluate.evaluate("digits", "test", which)
+    _, result = vit_jax.evaluate("digits", "test", which)
     loaded = vit_jax.load("digits", which)
     answers = loaded.predict(files())
     lines = shown(capsys, *files(), "--top", 1, "--weights", which)
@@ -123,9 +122,9 @@ def test_weights_to_choose_from():
     kernels = [np.asarray(m.model.head.kernel[...]) for m in (last, raw)]
     assert not np.array_equal(*kernels)
     for ema, key in ((None, "last_ema"), (False, "last")):
-        _, result = evaluate.evaluate("digits", "test", "last", ema)
+        _, result = vit_jax.evaluate("digits", "test", "last", ema)
         assert result.metrics == pytest.approx(summary["test"][key], rel=1e-6)
-    _, result = evaluate.evaluate("digits", "test", "best")
+    _, result = vit_jax.evaluate("digits", "test", "best")
     assert result.metrics == pytest.approx(summary["test"]["best"], rel=1e-6)
 
 
@@ -365,7 +364,7 @@ def test_a_layer_that_is_not_there_is_refused_before_anything_is_predicted(layer
 
 
 def test_a_network_that_generates_nothing_has_no_search():
-    for door in (predict, sys.modules["vit_jax.evaluate"]):
+    for door in (predict, evaluate):
         with pytest.raises(UserError, match=r"beam is 5, but this network generates nothing, so .*: leave it out"):
             door.command(["runs/digits", *([files()[0]] if door is predict else []), "--beam", "5"])
     with pytest.raises(UserError, match=r"top_k is 5, .*: the number of classes is top, so set that to 5$"):
@@ -643,7 +642,7 @@ def test_evaluation_on_other_data_than_that_of_the_run_is_refused(place, tmp_pat
     other = runs.Run(tmp_path / "other")
     rewrite_record(other, data={**other.record()["data"], "content": "0" * 32})
     with pytest.raises(UserError, match="is not the data that this run was trained on; restore it"):
-        evaluate.evaluate(str(tmp_path / "other"))
+        vit_jax.evaluate(str(tmp_path / "other"))
 
 
 def test_a_folder_of_a_run_s_name_does_not_hide_it(place):

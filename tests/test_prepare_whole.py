@@ -79,7 +79,7 @@ def test_a_set_by_name_is_the_real_one(name, tmp_path, monkeypatch):
 TRAIN = """
 import sys
 from vit_jax.data.archives import *
-from vit_jax.train import command
+from vit_jax.commands import train as command
 
 OFFICIAL["cifar10"] = {official}
 sys.argv[1:] = ["cifar10-48x4", "--max-steps", sys.argv[1]]

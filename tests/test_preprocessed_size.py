@@ -21,10 +21,10 @@ from convert.layout import Facts
 from convert.recognise.reading import read
 from convert.write.program import open_stablehlo
 from vit_jax import starting
+from vit_jax.commands import train as command
 from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
-from vit_jax.train import command
 
 STATISTICS = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 PROCESSOR = STATISTICS | {

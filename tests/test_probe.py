@@ -16,7 +16,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from threadpoolctl import threadpool_limits
 
 import vit_jax
-from vit_jax import evaluate, probe, runs
+from vit_jax import runs
+from vit_jax.commands import evaluate, probe
 from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
@@ -178,21 +179,21 @@ def test_a_copy_of_the_run_s_data_is_split_as_in_the_run(tmp_path):
     digits = load_digits()
     pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)
     np.savez(tmp_path / "copy.npz", images=pixels, labels=digits.target)
-    own = evaluate.evaluate("digits", probe="knn")[1]
+    own = vit_jax.evaluate("digits", probe="knn")[1]
     for how in ({"source": str(tmp_path / "copy.npz")}, {"data": (pixels, digits.target)}):
-        assert (evaluate.evaluate("digits", probe="knn", **how)[1].predicted == own.predicted).all()
+        assert (vit_jax.evaluate("digits", probe="knn", **how)[1].predicted == own.predicted).all()
     given = {"train": (pixels[:100], digits.target[:100]), "test": (pixels[100:160], digits.target[100:160])}
-    assert len(evaluate.evaluate("bare.safetensors", probe="linear", data=given)[1].predicted) == 60
+    assert len(vit_jax.evaluate("bare.safetensors", probe="linear", data=given)[1].predicted) == 60
 
 
 def test_the_split_that_was_chosen_on_can_be_measured_but_not_train(splits):
-    _, result = evaluate.evaluate("bare.safetensors", "validation", source="digits", probe="linear")
+    _, result = vit_jax.evaluate("bare.safetensors", "validation", source="digits", probe="linear")
     assert result.metrics["accuracy"] == result.chosen["chosen_accuracy"]
     assert len(result.predicted) == len(splits["validation"][1])
     with pytest.raises(UserError, match="split is train, which a probe learns from; choose validation or test"):
-        evaluate.evaluate("digits", "train", probe="linear")
+        vit_jax.evaluate("digits", "train", probe="linear")
     with pytest.raises(UserError, match="there is no split 'tset'; choose validation or test"):
-        evaluate.evaluate("digits", "tset", probe="knn")
+        vit_jax.evaluate("digits", "tset", probe="knn")
 
 
 def test_what_is_refused(tmp_path):
@@ -201,7 +202,7 @@ def test_what_is_refused(tmp_path):
     with pytest.raises(UserError, match="--probe kmeans: choose one of none, knn, linear"):
         evaluate.command(["digits", "--probe", "kmeans"])
     with pytest.raises(UserError, match="probe is 'liner': choose none, knn, linear"):
-        evaluate.evaluate("digits", probe="liner")
+        vit_jax.evaluate("digits", probe="liner")
     with pytest.raises(UserError, match="beam is 3, but this network generates nothing"):
         evaluate.command(["digits", "--probe", "knn", "--beam", "3"])
     with pytest.raises(UserError, match="weights alone have no data of their own"):

@@ -29,7 +29,6 @@ import jax
 import numpy as np
 import pytest
 
-import vit_jax.train
 import vit_jax.weights
 from vit_jax import checkpoint, mfu, runs
 from vit_jax.checkpoint import Checkpoints
@@ -39,13 +38,10 @@ from vit_jax.errors import CheckFailed, Interrupted, UserError, run_command
 from vit_jax.models import start
 from vit_jax.runs import Run
 from vit_jax.step import Engine, Evaluator
-from vit_jax.train import beginning, decision, session, setup, train
-from vit_jax.train.saving import Saver
-
-loop, finish = (
-    sys.modules["vit_jax.train.loop"],
-    sys.modules["vit_jax.train.finish"],
-)  # the package has functions of these names
+from vit_jax.training import finish, loop, resume, session, setup, stopping
+from vit_jax.training import train as training
+from vit_jax.training.saving import Saver
+from vit_jax.training.train import train
 
 slow = pytest.mark.slow
 EPOCH, STEPS = 5, 15  # steps
@@ -339,7 +335,7 @@ def test_a_budget_that_is_spent_does_nothing_more(folder, capsys):
 def minutes_a_step(monkeypatch) -> None:
     """A clock by which every step takes a minute, and nothing else takes any time."""
     clock = [0.0]
-    for module in (loop, session, decision):
+    for module in (loop, session, stopping):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0], process_time=time.process_time))
     step = Engine.train
 
@@ -687,7 +683,7 @@ def test_a_signal_at_the_end_ends_at_once(reference, folder, monkeypatch, capsys
 def test_a_crash_at_the_end_is_made_good(reference, folder, monkeypatch, moment):
     with monkeypatch.context() as patch, pytest.raises(Crash):
         if moment == "loop":
-            before(patch, vit_jax.train, "finish", crash)
+            before(patch, training, "finish", crash)
         elif moment == "test":
             before(patch, Evaluator, "measure", crash, call=8)
         elif moment == "best":
@@ -849,7 +845,7 @@ def test_early_stopping_comes_as_if_never_stopped(early, folder, monkeypatch, st
 @slow
 def test_a_crash_after_early_stopping_does_not_train_on(early, folder, monkeypatch, seen):
     with monkeypatch.context() as patch, pytest.raises(Crash):
-        before(patch, vit_jax.train, "finish", crash)
+        before(patch, training, "finish", crash)
         go(folder, patience=1)
     assert len(seen) == 2 * EPOCH
     go(folder, patience=1)
@@ -921,7 +917,7 @@ def test_of_equal_weights_the_best_are_those_of_the_lower_loss(folder, monkeypat
 
 def test_the_best_weights_may_be_lost_and_the_rest_is_still_told(reference, folder, monkeypatch, capsys):
     with monkeypatch.context() as patch, pytest.raises(Crash):
-        before(patch, vit_jax.train, "finish", crash)
+        before(patch, training, "finish", crash)
         go(folder)
     saved, _ = Checkpoints(folder).restore(folder.config().model.shapes())
     assert saved is not None
@@ -1039,8 +1035,8 @@ def test_a_change_of_what_decides_the_last_bits_is_said(folder, capsys):
     ):
         assert change in note
     older = {name: value for name, value in environment.items() if name not in ("async_save", "steps_per_dispatch")}
-    beginning.compare_environments(environment, older)
-    beginning.compare_environments(environment, {"versions": {}})  # of a converted checkpoint nothing is known
+    resume.compare_environments(environment, older)
+    resume.compare_environments(environment, {"versions": {}})  # of a converted checkpoint nothing is known
     assert not capsys.readouterr().out
 
 

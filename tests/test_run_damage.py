@@ -6,7 +6,6 @@ import json
 import os
 import random
 import shutil
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -25,7 +24,8 @@ from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.report import Log
 from vit_jax.runs import Run, shown
-from vit_jax.train import train
+from vit_jax.training import finish
+from vit_jax.training.train import train
 
 TINY = RunConfig(
     task="classify",
@@ -44,7 +44,7 @@ STOP = 7  # the run is stopped within its second epoch: 5 steps each
 
 @pytest.fixture(autouse=True)
 def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *_: "")
+    monkeypatch.setattr(finish, "draw", lambda *_: "")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run with the checkpoints 5 (the best) and 7. Do not change it: copy it."""
     folder = Run(tmp_path_factory.mktemp("whole") / "run")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["vit_jax.train.finish"], "draw", lambda *_: "")
+        patch.setattr(finish, "draw", lambda *_: "")
         train(replace(TINY, max_steps=STOP), preset="digits", folder=folder)
     return folder
 
@@ -334,7 +334,7 @@ def test_each_save_syncs_the_log_before_it_counts_and_a_new_run_its_name(tmp_pat
         (folder.plots / "curves.png").touch()
         return ""
 
-    monkeypatch.setattr(sys.modules["vit_jax.train.finish"], "draw", draw)
+    monkeypatch.setattr(finish, "draw", draw)
     train(replace(TINY, max_steps=5), preset="digits", folder=folder)
     names = [Path(name).relative_to(tmp_path).as_posix() if name.startswith(str(tmp_path)) else "" for name in synced]
     config, saved = (names.index(f"a/runs/new/{name} in place") for name in ("config.json", "digests/5.json"))

@@ -15,11 +15,13 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from vit_jax import report, run_report, runs
+from vit_jax import report, runs
 from vit_jax.errors import UserError
 from vit_jax.presets import preset
 from vit_jax.report import kept
-from vit_jax.run_report import charts, command, leave_report, parts, write_report
+from vit_jax.run_report import charts, parts
+from vit_jax.run_report import command as report_command
+from vit_jax.run_report.command import command, leave_report, write_report
 
 BASE = preset("digits").run
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"&{{ 7*7 }}"
@@ -130,7 +132,7 @@ def test_a_run_is_shown_with_settings_results_cost_versions_and_a_command_that_r
                  "peak memory, GiB 0.5", "images per second (median) 900"):  # fmt: skip
         assert part in said, part
     command_line = re.search(r"python -m vit_jax\.train digits .*", page.said)[0]
-    from vit_jax.train import command as train_command
+    from vit_jax.commands import train as train_command
 
     again = train_command.parse(shlex.split(command_line)[3:])[1].run()
     assert again == replace(run, name="a-again")
@@ -311,7 +313,7 @@ def test_a_thousand_classes_fit(monkeypatch):
     assert "attention: only 1 of 2 examples is kept, from 26 of its 197 tokens" in page.said
     assert shown["shape"] == [12, 12, 26, 197] and shown["queries"][:2] == ["cls token", "row 2, column 2"]
     assert shown["cells"][:3] == [None, 14 + 1, 14 + 4] and shown["mean"] == "all of these"
-    monkeypatch.setattr(run_report, "LARGEST", 2_000_000)
+    monkeypatch.setattr(report_command, "LARGEST", 2_000_000)
     page = page_of("many")
     assert re.search(r"attention is left out: with it this page would have 2\.\d MB", page.said)
     assert drawn(page)["attention"] is None and drawn(page)["positions"]
@@ -371,7 +373,7 @@ def test_of_too_many_layers_some_are_kept_the_last_among_them():
 
 
 def test_neither_bokeh_nor_jinja_is_loaded_before_a_report_is_written():
-    code = "import sys, vit_jax.train, vit_jax.run_report, vit_jax.cli; print({'bokeh', 'jinja2'} & {*sys.modules})"
+    code = "import sys, vit_jax.train, vit_jax.run_report.command; print({'bokeh', 'jinja2'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "set()\n", done.stderr
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vit_jax.run_report import write_report
+from vit_jax.run_report.command import write_report
 
 pytestmark = pytest.mark.slow
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
@@ -46,9 +46,9 @@ def trained(tmp_path_factory):
     """{what: the folder of a tiny run}, each trained to its end by the command, on data that is made here."""
     import jax
 
+    from vit_jax.commands import train as command
     from vit_jax.data.contents import Contents
     from vit_jax.data.prepare import _write as write_set
-    from vit_jax.train import command
 
     folder, rng = tmp_path_factory.mktemp("runs"), np.random.default_rng(0)
     pixels = {split: rng.integers(0, 256, (n, 32, 32, 3), np.uint8) for split, n in (("train", 300), ("test", 200))}

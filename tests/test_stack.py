@@ -12,6 +12,7 @@ import pytest
 from tests.test_lowering import METADATA, WORDS
 from tests.test_step import NOISY, examples
 from vit_jax.checkpoint import Checkpoints
+from vit_jax.commands import train as command
 from vit_jax.config import (
     CaptionData,
     CaptionerConfig,
@@ -28,7 +29,6 @@ from vit_jax.optim import Optimizer
 from vit_jax.runs import Run
 from vit_jax.step import Engine
 from vit_jax.tasks import task_of
-from vit_jax.train import command
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 STEPS, BATCH = 3, 8

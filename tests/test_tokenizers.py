@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import vit_jax
-from vit_jax import evaluate, predict
+from vit_jax.commands import evaluate, predict
 from vit_jax.config import OptimConfig, RunConfig, SentenceData, TransformerConfig
 from vit_jax.config.sentences import from_its_folder
 from vit_jax.data import Given, numbers
@@ -21,9 +21,9 @@ from vit_jax.step import Engine
 from vit_jax.tasks import TASKS
 from vit_jax.tasks.translate_score import corpus_scores
 from vit_jax.text import Ids, kept, made, opened
-from vit_jax.train import session, setup, train
+from vit_jax.training import finish, session, setup
+from vit_jax.training.train import train
 
-finish = sys.modules["vit_jax.train.finish"]  # the package has a function of this name
 pytest.importorskip("tokenizers")
 pytest.importorskip("sacrebleu")
 
@@ -400,7 +400,7 @@ def test_a_run_with_a_tokenizer_is_used_as_any_other(run, tmp_path, capsys):
     assert evaluate.command([str(whole.path), "--csv", str(tmp_path / "out.csv")]) == 0
     rows = (tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()
     assert rows[0] == "source,true,predicted" and len(rows) == 33 and any(SOURCES[i] in rows[1] for i in range(160))
-    other = evaluate.evaluate(whole.path, data=[("The dog sees one cats.", "Der Hund sieht eine Katzen.")])[1]
+    other = vit_jax.evaluate(whole.path, data=[("The dog sees one cats.", "Der Hund sieht eine Katzen.")])[1]
     assert other.predicted.shape == (1, 40)
     for given, name in ((net, "from-memory"), (str(whole.path), "from-folder")):
         vit_jax.export(given, tmp_path / name)
@@ -424,7 +424,7 @@ def test_scores_are_those_of_sacrebleu_on_texts(run, capsys):
 
     its, whole, _ = run
     assert whole.summary()["best"].keys() == {"step", "bleu", "loss", "weights"}
-    _, result = evaluate.evaluate(whole.path)
+    _, result = vit_jax.evaluate(whole.path)
     net, test = vit_jax.load(whole.path), TASKS["translate"].open_data(its).splits["test"]
     predicted = np.pad(test.target, ((0, 0), (0, 1)))[::-1]  # each translation is that of another sentence
     counts = {name: np.ones(len(predicted)) for name in ("loss", "tokens", "right")}
@@ -507,9 +507,9 @@ def test_a_run_goes_back_to_hugging_face_with_its_tokenizer_and_its_special_ids(
     generation.write_text(json.dumps({**stated, "num_beams": 3, "num_return_sequences": 2, "max_length": 9}))
     net = vit_jax.load(tmp_path / "folder")
     assert (net.task.decoding.beam, net.task.decoding.nbest, net.task.decoding.max_length) == (3, 2, 8)
-    ranked = predict.predict(tmp_path / "folder", SOURCES[0])
+    ranked = vit_jax.predict(tmp_path / "folder", SOURCES[0])
     assert ranked == net.predict(SOURCES[0]) and ranked[0][1] > ranked[1][1], "as it says, unless flags say otherwise"
-    assert isinstance(predict.predict(tmp_path / "folder", SOURCES[0], beam=1, nbest=1), str)
+    assert isinstance(vit_jax.predict(tmp_path / "folder", SOURCES[0], beam=1, nbest=1), str)
     generation.write_text(json.dumps(stated))
     source, _ = made(str(tmp_path / "folder"), 0, [], [], one=True)
     assert source.encode(SOURCES[0]).tolist() == vit_jax.load(whole.path).source.encode(SOURCES[0]).tolist()
@@ -548,7 +548,7 @@ def test_a_folder_of_hugging_face_trains_here_and_says_the_same_there(bart, tmp_
             input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], max_length=64, num_beams=beams
         )
         theirs = tokenizer.batch_decode(out, skip_special_tokens=True)
-        ours = [said for _, said in predict.predict(tmp_path / "back", SOURCES, beam=beams)]
+        ours = [said for _, said in vit_jax.predict(tmp_path / "back", SOURCES, beam=beams)]
         distinct, lengths = len({*ours}), len({len(text) for text in ours})
         print(f"{beams} beams: {distinct} distinct texts of {lengths} lengths")
         assert ours == theirs and distinct > 40 and lengths > 10
@@ -602,7 +602,7 @@ def test_ctranslate2_opens_a_folder_written_here_and_says_the_same(marian, tmp_p
         for beams, stop, patience in ((1, "false", 1), (4, "true", 1), (4, "false", 4)):
             found = translator.translate_batch(rows, beam_size=beams, patience=patience, max_decoding_length=60)
             theirs = [target.decode([pieces.index(piece) for piece in each.hypotheses[0]]) for each in found]
-            ours = [said for _, said in predict.predict(tmp_path / name, SOURCES, beam=beams, early_stopping=stop)]
+            ours = [said for _, said in vit_jax.predict(tmp_path / name, SOURCES, beam=beams, early_stopping=stop)]
             print(f"{beams} beams, stop {stop}: {len({*ours})} distinct texts of {len({*map(len, ours)})} lengths")
             assert ours == theirs and len({*ours}) > 40 and len({*map(len, ours)}) > 10
             every.append(ours)

@@ -18,8 +18,9 @@ import pytest
 from flax import nnx
 
 import vit_jax
-from vit_jax import evaluate, predict
 from vit_jax.checkpoint import Checkpoints
+from vit_jax.commands import evaluate, predict
+from vit_jax.commands import train as train_command
 from vit_jax.config import LossConfig, OptimConfig, RunConfig, SentenceData, TransformerConfig
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
@@ -34,11 +35,10 @@ from vit_jax.tasks import Evaluation
 from vit_jax.tasks.next_token import shifted, token_losses
 from vit_jax.tasks.translate import Translate
 from vit_jax.text import Ids, closed
-from vit_jax.train import command as train_command
-from vit_jax.train import session, setup, train
+from vit_jax.training import finish, session, setup
+from vit_jax.training.train import train
 from vit_jax.transformer import Transformer
 
-finish = sys.modules["vit_jax.train.finish"]  # the package has a function of this name
 V = 65
 WORDS = closed(f"w{i}" for i in range(V - 3))
 TINY = RunConfig(
@@ -207,7 +207,7 @@ import jax, numpy as np
 from vit_jax.config import *
 from vit_jax.models import definition, start
 from vit_jax.optim import Optimizer
-from vit_jax.runs import flatten
+from vit_jax.config.trees import flatten
 from vit_jax.step import Engine
 from vit_jax.tasks.translate import Translate
 from vit_jax.text import closed
@@ -433,7 +433,7 @@ def test_the_translator_and_its_door(trained, capsys, monkeypatch, tmp_path):
             *([a, b] for a, b in zip(texts, expected, strict=True)),
         ]
     assert (tmp_path / "maps.png").stat().st_size > 1000
-    assert list(predict.predict(str(folder.path), texts)) == list(zip(texts, expected, strict=True))
+    assert list(vit_jax.predict(str(folder.path), texts)) == list(zip(texts, expected, strict=True))
     (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
     assert predict.command([str(folder.path), str(tmp_path / "texts.txt")]) == 0
     assert capsys.readouterr().out.splitlines() == [f"{a}: {b}" for a, b in zip(texts, expected, strict=True)]
@@ -534,7 +534,7 @@ def test_a_file_of_its_weights_is_refused_in_one_sentence_whatever_it_is_given(t
             UserError,
             match="holds a Transformer without its vocabulary; give a run that was trained here, or put",
         ):
-            list(predict.predict(str(tmp_path / "weights.safetensors"), [given]))
+            list(vit_jax.predict(str(tmp_path / "weights.safetensors"), [given]))
     assert vit_jax.load(tmp_path / "weights.safetensors").lacks == ("vocabulary",)
 
 
@@ -607,7 +607,7 @@ def test_the_door_refuses_before_it_translates(trained, capsys, monkeypatch):
 def test_images_are_for_another_kind_of_run(trained):
     """This one takes what it is given for a sentence, also where it is a file's name."""
     with pytest.raises(UserError, match=r"the text '.*' has the word '.*', which is not in the vocabulary"):
-        list(predict.predict(str(trained[0].path), [__file__]))
+        list(vit_jax.predict(str(trained[0].path), [__file__]))
 
 
 # ------------------------------------------------------------------------------------------ presets

@@ -6,14 +6,14 @@ The public names are imported when they are first used, so `import vit_jax` take
 TYPE_CHECKING = False  # importing typing would take longer than this package; type checkers know the name
 if TYPE_CHECKING:
     from .captioner import Captioner
-    from .compare import compare
+    from .commands.evaluate import evaluate
+    from .commands.predict import predict
     from .config import CaptionerConfig, RunConfig, TransformerConfig, ViTConfig
     from .errors import UserError
-    from .evaluate import evaluate
     from .models import build
-    from .predict import predict
+    from .run_report.compare import compare
     from .starting import preset
-    from .train import train
+    from .training.train import train
     from .transformer import Transformer
     from .vit import ViT
     from .weights import export, load
@@ -28,13 +28,16 @@ _MODULES = {  # public name: the module that has it
     "ViTConfig": "config",
     "UserError": "errors",
     "build": "models",
+    "compare": "run_report.compare",
+    "evaluate": "commands.evaluate",
     "export": "weights",
     "load": "weights",
+    "predict": "commands.predict",
     "preset": "starting",
+    "train": "training.train",
     "Transformer": "transformer",
     "ViT": "vit",
 }
-_COMMANDS = ("compare", "evaluate", "predict", "train")  # modules that can be called; type checkers see their functions
 
 __all__ = [
     "Captioner", "CaptionerConfig", "RunConfig", "Transformer", "TransformerConfig", "UserError", "ViT", "ViTConfig",
@@ -50,12 +53,11 @@ def __getattr__(name: str) -> object:
             return metadata.version("vit-jax")
         except metadata.PackageNotFoundError:  # a checkout that was never installed
             return "0+unknown"
-    if name not in _MODULES and name not in _COMMANDS:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    module = import_module(f"{__name__}.{_MODULES.get(name, name)}")
-    return getattr(module, name) if name in _MODULES else module
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

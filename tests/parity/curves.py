@@ -22,7 +22,7 @@ from vit_jax.config.trees import flatten
 from vit_jax.data import batches
 from vit_jax.models import start
 from vit_jax.presets import preset
-from vit_jax.train.setup import Setup, set_up
+from vit_jax.training.setup import Setup, set_up
 
 PRESETS = {"digits": "ViT, digits", "numbers": "Transformer, numbers"}
 LIMIT = 1e-9  # of a loss

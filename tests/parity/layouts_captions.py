@@ -270,8 +270,8 @@ def generated(folder: Path) -> Iterator[Check]:
     `folder` is an empty one to work in.
     """
     import vit_jax
+    from vit_jax.commands.train import command
     from vit_jax.data import shapes
-    from vit_jax.train.command import command
 
     assert command(["shapes", *TRAINING.split(), "--dir", str(folder), "--name", "trained"]) == 0
     net = vit_jax.load(folder / "trained")

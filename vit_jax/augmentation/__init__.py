@@ -10,5 +10,4 @@ do not depend on jax_enable_x64.
     operations.py  the operations of policies as cases of these three
     policies.py    RandAugment, TrivialAugment, AutoAugment, 3-Augment as tables of operations
     mixing.py      mixup and CutMix
-    command.py     the contact sheet: what a preset does to its images
 """

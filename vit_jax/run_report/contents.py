@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..compare import Comparison, Member
 from . import charts, parts, tables
+from .compare import Comparison, Member
 from .curves import Chart, charts_of
 from .tables import Table, worded
 

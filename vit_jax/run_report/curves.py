@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..compare import Comparison, curves, panels_of, told_apart
 from ..report.curves import training_metric
 from . import charts
+from .compare import Comparison, curves, panels_of, told_apart
 from .tables import GIB, Table, rates, worded
 
 FEW = 6  # runs; the curves of more have fewer points, so that the page stays small

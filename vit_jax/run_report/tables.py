@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from .. import presets, runs
-from ..compare import Comparison, Line, Member, columns, text_of
 from ..config import RunConfig, differences, flat, task_row
 from ..config.trees import flatten
 from ..errors import UserError
+from .compare import Comparison, Line, Member, columns, text_of
 
 GIB = 1 << 30
 RATE = "_per_second"  # ends the names of speeds in a log

@@ -23,11 +23,11 @@ from ..division import planned
 from ..errors import DONE, UserError, lasting_output, run_command
 from ..hosts import Hosts, joined
 from ..presets import DEFAULT, FINETUNE, PRESETS, preset
-from . import train, train_seeds, train_with
-from .announce import announce
-from .beginning import starting_parameters
-from .ready import OF_A_HOST, ready
-from .setup import own_data, set_up
+from ..training.announce import announce
+from ..training.preflight import OF_A_HOST, ready
+from ..training.resume import starting_parameters
+from ..training.setup import own_data, set_up
+from ..training.train import train, train_seeds, train_with
 
 # Flags that each host may give in its own way.
 OF_A_COMMAND = {"hosts", *OF_A_HOST}

@@ -1,8 +1,4 @@
-"""Train a network: `python -m vit_jax.train [PRESET] [--field value ...]`, or `vit_jax.train(run)` in Python.
-
-Read ready (what is refused at once), setup (what config and data determine), beginning (the state to go on from) and
-session (all of it together), then loop, with decision (what clocks and signals decide), then finish.
-"""
+"""Train a network, on one host or several, or once for each of several seeds."""
 
 from __future__ import annotations
 
@@ -16,25 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import backend, runs
-from ..callable_module import make_callable
-from ..compare import draw, gather
 from ..config import RunConfig, flat, task_row
 from ..config.trees import flatten
 from ..division import planned
 from ..errors import UserError, printable
 from ..hosts import Hosts, joined
-from ..run_report import leave_report
-from .caught import signals
+from ..run_report.command import leave_report
+from ..run_report.compare import draw, gather
 from .finish import finish, show_again, splits
 from .loop import loop
-from .ready import OF_A_HOST, beside, check_hosts, ready
+from .preflight import OF_A_HOST, beside, check_hosts, ready
 from .session import open_session
 from .setup import given_data
+from .signals import signals
 
 if TYPE_CHECKING:
     from ..data import Data
-
-__all__ = ["train", "train_seeds"]
 
 
 def train(
@@ -199,6 +192,3 @@ def _numbers(value: dict[str, Any]) -> dict[str, float]:
     """The numbers in a nested dict, as {dotted name: number}."""
     entries = flatten(value, strict=False)
     return {name: float(x) for name, x in entries.items() if isinstance(x, (int, float)) and not isinstance(x, bool)}
-
-
-make_callable(__name__)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.augmentation.sheet import views_of
+from vit_jax.commands.sheet import views_of
 from vit_jax.config import ImageAugment
 from vit_jax.presets import preset
 from vit_jax.step import example_keys
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 def test_the_sheet_is_drawn_with_the_settings_as_they_were_typed(inside, tmp_path):
     words = ["--augment.flip", "--augment.cutmix", "1", "--images", "4", "--views", "3"]
-    drawn = inside("augment", "digits", "sheet.png", *words)
+    drawn = inside("sheet", "digits", "sheet.png", *words)
     assert (drawn.returncode, drawn.stderr) == (0, "")
     assert drawn.stdout == "sheet.png: 4 images, 3 views of each\n"
     with Image.open(tmp_path / "sheet.png") as image:
         wide, pixels = image.size, np.asarray(image.convert("RGB"))
     assert wide[0] > 500 and wide[1] > 500 and len(np.unique(pixels)) > 10
     assert {path.name for path in tmp_path.iterdir()} == {"sheet.png"}
-    again = inside("augment", "digits", "sheet.png", *words)
+    again = inside("sheet", "digits", "sheet.png", *words)
     assert again.returncode == 2 and "sheet.png: exists already; add --force to overwrite it" in again.stderr
 
 
@@ -56,8 +56,8 @@ def test_images_may_be_of_other_classes_than_the_presets():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", "PRESET is missing: give python -m vit_jax.augmentation PRESET FILE.png"),
-        ("digits", "FILE.png is missing: give python -m vit_jax.augmentation PRESET FILE.png"),
+        ("", "PRESET is missing: give vit-jax sheet PRESET FILE.png"),
+        ("digits", "FILE.png is missing: give vit-jax sheet PRESET FILE.png"),
         ("digit x.png", "there is no preset 'digit'; nearest: digits"),
         ("numbers x.png", "numbers: its examples are no images, and nothing augments them; give a preset of images"),
         ("digits x.jpg", "x.jpg: the sheet is a PNG; give a name that ends in .png"),
@@ -72,7 +72,7 @@ def test_images_may_be_of_other_classes_than_the_presets():
     ],
 )
 def test_a_mistake_is_one_sentence_and_writes_nothing(words, said, inside, tmp_path):
-    refused = inside("augment", *words.split())
+    refused = inside("sheet", *words.split())
     assert refused.returncode == 2 and refused.stdout == ""
     assert said in refused.stderr and refused.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())

@@ -14,14 +14,14 @@ import numpy as np
 from .. import backend, mfu
 from ..errors import CheckFailed
 from ..runs.log import STEP_METRICS
-from .decision import Decision
+from .dispatch import Batches, steps_together
 from .profile import Profile
 from .session import Session
-from .together import Batches, steps_together
+from .stopping import Decision
 
 if TYPE_CHECKING:
     from ..tasks import Evaluation
-    from .together import Batch
+    from .dispatch import Batch
 
 Measured = tuple[int, dict[str, float]]  # a step, and its metrics
 TOKENS = "tokens_per_second"  # of targets, ends included, padding not

@@ -1,4 +1,4 @@
-"""Compare runs: `python -m vit_jax.compare [RUN...]`, or `vit_jax.compare(...)`.
+"""Compare runs: `vit-jax compare [RUN...]`, or `vit_jax.compare(...)`.
 
 A table of the fields in which runs differ and of their results, and their curves in one picture. A group, which
 `train --seeds` makes, is one line: mean and standard deviation.
@@ -17,16 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import runs
-from .callable_module import make_callable
-from .config import RunConfig, flat, task_row
-from .errors import DONE, UserError, printable, run_command
-from .flags import parse
-from .report.table import check_output, print_table
-from .runs import several
+from .. import runs
+from ..config import RunConfig, flat, task_row
+from ..errors import DONE, UserError, printable, run_command
+from ..flags import parse
+from ..report.table import check_output, print_table
+from ..runs import several
 
 if TYPE_CHECKING:
-    from .report.comparison import Series
+    from ..report.comparison import Series
 
 T = TypeVar("T")
 BUDGETS = ("max_steps", "max_minutes")  # execution fields, which yet decide how far a run has come
@@ -266,7 +265,7 @@ def _status(line: Line) -> str:
 
 def draw(found: Comparison, path: str | os.PathLike[str]) -> None:
     """Draw the curves of a comparison as a PNG."""
-    from .report.comparison import draw_comparison
+    from ..report.comparison import draw_comparison
 
     panels = {title: curves(found, *where) for title, where in panels_of(found).items()}
     fields = found.fields()
@@ -319,7 +318,7 @@ def _series(points: list[dict[int, tuple[float, float]]]) -> Series | None:
     """The mean and spread of runs at the steps that all of them have, or of one run its curve; None without any."""
     import numpy as np
 
-    from .report.comparison import Series
+    from ..report.comparison import Series
 
     known = [each for each in points if each]
     if not known:
@@ -379,7 +378,7 @@ class Options:
 
 def command(arguments: list[str]) -> int:
     """Parse the arguments, print the table and draw the curves; returns the exit code. Raises UserError."""
-    o = parse(Options, arguments, prog="python -m vit_jax.compare")
+    o = parse(Options, arguments, prog="vit-jax compare")
     check_output("out", o.out, o.force)
     found = gather(o.runs, o.dir)
     fields, results = columns(found)
@@ -405,11 +404,5 @@ def _picture(found: Comparison, out: str) -> str:
 
 
 def main() -> int:
-    """The command `python -m vit_jax.compare`; returns the exit code."""
+    """The command `vit-jax compare`; returns the exit code."""
     return run_command(lambda: command(sys.argv[1:]))
-
-
-make_callable(__name__)
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,11 +12,11 @@ from ..config import RunConfig, factor_shapes, to_dict
 from ..errors import printable
 from ..hosts import ALONE, Hosts
 from .announce import announce
-from .beginning import is_rewritten, starting_state
-from .caught import Caught
-from .decision import Decision
+from .resume import is_rewritten, starting_state
 from .saving import Saver
 from .setup import Setup, own_data, set_up
+from .signals import Caught
+from .stopping import Decision
 
 if TYPE_CHECKING:
     from ..checkpoint import Checkpoints

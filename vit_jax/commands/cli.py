@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import sys
 
-from .config import is_sized, nearest
-from .errors import USER
-from .flags import shown
+from ..config import is_sized, nearest
+from ..errors import USER
+from ..flags import shown
 
 COMMANDS = {
     "train": "train a network, or resume a run",
@@ -15,13 +15,13 @@ COMMANDS = {
     "compare": "put runs side by side: where they differ, their results and curves",
     "report": "write what a run, or several, left as one page for a browser: curves, errors, attention",
     "predict": "classify images or translate sentences with a trained network",
-    "augment": "draw what augmentation makes of a preset's images",
+    "sheet": "draw what augmentation makes of a preset's images",
     "convert": "convert weights from any layout to any other",
 }
 
 
 def main(program: str = "vit-jax") -> int:
-    """`vit-jax COMMAND ...` does the same as `python -m vit_jax.COMMAND ...`, or `python -m convert ...`."""
+    """Call the command that the first word names, with the words after it; returns its exit code."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
         print(
@@ -31,7 +31,7 @@ def main(program: str = "vit-jax") -> int:
         )
         return 0
     if name == "--version":
-        from . import __version__
+        from .. import __version__
 
         print(f"vit-jax {__version__}")
         return 0
@@ -41,21 +41,16 @@ def main(program: str = "vit-jax") -> int:
     sys.argv = [f"{program} {name}", *sys.argv[2:]]
     if name == "convert":
         return importlib.import_module("convert.__main__").main(f"{program} convert")
-    rooms = {"report": ".run_report", "train": ".train.command", "augment": ".augmentation.command"}
-    module = rooms.get(name, f".{name}")
+    module = {"compare": "..run_report.compare", "report": "..run_report.command"}.get(name, f".{name}")
     return importlib.import_module(module, __package__).main()
 
 
 def _no_command(name: str, program: str) -> str:
     """A sentence for a first word that is no command: it may be a preset or a flag."""
-    from .presets import PRESETS
+    from ..presets import PRESETS
 
     if name in PRESETS or is_sized(name):
         return f"{name} is a preset, not a command; give {program} train {name}"
     if name.startswith("-"):
         return f"the command comes before its flags: give {program} COMMAND {shown(name)}"
     return f"there is no command {shown(name)}{nearest(name, list(COMMANDS))}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

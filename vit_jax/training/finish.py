@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import runs
 from ..config import RunConfig, task_row
 from ..errors import Interrupted, UserError, printable
-from ..run_report import FILE, leave_report
+from ..run_report.command import FILE, leave_report
 from .loop import TOKENS, measure, measure_and_log, watched_split
 from .session import Session
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..hosts import Hosts
-from .caught import Caught
+from .signals import Caught
 
 WISHES = ("SIGINT", "SIGTERM", "time", "save")
 

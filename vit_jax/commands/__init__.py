@@ -1,0 +1,1 @@
+"""The commands: words of a command line to results."""

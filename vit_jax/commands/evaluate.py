@@ -1,0 +1,383 @@
+"""Measure a run on a split of its data: `python -m vit_jax.evaluate RUN [--split test]`, or `vit_jax.evaluate(run)`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from .. import backend, flags, runs
+from ..config import DataConfig, RunConfig, replaced, similar, task_row
+from ..config.decoding import SearchFlags
+from ..errors import DONE, UserError, printable, run_command
+from ..report.table import check_folder, check_output, write_csv
+
+if TYPE_CHECKING:
+    from ..data import Data, Given
+    from ..tasks import Evaluation, Predictor, Task
+
+Probe = Literal["none", "knn", "linear"]
+
+
+def evaluate(
+    path: str | os.PathLike[str],
+    split: str = "",
+    which: str = "best",
+    ema: bool | None = None,
+    data_dir: str = "",
+    batch: int = 0,
+    source: str = "",
+    data: Any = None,
+    class_names: Sequence[str] = (),
+    flip: bool = False,
+    probe: Probe = "none",
+    **search: Any,
+) -> tuple[int, Evaluation]:
+    """Measure a trained network on a split of its data, or on other data: (step of the weights, Evaluation).
+
+    `path` is a run or, with `source` or `data`, also a file or folder of weights of any layout. `split` is by default
+    test; of other data test, else validation, else all. `which` and `ema` select the weights of a
+    run as in `vit_jax.load`. `data_dir` replaces data.dir, `batch` (0: as in training) is the number of examples per
+    step.
+
+    `source` names other data, as data.source does (folder:PATH, FILE.npz, ...): images prepared as the network's own,
+    classes matched by name. A folder without splits is measured as a whole. `data` and `class_names` are examples in
+    the forms that `vit_jax.train` takes: where the run was trained on the same, its own split of them is measured, else
+    all of a pair. Without class_names, labels are the numbers of the network's classes.
+
+    With `flip`, the Evaluation has a second one beside it, `flipped`: of the mean of the logits of each image and its
+    mirror image.
+
+    `probe` measures not the network's answers but how well its features tell the classes of the data: a classifier
+    learns from the features of train, and is measured on the split. "knn" is DINO's vote of the 20 nearest neighbours
+    (cosine, temperature 0.07), "linear" a logistic regression on features as they are, whose C is chosen on validation,
+    or without one on a tenth of train, as in CLIP and DINOv2. The features are the input of the network's head,
+    "pooled" of `capture`. The data may then have any classes, and the network none; it is split as training would split
+    it. The Evaluation's `chosen` has the settings, and its metrics have no loss.
+
+    `search` are settings of the search for texts, such as beam=5 (the fields of config.decoding.Decoding).
+
+    What is to be known of the result, such as which classes were matched how, is printed on stderr.
+
+    Raises UserError if there is no such split, if the network does not have the classes, if the run's own data is not
+    what it was trained on, on `flip` where the data is no images, or on `probe` where it has no classes.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise UserError(f"path is a {type(path).__name__}; give the folder of a run, or a file or folder of weights")
+    if class_names and data is None:
+        raise UserError("class_names: are those of examples given as data=...; leave them out")
+    from ..data import Given
+
+    given = None if data is None else Given(data, class_names)
+    measured = measure(os.fspath(path), split, which, ema, data_dir, batch, source, given, flip, search, probe)
+    for remark in (*measured.remarks, *measured.result.notes):
+        print(f"note     {printable(remark)}", file=sys.stderr)
+    return measured.net.step, measured.result
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An evaluation, and what it was made of."""
+
+    net: Predictor
+    name: str  # of the split
+    examples: Any  # the split
+    result: Evaluation
+    remarks: tuple[str, ...]  # sentences for the user
+    metadata: Mapping[str, Any]  # what results are named by: the network's, with a probe those of the data
+
+
+def measure(
+    path: str,
+    split: str,
+    which: str,
+    ema: bool | None,
+    data_dir: str,
+    batch: int,
+    source: str,
+    given: Given | None,
+    flip: bool = False,
+    search: Mapping[str, Any] | None = None,
+    probe: str = "none",
+) -> Measured:
+    """`evaluate`, with what it was made of. Raises UserError."""
+    if batch < 0:
+        raise UserError(f"batch is {batch}: give a positive number, or 0 for that of training")
+    if given is not None and (source or data_dir):
+        raise UserError(f"data: is given, and so is {source or data_dir}; leave one of them out")
+    _check_probe(probe, flip)
+    runs.mean_of(which)
+    foreign = runs.is_foreign(path)
+    if foreign and not source and given is None:
+        raise UserError(
+            f"{path}: no run here, and weights alone have no data of their own; "
+            "name the data to measure it on, as in --data.source folder:PATH"
+        )
+    recorded = None if foreign else runs.find(path).record()["data"]
+    backend.configure_jax()
+    from ..layers import split as parts
+    from ..step import Evaluator
+    from ..tasks import searching
+    from ..teacher import teacher_of
+    from ..weights import complete
+    from .probe import probed
+
+    with backend.precision_kept():
+        net = complete(path, which, ema)
+    task = searching(_asked_for(net, path, flip, probe), search or {})
+    source = source if given is None else task_row(net.run.task).given
+    run = replace(net.run, data=_moved(net.run.data, source, data_dir))
+    run = run if foreign else task_row(run.task).from_its_folder(run, runs.find(path).path)
+    other = given is not None or bool(source and source != net.run.data.source)
+    with backend.precision(run.compute_dtype):
+        definition, tree = parts(net.model)
+        if probe != "none":
+            dataset, name = _learnable(net, run, task, split, None if other else recorded, given)
+            examples, remarks = dataset.splits[name], dataset.remarks
+        else:
+            opened = _other(net, run, split, recorded, given) if other else _own(net, run, split, recorded)
+            name, examples, remarks = opened
+        task = task.load_frozen(teacher_of(run)) if task.frozen_in_outputs else task
+        evaluator, batch = Evaluator(run.model, definition, task), batch or run.batch
+        parameters = evaluator.to_devices(tree)
+        if probe != "none":
+            features = functools.partial(evaluator.outputs_of, parameters, batch=batch)
+            result = probed(probe, features, dataset, name, task, run)
+        else:
+            result = evaluator.measure(parameters, examples, batch)
+    return Measured(net, name, examples, result, remarks, net.metadata if probe == "none" else dataset.metadata())
+
+
+def _check_probe(probe: str, flip: bool) -> None:
+    """Raise UserError on an unknown probe, and on one beside mirror images."""
+    if probe not in (known := list(get_args(Probe))):
+        raise UserError(f"probe is {probe!r}: choose {', '.join(known)}{similar(str(probe), known)}")
+    if flip and probe != "none":
+        raise UserError(f"flip: is of the network's logits, and the probe {probe} has none; leave one of them out")
+
+
+def _asked_for(net: Predictor, path: str, flip: bool, probe: str) -> Task:
+    """The task of a network, with mirror images or of its features. Raises UserError where it has no such."""
+    task = net.task.mirrored() if flip else net.task if probe == "none" else net.task.probed()
+    if task is None:
+        asked, needed = ("flip", "images") if flip else (f"probe {probe}", "images with classes")
+        raise UserError(f"{asked}: is for {needed}, and {path} is of the task {net.run.task}; leave it out")
+    return task
+
+
+def _learnable(
+    net: Predictor, run: RunConfig, task: Task, wanted: str, recorded: Any, given: Given | None
+) -> tuple[Data, str]:
+    """(data with a train split that a probe learns from, the split to measure), prepared as the network's own.
+
+    `task` is what `Task.probed` returned; `recorded` is the identity of the run's own data, None of other data.
+    """
+    run = replaced(run, task_row(run.task).prepared_as(net.metadata, {}))
+    dataset = task.open_data(run, given)
+    if not dataset.same_as(recorded):
+        raise _not_its_data(run)
+    train, *others = dataset.splits
+    name = wanted or ("test" if "test" in others else "validation")
+    if name in others:
+        return dataset, name
+    if not others:
+        raise UserError("split: the data has only train, which a probe learns from; give data with a test split")
+    why = "split is train, which a probe learns from" if name == train else f"there is no split {name!r}"
+    raise UserError(f"{why}; choose {' or '.join(others)}")
+
+
+def _moved(data: DataConfig, source: str, folder: str) -> DataConfig:
+    """The data config with another source, and another folder of prepared sets, where they are given."""
+    changes = {name: value for name, value in (("source", source), ("dir", folder)) if value}
+    if folder and not hasattr(data, "dir"):
+        raise UserError(
+            f"data.dir is {folder}, but this run reads its data from data.source {data.source}: leave the flag out"
+        )
+    return replace(data, **changes)  # type: ignore[arg-type]  # texts
+
+
+def _own(net: Any, run: RunConfig, split: str, recorded: Any) -> tuple[str, Any, tuple[str, ...]]:
+    """(name of the split, its examples, remarks) of the data that a run was trained on, as `recorded`."""
+    from ..tasks import TASKS
+
+    dataset = TASKS[run.task].open_data(run)
+    if not dataset.same_as(recorded):
+        raise _not_its_data(run)
+    return *_split(dataset, split), ()
+
+
+def _not_its_data(run: RunConfig) -> UserError:
+    return UserError(f"data.source {run.data.source} is not the data that this run was trained on; restore it")
+
+
+def _other(
+    net: Any, run: RunConfig, split: str, recorded: Any, given: Given | None
+) -> tuple[str, Any, tuple[str, ...]]:
+    """(name of the split, its examples, remarks) of other data; `recorded` is the identity of that of training."""
+    from ..tasks import TASKS
+
+    opened = TASKS[run.task].open_other_data
+    sizes = recorded.get("sizes") if isinstance(recorded, dict) else None
+    if isinstance(sizes, dict) and opened(run, net.metadata, "", given).total == sum(sizes.values()):
+        # It may be a copy of the data that the run was trained on: then only the run's own splits are new to it.
+        dataset, named = None, given
+        if given is not None and not given.class_names:
+            named = replace(given, class_names=tuple(net.metadata.get("class_names", ())))
+        with contextlib.suppress(UserError):
+            dataset = TASKS[run.task].open_data(run, named)
+        if dataset is not None and dataset.same_as({**recorded, "name": dataset.identity["name"]}):
+            return *_split(dataset, split), ("this is the data that the run was trained on, with the run's splits",)
+    other = opened(run, net.metadata, split, given)
+    return other.name, other.split, other.remarks
+
+
+def _split(dataset: Data, name: str) -> tuple[str, Any]:
+    """(name, split) of the data of a run, test by default."""
+    name = name or "test"
+    if name not in dataset.splits:
+        raise UserError(
+            f"there is no split {name!r}: this run's data has {', '.join(dataset.splits)}; choose one of them"
+        )
+    return name, dataset.splits[name]
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Where the data is."""
+
+    source: str = field(
+        default="",
+        metadata={
+            "help": "measure on other data than the run's: folder:PATH, FILE.npz or the name of a prepared set, "
+            "classes matched by name; of sentences pairs:... or tsv:FILE; of captions captions:FOLDER, coco:... or "
+            "coco-features:...; empty: the run's own data"
+        },
+    )
+    dir: str = field(
+        default="", metadata={"help": "folder of prepared TFDS sets, if it has moved since training; empty: as then"}
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateFlags:
+    """What is measured, on what, and what is written."""
+
+    run: str = field(
+        metadata={
+            "help": "a run's folder, or its name inside runs/; with --data.source also a file or folder of weights, "
+            "in any layout that `python -m convert formats` lists"
+        }
+    )
+    split: str = field(
+        default="",
+        metadata={
+            "help": "split of the data: train, validation, test or another that the data has; "
+            "empty: test (of other data that has none: validation, or all)",
+            "foreign": ("val", "valid", "dev"),
+        },
+    )
+    weights: str = field(
+        default="best",
+        metadata={
+            "help": "best: the checkpoint with the best validation (without any: the last); last: the last one; "
+            "mean:K: the mean of the weights of the last K that the run has kept (--keep of train)"
+        },
+    )
+    ema: bool = field(
+        default=True,
+        metadata={
+            "help": "take the averaged weights where validation chose them (of the last: if it has them); "
+            "--no-ema: always the raw ones"
+        },
+    )
+    batch: int = field(default=0, metadata={"help": "examples per batch; 0: as in training"})
+    flip: bool = field(
+        default=False,
+        metadata={
+            "help": "print a second column: the figures of the mean of the logits of each image and its mirror image"
+        },
+    )
+    probe: Probe = field(
+        default="none",
+        metadata={
+            "help": "measure the network's features instead of its answers, by a classifier that learns from those of "
+            "train; knn: the weighted vote of the 20 nearest neighbours (cosine, temperature 0.07: DINO's); linear: a "
+            "logistic regression on features as they are, not standardised, whose C of 1e-6 to 1e6 is chosen on "
+            "validation, or without one on a tenth of train held out (as in CLIP and DINOv2); --data.source may then "
+            "have any classes and is split as in training, and the network needs no head"
+        },
+    )
+    csv: str = field(default="", metadata={"help": "also write a row for each example to this file, as a CSV table"})
+    report: str = field(
+        default="",
+        metadata={
+            "help": "also write the metrics, a row for each example and the worst examples into this folder: of images "
+            "figures too, of sentences a text"
+        },
+    )
+    force: bool = field(
+        default=False, metadata={"help": "overwrite the file of --csv, and files in the folder of --report"}
+    )
+    data: DataOptions = field(default_factory=DataOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(SearchFlags, EvaluateFlags):
+    """Measure a trained network on a split of its data, or on other data.
+
+    The flags from --beam on are of the search for a text; classes need none.
+    """
+
+
+def command(arguments: list[str]) -> int:
+    """Parse the arguments, measure and print; returns the exit code. Raises UserError."""
+    o = flags.parse(Options, arguments, prog="python -m vit_jax.evaluate")
+    check_output("csv", o.csv, o.force)
+    check_folder("report", o.report, o.force)
+    search, ema = flags.given_values(arguments, o, SearchFlags), None if o.ema else False
+    m = measure(o.run, o.split, o.weights, ema, o.data.dir, o.batch, o.data.source, None, o.flip, search, o.probe)
+    what = f"{o.run} at step {m.net.step}" if m.net.step else o.run
+    where = f"{m.name} of {o.data.source}" if o.data.source else m.name
+    where += f", probe {o.probe}" if o.probe != "none" else ""
+    print(printable(f"{what}, {where}: {len(m.result.predicted):,} examples"))
+    for remark in (*m.remarks, *m.result.notes):
+        print(f"  note: {printable(remark)}")
+    flipped = m.result.flipped.metrics if m.result.flipped else {}
+    if flipped:
+        print(f"  {'':16} {'plain':6}  with its mirror image")
+    for name, value in m.result.metrics.items():
+        print(f"  {name:16} {value:.4f}" + (f"  {flipped[name]:.4f}" if flipped else ""))
+    if o.csv:
+        write_csv(o.csv, *m.net.task.table(m.examples, m.result, m.metadata))
+    if o.report:
+        print("\n".join(f"  {printable(line)}" for line in write_report(m, Path(o.report), f"{what}, {where}")))
+    return DONE
+
+
+def write_report(m: Measured, folder: Path, title: str) -> tuple[str, ...]:
+    """Write what was measured, and its worst examples, into a folder, which is made; returns lines to print.
+
+    metrics.json, predictions.csv, and what the task draws of a result; `title` says what was measured.
+    """
+    folder.mkdir(exist_ok=True)
+    results = {"metrics": m.result, **({"flipped": m.result.flipped} if m.result.flipped else {})}
+    facts = {"measured": title, "examples": len(m.result.predicted), "notes": [*m.remarks, *m.result.notes]}
+    facts |= {"chosen": dict(m.result.chosen)} if m.result.chosen else {}
+    for name, result in results.items():  # the loss of a network that has diverged is no number, which JSON lacks
+        facts[name] = {key: value if math.isfinite(value) else None for key, value in result.metrics.items()}
+    runs.write_json(folder / "metrics.json", facts)
+    task, given = m.net.task, (m.examples, m.result, m.metadata)
+    write_csv(folder / "predictions.csv", *task.table(*given))
+    lines = task.draw_result(*given, folder, title)
+    return *lines, f"{folder} has {', '.join(sorted(path.name for path in folder.iterdir()))}"
+
+
+def main() -> int:
+    """The command `python -m vit_jax.evaluate`; returns the exit code."""
+    return run_command(lambda: command(sys.argv[1:]))

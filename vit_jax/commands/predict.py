@@ -1,0 +1,347 @@
+"""Classify images, translate sentences or caption images with a trained network, or write an image's features.
+
+python -m vit_jax.predict RUN-OR-WEIGHTS IMAGE-OR-FOLDER... [--features OUT.npz --blocks I,J]
+python -m vit_jax.predict RUN SENTENCE-OR-FILE...
+python -m vit_jax.predict RUN FILE-OF-VECTORS...
+
+In Python, `vit_jax.predict(run, inputs)`, or `vit_jax.load(run)` once and then its methods.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import backend, flags, runs
+from ..config import task_row, untrained
+from ..config.decoding import AnswerFlags
+from ..errors import DONE, UserError, printable, run_command
+from ..report.table import check_output, write_csv
+
+if TYPE_CHECKING:
+    from ..tasks import Predictor
+
+BATCH = 64  # inputs that are computed at a time
+FILES = (".txt", ".tsv", ".csv", ".gz")  # what ends so is meant as a file's name, not as a sentence
+
+
+def image_files(paths: Sequence[str]) -> list[Path]:
+    """Paths of image files; each folder is replaced by the images in it and below, sorted.
+
+    Raises UserError for a path that does not exist or a folder without images.
+    """
+    from ..data.images import EXTENSIONS
+
+    found: list[Path] = []
+    for text in paths:
+        path = Path(text)
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in EXTENSIONS and not p.name.startswith("."))
+            if not inside:
+                raise UserError(
+                    f"{text}: there are no images in this folder; known suffixes are {', '.join(sorted(EXTENSIONS))}"
+                )
+            found += inside
+        elif path.exists():
+            found.append(path)
+        else:
+            raise UserError(f"{text}: there is no such image or folder; check the path")
+    return found
+
+
+def predict(
+    path: str | os.PathLike[str],
+    inputs: Any,
+    top: int = 3,
+    which: str = "best",
+    ema: bool | None = None,
+    batch: int = BATCH,
+    **search: Any,
+) -> Any:
+    """Classify images, translate sentences or caption images with a run, or with a file or folder of weights.
+
+    `inputs` are paths of images and of folders of images, or sentences. For a list of them, or a folder, the result is
+    a list of (input, prediction), for one image or sentence its prediction alone. The prediction is a list of the `top`
+    most probable classes [(name, probability), ...], or a translation. `which` and `ema` select the weights of a run as
+    in `vit_jax.load`, which is the way to use one network many times; `batch` is the number of inputs that are computed
+    at a time. `search` are settings of the search for a text, such as beam=5 (the fields of config.decoding.Decoding);
+    with nbest=3, a prediction is a list of three (text, score). Features of images, as --features writes them, are what
+    `vit_jax.load(path).features(images, blocks=[-1])` returns. Raises UserError.
+    """
+    _check_positive(top=top, batch=batch)
+    path, one = os.fspath(path), isinstance(inputs, (str, os.PathLike))
+    found = checked(path, [inputs] if one else inputs)
+    answers = [(answer.input, answer.value) for answer in _network(path, which, ema, search).answer(found, top, batch)]
+    return answers[0][1] if one and len(answers) == 1 and not os.path.isdir(inputs) else answers
+
+
+def draw_attention(
+    path: str,
+    inputs: Sequence[str],
+    out: Path,
+    which: str = "best",
+    ema: bool | None = None,
+    layer: str | int = "",
+) -> None:
+    """Draw the attention on the first images, or on the first sentence, as the PNG `out`.
+
+    `layer` is the number of a layer, counted from 1, or "all"; empty: the last layer for images, all for sentences.
+    Raises UserError.
+    """
+    inputs = checked(path, inputs)
+    model = _network(path, which, ema)
+    model.draw_attention(inputs, out, _layers(str(layer), model.layers), _caption(path, model, which, ema))
+
+
+def _layers(text: str, depth: int) -> list[int]:
+    """The layers that --layer names, counted from 0, of a network of `depth` layers. Raises UserError."""
+    if not text or not depth:  # a network without attention says so when that is to be drawn
+        return []
+    if text == "all":
+        return list(range(depth))
+    numbers = [str(n) for n in range(1, depth + 1)]
+    if text not in numbers:
+        raise UserError(f"layer is {text[:20]}: give a number from 1 to {depth}, or all")
+    return [numbers.index(text)]
+
+
+def _blocks(text: str, depth: int) -> list[int]:
+    """The blocks that --blocks names, of a network of `depth` of them. Raises UserError."""
+    if text == "all":
+        return list(range(depth or 1))  # a network without any says so when it is to write them
+    if not re.fullmatch(r"(-?[0-9]{1,6}(,-?[0-9]{1,6})*)?", text):
+        raise UserError(f"blocks is {text[:40]}: give numbers with commas between them, such as 2,5,-1, or all")
+    return [int(number) for number in filter(None, text.split(","))]
+
+
+def _caption(path: str, model: Predictor, which: str, ema: bool | None) -> str:
+    """A line for a figure: what was given, and which of its weights were used."""
+    from ..report import weights_caption
+    from ..report.table import shortened
+
+    if runs.is_foreign(path):
+        return shortened(path.rstrip("/"), 60)
+
+    folder, step, best = runs.find(path), model.step, None
+    if which == "best" and (steps := folder.complete_steps()):
+        with contextlib.suppress(UserError):
+            best = folder.saved(steps[0])["notes"].get("best")
+    if runs.mean_of(which):
+        return f"{shortened(folder.path.name, 40)}: {which} weights up to step {step:,}"
+    averaged = folder.config().ema and ema is not False and (ema or (best or {}).get("weights", "ema") == "ema")
+    epoch = next((row["epoch"] for row in folder.metrics() if row["step"] == step and "epoch" in row), None)
+    words = weights_caption("best" if best else "last", "ema" if averaged else "raw", step, epoch)
+    return f"{shortened(folder.path.name, 40)}: {words}"
+
+
+def _check_positive(**numbers: int) -> None:
+    for name, value in numbers.items():
+        if value < 1:
+            raise UserError(f"{name} is {value}: give a positive number")
+
+
+def takes(path: str) -> str:
+    """What the inputs of a run, or of weights of any layout, are, as `takes` of its task's row; "" where none is found.
+
+    Raises UserError where there is no run.
+    """
+    if not runs.is_foreign(path):
+        return task_row(runs.find(path).config().task).takes
+    from ..interop import config_in
+
+    with contextlib.suppress(UserError):  # `_network` raises another, which says more
+        return task_row(untrained(config_in(path)).task).takes
+    return ""
+
+
+def checked(path: str, inputs: Sequence[str]) -> list[Any]:
+    """The inputs as image files (with those inside folders), vectors or texts, before jax starts. Raises UserError."""
+    kind = takes(path)
+    if kind == "vectors":
+        from ..data import vectors_in
+
+        vectors_in(inputs)  # which raises where one cannot be read
+    return image_files(inputs) if kind == "files" else list(inputs)
+
+
+def sentences(inputs: Sequence[str]) -> list[str]:
+    """Sentences as they are typed; a file is replaced by its lines, and - by those on stdin. Raises UserError."""
+    from ..data.pairs import lines_of
+
+    found: list[str] = []
+    for text in inputs:
+        if text != "-" and not (len(text) < 256 and os.path.isfile(text)):
+            if text.endswith(FILES) and " " not in text:
+                raise UserError(f"{text}: there is no such file; give a sentence, or a file of them, one per line")
+            found.append(text)
+            continue
+        where = "stdin" if text == "-" else text
+        try:
+            lines = lines_of(sys.stdin.buffer.read() if text == "-" else Path(text).read_bytes(), where)
+        except OSError as error:
+            raise UserError(f"{where}: cannot be read ({error.strerror or error}); give UTF-8 text") from error
+        for i, line in enumerate(lines, 1):
+            if not line.strip():
+                raise UserError(f"{where}, line {i}, is empty; give one sentence per line")
+        found += [line.removesuffix("\r") for line in lines]
+    return found
+
+
+def _network(path: str, which: str, ema: bool | None, search: Mapping[str, Any] | None = None) -> Predictor:
+    """The network of a run, or of a file of any layout, with these settings of its search.
+
+    A missing run is reported before jax starts.
+    """
+    if not runs.is_foreign(path):
+        runs.find(path)
+    backend.configure_jax()
+    from ..tasks import searching
+    from ..weights import complete
+
+    model: Any = complete(path, which, ema)
+    return replace(model, task=searching(model.task, search)) if search else model
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictFlags:
+    """What is predicted, by which weights, and what is written."""
+
+    run: str = field(
+        metadata={
+            "help": "a run's folder, or its name inside runs/; or a file or folder of weights, in any layout that "
+            "`python -m convert formats` lists"
+        }
+    )
+    inputs: tuple[str, ...] = field(
+        metadata={
+            "help": "image files and folders of images; or sentences, or files of them, one per line (-: stdin); or "
+            "files of vectors (.npy, .npz, .h5), of one row as FILE:ROW"
+        }
+    )
+    top: int = field(default=3, metadata={"help": "number of classes to print for each image, the most probable first"})
+    csv: str = field(default="", metadata={"help": "also write the predictions to this file, as a CSV table"})
+    attention: str = field(
+        default="",
+        metadata={"help": "also draw the attention on the first images, or on the first sentence, to this PNG file"},
+    )
+    layer: str = field(
+        default="",
+        metadata={
+            "help": "with --attention: the layer to draw, counted from 1, or all; "
+            "empty: the last for images, all for sentences"
+        },
+    )
+    features: str = field(
+        default="",
+        metadata={
+            "help": "write features of the images to this .npz file, in place of predictions: files, the names [n], "
+            "and pooled [n, D], the input of the head"
+        },
+    )
+    blocks: str = field(
+        default="",
+        metadata={
+            "help": "with --features: also the outputs of these blocks, as maps.I [n, gh, gw, D] at the patches and "
+            "prefix.I [n, P, D] at the tokens before them (class, distillation, registers); numbers from 0 with commas "
+            "between them, -1 is the last, or all"
+        },
+    )
+    norm: bool = field(
+        default=True,
+        metadata={
+            "help": "with --blocks: apply the network's last norm to the outputs of every block, as Dinov2Backbone "
+            "does; --no-norm: as they are, as timm's forward_intermediates gives them by default"
+        },
+    )
+    batch: int = field(default=BATCH, metadata={"help": "inputs that are computed at a time; fewer take less memory"})
+    weights: str = field(
+        default="best",
+        metadata={
+            "help": "best: the checkpoint with the best validation (without any: the last); last: the last one; "
+            "mean:K: the mean of the weights of the last K that the run has kept (--keep of train)"
+        },
+    )
+    ema: bool = field(
+        default=True,
+        metadata={
+            "help": "take the averaged weights where validation chose them (of the last: if it has them); "
+            "--no-ema: always the raw ones"
+        },
+    )
+    force: bool = field(
+        default=False, metadata={"help": "overwrite the files of --csv, --attention and --features if they exist"}
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(AnswerFlags, PredictFlags):
+    """Predict the classes of images, translate sentences, or describe images.
+
+    The flags from --beam on are of the search for a text; classes need none.
+    """
+
+
+def command(arguments: list[str]) -> int:
+    """Parse the arguments, predict, print and write; returns the exit code. Raises UserError."""
+    o = flags.parse(Options, arguments, prog="python -m vit_jax.predict")
+    if not o.inputs:
+        raise UserError("inputs: none given; give image files or folders, or sentences, after the run")
+    _check_positive(top=o.top, batch=o.batch)
+    runs.mean_of(o.weights)
+    stated = flags.given(arguments, Options)
+    _check_outputs(o, stated)
+    inputs = checked(o.run, sentences(o.inputs) if takes(o.run) == "texts" else o.inputs)
+    ema = None if o.ema else False
+    model = _network(o.run, o.weights, ema, flags.given_values(arguments, o, AnswerFlags))
+    if "top" in stated and model.task.searching({}) is not None:
+        raise UserError(
+            f"top is {o.top}, but this network says a text and no classes: for {o.top} texts of each input "
+            f"give --beam {o.top} --nbest {o.top}"
+        )
+    layers, blocks = _layers(o.layer, model.layers), _blocks(o.blocks, model.layers)
+    if o.features:
+        print(printable(model.write_features(inputs, Path(o.features), blocks, o.norm, o.batch)))
+    elif model.header or o.csv or not o.attention:  # a network without a head has no answers, but attention
+        rows = []
+        for answer in model.answer(inputs, o.top, o.batch):
+            print("\n".join(map(printable, answer.line.split("\n"))))
+            rows += answer.rows
+        if o.csv:
+            write_csv(o.csv, model.header, rows)
+    if o.attention:
+        model.draw_attention(inputs, Path(o.attention), layers, _caption(o.run, model, o.weights, ema))
+    return DONE
+
+
+def _check_outputs(o: Options, stated: Sequence[str]) -> None:
+    """Raise UserError where a file cannot be written, or a flag is of one that is not asked for.
+
+    `stated` are the fields that the command line sets.
+    """
+    if o.layer and not o.attention:
+        raise UserError(f"layer is {o.layer}, but nothing is to be drawn: add --attention FILE.png")
+    if o.attention and not o.attention.lower().endswith(".png"):
+        raise UserError(f"--attention {o.attention}: the figure is a PNG; give a name that ends in .png")
+    if o.blocks and not o.features:
+        raise UserError(f"blocks is {o.blocks[:40]}, but nothing is to be written: add --features FILE.npz")
+    if "norm" in stated and not o.blocks:
+        raise UserError("norm: is of the outputs of blocks, and none are asked for: add --blocks I,J, or leave it out")
+    if o.features and not o.features.lower().endswith(".npz"):
+        raise UserError(f"--features {o.features}: features are written as .npz; give a name that ends in .npz")
+    if o.features and (unused := [name for name in ("csv", "top") if name in stated]):
+        raise UserError(f"{unused[0]}: is of predictions, and with --features there are none; leave one of them out")
+    if o.features and runs.is_foreign(o.run) and Path(o.features).resolve().parent == Path(o.run).resolve():
+        raise UserError(f"--features {o.features}: in a folder of weights it would be taken for such; choose another")
+    for flag, path in (("csv", o.csv), ("attention", o.attention), ("features", o.features)):
+        check_output(flag, path, o.force)
+
+
+def main() -> int:
+    """The command `python -m vit_jax.predict`; returns the exit code."""
+    return run_command(lambda: command(sys.argv[1:]))
