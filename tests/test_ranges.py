@@ -6,6 +6,7 @@ import math
 import pytest
 
 from vit_jax.config import CaptionData, DistilLoss, ImageAugment, ImageData, RunConfig, SentenceData, check_run
+from vit_jax.config.decoding import AnswerFlags, SearchFlags
 from vit_jax.config.features import FeatureData
 from vit_jax.config.ranges import Range, check_ranges
 from vit_jax.config.run import AugmentConfig, DataConfig, LoraConfig, LossConfig, OptimConfig
@@ -39,6 +40,17 @@ FIELDS = {
     CaptionData: {"drawn": COUNT, "length": LENGTH},
     FeatureData: {"validation test": RATE, "length": LENGTH},
     SentenceData: {"lengths": LENGTH},
+    SearchFlags: {
+        "beam": ((0, 1001), (1, 1000)),
+        "min_length max_length no_repeat_ngram": ((-1, 100_001), (0, 100_000)),
+    },
+    AnswerFlags: {
+        "nbest": ((0, 1001), (1, 1000)),
+        "temperature": POSITIVE,
+        "top_k": AMOUNT,
+        "top_p": SHARE,
+        "seed": ((-1, 2**31), (0, 2**31 - 1)),
+    },
     AugmentConfig: {},
     ImageAugment: {
         "crop_padding mixup cutmix magnitude_std mix_off": AMOUNT,

@@ -504,7 +504,7 @@ def test_the_doors_search_as_they_are_told(trained, capsys, tmp_path):
     ("words", "says"),
     [
         ("--nbest 3", "nbest is 3 but beam is 1, so there are no more answers than that: set beam to 3 or more"),
-        ("--beam 0", "beam is 0: give 1 or more"),
+        ("--beam 0", "beam is 0: give 1 to 1000"),
         ("--beam x", "--beam x: give a whole number"),
         ("--penalty wu", "--penalty wu: choose one of hf, gnmt"),
         ("--top-k 5", "top_k is 5 but nothing is drawn: set sample, or leave top_k out"),

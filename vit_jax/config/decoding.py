@@ -2,52 +2,65 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..errors import UserError
-
-
-def setting(default: Any, help: str) -> Any:
-    """A setting of a search, which is a flag of the commands that generate."""
-    return field(default=default, metadata={"help": help})
+from .fields import option
+from .ranges import check_ranges
 
 
 @dataclass(frozen=True)
 class SearchFlags:
     """The settings of greedy and beam search. Lengths count the generated tokens, the end among them."""
 
-    beam: int = setting(1, "hypotheses that are kept at each step (beam search); 1: the likeliest token (greedy)")
-    length_penalty: float = setting(
+    beam: int = option(
+        1,
+        "hypotheses that are kept at each step (beam search); 1: the likeliest token (greedy)",
+        at_least=1,
+        at_most=1000,
+    )
+    length_penalty: float = option(
         1.0,
         "a, in the score of an answer of L tokens: the sum of their log-probabilities / L^a; more prefers long ones",
     )
-    penalty: Literal["hf", "gnmt"] = setting(
+    penalty: Literal["hf", "gnmt"] = option(
         "hf", "L^a as in transformers and fairseq, or ((5 + L) / 6)^a as in GNMT (arXiv 1609.08144)"
     )
-    early_stopping: Literal["false", "true", "never"] = setting(
+    early_stopping: Literal["false", "true", "never"] = option(
         "false",
         "when a beam search ends that has as many answers as hypotheses: at once (true), or when no hypothesis is "
         "better than the worst of them, by the penalty of its present length (false) or of the greatest (never)",
     )
-    min_length: int = setting(0, "fewest tokens of an answer")
-    max_length: int = setting(0, "most tokens of an answer; 0: as many as the network or its data allow")
-    no_repeat_ngram: int = setting(0, "no answer has the same n tokens in succession twice; 0: it may")
+    min_length: int = option(0, "fewest tokens of an answer", at_least=0, at_most=100_000)
+    max_length: int = option(
+        0, "most tokens of an answer; 0: as many as the network or its data allow", at_least=0, at_most=100_000
+    )
+    no_repeat_ngram: int = option(
+        0, "no answer has the same n tokens in succession twice; 0: it may", at_least=0, at_most=100_000
+    )
 
 
 @dataclass(frozen=True)
 class AnswerFlags(SearchFlags):
     """Those settings, and which and how many answers there are."""
 
-    nbest: int = setting(1, "answers to each input, the best of the beam, with their scores; or so many draws")
-    sample: bool = setting(False, "draw each token at random")
-    temperature: float = setting(1.0, "with sample: what the logits are divided by")
-    top_k: int = setting(0, "with sample: draw from the k likeliest tokens alone; 0: from all")
-    top_p: float = setting(1.0, "with sample: draw from the likeliest tokens that together have this probability")
-    seed: int = setting(0, "with sample: seed of the draws, which are the same for the same input at the same place")
+    nbest: int = option(
+        1, "answers to each input, the best of the beam, with their scores; or so many draws", at_least=1, at_most=1000
+    )
+    sample: bool = option(False, "draw each token at random")
+    temperature: float = option(1.0, "with sample: what the logits are divided by", above=0)
+    top_k: int = option(0, "with sample: draw from the k likeliest tokens alone; 0: from all", at_least=0)
+    top_p: float = option(
+        1.0, "with sample: draw from the likeliest tokens that together have this probability", above=0, at_most=1
+    )
+    seed: int = option(
+        0,
+        "with sample: seed of the draws, which are the same for the same input at the same place",
+        at_least=0,
+        below=2**31,
+    )
 
 
 @dataclass(frozen=True)
@@ -58,46 +71,19 @@ class Decoding(AnswerFlags):
 
 
 OF_DRAWS = ("temperature", "top_k", "top_p", "seed")
-MOST = {
-    "beam": 1000,
-    "nbest": 1000,
-    "min_length": 100_000,
-    "max_length": 100_000,
-    "no_repeat_ngram": 100_000,
-    "seed": 2**31 - 1,
-}
-
-
-KINDS: dict[type, tuple[Any, str]] = {
-    bool: (bool, "True or False"),
-    int: (numbers.Integral, "a whole number"),
-    float: (numbers.Real, "a number"),
-}  # {the type of a default: (what a value has to be, that in words)}
 
 
 def check_decoding(d: Decoding) -> Decoding:
     """Return the settings unchanged. Raises UserError naming the first invalid one."""
-    for f in fields(d):
-        value, kind = getattr(d, f.name), type(f.default)
-        if kind in KINDS and not (isinstance(value, KINDS[kind][0]) and (kind is bool or not isinstance(value, bool))):
-            raise UserError(f"{f.name} is {value!r:.40}: give {KINDS[kind][1]}")
-    for name in ("beam", "nbest", "min_length", "max_length", "no_repeat_ngram", "top_k", "seed"):
-        value, least = getattr(d, name), 1 if name in ("beam", "nbest") else 0
-        if not least <= value <= MOST.get(name, math.inf):
-            most = f", at most {MOST[name]}" if name in MOST else ""
-            raise UserError(f"{name} is {value}: give {least} or more{most}")
-    for name, allowed in (("penalty", ("hf", "gnmt")), ("early_stopping", ("false", "true", "never"))):
-        if getattr(d, name) not in allowed:
-            raise UserError(f"{name} is {getattr(d, name)!r}: choose {', '.join(allowed[:-1])} or {allowed[-1]}")
-    if not math.isfinite(d.length_penalty):
-        raise UserError(f"length_penalty is {d.length_penalty}: give a finite number")
+    check_ranges(d)
     if d.max_length and d.min_length > d.max_length:
         raise UserError(f"min_length is {d.min_length} but max_length is {d.max_length}: raise one or lower the other")
     for sequence in d.banned:
         if not sequence or any(i < 0 for i in sequence):
             raise UserError(f"banned has {list(sequence)}: give sequences of at least one id, each 0 or more")
     if d.sample:
-        _check_draws(d)
+        if d.beam > 1:
+            raise UserError(f"beam is {d.beam} but sample is set, and draws have no beam: leave one of them out")
         return d
     if d.nbest > d.beam:
         raise UserError(
@@ -108,15 +94,6 @@ def check_decoding(d: Decoding) -> Decoding:
         if getattr(d, name) != getattr(Decoding, name):
             raise UserError(f"{name} is {getattr(d, name)} but nothing is drawn: set sample, or leave {name} out")
     return d
-
-
-def _check_draws(d: Decoding) -> None:
-    if d.beam > 1:
-        raise UserError(f"beam is {d.beam} but sample is set, and draws have no beam: leave one of them out")
-    if not 0 < d.temperature < math.inf:
-        raise UserError(f"temperature is {d.temperature}: give a positive number")
-    if not 0 < d.top_p <= 1:
-        raise UserError(f"top_p is {d.top_p}: give a number above 0 and at most 1")
 
 
 # ----------------------------------------------------------------------- as transformers states them

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import types
+import typing
 from dataclasses import dataclass
-from numbers import Real
-from typing import Any, TypedDict
+from numbers import Integral, Real
+from typing import Any, Literal, TypedDict
 
 from ..errors import UserError
 
@@ -58,37 +61,67 @@ class Range:
 
 
 def check_ranges(config: Any, prefix: str = "") -> None:
-    """Raise UserError naming the first field of a config, or of one inside it, whose number is outside its range.
+    """Check the numbers, choices and switches of a config and of those inside it against what their fields take.
 
-    Whatever their range, whole numbers are below 2^31 and others are finite. Of a tuple each entry is checked. `prefix`
-    precedes the names of fields in messages: "model." of a network.
+    Whatever their range, whole numbers are below 2^31 and others are finite. Of a tuple each entry is checked.
+
+    Args:
+        config: an instance of a dataclass of fields; others than those of fields.py are not checked.
+        prefix: what precedes the names of its fields in messages: "model." of a network.
+
+    Raises:
+        UserError: naming the first field that has another value, the value, and what to give.
     """
+    hints = _hints(typing.cast(Any, type(config)))
     for f in dataclasses.fields(config):
         name, value = prefix + f.name, getattr(config, f.name)
         if dataclasses.is_dataclass(value):
             check_ranges(value, f"{name}.")
-            continue
-        for each in value if isinstance(value, tuple) else (value,):
-            if isinstance(each, Real) and (remedy := _remedy(each, f.metadata.get("range", Range()))):
-                verb = "has" if isinstance(value, tuple) else "is"
-                raise UserError(f"{name} {verb} {_shown(each)}: give {remedy}")
+        elif "range" in f.metadata:
+            verb, entries = ("has", value) if isinstance(value, tuple) else ("is", (value,))
+            for each in entries:
+                if remedy := _remedy(each, _of_one(hints[f.name]), f.metadata["range"]):
+                    raise UserError(f"{name} {verb} {_shown(each)}: {remedy}")
 
 
-def _remedy(number: Any, allowed: Range) -> str:
-    """What to give in place of a number that is not allowed; empty where it is."""
-    if number not in allowed:
-        words = str(allowed)
-        return words if words[0].isdigit() else f"a number {words}"
-    if isinstance(number, float) and not math.isfinite(number):
-        return "a finite number"
-    bounded = allowed.at_most is not None or allowed.below is not None
-    if isinstance(number, int) and not bounded and not -LARGEST <= number < LARGEST:
-        return f"a number below {_rendered(LARGEST)}"
+_hints = functools.cache(typing.get_type_hints)
+_KINDS: dict[Any, tuple[Any, str]] = {
+    bool: (bool, "True or False"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+}  # {type of a field: (what a value has to be, that in words)}
+
+
+def _of_one(hint: Any) -> Any:
+    """The type of a value that is no tuple, or else of each entry."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType, tuple):
+        return _of_one(typing.get_args(hint)[0])
+    return hint
+
+
+def _remedy(value: Any, hint: Any, allowed: Range) -> str:
+    """What to give in place of a value that is not allowed; empty where it is."""
+    if typing.get_origin(hint) is Literal:
+        *others, last = typing.get_args(hint)
+        return "" if value in (*others, last) else f"choose {', '.join(others)} or {last}"
+    if hint not in _KINDS:
+        return ""
+    kind, words = _KINDS[hint]
+    if not isinstance(value, kind) or (isinstance(value, bool) and hint is not bool):
+        return f"give {words}"
+    if value not in allowed:
+        return f"give {allowed}" if str(allowed)[0].isdigit() else f"give a number {allowed}"
+    if hint is float and not math.isfinite(value):
+        return "give a finite number"
+    if hint is int and allowed.at_most is None and allowed.below is None and not -LARGEST <= value < LARGEST:
+        return f"give a number below {_rendered(LARGEST)}"
     return ""
 
 
-def _shown(number: Any) -> str:
-    return str(number) if isinstance(number, float) or abs(number) < 2**64 else "very large"
+def _shown(value: Any) -> str:
+    if isinstance(value, int) and abs(value) >= 2**64:
+        return "very large"
+    return str(value) if isinstance(value, Real) else f"{value!r:.40}"
 
 
 def _rendered(bound: float) -> str:
