@@ -27,7 +27,7 @@ from vit_jax.step import State
 # Whatever breaks, stderr belongs to our own sentence.
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 
-NOTES = {"best": {"step": 1, "accuracy": 0.1 + 0.2}, "stale": 0, "environment": {"cores": 2}}
+NOTES = {"best": {"step": 1, "weights": "raw", "accuracy": 0.1 + 0.2}, "stale": 0, "environment": {"cores": 2}}
 
 
 def tree(seed: int) -> dict[str, Any]:

@@ -153,7 +153,6 @@ def same_values(found, expected):
 
 BESTS = {
     "nothing noted": (None, (9, "ema")),
-    "of before it was noted": ({"step": 4}, (4, "ema")),
     "by raw weights": ({"step": 4, "weights": "raw"}, (4, "raw")),
     "by averaged weights": ({"step": 4, "weights": "ema"}, (4, "ema")),
     "the last by raw weights": ({"step": 9, "weights": "raw"}, (9, "raw")),
@@ -177,7 +176,7 @@ def test_the_best_step_is_taken_with_the_weights_that_it_was_chosen_by(tmp_path,
 
 
 def test_a_run_without_an_average_gives_its_raw_weights(tmp_path):
-    a_run(tmp_path / "run", best={"step": 4})
+    a_run(tmp_path / "run", best={"step": 4, "weights": "raw"})
     assert taken(tmp_path / "run") == (4, "raw") and taken(tmp_path / "run", step="last") == (9, "raw")
     with pytest.raises(UserError, match="--key ema names no set of weights; there is model"):
         read(str(tmp_path / "run"), Options(key="ema"))
@@ -218,7 +217,7 @@ def test_a_file_of_torch_ref_gives_the_weights_that_its_run_would(tmp_path, conv
 
 
 def test_verify_compares_the_step_and_the_weights_that_the_target_says_it_was_made_of(tmp_path, convert):
-    run = a_run(tmp_path / "run", ema=0.9, best={"step": 4})
+    run = a_run(tmp_path / "run", ema=0.9, best={"step": 4, "weights": "ema"})
 
     def compared(target, **options):
         with contextlib.ExitStack() as opened:
@@ -239,7 +238,7 @@ def test_verify_compares_the_step_and_the_weights_that_the_target_says_it_was_ma
 
 @pytest.mark.parametrize("adaptation", ["resize=12x8:timm", "head=drop"])
 def test_a_run_and_what_was_adapted_from_it_are_the_same_in_both_orders(tmp_path, convert, monkeypatch, adaptation):
-    run, target = a_run(tmp_path / "run", ema=0.9, best={"step": 4}).path, tmp_path / "a.safetensors"
+    run, target = a_run(tmp_path / "run", ema=0.9, best={"step": 4, "weights": "ema"}).path, tmp_path / "a.safetensors"
     assert convert(run, target, "--adapt", adaptation, "--dtype", "float16")[0] == 0
     monkeypatch.setitem(sys.modules, "torch", None)  # tensors alone are compared
     said = []
@@ -268,7 +267,7 @@ def test_a_step_that_is_none_is_one_sentence(tmp_path, convert, flag, told):
 
 
 def test_a_checkpoint_with_a_damaged_digest_is_passed_over_as_by_load(tmp_path, convert):
-    run = a_run(tmp_path / "run", best={"step": 4})
+    run = a_run(tmp_path / "run", best={"step": 4, "weights": "raw"})
     damage_digest(run)
     code, out, _ = convert(run.path, tmp_path / "a.safetensors", "--step", "last")
     assert code == 0 and "left out  checkpoint 9 (its digest file is damaged)" in out
@@ -277,7 +276,7 @@ def test_a_checkpoint_with_a_damaged_digest_is_passed_over_as_by_load(tmp_path, 
 
 
 def test_best_weights_that_are_lost_are_one_sentence_that_helps(tmp_path, convert):
-    run = a_run(tmp_path / "run", best={"step": 4})
+    run = a_run(tmp_path / "run", best={"step": 4, "weights": "raw"})
     shutil.rmtree(run.checkpoints / "4")
     code, _, error = convert(run.path, tmp_path / "a.safetensors")
     assert code == 2 and "the best checkpoint, of step 4, is not there; take the last with --step last" in error

@@ -99,7 +99,7 @@ def test_steps_of_a_checkpoint_are_candidates(tmp_path: Path) -> None:
 def test_runs_in_a_folder_are_candidates(tmp_path: Path) -> None:
     for name in ("seed-1", "seed-2"):
         (tmp_path / name / "checkpoints").mkdir(parents=True)
-        (tmp_path / name / "config.json").write_text('{"format": 1, "preset": "digits", "config": {}}')
+        (tmp_path / name / "config.json").write_text('{"format": 4, "preset": "digits", "config": {}}')
     assert [(Path(c.path).name, c.what) for c in folder.candidates(str(tmp_path))] == [
         ("seed-1", "run of vit-jax"),
         ("seed-2", "run of vit-jax"),

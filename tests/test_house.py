@@ -71,7 +71,6 @@ NAMED_IN = (
         "vit_jax.config",
         "vit_jax.config.networks",
         "vit_jax.config.tasks",
-        "vit_jax.config.formats",
         "vit_jax.config.sizes",
     ),
     *("convert.dialects", "convert.adapt.vit", "convert.verify.libraries"),

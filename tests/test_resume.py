@@ -921,7 +921,9 @@ def test_the_best_weights_may_be_lost_and_the_rest_is_still_told(reference, fold
         go(folder)
     saved, _ = Checkpoints(folder).restore(folder.config().model.shapes())
     assert saved is not None
-    Checkpoints(folder).note(STEPS, {**saved.notes, "best": {"step": 10, "accuracy": 0.9, "loss": 1.0}})
+    Checkpoints(folder).note(
+        STEPS, {**saved.notes, "best": {"step": 10, "weights": "raw", "accuracy": 0.9, "loss": 1.0}}
+    )
     damage(folder, 10)
     capsys.readouterr()
     summary = go(folder)

@@ -122,23 +122,6 @@ def test_without_a_copy_a_changed_config_is_refused_until_its_digest_is_taken_ou
     assert run.config().loss.label_smoothing == 0.3 and not run.remark()
 
 
-def test_a_folder_of_an_older_version_opens_as_before(run):
-    """Neither config.json nor the digest files recorded anything of the other files."""
-    record = {**run.record(), "format": 3}
-    runs.write_json(run.config_file, record)
-    for step in (5, 7):
-        saved = {name: value for name, value in run.saved(step).items() if name not in ("config", "log")}
-        del saved["notes"]["best"]["weights"]
-        runs.write_json(run.digest_file(step), runs.with_digest(saved))
-    runs.write_json(run.summary_file, run.summary())
-    run.metrics_file.write_bytes(run.metrics_file.read_bytes().replace(b'"step": 2,', b'"step": 3,'))
-    assert (run.record(), run.remark(), run.log_remark(7), run.log_remark()) == (record, "", "", "")
-    assert vit_jax.load(run.path).step == 5, "and the average is taken, as then"
-    averaged = Checkpoints(run).read(5, run.config().model.shapes()).state.ema
-    tree = vit_jax.weights.weights(run, run.config().model)[1]
-    assert (tree["cls_token"] == averaged["cls_token"]).all()
-
-
 def test_a_copied_and_a_renamed_folder_are_the_run_that_they_were(run, tmp_path):
     run.path.rename(tmp_path / "renamed")
     moved = Run(tmp_path / "renamed")

@@ -227,7 +227,7 @@ def weights(
     averaged = saved.state.averaged
     if ema and averaged is None:
         raise UserError(f"{folder}: keeps no averaged weights; train with --ema 0.999 to have them")
-    chosen = (best or {}).get("weights", "ema")  # older versions did not state which weights were the best
+    chosen = best["weights"] if best else "ema"
     use = ema if ema is not None else chosen == "ema"
     return saved.step, averaged if use and averaged is not None else saved.state.parameters
 

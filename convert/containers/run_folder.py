@@ -134,9 +134,7 @@ def _newest(run: Run, known: list[int]) -> tuple[dict[str, Any], list[str]]:
 def _best(notes: Mapping[str, Any]) -> tuple[int | None, str]:
     """(the step that a checkpoint's notes call the best, the weights, raw or ema, by which it was); None where none."""
     best = notes.get("best")
-    if not isinstance(best, dict) or type(best.get("step")) is not int:
-        return None, ""
-    return best["step"], best["weights"] if best.get("weights") in ("raw", "ema") else ""
+    return (best["step"], best["weights"]) if best else (None, "")
 
 
 def _record(run: Run, step: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.config import NETWORKS, TASKS, metadata_checks, task_row, to_dict
-from vit_jax.config.formats import FIRST_TASK, renamed
+from vit_jax.config.formats import strip_format
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 
@@ -60,7 +60,7 @@ def run_facts(record: Json) -> Facts:
     A field that it lacks is newer than the version that wrote it, and has its default.
     """
     config = record.get("config")
-    config = config if isinstance(config, dict) else {}
+    config = strip_format(config) if isinstance(config, dict) else {}
     model = config.get("model")
     if not isinstance(model, dict):
         return Facts()
@@ -71,7 +71,7 @@ def run_facts(record: Json) -> Facts:
             f"the {damaged[0]} in the run's config is damaged; restore config.json, or the file that holds it"
         )
     extra = {key: record[key] for key in kept if key in record and key not in ("preprocess", "class_names")}
-    row = TASKS.get(str(config.get("task", FIRST_TASK)))
+    row = TASKS.get(str(config.get("task")))
     newer = to_dict(NETWORKS[row.network]()) if row else {}
-    fields = flatten(newer) | flatten(renamed(model), strict=False)
+    fields = flatten(newer) | flatten(model, strict=False)
     return Facts(fields, record.get("preprocess"), record.get("class_names"), extra)

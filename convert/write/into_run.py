@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vit_jax.config import RunConfig, task_row, trained, untrained
-from vit_jax.config.formats import cannot_go_on
 from vit_jax.errors import UserError
-from vit_jax.runs import Run
 
 from .. import optimizer
 from ..containers.run_folder import write_run
@@ -26,8 +24,6 @@ def into_run(plan: Plan, state: Training | None, path: str, weights: Named) -> l
     optimizer's state cannot be converted, and where the source lacks what the task needs.
     """
     source = plan.reading.source
-    if state and source.container == "orbax" and (reason := cannot_go_on(Run(plan.reading.path).record())):
-        raise UserError(f"{plan.reading.path}: {reason}, so its optimizer's state cannot go along; add --weights-only")
     rows, notes = (moving_rows(plan), []) if state else ([], [])
     if state:
         step = f"at step {state.moments.step}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import UserError
 from . import strict_json
-from .formats import upgraded
+from .formats import FORMAT, strip_format
 from .run import RunConfig
 from .values import from_dict, to_dict
 
@@ -19,14 +19,14 @@ LARGEST = 1 << 20  # bytes; a config has some 4,000
 def read_config(path: str) -> tuple[dict[str, Any], str]:
     """(the JSON values of a run's config, the preset that is named beside it or "") from a file.
 
-    The values are of the current format, and fields may be missing. Raises UserError.
+    Fields may be missing. Raises UserError.
     """
     try:
         values = _object(path)
         beside = values.get("preset")
         if isinstance(values.get("config"), dict):  # a run's config.json, in which the config is one entry
-            values = values["config"]
-        return upgraded(values), beside if isinstance(beside, str) else ""
+            values = {"format": values.get("format", FORMAT), **values["config"]}
+        return strip_format(values), beside if isinstance(beside, str) else ""
     except UserError as error:
         raise _named(path, error) from error
 

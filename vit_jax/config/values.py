@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 from ..errors import UserError
-from .formats import FORMAT, renamed, upgraded
+from .formats import FORMAT, strip_format
 from .nearest import nearest
-from .network import NetworkConfig
 from .run import RunConfig
 from .tasks import network_row, task_row
 
@@ -35,17 +34,15 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
-    """The config of a class from the values of `to_dict`, of this version or an older one. Absent fields have defaults.
+    """The config of a class from the values of `to_dict`. Absent fields have defaults.
 
     `where` is a prefix for names in messages. Raises UserError on an unknown field, a value of the wrong type, and a
     missing or unknown task.
     """
     hints = _hints(typing.cast(Any, cls))
     if cls is RunConfig:
-        values = upgraded(values)
+        values = strip_format(values)
         hints = hints | _part_classes(values.get("task"))
-    elif not where and issubclass(cls, NetworkConfig):  # a run's network is renamed with the rest of the run
-        values = renamed(values)
     kwargs: dict[str, Any] = {}
     defaults = {f.name: f.default for f in dataclasses.fields(typing.cast(Any, cls))}
     for name, value in values.items():

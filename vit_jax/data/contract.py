@@ -100,7 +100,7 @@ class Data(Protocol):
     def same_as(self, recorded: dict[str, Any] | None) -> bool:
         """Whether this is the data whose identity a run recorded; a run resumes only with the data that it began with.
 
-        None: the data is not known, as of a converted run. Identities of older versions are compared in their own form.
+        None: the data is not known, as of a converted run.
         """
 
     @property

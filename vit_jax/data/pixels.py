@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -134,14 +133,6 @@ class Images:
         if whole is not None and self.preprocess.leaves_unchanged(*sizes(whole.shape)) and whole.itemsize == 1:
             return whole.reshape(*self.preprocess.image, self.preprocess.channels)  # what `apply` takes longer for
         return self.preprocess.apply(image)
-
-    def stored_digest(self) -> str:
-        """A digest of the images as the source stores them: of pixels, or of the bytes of files."""
-        digests = np.zeros((len(self), identity.SIZE), np.uint8)
-        for row in range(len(self)):
-            with contextlib.suppress(UserError):
-                digests[row] = _bytes(identity.digest(self.examples.read(row)))
-        return array_digest(digests)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """The images of these rows, int [k]: uint8 [k, h, w, C]. Raises UserError if one cannot be read."""

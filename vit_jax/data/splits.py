@@ -8,7 +8,6 @@ an index (sources/index.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,7 +84,6 @@ class Dataset:
     preprocess: Preprocess
     identity: dict[str, Any]
     remarks: tuple[str, ...]
-    older_identity: Callable[[], dict[str, Any]]  # in the form that runs recorded before `identity` had a version
     repeats: int = 1  # copies of an image in a training batch
     stands_in: bool = False  # black images with labels of no meaning, in place of a set that is not here
 
@@ -96,8 +94,6 @@ class Dataset:
 
     def same_as(self, recorded: dict[str, Any] | None) -> bool:
         """Whether a run that recorded this identity began with this data; None: not known, of a converted run."""
-        if isinstance(recorded, dict) and "version" not in recorded:
-            return recorded == self.older_identity()
         return recorded in (None, self.identity)
 
     def metadata(self) -> dict[str, Any]:
@@ -165,7 +161,7 @@ def open_images(
 
     if normalize != "given":
         mean, std = statistics(normalize, data.source, preprocess, splits["train"])
-    identity, older_identity = _identities(source, splits, images, rows, loaded)
+    identity = _identity(source, splits, images, rows, loaded)
     return Dataset(
         source.name,
         source.class_names,
@@ -173,7 +169,6 @@ def open_images(
         replace(preprocess, mean=mean, std=std),
         identity,
         source.remarks + remarks + _crop_remark(loaded) + _index_remarks(loaded),
-        older_identity,
         repeats,
         source.stands_in,
     )
@@ -191,29 +186,25 @@ def _decoded(data: ImageData, source: Source, preprocess: Preprocess) -> tuple[d
     return images, {name: images[name].load(data.verify) for name in images if name not in sealed}
 
 
-def _identities(
+def _identity(
     source: Source,
     splits: dict[str, Split],
     images: dict[str, Images],
     rows: dict[str, np.ndarray],
     loaded: dict[str, Loaded],
-) -> tuple[dict[str, Any], Callable[[], dict[str, Any]]]:
-    """(`Dataset.identity`, `Dataset.older_identity`, which reads the images again)."""
-    known = {
+) -> dict[str, Any]:
+    """`Dataset.identity`: of each split a digest of its labels, and of its images if they were loaded."""
+    digests = []
+    for name in images:
+        digests += [loaded[name].digest] if name in loaded else []
+        digests.append(array_digest(images[name].examples.labels[rows[name]]))
+    return {
         "name": source.name,
         "sizes": {name: len(split) for name, split in splits.items()},
         "classes": text_digest(list(source.class_names)),
+        "version": 2,
+        "content": text_digest(digests),
     }
-    labels = {name: array_digest(images[name].examples.labels[rows[name]]) for name in images}
-
-    def content(digests: dict[str, str]) -> str:
-        """A digest of images and labels, from those of the images of each split that was loaded."""
-        return text_digest([each for name in images for each in (digests.get(name), labels[name]) if each])
-
-    return (
-        {**known, "version": 2, "content": content({name: each.digest for name, each in loaded.items()})},
-        lambda: {**known, "content": content({name: images[name].stored_digest() for name in loaded})},
-    )
 
 
 def _check_fields(data: ImageData, image: tuple[int, int]) -> None:

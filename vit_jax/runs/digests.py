@@ -42,7 +42,7 @@ def with_digest(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_digest(value: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """(a JSON object without its digest, whether the digest is its own); an object without one is from older versions.
+    """(a JSON object without its digest, whether the digest is its own); one without a digest counts as intact.
 
     A digest that was lost by damage leaves the rest as it was.
     """

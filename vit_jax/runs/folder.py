@@ -167,8 +167,8 @@ class Run:
         return 0, None
 
     def saved(self, step: int) -> dict[str, Any]:
-        """What digests/<step>.json holds: {"step", "notes", "arrays": {item: {name: digest}}}, and, unless it is of an
-        older version, "config" (the content of config.json) and "log" ({"bytes", "digest"} of metrics.jsonl).
+        """What digests/<step>.json holds: {"step", "notes", "arrays": {item: {name: digest}}}, and, where the save
+        was given them, "config" (the content of config.json) and "log" ({"bytes", "digest"} of metrics.jsonl).
 
         Raises UserError if it is missing or damaged.
         """
@@ -194,16 +194,15 @@ class Run:
         return self._summary()[0]
 
     def _summary(self) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-        """(`summary`, {"bytes", "digest"} of metrics.jsonl when it was written; empty if an older version wrote it)."""
+        """(`summary`, {"bytes", "digest"} of metrics.jsonl when it was written; empty of a group of runs)."""
         remedy = "remove the file and repeat the run's command, which writes it again"
         check_regular(self.summary_file)
         if not self.summary_file.exists():
             return None, {}
         content = read_json(self.summary_file, remedy=remedy)
         summary, intact = without_digest(content)
-        intact = intact and ("digest" in content or "log" not in content)  # only older versions wrote neither
         log = summary.pop("log", {})
-        if not intact or not is_summary(summary) or not (log == {} or is_log_record(log)):
+        if "digest" not in content or not intact or not is_summary(summary) or not (log == {} or is_log_record(log)):
             raise UserError(f"{shown(self.summary_file)}: is damaged; {remedy}")
         return summary, log
 
@@ -229,7 +228,7 @@ class Run:
     def log_remark(self, step: int | None = None) -> str:
         """Which part of metrics.jsonl is not as it was saved up to a step (None: at the end of the run), in a sentence.
 
-        Empty if it is, or if an older version saved it.
+        Empty if it is.
         """
         records: list[tuple[int, dict[str, Any]]] = []
         if step is None:

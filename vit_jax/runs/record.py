@@ -10,7 +10,7 @@ from typing import Any
 from ..config import NetworkConfig, RunConfig, from_dict, leaves, task_row, to_dict, value_at
 from ..config.check import check_settings
 from ..config.fields import are_texts
-from ..config.formats import FORMAT, upgraded
+from ..config.formats import check_format
 from ..config.ranges import check_ranges
 from ..errors import UserError
 from .beside import are_files
@@ -27,14 +27,13 @@ def record_of(run: RunConfig, preset: str, **rest: Any) -> dict[str, Any]:
 
 def check_record(record: Mapping[str, Any], where: str) -> None:
     """Raise UserError, which begins with `where`, unless the content of config.json is that of a run."""
-    if record.get("format") not in range(1, FORMAT + 1):
-        raise UserError(
-            f"{where}: format {record.get('format')!r} is not {FORMAT} or older; "
-            "read it with the version of vit-jax that wrote it"
-        )
+    try:
+        check_format(record.get("format"))
+    except UserError as error:
+        raise UserError(f"{where}: {str(error).removeprefix('config: ')}") from error
     try:
         config = record.get("config")
-        metadata = task_row(str(upgraded(config).get("task"))).metadata if isinstance(config, dict) else {}
+        metadata = task_row(str(config.get("task"))).metadata if isinstance(config, dict) else {}
     except UserError as error:
         raise UserError(f"{where}: {error}; restore the file, or read it with the version that wrote it") from error
     if missing := sorted({"preset", "config", "data", *metadata} - record.keys()):
@@ -94,11 +93,11 @@ def _are_notes(notes: Mapping[str, Any]) -> bool:
 
 
 def _is_best(best: Any) -> bool:
-    """Whether a JSON value is the best result of a run; older versions do not state its weights."""
+    """Whether a JSON value is the best result of a run."""
     return (
         isinstance(best, dict)
         and type(best.get("step")) is int
-        and best.get("weights", "raw") in ("raw", "ema")
+        and best.get("weights") in ("raw", "ema")
         and _are_numbers({**best, "weights": 0})
     )
 

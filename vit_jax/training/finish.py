@@ -118,7 +118,7 @@ def _measured(s: Session, parameters: dict[str, Any], split: Any) -> Evaluation:
 
 def best_kind(s: Session) -> str:
     """Which weights validation chose, "raw" or "ema"."""
-    return (s.best or {}).get("weights", "ema" if s.run.ema else "raw")  # older versions did not state them
+    return (s.best or {}).get("weights", "ema" if s.run.ema else "raw")
 
 
 def best_weights(s: Session) -> dict[str, Any] | None:

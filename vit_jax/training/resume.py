@@ -8,7 +8,6 @@ import numpy as np
 
 from .. import runs, starting
 from ..config import averaged, kept_beside, learnt_table, moments
-from ..config.formats import cannot_go_on
 from ..config.trees import flatten
 from ..errors import UserError, printable
 from ..hosts import ALONE, Hosts
@@ -67,10 +66,6 @@ def restored(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved 
             f"{folder}: its frozen arrays (a teacher) are not those that this run began with; "
             "restore them, or choose another --name"
         )
-    if reason := cannot_go_on(record):
-        raise UserError(
-            f"{folder}: {reason}; train anew under another --name, its weights can still be evaluated and used"
-        )
     checkpoints.clear()
     saved, skipped = checkpoints.restore(run.model.shapes())
     for reason in skipped:
@@ -128,14 +123,10 @@ def is_rewritten(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool:
     return bool(notes.get("totals", {}).get("steps"))
 
 
-# What an environment has that older versions did not state, as it was then.
-_SINCE = {"steps_per_dispatch": 1, "async_save": False, "hosts": 1}
-
-
 def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:
     """Print the changes since a checkpoint was written (unless it is a converted one) that may change the last bits."""
     versions = then.get("versions", {})
-    was = {**_SINCE, **then, **versions} if versions else {}
+    was = {**then, **versions} if versions else {}
     changed = [
         f"{k} {was.get(k)} -> {v}"
         for k, v in {**now, **now["versions"]}.items()
