@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import sys
 import threading
@@ -14,9 +13,6 @@ from typing import Any
 from vit_jax.errors import DONE, Interrupted, UserError, out_of_memory, run_command
 
 from .commands.arguments import options, parser
-
-LONG = 400  # letters of a word that is printed as a whole
-
 
 # Each command loads its own modules: help and errors in arguments are there at once.
 
@@ -67,16 +63,7 @@ def main(prog: str = "python -m convert") -> int:
         arguments = parser(command, prog).parse_args(words[1:] if command else words)
         return COMMANDS[command](arguments)
 
-    return run_command(lambda: shortened(lambda: undisturbed(body)))
-
-
-def shortened(body: Callable[[], int]) -> int:
-    """Run a command; of the longest words in its message (paths and values of a screenful) the middle is left out."""
-    try:
-        return body()
-    except UserError as error:
-        long = rf"(\S{{{LONG // 2}}})\S{{{LONG // 2},}}(\S{{{LONG // 4}}})"
-        raise UserError(re.sub(long, r"\1...\2", str(error))) from error
+    return run_command(lambda: undisturbed(body))
 
 
 def undisturbed(body: Callable[[], int]) -> int:

@@ -27,7 +27,7 @@ from vit_jax.config.images import ImageData
 from vit_jax.config.preprocessing import is_preprocess
 from vit_jax.config.tasks import MetadataEntry
 from vit_jax.data import Preprocess, open_image, open_images
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, inside
 from vit_jax.layers import Linear, fold
 from vit_jax.report import page
 from vit_jax.tasks import Answer, Evaluation
@@ -213,7 +213,8 @@ class Reader:
 
 
 def check_ink(model: PerceptronConfig, data: InkData, run: RunConfig) -> None:
-    model.check()
+    with inside("model"):
+        model.check()
     if not 0 <= data.threshold <= 255:
         raise UserError(f"data.threshold is {data.threshold}: give a grey level of 0 to 255")
 

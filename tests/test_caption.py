@@ -238,7 +238,7 @@ def test_another_run_starts_from_it(trained, few, inside, working_folder):
             "--model.text.outputs 5 --model.text.target-vocabulary 5",
             "model.text.outputs is 5 but data.source shapes has",
         ),
-        ("--model.vit.heads 3", "model.vit.width 64 is not divisible by model.vit.heads 3"),
+        ("--model.vit.heads 3", "model.vit.width 64 is not divisible by heads 3"),
         ("--model.vit.dept 3", "there is no field --model.vit.dept; nearest: --model.vit.depth"),
         ("--model.depth 3", "there is no field --model.depth"),
         ("--init-resize timm --init shapes", "init_resize is timm, but a Captioner has no model.image"),

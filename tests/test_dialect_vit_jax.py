@@ -317,7 +317,7 @@ DAMAGES = {
     ),
     "a config of its own kind": (
         lambda run: rewrite(run.config_file, config=[]),
-        "config.json: config: list is not a group of fields",
+        "config.json: list is not a group of fields",
     ),
     "statistics": (
         lambda run: rewrite(run.config_file, preprocess={**PREPROCESS, "mean": [0.5, 0.5]}),
@@ -335,7 +335,7 @@ DAMAGES = {
     ),
     "a field": (
         lambda run: run.config_file.write_text(run.config_file.read_text().replace('"depth"', '"deep"')),
-        "there is no field model.deep",
+        "model.deep is no field",
     ),
 }
 

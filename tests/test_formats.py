@@ -42,15 +42,15 @@ def test_every_preset_comes_back_from_json(name):
     [
         (
             {"format": 5, "task": "classify"},
-            "format 5 is not 4, which this version of vit-jax writes; read it with the version",
+            "format 5 is not 4, which this version of vit-jax writes: read it with the version",
         ),
         (
             {"format": FORMAT, "task": "clasify"},
             "task 'clasify' is not known to this version of vit-jax; nearest: classify",
         ),
         ({"format": FORMAT}, "task is missing"),
-        ({"format": FORMAT, "task": "classify", "data": {"tokens": 5}}, "there is no field data.tokens; nearest: "),
-        ({"format": FORMAT, "task": "translate", "augment": {"flip": True}}, "there is no field augment.flip"),
+        ({"format": FORMAT, "task": "classify", "data": {"tokens": 5}}, "data.tokens is no field; nearest: "),
+        ({"format": FORMAT, "task": "translate", "augment": {"flip": True}}, "augment.flip is no field"),
         ({"format": FORMAT, "task": "classify", "model": 5}, "model is 5, which is not a group of fields"),
         ("digits", "str is not a group of fields"),
         ([], "list is not a group of fields"),

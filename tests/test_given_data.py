@@ -228,8 +228,8 @@ def test_a_preset_is_changed_by_the_names_of_its_flags():
     assert (changed.model.image, changed.model.width, changed.optim.lr) == ((32, 64), 48, 1.0)
     assert replace(plain, model=changed.model, optim=changed.optim, epochs=5, seed=3) == changed
     for fields, says in (
-        ({"model.widht": 3}, r"there is no field model.widht; nearest: .*model.width"),
-        ({"model": 3}, "there is no field model.model; "),
+        ({"model.widht": 3}, r"model.widht is no field; nearest: .*model.width"),
+        ({"model": 3}, "model.model is no field; "),
         ({"epochs": "5"}, "epochs is '5', which is not int"),
     ):
         with pytest.raises(UserError, match=says):

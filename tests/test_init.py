@@ -339,7 +339,7 @@ def test_the_hubs_cache_serves_without_network(timm, tmp_path, monkeypatch):
         ),
         ("--init vit --model.channels 1", "its channels is 3, here it is 1; add --init-channels timm to fit the"),
         ("--init vit --model.classes 7", "its classes is 3, here it is 7; add --new-head to start with a new head"),
-        ("--init vit --model.image 30 --init-resize timm", "model.image 30x30 is not divisible by model.patch 8x8"),
+        ("--init vit --model.image 30 --init-resize timm", "model.image 30x30 is not divisible by patch 8x8"),
         ("--init vit --model.image 32 64 --init-resize google", "google resamples only square grids, and the new"),
         ("--init nothing.safetensors", "no such file, folder or run; runs/ holds none"),
         ("--init photos", "holds no weights"),

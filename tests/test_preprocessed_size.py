@@ -177,7 +177,7 @@ def test_the_encoder_of_a_captioner_takes_the_size_of_its_preprocessing(theirs):
     ("flags", "said"),
     [
         ("--model.image 24", "its image is 28, here it is 24; add --init-resize timm"),
-        ("--model.image 18 --init-resize hf", "model.image 18x18 is not divisible by model.patch 4x4"),
+        ("--model.image 18 --init-resize hf", "model.image 18x18 is not divisible by patch 4x4"),
         ("--model.heads 4", "its heads is 2, here it is 4; give --model.heads 2"),
         ("--model.pool cls", "its pool is cls_mean, here it is cls; give --model.pool cls_mean"),
         ("--model.no-cls-token --model.pool mean", "its pool is cls_mean, here it is mean"),
@@ -210,7 +210,7 @@ def test_heads_that_rotary_positions_cannot_turn_are_refused_in_one_sentence(the
     path = folder(theirs.parent / "turns", "huggingface-dinov3", DINOV3)
     stated = json.loads((path / "config.json").read_text()) | {"num_attention_heads": 8}
     (path / "config.json").write_text(json.dumps(stated))
-    said = "model.rotary is axial, which needs heads of a width that is divisible by 4, not 2"
+    said = "rotary is axial, which needs heads of a width that is divisible by 4, not 2"
     for words in ("convert turns x.safetensors", "train --init turns --data.source digits"):
         done = inside(*shlex.split(words), cwd=theirs.parent)
         assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr

@@ -361,7 +361,7 @@ def prepared(**fields: Any) -> Callable[[dict[str, Any]], None]:
         "positions": (model(image=16000, patch=1, position="sincos2d", position_trained=False), "positions"),
         "a task of texts": (lambda r: r["config"].update(task=["classify"]), "the task"),
         "a control character": (lambda r: r["config"].update(task=EVIL), r"a\x1b[31m\x07\u202eb\ud800"),
-        "a field's name": (lambda r: r["config"].update({EVIL: 1}), r"no field a\x1b[31m\x07\u202eb\ud800"),
+        "a field's name": (lambda r: r["config"].update({EVIL: 1}), r"a\x1b[31m\x07\u202eb\ud800 is no field"),
         "a field's value": (lambda r: r["config"]["optim"].update(lr=EVIL), "optim.lr is 'a"),
         "no batch": (lambda r: r["config"].update(batch=0), "batch is 0"),
         "other data": (lambda r: r.update(data=[1]), "its data is damaged"),

@@ -461,7 +461,7 @@ def test_other_refusals():
         torch_ref.build(SEQS["vectors"])(torch.zeros(1, 2, 11), torch.zeros(1, 2, 12))
     with pytest.raises(ValueError, match="causal is False"):
         torch_ref.build(replace(SEQ, causal=False)).init_cache(torch.zeros(1, 2, 12), None, 3)
-    with pytest.raises(UserError, match=r"model\.width 13 is not divisible"):
+    with pytest.raises(UserError, match=r"width 13 is not divisible"):
         torch_ref.build(replace(VIT, width=13, head_width=0))
 
 

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import errno
 import os
+import re
 import shlex
 import signal
 import sys
@@ -29,15 +30,55 @@ _REMEDIES = {  # {errno: what happened; what the user can do}
 }
 
 
+LONG = 400  # letters of a word that is printed as a whole
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # categories of Unicode
 _JOINERS = frozenset("\u200c\u200d")  # of the same categories, but needed to write Persian, Hindi and emoji
+
+
+class Field(str):
+    """The dotted name of a field of a config, as the subject of an error."""
 
 
 class UserError(Exception):
     """An error that the user can resolve: wrong input, or a problem of the environment; exit code 2.
 
-    The message is one sentence that names the field, the value and the remedy.
+    It reads as one sentence: "model.width is 0: give a positive number" where the subject is a Field, and otherwise
+    "FILE: is empty; get it again".
+
+    Args:
+        subject: a Field; or a file, a flag, an argument; or, without `what`, a whole sentence.
+        what: what is wrong with it, with its value. Other fields are named as beside the subject.
+        remedy: what the user can do.
     """
+
+    def __init__(self, subject: str, what: str = "", remedy: str = ""):
+        super().__init__(subject, what, remedy)
+        self.subject, self.what, self.remedy = subject, what, remedy
+
+    def __str__(self) -> str:
+        verb, then = (" ", ": ") if isinstance(self.subject, Field) else (": ", "; ")
+        return then.join(filter(None, [verb.join(filter(None, [self.subject, self.what])), self.remedy]))
+
+
+@contextlib.contextmanager
+def inside(part: str) -> Iterator[None]:
+    """A context in which the fields of errors are those of a config that is the field `part` of another."""
+    try:
+        yield
+    except UserError as error:
+        if isinstance(error.subject, Field):
+            error.subject = Field(f"{part}.{error.subject}")
+        raise
+
+
+@contextlib.contextmanager
+def about(subject: str) -> Iterator[None]:
+    """A context in which errors are those of a file or a flag: it is named before what they are about by themselves."""
+    try:
+        yield
+    except UserError as error:
+        error.subject, error.what = subject, str(UserError(error.subject, error.what))
+        raise
 
 
 class CheckFailed(Exception):
@@ -91,6 +132,11 @@ def printable(text: str) -> str:
     )
 
 
+def _shortened(text: str) -> str:
+    """The text without the middle of its longest words: paths and values of a screenful."""
+    return re.sub(rf"(\S{{{LONG // 2}}})\S{{{LONG // 2},}}(\S{{{LONG // 4}}})", r"\1...\2", text)
+
+
 def run_command(main: Callable[[], int | None]) -> int:
     """Run a command's body and return its exit code; an error is printed on stderr as one sentence, a bug is raised."""
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
@@ -129,7 +175,7 @@ def _run(main: Callable[[], int | None]) -> int:
         known = as_user_error(error)
         if known is None:
             raise
-        print("vit-jax: error: " + printable(" ".join(str(known).splitlines())), file=sys.stderr)
+        print("vit-jax: error: " + printable(_shortened(" ".join(str(known).splitlines()))), file=sys.stderr)
         return USER
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from ..errors import UserError
+from ..errors import UserError, inside
 from .augmentation import ImageAugment
 from .captioner import CaptionerConfig
 from .captions import SHAPES, CaptionData
@@ -47,7 +47,8 @@ def check_features(model: CaptionerConfig, data: FeatureData, run: RunConfig) ->
 def _check_network(model: CaptionerConfig) -> None:
     """Check the network, with a number of words where the data will determine it."""
     n = max(1, model.text.target_vocabulary, model.text.outputs)
-    replaced(model, {name: value_at(model, name) or n for name in model.marked("from_data")}).check()
+    with inside("model"):
+        replaced(model, {name: value_at(model, name) or n for name in model.marked("from_data")}).check()
 
 
 def _check_causal(model: CaptionerConfig) -> None:

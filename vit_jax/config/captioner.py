@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
-from ..errors import UserError
+from ..errors import Field, UserError, inside
 from .fields import Mark, identity
 from .network import Input, NetworkConfig
 from .transformer import TransformerConfig
@@ -84,27 +83,32 @@ class CaptionerConfig(NetworkConfig):
     def check(self) -> None:
         if self.encoder is None:
             if self.memory_width < 1:
-                raise UserError(f"model.memory_width is {self.memory_width}: give a positive number")
+                raise UserError(Field("memory_width"), f"is {self.memory_width}", "give a positive number")
         else:
             for name in ("classes", "head_norm", "head_hidden", "distill_head"):
                 if value := getattr(self.vit, name):
                     raise UserError(
-                        f"model.vit.{name} is {value}, but a captioner reads the tokens of its ViT, which has no head: "
-                        f"set it to {HEADLESS[name]}"
+                        Field(f"vit.{name}"),
+                        f"is {value}, but a captioner reads the tokens of its ViT, which has no head",
+                        f"set it to {HEADLESS[name]}",
                     )
             if self.vit.pool in MAPS:
                 raise UserError(
-                    f"model.vit.pool is {self.vit.pool}, but a captioner reads the tokens of its ViT: "
-                    "set it to mean or cls"
+                    Field("vit.pool"),
+                    f"is {self.vit.pool}, but a captioner reads the tokens of its ViT",
+                    "set it to mean or cls",
                 )
-            _check_inside("vit", self.encoder)
+            with inside("vit"):
+                self.encoder.check()
         if self.text.encoder_depth or not self.text.decoder_depth:
             raise UserError(
-                f"model.text.encoder_depth is {self.text.encoder_depth} and model.text.decoder_depth "
-                f"{self.text.decoder_depth}, but the text half of a captioner is a decoder: "
-                "set the first to 0 and give the second blocks"
+                Field("text.encoder_depth"),
+                f"is {self.text.encoder_depth} and text.decoder_depth {self.text.decoder_depth}, but the text half of "
+                "a captioner is a decoder",
+                "set the first to 0 and give the second blocks",
             )
-        _check_inside("text", self.text)
+        with inside("text"):
+            self.text.check()
 
     def normal(self) -> Self:
         """The config in normal form: its parts are in normal form, and fields without an effect have their defaults."""
@@ -144,11 +148,3 @@ class CaptionerConfig(NetworkConfig):
     def captured(self) -> list[str]:
         inner = [] if self.encoder is None else self.encoder.captured()
         return [*(f"vit.{name}" for name in inner if name not in ("pooled", "logits")), *self.text.captured()]
-
-
-def _check_inside(part: str, config: NetworkConfig) -> None:
-    """Check a config inside the captioner's: messages name its fields as they are called here."""
-    try:
-        config.check()
-    except UserError as error:
-        raise UserError(re.sub(r"\bmodel\.(?=[a-z])", f"model.{part}.", str(error))) from error

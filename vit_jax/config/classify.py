@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, inside
 from .augmentation import ImageAugment, check_augment
 from .fields import pair
 from .images import ImageData
@@ -19,7 +19,8 @@ from .vit import ViTConfig
 
 def check_classes(model: ViTConfig | ResNetConfig, data: ImageData, run: RunConfig) -> None:
     """Raise UserError naming the first invalid field of a run on images with classes."""
-    replace(model, classes=model.classes or 1).check()
+    with inside("model"):
+        replace(model, classes=model.classes or 1).check()
     check_images(model, run)
 
 

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import UserError
+from ..errors import Field, UserError, about
 from . import strict_json
 from .formats import FORMAT, strip_format
 from .run import RunConfig
@@ -21,26 +21,22 @@ def read_config(path: str) -> tuple[dict[str, Any], str]:
 
     Fields may be missing. Raises UserError.
     """
-    try:
-        values = _object(path)
-        beside = values.get("preset")
-        if isinstance(values.get("config"), dict):  # a run's config.json, in which the config is one entry
-            values = {"format": values.get("format", FORMAT), **values["config"]}
+    values = _object(path)
+    beside = values.get("preset")
+    if isinstance(values.get("config"), dict):  # a run's config.json, in which the config is one entry
+        values = {"format": values.get("format", FORMAT), **values["config"]}
+    with about(f"--config {path}"):
         return strip_format(values), beside if isinstance(beside, str) else ""
-    except UserError as error:
-        raise _named(path, error) from error
 
 
 def overlaid(run: RunConfig, values: Mapping[str, Any], path: str) -> RunConfig:
     """The run with the values of a file in place of its own. Raises UserError if they are not a run's of its task."""
     task = values.get("task", run.task)
-    try:
+    with about(f"--config {path}"):
         if task != run.task:
             from_dict(RunConfig, {"task": task})  # raises if there is no such task
-            raise UserError(f"task is {task}, but the preset is one of {run.task}; leave the preset out")
+            raise UserError(Field("task"), f"is {task}, but the preset is one of {run.task}", "leave the preset out")
         return from_dict(RunConfig, _merged(to_dict(run), values))
-    except UserError as error:
-        raise _named(path, error) from error
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,24 +54,21 @@ def _object(path: str) -> dict[str, Any]:
         # Opening a pipe would wait for its writer.
         with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise UserError("is not a file; give one that --print-config printed")
+                raise _unread(path, "is not a file")
             content = file.read(LARGEST + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else "no such file"
-        raise UserError(f"{reason}; give a file that --print-config printed") from error
+        raise _unread(path, reason) from error
     if len(content) > LARGEST:
-        raise UserError(f"is larger than {LARGEST >> 20} MB; give a file that --print-config printed")
+        raise _unread(path, f"is larger than {LARGEST >> 20} MB")
     try:
         value = strict_json.parse(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"is not JSON ({error}); give a file that --print-config printed") from error
+        raise _unread(path, f"is not JSON ({error})") from error
     if not isinstance(value, dict):
-        raise UserError("holds no JSON object; give a file that --print-config printed")
+        raise _unread(path, "holds no JSON object")
     return value
 
 
-def _named(path: str, error: UserError) -> UserError:
-    """The error with the flag and the file before it; a value of a screenful is cut."""
-    text = str(error).removeprefix("config: ")
-    place, what = (t if len(t) < 500 else f"{t[:200]} ... {t[-200:]}" for t in (path, text))
-    return UserError(f"--config {place}: {what}")
+def _unread(path: str, why: str) -> UserError:
+    return UserError(f"--config {path}", why, "give a file that --print-config printed")

@@ -92,7 +92,7 @@ class NetworkConfig:
 
     def check(self) -> None:
         """Raise UserError naming the first invalid field. Here: one that is outside the range that it declares."""
-        check_ranges(self, "model.")
+        check_ranges(self)
 
     def normal(self) -> Self:
         """The config in normal form: networks that compute the same function have equal ones."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, TypedDict
 
-from ..errors import UserError
+from ..errors import Field, UserError
 
 LARGEST = 2**31  # whole numbers are below it: steps are counted in int32
 
@@ -81,7 +81,7 @@ def check_ranges(config: Any, prefix: str = "") -> None:
             verb, entries = ("has", value) if isinstance(value, tuple) else ("is", (value,))
             for each in entries:
                 if remedy := _remedy(each, _of_one(hints[f.name]), f.metadata["range"]):
-                    raise UserError(f"{name} {verb} {_shown(each)}: {remedy}")
+                    raise UserError(Field(name), f"{verb} {_shown(each)}", remedy)
 
 
 _hints = functools.cache(typing.get_type_hints)

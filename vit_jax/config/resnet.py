@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
-from ..errors import UserError
+from ..errors import Field, UserError
 from .fields import DEEPEST, Size, identity, pair
 from .network import Input, NetworkConfig
 from .tree import ONES, ZEROS, Parameter, Start
@@ -83,23 +83,25 @@ class ResNetConfig(NetworkConfig):
     def check(self) -> None:
         h, w = pair(self.image)
         if min(h, w) < 1:
-            raise UserError(f"model.image is {h}x{w}: give positive numbers")
+            raise UserError(Field("image"), f"is {h}x{w}", "give positive numbers")
         for name in ("channels", "classes", "width", "hidden", "groups"):
             if getattr(self, name) < 1:
-                raise UserError(f"model.{name} is {getattr(self, name)}: give a positive number")
+                raise UserError(Field(name), f"is {getattr(self, name)}", "give a positive number")
         if len(self.stages) != STAGES or not all(1 <= depth <= DEEPEST for depth in self.stages):
             raise UserError(
-                f"model.stages is {' '.join(map(str, self.stages))}: give {STAGES} numbers of blocks, "
-                f"from 1 to {DEEPEST} each"
+                Field("stages"),
+                f"is {' '.join(map(str, self.stages))}",
+                f"give {STAGES} numbers of blocks, from 1 to {DEEPEST} each",
             )
         if self.hidden % self.groups:
             raise UserError(
-                f"model.hidden {self.hidden} is not divisible by model.groups {self.groups}: change one of them"
+                Field("hidden"), f"{self.hidden} is not divisible by groups {self.groups}", "change one of them"
             )
         if not self.bottleneck and (self.hidden, self.groups) != (self.width, 1):
             raise UserError(
-                f"model.hidden is {self.hidden} and model.groups {self.groups}, but without bottlenecks no block has "
-                f"them: give {self.width}, the width, and 1"
+                Field("hidden"),
+                f"is {self.hidden} and groups {self.groups}, but without bottlenecks no block has them",
+                f"give {self.width}, the width, and 1",
             )
 
     def normal(self) -> Self:

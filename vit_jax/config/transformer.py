@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
-from ..errors import UserError
+from ..errors import Field, UserError
 from .fields import DEEPEST, Activation, identity
 from .network import Input, NetworkConfig
 from .tree import ZEROS, Parameter, Start, Table
@@ -148,44 +148,48 @@ class TransformerConfig(NetworkConfig):
     def check(self) -> None:
         _check_sizes(self)
         if not self.encoder_depth and not self.decoder_depth:
-            raise UserError("model.encoder_depth and model.decoder_depth are both 0: give blocks to one of them")
+            raise UserError(Field("encoder_depth"), "and decoder_depth are both 0", "give blocks to one of them")
         if not self.encoder_depth and self.source_vocabulary:
             raise UserError(
-                f"model.encoder_depth is 0 but model.source_vocabulary is {self.source_vocabulary}: "
-                "without an encoder the source is the memory, which is vectors; give 0, or an encoder"
+                Field("source_vocabulary"),
+                f"is {self.source_vocabulary} but encoder_depth is 0, and without an encoder the source is the memory, "
+                "which is vectors",
+                "give 0, or an encoder",
             )
         if not self.head_width and self.width % self.heads:
             raise UserError(
-                f"model.width {self.width} is not divisible by model.heads {self.heads}: "
-                "change one, or give model.head_width"
+                Field("width"), f"{self.width} is not divisible by heads {self.heads}", "change one, or give head_width"
             )
         if self.position not in ("learned", "none") and self.width % 2:
             raise UserError(
-                f"model.width {self.width} is odd, which model.position {self.position} cannot fill: give an even width"
+                Field("width"), f"{self.width} is odd, which position {self.position} cannot fill", "give an even width"
             )
         if self.position == "fairseq" and self.width < 4:
             raise UserError(
-                f"model.width is {self.width}, but model.position fairseq has two frequencies or more: give 4"
+                Field("width"), f"is {self.width}, but position fairseq has two frequencies or more", "give 4"
             )
         if self.position == "learned" and not self.max_length:
             raise UserError(
-                "model.position is learned but model.max_length is 0: give the length of the longest sequence"
+                Field("max_length"), "is 0 but position is learned", "give the length of the longest sequence"
             )
         for name in ("target_vocabulary", "outputs"):
             if not self.decoder_depth and getattr(self, name):
                 raise UserError(
-                    f"model.decoder_depth is 0 but model.{name} is {getattr(self, name)}: "
-                    "an encoder alone has no target and no head; give 0, or a decoder"
+                    Field(name),
+                    f"is {getattr(self, name)} but decoder_depth is 0, and an encoder alone has no target and no head",
+                    "give 0, or a decoder",
                 )
         if self.position_offset and self.position not in ("learned", "fairseq"):
             raise UserError(
-                f"model.position_offset is {self.position_offset} but model.position is {self.position}: "
-                "only learned and fairseq positions have one; give 0, or such positions"
+                Field("position_offset"),
+                f"is {self.position_offset} but position is {self.position}, and only learned and fairseq positions "
+                "have one",
+                "give 0, or such positions",
             )
         _check_ties(self)
         for f in dataclasses.fields(self):
             if f.name.endswith("dropout") and not 0 <= getattr(self, f.name) < 1:
-                raise UserError(f"model.{f.name} is {getattr(self, f.name)}: give a rate of at least 0 and below 1")
+                raise UserError(Field(f.name), f"is {getattr(self, f.name)}", "give a rate of at least 0 and below 1")
 
     def normal(self) -> Self:
         """head_width is 0 if it is width / heads, and fields without an effect have their defaults."""
@@ -254,7 +258,7 @@ def _check_sizes(c: TransformerConfig) -> None:
     """Numbers that have to be positive, or may be 0."""
     for name in ("width", "heads", "hidden"):
         if getattr(c, name) < 1:
-            raise UserError(f"model.{name} is {getattr(c, name)}: give a positive number")
+            raise UserError(Field(name), f"is {getattr(c, name)}", "give a positive number")
     for name in (
         "encoder_depth",
         "decoder_depth",
@@ -267,21 +271,23 @@ def _check_sizes(c: TransformerConfig) -> None:
         "outputs",
     ):
         if not 0 <= getattr(c, name) < math.inf:
-            raise UserError(f"model.{name} is {getattr(c, name)}: give a finite number, 0 or more")
+            raise UserError(Field(name), f"is {getattr(c, name)}", "give a finite number, 0 or more")
     for name in ("encoder_depth", "decoder_depth"):
         if getattr(c, name) > DEEPEST:
-            raise UserError(f"model.{name} is {getattr(c, name)}: give at most {DEEPEST} blocks")
+            raise UserError(Field(name), f"is {getattr(c, name)}", f"give at most {DEEPEST} blocks")
 
 
 def _check_ties(c: TransformerConfig) -> None:
     """Vocabularies of which an embedding or the head is shared."""
     if c.one_embedding and not 0 < c.source_vocabulary == c.target_vocabulary:
         raise UserError(
-            f"model.tie is {c.tie} but the vocabularies are {c.source_vocabulary} and {c.target_vocabulary}: "
-            "give both the same size, or tie less"
+            Field("tie"),
+            f"is {c.tie} but the vocabularies are {c.source_vocabulary} and {c.target_vocabulary}",
+            "give both the same size, or tie less",
         )
     if c.tied_head and not 0 < c.outputs == c.target_vocabulary:
         raise UserError(
-            f"model.tie is {c.tie} but model.outputs {c.outputs} is not model.target_vocabulary {c.target_vocabulary}: "
-            "make them equal, or tie less"
+            Field("tie"),
+            f"is {c.tie} but outputs {c.outputs} is not target_vocabulary {c.target_vocabulary}",
+            "make them equal, or tie less",
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, inside
 from .captions import CaptionData
 from .run import NO_DATA, OptimConfig, RunConfig
 from .sentences import LEAST, SentenceData, numbered_words, size_of_side
@@ -20,7 +20,8 @@ def check_sentences(model: TransformerConfig, data: SentenceData, run: RunConfig
         raise UserError("model.encoder_depth is 0, but sources are words, which need an encoder: give 1 or more")
     n = max(1, model.source_vocabulary, model.target_vocabulary, model.outputs)  # for sizes that data will determine
     sizes: dict[str, Any] = {name: getattr(model, name) or n for name in model.marked("from_data")}
-    replace(model, **sizes).check()
+    with inside("model"):
+        replace(model, **sizes).check()
     if not data.lengths or list(data.lengths) != sorted(set(data.lengths)):
         raise UserError(f"data.lengths is {list(data.lengths)}: give ascending numbers")
     check_tokenizer(data)

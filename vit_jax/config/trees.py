@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..errors import UserError
+from ..errors import Field, UserError
 
 
 def flatten(tree: Mapping[Any, Any], separator: str = ".", *, strict: bool = True) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
         for key in path:
             node = node.setdefault(key, {})
             if not isinstance(node, dict):
-                raise UserError(f"config: there is no field {name}")
+                raise UserError(Field(name), "is no field")
         node[leaf] = value
     return out
 

@@ -10,7 +10,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
-from ..errors import UserError
+from ..errors import Field, UserError
 from .formats import FORMAT, strip_format
 from .nearest import nearest
 from .run import RunConfig
@@ -47,18 +47,18 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
     defaults = {f.name: f.default for f in dataclasses.fields(typing.cast(Any, cls))}
     for name, value in values.items():
         if name not in hints:
-            raise UserError(f"config: there is no field {where}{name}{nearest(name, list(hints))}")
+            raise UserError(Field(f"{where}{name}"), f"is no field{nearest(name, list(hints))}")
         hint = hints[name]
         if dataclasses.is_dataclass(hint):
             if not isinstance(value, dict):
-                raise UserError(f"config: {where}{name} is {value!r}, which is not a group of fields")
+                raise UserError(Field(f"{where}{name}"), f"is {value!r}, which is not a group of fields")
             usual = to_dict(defaults[name]) if type(defaults[name]) is hint else {}
             kwargs[name] = from_dict(typing.cast(type, hint), {**usual, **value}, f"{where}{name}.")
         else:
             value = tuple(value) if isinstance(value, list) else value
             value = float(value) if hint is float and type(value) is int and abs(value) <= sys.float_info.max else value
             if not _fits(value, hint):
-                raise UserError(f"config: {where}{name} is {value!r}, which is not {_described(hint)}")
+                raise UserError(Field(f"{where}{name}"), f"is {value!r}, which is not {_described(hint)}")
             kwargs[name] = value
     for name in hints.keys() - values.keys():
         if dataclasses.is_dataclass(hints[name]) and type(defaults[name]) is not hints[name]:
@@ -70,7 +70,9 @@ def _part_classes(task: Any) -> dict[str, type]:
     """The classes of model, data, augment and loss of a run with this task."""
     if not isinstance(task, str):
         raise UserError(
-            f"config: task is {'missing' if task is None else repr(task)}; give the name of one, as in the run's preset"
+            Field("task"),
+            f"is {'missing' if task is None else repr(task)}",
+            "give the name of one, as in the run's preset",
         )
     row = task_row(task)
     return {"model": network_row(task), "data": row.data, "augment": row.augment, "loss": row.loss}
@@ -121,7 +123,7 @@ def with_fields(run: RunConfig, fields: Mapping[str, Any]) -> RunConfig:
     values, known = to_dict(run), flat(run)
     for name, value in fields.items():
         if name not in known:
-            raise UserError(f"config: there is no field {name}{nearest(name, list(known))}")
+            raise UserError(Field(name), f"is no field{nearest(name, list(known))}")
         *parts, last = name.split(".")
         node = values
         for part in parts:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
-from ..errors import UserError
+from ..errors import Field, UserError
 from .fields import DEEPEST, Activation, Size, identity, pair
 from .network import Input, NetworkConfig
 from .tree import Parameter, Start, Table
@@ -264,25 +264,26 @@ class ViTConfig(NetworkConfig):
         _check_patches(self)
         if not self.head_width and self.width % self.heads:
             raise UserError(
-                f"model.width {self.width} is not divisible by model.heads {self.heads}: "
-                "change one, or give model.head_width"
+                Field("width"), f"{self.width} is not divisible by heads {self.heads}", "change one, or give head_width"
             )
         _check_pool(self)
         if self.position == "learned" and not self.position_trained:
             raise UserError(
-                "model.position is learned but model.position_trained is False: "
-                "choose sincos2d or sincos1d for fixed positions"
+                Field("position"),
+                "is learned but position_trained is False",
+                "choose sincos2d or sincos1d for fixed positions",
             )
         _check_rotary(self)
         if self.position == "sincos2d" and self.width % 4:
             raise UserError(
-                f"model.width {self.width} is not divisible by 4, which model.position sincos2d needs: "
-                "change one of them"
+                Field("width"),
+                f"{self.width} is not divisible by 4, which position sincos2d needs",
+                "change one of them",
             )
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
             if (f.name.endswith("dropout") or f.name == "drop_path") and not 0 <= value < 1:
-                raise UserError(f"model.{f.name} is {value}: give a rate of at least 0 and below 1")
+                raise UserError(Field(f.name), f"is {value}", "give a rate of at least 0 and below 1")
 
     def normal(self) -> Self:
         """The config in normal form: networks that compute the same function have equal ones.
@@ -385,9 +386,9 @@ def _check_sizes(c: ViTConfig) -> None:
     sizes = dict(channels=c.channels, width=c.width, depth=c.depth, heads=c.heads, hidden=c.hidden)
     for name, value in sizes.items():
         if value < 1:
-            raise UserError(f"model.{name} is {value}: give a positive number")
+            raise UserError(Field(name), f"is {value}", "give a positive number")
     if c.depth > DEEPEST:
-        raise UserError(f"model.depth is {c.depth}: give at most {DEEPEST} blocks")
+        raise UserError(Field("depth"), f"is {c.depth}", f"give at most {DEEPEST} blocks")
     optional = dict(
         classes=c.classes,
         head_width=c.head_width,
@@ -399,7 +400,7 @@ def _check_sizes(c: ViTConfig) -> None:
     )
     for name, number in optional.items():
         if not 0 <= number < math.inf:
-            raise UserError(f"model.{name} is {number}: give a finite number, 0 or more")
+            raise UserError(Field(name), f"is {number}", "give a finite number, 0 or more")
 
 
 def _check_patches(c: ViTConfig) -> None:
@@ -407,16 +408,18 @@ def _check_patches(c: ViTConfig) -> None:
     (h, w), (ph, pw) = pair(c.image), pair(c.patch)
     if min(h, w, ph, pw) < 1 or h % ph or w % pw:
         raise UserError(
-            f"model.image {h}x{w} is not divisible by model.patch {ph}x{pw}: choose a patch that divides the image"
+            Field("image"), f"{h}x{w} is not divisible by patch {ph}x{pw}", "choose a patch that divides the image"
         )
     if min(c.stem, default=1) < 1:
-        raise UserError(f"model.stem is {' '.join(map(str, c.stem))}: give positive numbers, or none")
+        raise UserError(Field("stem"), f"is {' '.join(map(str, c.stem))}", "give positive numbers, or none")
     if c.stem_kernel not in (3, 4):
-        raise UserError(f"model.stem_kernel is {c.stem_kernel}: give 3 or 4")
+        raise UserError(Field("stem_kernel"), f"is {c.stem_kernel}", "give 3 or 4")
     if ph % 2 ** len(c.stem) or pw % 2 ** len(c.stem):
         raise UserError(
-            f"model.patch {ph}x{pw} is not divisible by {2 ** len(c.stem)}, and model.stem "
-            f"{' '.join(map(str, c.stem))} halves it once for each width: choose a patch that is, or fewer widths"
+            Field("patch"),
+            f"{ph}x{pw} is not divisible by {2 ** len(c.stem)}, and stem {' '.join(map(str, c.stem))} halves it once "
+            "for each width",
+            "choose a patch that is, or fewer widths",
         )
 
 
@@ -424,38 +427,36 @@ def _check_pool(c: ViTConfig) -> None:
     """The pool, and the tokens that it and the second head read."""
     if c.pool in MAPS and c.width % c.resolved_pool_heads:
         raise UserError(
-            f"model.width {c.width} is not divisible by {c.resolved_pool_heads}, the heads of model.pool {c.pool}: "
-            "change it, or model.heads, or give model.pool_heads"
+            Field("width"),
+            f"{c.width} is not divisible by {c.resolved_pool_heads}, the heads of pool {c.pool}",
+            "change it, or heads, or give pool_heads",
         )
     if c.pool in ("cls", "cls_mean") and not c.cls_token:
-        raise UserError(
-            f"model.pool is {c.pool} but model.cls_token is False: set model.pool to mean, or model.cls_token to True"
-        )
+        raise UserError(Field("pool"), f"is {c.pool} but cls_token is False", "set pool to mean, or cls_token to True")
     if c.pool == "cls_distill" and not (c.cls_token and c.distill_token):
-        raise UserError(
-            "model.pool is cls_distill, which needs model.cls_token and model.distill_token: set both to True"
-        )
+        raise UserError(Field("pool"), "is cls_distill, which needs cls_token and distill_token", "set both to True")
     if c.distill_head and not c.distill_token:
-        raise UserError("model.distill_head is True but model.distill_token is False: set both or none")
+        raise UserError(Field("distill_head"), "is True but distill_token is False", "set both or none")
     if c.distill_norm and not c.distill_head:
         raise UserError(
-            "model.distill_norm is True but model.distill_head, which it precedes, is False: set both or none"
+            Field("distill_norm"), "is True but distill_head, which it precedes, is False", "set both or none"
         )
 
 
 def _check_rotary(c: ViTConfig) -> None:
     if c.rotary != "none" and c.resolved_head_width % 4:
         raise UserError(
-            f"model.rotary is {c.rotary}, which needs heads of a width that is divisible by 4, not "
-            f"{c.resolved_head_width}: change model.heads or model.head_width"
+            Field("rotary"),
+            f"is {c.rotary}, which needs heads of a width that is divisible by 4, not {c.resolved_head_width}",
+            "change heads or head_width",
         )
     if not 0 < c.rotary_base < math.inf:
-        raise UserError(f"model.rotary_base is {c.rotary_base}: give a positive number, such as 100 or 10000")
+        raise UserError(Field("rotary_base"), f"is {c.rotary_base}", "give a positive number, such as 100 or 10000")
     if not abs(c.rotary_offset) < math.inf:
-        raise UserError(f"model.rotary_offset is {c.rotary_offset}: give a finite number, such as 0 or 1")
+        raise UserError(Field("rotary_offset"), f"is {c.rotary_offset}", "give a finite number, such as 0 or 1")
     rows, columns = pair(c.rotary_grid)
     if min(rows, columns) < 0 or bool(rows) != bool(columns):
-        raise UserError(f"model.rotary_grid is {rows}x{columns}: give positive numbers of rows and columns, or 0")
+        raise UserError(Field("rotary_grid"), f"is {rows}x{columns}", "give positive numbers of rows and columns, or 0")
 
 
 def _add_tokens(table: Table, c: ViTConfig) -> None:

@@ -12,7 +12,7 @@ from ..config.check import check_settings
 from ..config.fields import are_texts
 from ..config.formats import check_format
 from ..config.ranges import check_ranges
-from ..errors import UserError
+from ..errors import Field, UserError, about, inside
 from .beside import are_files
 from .files import RESTORE
 
@@ -27,15 +27,13 @@ def record_of(run: RunConfig, preset: str, **rest: Any) -> dict[str, Any]:
 
 def check_record(record: Mapping[str, Any], where: str) -> None:
     """Raise UserError, which begins with `where`, unless the content of config.json is that of a run."""
-    try:
+    with about(where):
         check_format(record.get("format"))
-    except UserError as error:
-        raise UserError(f"{where}: {str(error).removeprefix('config: ')}") from error
     try:
         config = record.get("config")
         metadata = task_row(str(config.get("task"))).metadata if isinstance(config, dict) else {}
     except UserError as error:
-        raise UserError(f"{where}: {error}; restore the file, or read it with the version that wrote it") from error
+        raise UserError(where, str(error), "restore the file, or read it with the version that wrote it") from error
     if missing := sorted({"preset", "config", "data", *metadata} - record.keys()):
         raise UserError(f"{where}: lacks {', '.join(missing)}; {RESTORE}")
     for name, kind in (("preset", str), ("data", dict | None)):
@@ -47,12 +45,13 @@ def check_record(record: Mapping[str, Any], where: str) -> None:
         raise UserError(f"{where}: its {damaged[0]} is damaged; {RESTORE}")
     try:
         run = from_dict(RunConfig, record["config"])
-        run.model.check()
-        check_sizes(run.model)
+        with inside("model"):
+            run.model.check()
+            check_sizes(run.model)
         check_ranges(run)
         check_settings(run)
     except UserError as error:
-        raise UserError(f"{where}: {error}; {RESTORE}") from error
+        raise UserError(where, str(error), RESTORE) from error
     if unfit := [name for name, entry in metadata.items() if not entry.fits(record[name], run.model)]:
         raise UserError(f"{where}: its {unfit[0]} is not that of its network; {RESTORE}")
 
@@ -127,13 +126,13 @@ def check_sizes(model: NetworkConfig) -> None:
     """Raise UserError on a network of absurd size, before its table of parameters is built where that would be long."""
     for name in leaves(type(model)):
         if name.endswith("depth") and value_at(model, name) > LAYERS:
-            raise UserError(f"model.{name} is {value_at(model, name)}, which is more than {LAYERS}")
+            raise UserError(Field(name), f"is {value_at(model, name)}, which is more than {LAYERS}")
     if math.prod(model.pixels() or ()) > PIXELS:
         raise UserError(
-            f"model.image is {getattr(model, 'image', model.pixels())}, which is more than {PIXELS} numbers"
+            Field("image"), f"is {getattr(model, 'image', model.pixels())}, which is more than {PIXELS} numbers"
         )
-    inside = [getattr(model, f.name) for f in dataclasses.fields(model)]
-    for part in (model, *(value for value in inside if isinstance(value, NetworkConfig))):
+    values = [getattr(model, f.name) for f in dataclasses.fields(model)]
+    for part in (model, *(value for value in values if isinstance(value, NetworkConfig))):
         # Sinusoids are in no table of parameters, but are computed with the network.
         rows, width = getattr(part, "position_rows", 0), getattr(part, "width", 1)
         if rows * width > POSITIONS:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from ..config import NetworkConfig, RunConfig, Size, leaves, pair, replaced, task_row, value_at
-from ..errors import UserError
+from ..errors import UserError, inside
 from ..interop import Change, Weights, can_hold, cannot_hold, changed, stated_by
 from .opening import RULES, Unfit, flag, text
 
@@ -51,7 +51,8 @@ def change_for(run: RunConfig, weights: Weights) -> Change:
     if run.init_channels != "none" and (channels := value_at(wanted, "channels")) != value_at(given, "channels"):
         texts.append(f"channels={channels}")
     try:
-        return changed(weights, texts)
+        with inside("model"):
+            return changed(weights, texts)
     except UserError as error:
         reason = str(error)
         for text in texts:
