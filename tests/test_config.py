@@ -514,6 +514,7 @@ def test_absent_fields_keep_their_defaults_and_whole_numbers_may_stand_for_float
     [
         ({"bacth": 3}, "bacth is no field; nearest: batch"),
         ({"model": {"depht": 3}}, "model.depht is no field; nearest: depth"),
+        ({"model": {"computes": "os:system"}}, "model.computes is no field"),
         ({"optim": {"zzz": 3}}, "optim.zzz is no field; known: base_momentum, beta1, .* warmup_steps"),
         ({"batch": "64"}, "batch is '64', which is not int"),
         ({"batch": 6.5}, "batch is 6.5, which is not int"),

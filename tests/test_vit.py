@@ -15,6 +15,7 @@ from scipy.special import erf
 
 import vit_jax
 from vit_jax.config import SIZES, ViTConfig, pair, sized
+from vit_jax.config.dotted import field_types
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
 from vit_jax.layers import merge, split
@@ -363,8 +364,7 @@ STARTS = {"init", "attention_init", "init_std", "token_std", "position_std", "he
 
 
 def test_the_cases_have_every_value_of_every_slot():
-    hints = typing.get_type_hints(ViTConfig)
-    for name, hint in hints.items():
+    for name, hint in field_types(ViTConfig).items():
         seen = {getattr(dataclasses.replace(BASE, **fields), name) for fields in CASES.values()}
         if name not in ENOUGH | TRAINING | STARTS:
             assert set(typing.get_args(hint)) <= seen if typing.get_origin(hint) is typing.Literal else len(seen) > 1, (

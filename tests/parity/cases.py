@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from vit_jax.config import CaptionerConfig, TransformerConfig, ViTConfig, pair
+from vit_jax.config.dotted import field_types
 from vit_jax.presets import PRESETS
 
 Config = ViTConfig | TransformerConfig | CaptionerConfig
@@ -232,7 +233,7 @@ def alternatives(cls: type, name: str, hint: Any) -> tuple[Any, ...]:
 
 def slots(base: Config) -> list[Case]:
     """One case for every value of every slot, each a step away from the base network."""
-    cls, hints, out = type(base), typing.get_type_hints(type(base)), []
+    cls, hints, out = type(base), field_types(type(base)), []
     for field in dataclasses.fields(base):
         for value in alternatives(cls, field.name, hints[field.name]):
             companions = COMPANIONS[cls].get((field.name, value), {})

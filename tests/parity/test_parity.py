@@ -3,7 +3,6 @@
 import dataclasses
 import subprocess
 import sys
-import typing
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +26,7 @@ from tests.parity import (
 from tests.parity.groups import quick_compilation
 from tests.parity.weights import inputs, weights
 from vit_jax.config import ViTConfig, leaves, sized, value_at
+from vit_jax.config.dotted import field_types
 from vit_jax.presets import PRESETS
 
 QUICK = [
@@ -108,7 +108,7 @@ def test_every_value_of_every_slot_is_compared(base):
         for c in [cases.Case("", base), *cases.slots(base)]
         for field in dataclasses.fields(base)
     }
-    for name, hint in typing.get_type_hints(type(base)).items():
+    for name, hint in field_types(type(base)).items():
         for value in cases.alternatives(type(base), name, hint):
             assert (name, value) in seen, f"{name}={value} is in no case"
 

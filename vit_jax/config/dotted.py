@@ -18,6 +18,17 @@ class Leaf(NamedTuple):
     default: Any
 
 
+def field_types(cls: type) -> dict[str, Any]:
+    """{name: type of the value} of the fields of a config class, without those inside other configs."""
+    return _field_types(typing.cast(Hashable, cls))
+
+
+@functools.cache
+def _field_types(cls: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+
 def leaves(cls: type) -> dict[str, Leaf]:
     """{dotted name: Leaf} of all fields of a config class, also those of the configs inside it."""
     return _leaves(typing.cast(Hashable, cls))
@@ -25,7 +36,7 @@ def leaves(cls: type) -> dict[str, Leaf]:
 
 @functools.cache
 def _leaves(cls: Any) -> dict[str, Leaf]:
-    hints = typing.get_type_hints(cls)
+    hints = field_types(cls)
     found: dict[str, Leaf] = {}
     for f in dataclasses.fields(cls):
         if dataclasses.is_dataclass(hints[f.name]):

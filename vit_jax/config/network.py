@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 from ..errors import UserError
-from .dotted import leaves, replaced, value_at
+from .dotted import field_types, leaves, replaced, value_at
 from .fields import Mark
 from .ranges import check_ranges
 from .tree import Parameter
@@ -177,10 +177,10 @@ class NetworkConfig:
 @functools.cache
 def _marked(cls: Any, mark: Mark) -> tuple[str, ...]:
     found: list[str] = []
-    hints = typing.get_type_hints(cls)
+    types = field_types(cls)
     for f in dataclasses.fields(cls):
-        if isinstance(hints[f.name], type) and issubclass(hints[f.name], NetworkConfig):
-            found += (f"{f.name}.{inner}" for inner in hints[f.name].marked(mark))
+        if isinstance(types[f.name], type) and issubclass(types[f.name], NetworkConfig):
+            found += (f"{f.name}.{inner}" for inner in types[f.name].marked(mark))
         elif mark in f.metadata.get("marks", ()):
             found.append(f.name)
     return tuple(found)

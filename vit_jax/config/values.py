@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import sys
 import types
 import typing
@@ -11,13 +10,13 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 from ..errors import Field, UserError
+from .dotted import field_types
 from .formats import FORMAT, strip_format
 from .nearest import nearest
 from .run import RunConfig
 from .tasks import network_row, task_row
 
 T = TypeVar("T")
-_hints = functools.cache(typing.get_type_hints)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -39,7 +38,7 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
     `where` is a prefix for names in messages. Raises UserError on an unknown field, a value of the wrong type, and a
     missing or unknown task.
     """
-    hints = _hints(typing.cast(Any, cls))
+    hints = field_types(cls)
     if cls is RunConfig:
         values = strip_format(values)
         hints = hints | _part_classes(values.get("task"))
