@@ -1,4 +1,8 @@
-"""The progress of a run: a live bar on a terminal and in a notebook, plain lines in a file or a pipe."""
+"""The progress of a run: a live bar on a terminal and in a notebook, plain lines in a file or a pipe.
+
+The line is not one of rich.progress, which cuts every column where a terminal is too narrow for all of them: here the
+least important ones are left out, and a notebook gets the same line as text.
+"""
 
 from __future__ import annotations
 

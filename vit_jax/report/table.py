@@ -10,11 +10,14 @@ import unicodedata
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import UserError
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def check_output(flag: str, path: str, force: bool) -> None:
@@ -98,6 +101,8 @@ def print_table(names: Sequence[str], groups: Iterable[Sequence[Sequence[str]]],
     Groups of columns are kept together where they fit. A title is broken at its last space; long names and cells are
     cut in the middle, to a third of the width and at most 32 columns.
     """
+    from rich.console import Console
+
     first = _cut(names, max(min(width // 3, 32), 12))
     tables: list[list[list[str]]] = [[first]]
     for group in groups:
@@ -109,8 +114,11 @@ def print_table(names: Sequence[str], groups: Iterable[Sequence[Sequence[str]]],
             if _width([*tables[-1], column]) > width and len(tables[-1]) > 1:
                 tables.append([first])
             tables[-1].append(column)
-    for i, table in enumerate(tables):
-        print("\n" * bool(i) + "\n".join(_lines(table)), flush=True)
+    for i, columns in enumerate(tables):
+        console = Console(width=max(width, _width(columns)), markup=False, highlight=False, emoji=False)
+        if i:
+            console.print()
+        console.print(_table(columns))
 
 
 def _cut(column: Sequence[str], most: int) -> list[str]:
@@ -128,30 +136,27 @@ def _middle_cut(text: str, most: int) -> str:
     return left + right
 
 
-def _title(text: str) -> tuple[str, str]:
-    above, _, below = text.rpartition(" ")
-    return above, below
+def _title(column: Sequence[str]) -> str:
+    """The title of a column, in two lines if it has a space."""
+    return "\n".join(column[0].rsplit(" ", 1))
 
 
-def _width(table: Sequence[Sequence[str]]) -> int:
-    return sum(_column_width(column) + 2 for column in table) - 2
+def _width(columns: Iterable[Sequence[str]]) -> int:
+    """The width of a table of these columns: their widest cells, and two spaces between them."""
+    widths = [max(map(text_width, [*_title(column).split("\n"), *column[1:]])) for column in columns]
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
-def _column_width(column: Sequence[str]) -> int:
-    return max(*map(len, _title(column[0])), *map(text_width, column[1:]))
+def _table(columns: Sequence[Sequence[str]]) -> Table:
+    """Titles over cells, without lines; the first column begins at the left, the others end at the right."""
+    from rich.table import Table
 
-
-def _lines(table: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table: titles of two lines, then cells; the first column begins at the left, the others end at the
-    right."""
-    rows = [*zip(*(_title(column[0]) for column in table), strict=True), *zip(*(c[1:] for c in table), strict=True)]
-    widths = [_column_width(column) for column in table]
-    lines = []
-    for row in rows:
-        gaps = [" " * (width - text_width(cell)) for cell, width in zip(row, widths, strict=True)]
-        cells = [gap + cell if i else cell + gap for i, (cell, gap) in enumerate(zip(row, gaps, strict=True))]
-        lines.append("  ".join(cells).rstrip())
-    return [line for line in lines if line]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for i, column in enumerate(columns):
+        table.add_column(_title(column), justify="right" if i else "left", vertical="bottom", no_wrap=True)
+    for row in zip(*(column[1:] for column in columns), strict=True):
+        table.add_row(*row)
+    return table
 
 
 def shortened(name: str, most: int) -> str:
