@@ -30,7 +30,7 @@ def digits_in_timm(folder: str) -> str:
 
     from convert import rules
     from convert.dialects import LAYOUTS
-    from vit_jax.presets import preset
+    from vit_jax.presets.table import preset
 
     rng = np.random.default_rng(0)
     names = rules.file_shapes(rules.narrow(LAYOUTS["timm"].rows(preset("digits").run.model)))
@@ -41,7 +41,7 @@ def digits_in_timm(folder: str) -> str:
 
 def flags() -> list[str]:
     """What shapes do not tell of the digits network."""
-    from vit_jax.presets import preset
+    from vit_jax.presets.table import preset
 
     c: Any = preset("digits").run.model
     fields = {"image": c.image, "heads": c.heads, "eps": c.eps, "activation": c.activation, "pool": c.pool}

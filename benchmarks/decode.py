@@ -83,7 +83,7 @@ def ours(model: Any, source: np.ndarray, beam: int, cached: bool = True) -> Call
     import jax
     import jax.numpy as jnp
 
-    from vit_jax.decode import search
+    from vit_jax.decode.search import search
     from vit_jax.decoder import Cache
     from vit_jax.layers import attention_mask, merge, split
 

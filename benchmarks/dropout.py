@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, h
 from benchmarks.machine import describe, heading, interleave, load, spread
 from benchmarks.sides import data, deterministic, vit_jax_step
 from vit_jax import backend
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 
 
 def main() -> None:

@@ -73,7 +73,7 @@ def arguments() -> argparse.Namespace:
 
 def pretrained(o: argparse.Namespace, log: Any) -> str:
     """The folder of the run on MNIST, trained if it is not there."""
-    from vit_jax.presets import preset
+    from vit_jax.presets.table import preset
 
     run = preset("mnist").run
     run = replace(run, data=replace(run.data, source=o.source, dir=o.data), epochs=o.epochs)
@@ -105,13 +105,12 @@ def row(o: argparse.Namespace, name: str, steps: int, source: str, log: Any) -> 
 
 def tuned(source: str, recipe: str, rate: float, epochs: int) -> Any:
     """A run on the digits that starts from `source`, or at random where that is empty."""
-    from vit_jax import starting
-    from vit_jax.presets import preset
+    from vit_jax import preset
 
     fields = {"batch": BATCH, "epochs": epochs, "optim.lr": rate}
     if source:
         start = {"model.image": IMAGE, "init_resize": "timm", "new_head": True}
-        return starting.preset("digits", source, {**fields, **start}, tune=recipe).run
+        return preset("digits", source, {**fields, **start}, tune=recipe).run
     run = preset("digits").run
     model = replace(preset("mnist").run.model, image=IMAGE)
     return replace(run, model=model, batch=BATCH, epochs=epochs, optim=replace(run.optim, lr=rate))

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, h
 from benchmarks.machine import describe, heading, load, spread
 from vit_jax import backend, runs
 from vit_jax.config import ImageData
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 
 PRESETS = "cifar10-48x4,cifar10-128x6,cifar10-256x6"
 REQUIRED, GOAL = 5.0, 1.0  # percent

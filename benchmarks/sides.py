@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.machine import measure
 from vit_jax import backend
 from vit_jax.config import ImageAugment, ImageData, LossConfig, OptimConfig, RunConfig, ViTConfig, pair, sized
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 
 MEAN, STD = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)  # those of augment.normalize half
 SIDES = ("flax", "torch", "compile")  # besides ours

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from vit_jax import checkpoint, config, export, presets, tasks
+from vit_jax import checkpoint, config, export, tasks
 from vit_jax.augmentation.batch import normalise
 from vit_jax.commands import cli
 from vit_jax.config import Input, NetworkConfig, OptimConfig, RunConfig, Table, TaskRow
@@ -29,6 +29,8 @@ from vit_jax.config.tasks import MetadataEntry
 from vit_jax.data import Preprocess, open_image, open_images
 from vit_jax.errors import UserError, inside
 from vit_jax.layers import Linear, fold
+from vit_jax.presets.entry import Preset
+from vit_jax.presets.table import PRESETS
 from vit_jax.report import page
 from vit_jax.tasks import Answer, Evaluation
 from vit_jax.training import finish
@@ -232,7 +234,7 @@ TASK = TaskRow(
 )
 
 
-def preset() -> presets.Preset:
+def preset() -> Preset:
     run = RunConfig(
         "ink",
         PerceptronConfig(),
@@ -242,13 +244,13 @@ def preset() -> presets.Preset:
         batch=256,
         log_every=1,
     )
-    return presets.Preset(run, "How much ink there is in a digit.")
+    return Preset(run, "How much ink there is in a digit.")
 
 
 def register() -> None:
     config.NETWORKS["perceptron"], config.TASKS["ink"] = PerceptronConfig, TASK
     tasks.TASKS["ink"] = Ink
-    presets.PRESETS["ink"] = preset
+    PRESETS["ink"] = preset
 
 
 def kill_in_save(number: int) -> None:

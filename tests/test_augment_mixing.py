@@ -12,7 +12,7 @@ from tests.fixed import Fixed
 from vit_jax.augmentation.mixing import QUANTILES, mixed, quantiles
 from vit_jax.config import ImageAugment
 from vit_jax.errors import UserError
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 from vit_jax.step import check_together
 from vit_jax.tasks.classify import Classify
 from vit_jax.training.setup import plan

@@ -18,7 +18,7 @@ from convert import __main__ as convert
 from convert import rules
 from convert.dialects import LAYOUTS
 from vit_jax.commands import train as train_command
-from vit_jax.starting import start
+from vit_jax.starting.start import start
 from vit_jax.training import finish
 
 TINY = shlex.split(

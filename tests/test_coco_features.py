@@ -354,7 +354,7 @@ def test_the_preset_learns_fifty_captions_of_fifty_pictures(tmp_path):
 
 
 def test_the_preset_has_the_notebooks_network():
-    from vit_jax.presets import preset
+    from vit_jax.presets.table import preset
 
     c = preset("coco-caption").run.model
     assert isinstance(c, CaptionerConfig) and isinstance(c.text, TransformerConfig)

@@ -15,7 +15,7 @@ import vit_jax
 from vit_jax import runs
 from vit_jax.config import SentenceData
 from vit_jax.errors import UserError
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 from vit_jax.report import comparison
 from vit_jax.report.table import print_table, text_width
 from vit_jax.run_report import compare

@@ -35,7 +35,7 @@ from vit_jax.config import check as checks
 from vit_jax.config.captioner import HEADLESS
 from vit_jax.config.features import FeatureData
 from vit_jax.errors import UserError
-from vit_jax.presets import PRESETS, preset
+from vit_jax.presets.table import PRESETS, preset
 
 # ----------------------------------------------------------------------------------------- sizes
 

@@ -9,7 +9,7 @@ import pytest
 from vit_jax import errors
 from vit_jax.commands import train as train_command
 from vit_jax.config import RunConfig, flat, from_dict, to_dict
-from vit_jax.presets import PRESETS, preset
+from vit_jax.presets.table import PRESETS, preset
 
 
 @pytest.fixture(autouse=True)

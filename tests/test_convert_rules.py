@@ -16,7 +16,7 @@ from convert.plan.shared import members
 from convert.rules import TRANSPOSE, Order, Row, row
 from vit_jax.config import TransformerConfig, ViTConfig, sized
 from vit_jax.errors import UserError
-from vit_jax.presets import PRESETS, preset
+from vit_jax.presets.table import PRESETS, preset
 
 VIT = ViTConfig(
     image=(8, 12),

@@ -9,7 +9,7 @@ import pytest
 from vit_jax.data import Order, batches, evaluation_batches
 from vit_jax.data.order import hold_out
 from vit_jax.errors import UserError
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 from vit_jax.tasks import TASKS
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from vit_jax.config import TransformerConfig
 from vit_jax.config.decoding import Decoding
-from vit_jax.decode import search
+from vit_jax.decode.search import search
 from vit_jax.layers import merge, split
 from vit_jax.models import start
 from vit_jax.tasks.generated import Search

@@ -10,7 +10,7 @@ from vit_jax import backend
 from vit_jax.config import TransformerConfig
 from vit_jax.config.decoding import Decoding
 from vit_jax.config.trees import unflatten
-from vit_jax.decode import generate
+from vit_jax.decode.search import generate
 from vit_jax.layers import merge
 from vit_jax.models import definition
 from vit_jax.text.ids import Ids

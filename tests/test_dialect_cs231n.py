@@ -19,7 +19,7 @@ from convert.verify.checks import failed
 from tests.parity import layouts_captions
 from vit_jax.config import CaptionerConfig
 from vit_jax.errors import UserError
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 
 COURSE, GENERATIONS = layouts_captions.COURSE, layouts_captions.GENERATIONS
 

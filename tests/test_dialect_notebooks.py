@@ -11,7 +11,7 @@ from convert.dialects import LAYOUTS, notebook_48, notebook_256, notebook_768
 from convert.recognise.config import resolve
 from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 
 SMALL = ViTConfig(
     image=(8, 12), patch=(4, 2), channels=3, classes=5, width=8, depth=2, heads=2, hidden=12, eps=1e-5, final_norm=False

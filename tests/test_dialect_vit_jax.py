@@ -29,7 +29,7 @@ from vit_jax.config.sentences import numbered_words
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
 from vit_jax.runs import Run, text_digest
-from vit_jax.starting import start
+from vit_jax.starting.start import start
 from vit_jax.step import State
 
 VIT = ViTConfig(

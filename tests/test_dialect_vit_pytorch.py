@@ -11,7 +11,7 @@ from convert.dialects import LAYOUTS, simple_vit, vit_pytorch, vit_pytorch_disti
 from convert.recognise.config import resolve
 from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 
 MODULES = {"vit-pytorch": vit_pytorch, "simple-vit": simple_vit, "vit-pytorch-distill": vit_pytorch_distill}
 NO_BIAS = dict(query_bias=False, key_bias=False, value_bias=False, eps=1e-5)

@@ -22,12 +22,12 @@ from vit_jax import memory
 from vit_jax.config import TASKS, DistilLoss, ImageAugment, ImageData, RunConfig, Teacher, TransformerConfig, ViTConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.archives import OFFICIAL
-from vit_jax.data.sources import open_image_source
+from vit_jax.data.sources.open import open_image_source
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.models import definition, network_class
 from vit_jax.optim import Optimizer
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 from vit_jax.step import Engine
 from vit_jax.tasks import distil, task_of

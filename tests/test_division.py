@@ -13,7 +13,7 @@ from vit_jax import backend, memory
 from vit_jax.division import CACHED, Division, divided, planned
 from vit_jax.layers import merge
 from vit_jax.models import definition, start
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 
 DIGITS = preset("digits").run
 MIXED = replace(DIGITS, augment=replace(DIGITS.augment, mixup=0.8))

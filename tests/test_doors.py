@@ -26,7 +26,7 @@ from vit_jax.commands import train as train_command
 from vit_jax.config import RunConfig, flat, from_dict, to_dict
 from vit_jax.config.trees import flatten
 from vit_jax.data.archives import OFFICIAL
-from vit_jax.presets import PRESETS, preset
+from vit_jax.presets.table import PRESETS, preset
 from vit_jax.training import finish
 
 # A net that learns little but is built in a second or two. At a constant rate the compiled step is the

@@ -11,10 +11,10 @@ from sklearn.metrics import top_k_accuracy_score
 from vit_jax.config import ImageAugment, ViTConfig
 from vit_jax.data import Preprocess, Split
 from vit_jax.data.pixels import Images
-from vit_jax.data.sources import Arrays
+from vit_jax.data.sources.arrays import Arrays
 from vit_jax.devices import Devices
 from vit_jax.models import definition, start
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 from vit_jax.step import Evaluator
 from vit_jax.tasks import classify
 from vit_jax.tasks.classify import Classify

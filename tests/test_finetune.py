@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import vit_jax
-from vit_jax import export, starting
+from vit_jax import export, preset
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.commands import train as command
 from vit_jax.config import TransformerConfig, ViTConfig, flat
@@ -19,6 +19,7 @@ from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.models import definition, start
 from vit_jax.runs import Run
+from vit_jax.starting.recipes import tuned
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=10, width=8, depth=2, heads=2, hidden=12)
 FULL = ViTConfig(
@@ -91,7 +92,7 @@ def test_a_recipe_sets_what_is_not_given(here, plain, line, fields):
 
 def test_a_recipe_is_the_same_in_python(here):
     given = {"batch": 64, "optim.lr": 0.5, "data.source": "digits"}
-    run = starting.preset("finetune", "vit", given, tune="full").run
+    run = preset("finetune", "vit", given, tune="full").run
     assert run.optim == parsed(f"{LINE} --tune full --batch 64 --optim.lr 0.5").optim
 
 
@@ -118,7 +119,7 @@ def test_what_cannot_be_is_one_sentence_and_writes_nothing(here, inside, line, s
 def test_a_network_without_recipes_says_so(tmp_path, monkeypatch):
     run = replace(vit_jax.preset("numbers").run, init="x", model=TransformerConfig())
     with pytest.raises(UserError, match=r"^tune is head, but a Transformer has no such recipe: state --optim\.freeze"):
-        starting.tuned(run, "head")
+        tuned(run, "head")
 
 
 # --------------------------------------------------------------------------- a run with a frozen trunk

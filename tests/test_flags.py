@@ -17,7 +17,7 @@ from vit_jax import errors, flags
 from vit_jax.commands import cli, evaluate, predict
 from vit_jax.commands import train as train_command
 from vit_jax.config import RunConfig
-from vit_jax.presets import PRESETS, preset
+from vit_jax.presets.table import PRESETS, preset
 from vit_jax.synonyms import FLAGS, REASONS, VALUES
 
 

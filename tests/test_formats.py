@@ -7,7 +7,7 @@ import pytest
 from vit_jax.config import RunConfig, from_dict, to_dict
 from vit_jax.config.formats import FORMAT, LAST_READER, strip_format
 from vit_jax.errors import UserError
-from vit_jax.presets import PRESETS, preset
+from vit_jax.presets.table import PRESETS, preset
 from vit_jax.runs import Run
 
 

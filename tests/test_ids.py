@@ -6,7 +6,7 @@ import pytest
 from vit_jax.config import TransformerConfig
 from vit_jax.errors import UserError
 from vit_jax.models import definition
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 from vit_jax.step import Evaluator, check_ids
 from vit_jax.tasks import Trained, task_of
 from vit_jax.tasks.translate import Translate

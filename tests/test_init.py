@@ -17,15 +17,17 @@ from convert import rules
 from convert.__main__ import main as convert_main
 from convert.adapt.kernels import POSITIONS
 from convert.dialects import LAYOUTS
-from vit_jax import export, starting, train, weights
+from vit_jax import export, train, weights
 from vit_jax.commands import train as command
 from vit_jax.config import RunConfig, ViTConfig, flat, to_dict
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
 from vit_jax.interop import converted
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 from vit_jax.runs import Run
+from vit_jax.starting.again import check_unchanged
 from vit_jax.starting.fitting import replaced
+from vit_jax.starting.start import start as starting
 from vit_jax.training import finish
 from vit_jax.training.resume import starting_state
 from vit_jax.training.session import open_session
@@ -483,9 +485,9 @@ def test_weights_that_changed_or_are_gone_leave_their_run_to_resume(timm, inside
         assert said in told.stderr and go_on in told.stderr
     timm_folder(Path("vit"))
     save_file(tensors, "vit/model.safetensors")
-    starting.check_unchanged(parsed(line), "finetune")
+    check_unchanged(parsed(line), "finetune")
     # Another image is another run, of the same weights.
-    starting.check_unchanged(parsed(f"{line} --model.image 48 --init-resize timm"), "finetune")
+    check_unchanged(parsed(f"{line} --model.image 48 --init-resize timm"), "finetune")
     shutil.rmtree("vit")
     told = inside("train", *shlex.split(line))
     assert told.returncode == 2 and told.stderr.count("\n") == 1

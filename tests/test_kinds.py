@@ -13,7 +13,7 @@ from vit_jax.config.captioner import HEADLESS
 from vit_jax.config.trees import flatten
 from vit_jax.models import definition, start
 from vit_jax.optim import Optimizer, decay_mask
-from vit_jax.presets import PRESETS, preset
+from vit_jax.presets.table import PRESETS, preset
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=3, width=8, depth=2, heads=2, hidden=12)
 EVERYTHING = dataclasses.replace(

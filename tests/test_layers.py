@@ -28,7 +28,7 @@ from vit_jax.layers import (
     replace_parameters,
     split,
 )
-from vit_jax.presets import PRESETS, preset
+from vit_jax.presets.table import PRESETS, preset
 
 
 @pytest.fixture(autouse=True, scope="module")

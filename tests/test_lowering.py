@@ -11,7 +11,7 @@ from vit_jax.config import Teacher, ViTConfig, value_at
 from vit_jax.config.trees import unflatten
 from vit_jax.models import definition
 from vit_jax.optim import Optimizer
-from vit_jax.presets import PRESETS, preset
+from vit_jax.presets.table import PRESETS, preset
 from vit_jax.step import Engine, Evaluator
 from vit_jax.tasks import task_of
 

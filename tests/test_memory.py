@@ -10,7 +10,7 @@ from vit_jax import limits, memory
 from vit_jax.commands import train as train_command
 from vit_jax.config import CaptionerConfig, TransformerConfig, ViTConfig, sized
 from vit_jax.errors import UserError
-from vit_jax.presets import PRESETS, preset
+from vit_jax.presets.table import PRESETS, preset
 
 SLOTS = ViTConfig(image=8, patch=4, width=8, heads=2, hidden=12, classes=3)
 TEXTS = TransformerConfig(width=8, heads=2, hidden=12, source_vocabulary=9, target_vocabulary=9, outputs=9)

@@ -10,7 +10,7 @@ import pytest
 from vit_jax.config import TransformerConfig, ViTConfig
 from vit_jax.layers import merge
 from vit_jax.models import definition, start
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=3, width=8, depth=2, heads=2, hidden=12, dropout=0.2)
 VECTORS = TransformerConfig(width=8, heads=2, hidden=12, encoder_depth=1, decoder_depth=2, position="none")

@@ -18,7 +18,7 @@ from tests.official_sets import cifar_members, contents, serving, small, tar, wi
 from vit_jax import runs
 from vit_jax.data import download, prepare
 from vit_jax.data.archives import OFFICIAL, CifarSet
-from vit_jax.data.sources import open_image_source as open_source
+from vit_jax.data.sources.open import open_image_source as open_source
 from vit_jax.errors import UserError
 
 

@@ -20,11 +20,12 @@ from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.recognise.reading import read
 from convert.write.program import open_stablehlo
-from vit_jax import starting
 from vit_jax.commands import train as command
 from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
+from vit_jax.starting import fitting, opening
+from vit_jax.starting.start import start as starting
 
 STATISTICS = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 PROCESSOR = STATISTICS | {
@@ -161,8 +162,8 @@ def test_a_program_takes_images_of_the_size_of_the_preprocessing(theirs, inside)
 def test_another_size_is_fitted_from_the_positions_of_the_file(theirs, flags, image, size, says):
     run = parsed(f"--init theirs --data.source digits {flags}")
     assert run.model.image == image and run.data.size == size and run.augment.mean == (0.485, 0.456, 0.406)
-    with starting.opening.opened_for(run, {}) as weights:
-        (said,) = starting.fitting.change_for(run, weights).says
+    with opening.opened_for(run, {}) as weights:
+        (said,) = fitting.change_for(run, weights).says
     assert says in said
 
 

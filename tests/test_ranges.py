@@ -11,7 +11,7 @@ from vit_jax.config.features import FeatureData
 from vit_jax.config.ranges import Range, check_ranges
 from vit_jax.config.run import AugmentConfig, DataConfig, LoraConfig, LossConfig, OptimConfig
 from vit_jax.errors import UserError
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 
 COUNT, AMOUNT, LENGTH = ((0,), (1,)), ((-1,), (0,)), ((1,), (2,))
 RATE, CHANCE, SHARE = ((-0.01, 1.0), (0.0, 0.99)), ((-0.01, 1.01), (0.0, 1.0)), ((0.0, 1.01), (0.01, 1.0))

@@ -17,7 +17,7 @@ import pytest
 
 from vit_jax import report, runs
 from vit_jax.errors import UserError
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 from vit_jax.report import kept
 from vit_jax.run_report import charts, parts
 from vit_jax.run_report import command as report_command

@@ -10,7 +10,7 @@ from PIL import Image
 
 from vit_jax.commands.sheet import views_of
 from vit_jax.config import ImageAugment
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 from vit_jax.step import example_keys
 from vit_jax.tasks import TASKS, task_of
 

@@ -10,7 +10,7 @@ import pytest
 from vit_jax.config import SentenceData
 from vit_jax.data import TokenOrder, batches, evaluation_batches, numbers
 from vit_jax.errors import UserError
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 from vit_jax.tasks import TASKS
 from vit_jax.text import Vocabulary, closed, counted, words
 

@@ -39,7 +39,7 @@ from vit_jax.config import (  # noqa: E402
     from_dict,
 )
 from vit_jax.config.trees import unflatten  # noqa: E402
-from vit_jax.presets import preset  # noqa: E402
+from vit_jax.presets.table import preset  # noqa: E402
 from vit_jax.tasks.next_token import token_losses  # noqa: E402
 from vit_jax.text import closed  # noqa: E402
 
@@ -449,7 +449,7 @@ def test_a_run_starts_from_given_weights(monkeypatch, tmp_path):
 
 
 def test_weights_that_pytorch_trained_go_on_in_jax_and_back(monkeypatch, tmp_path):
-    from vit_jax.starting import start
+    from vit_jax.starting.start import start
 
     assert door(monkeypatch, tmp_path, "digits", *QUICK) == 0
     run = replace(preset("digits").run, init="runs/digits-torch.safetensors")

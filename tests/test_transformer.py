@@ -14,7 +14,7 @@ from vit_jax.config.trees import flatten, unflatten
 from vit_jax.decoder import sinusoids
 from vit_jax.layers import Attention, attention_mask, from_torch_mask, merge, split
 from vit_jax.models import definition, start
-from vit_jax.presets import PRESETS, preset
+from vit_jax.presets.table import PRESETS, preset
 from vit_jax.transformer import Transformer
 
 TINY = TransformerConfig(

@@ -28,7 +28,7 @@ from vit_jax.layers import merge
 from vit_jax.layers import split as parts
 from vit_jax.models import definition, start
 from vit_jax.optim import learning_rate
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 from vit_jax.step import Evaluator
 from vit_jax.tasks import Evaluation

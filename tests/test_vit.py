@@ -20,7 +20,7 @@ from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
 from vit_jax.layers import merge, split
 from vit_jax.models import definition, start
-from vit_jax.presets import PRESETS, preset
+from vit_jax.presets.table import PRESETS, preset
 from vit_jax.vit import ViT, sinusoids
 
 

@@ -20,7 +20,7 @@ from vit_jax.config.complete import check_complete, check_name
 from vit_jax.data import batches
 from vit_jax.errors import DONE, CheckFailed, UserError, install, run_command
 from vit_jax.memory import check_memory
-from vit_jax.presets import DEFAULT, preset
+from vit_jax.presets.table import DEFAULT, preset
 from vit_jax.runs import check_place, write_json
 from vit_jax.synonyms import REASONS
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .errors import UserError
     from .models import build
     from .run_report.compare import compare
-    from .starting import preset
+    from .starting.start import preset
     from .training.train import train
     from .transformer import Transformer
     from .vit import ViT
@@ -33,7 +33,7 @@ _MODULES = {  # public name: the module that has it
     "export": "weights",
     "load": "weights",
     "predict": "commands.predict",
-    "preset": "starting",
+    "preset": "starting.start",
     "train": "training.train",
     "Transformer": "transformer",
     "ViT": "vit",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from vit_jax.errors import DONE, Interrupted, UserError, print_line, printable
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 
 from ..adapt import operation

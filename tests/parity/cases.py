@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from vit_jax.config import CaptionerConfig, TransformerConfig, ViTConfig, pair
 from vit_jax.config.dotted import field_types
-from vit_jax.presets import PRESETS
+from vit_jax.presets.table import PRESETS
 
 Config = ViTConfig | TransformerConfig | CaptionerConfig
 

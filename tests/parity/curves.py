@@ -21,7 +21,7 @@ from vit_jax.config import RunConfig, task_row, to_dict
 from vit_jax.config.trees import flatten
 from vit_jax.data import batches
 from vit_jax.models import start
-from vit_jax.presets import preset
+from vit_jax.presets.table import preset
 from vit_jax.training.setup import Setup, set_up
 
 PRESETS = {"digits": "ViT, digits", "numbers": "Transformer, numbers"}

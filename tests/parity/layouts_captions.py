@@ -296,7 +296,7 @@ def _ours(net: Any, pixels: np.ndarray, settings: dict[str, Any]) -> tuple[list[
     import jax.numpy as jnp
 
     from vit_jax.config.decoding import Decoding
-    from vit_jax.decode import search
+    from vit_jax.decode.search import search
     from vit_jax.decoder import Cache
 
     ids, model = net.task.words.ids, net.model

@@ -27,7 +27,7 @@ from tests.parity.groups import quick_compilation
 from tests.parity.weights import inputs, weights
 from vit_jax.config import ViTConfig, leaves, sized, value_at
 from vit_jax.config.dotted import field_types
-from vit_jax.presets import PRESETS
+from vit_jax.presets.table import PRESETS
 
 QUICK = [
     "tanh GELU for erf",

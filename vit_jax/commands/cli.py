@@ -47,7 +47,7 @@ def main(program: str = "vit-jax") -> int:
 
 def _no_command(name: str, program: str) -> str:
     """A sentence for a first word that is no command: it may be a preset or a flag."""
-    from ..presets import PRESETS
+    from ..presets.table import PRESETS
 
     if name in PRESETS or is_sized(name):
         return f"{name} is a preset, not a command; give {program} train {name}"

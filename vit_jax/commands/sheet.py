@@ -14,7 +14,7 @@ from .. import backend, flags
 from ..config import AugmentConfig, DataConfig, ImageAugment, RunConfig, check_run, task_row
 from ..config.complete import check_complete
 from ..errors import DONE, UserError, run_command
-from ..presets import preset
+from ..presets.table import preset
 from ..report.table import check_output
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from .. import backend, flags, runs, starting
+from .. import backend, flags, runs
 from ..config import TASKS, ImageData, RunConfig, check_run, differences, flat, from_dict, is_sized, to_dict
 from ..config.complete import check_trained, is_name
 from ..config.file import overlaid, read_config
@@ -22,7 +22,12 @@ from ..config.trees import flatten
 from ..division import planned
 from ..errors import DONE, UserError, lasting_output, run_command
 from ..hosts import Hosts, joined
-from ..presets import DEFAULT, FINETUNE, PRESETS, preset
+from ..presets.table import DEFAULT, FINETUNE, PRESETS, preset
+from ..starting.again import resumable
+from ..starting.fitting import OtherNetwork
+from ..starting.opening import Unfit
+from ..starting.recipes import says, tuned
+from ..starting.start import start as starting
 from ..training.announce import announce
 from ..training.preflight import OF_A_HOST, ready
 from ..training.resume import starting_parameters
@@ -116,7 +121,7 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
         if init and not helping:
             place = flags.value_of(words, "dir") or str(values.get("dir", RunConfig.dir))
             called = flags.value_of(words, "name") or str(values.get("name", "")) or named or _name_of(file, beside)
-            with starting.resumable(init, place, called or name):
+            with resumable(init, place, called or name):
                 base = _filled_in(replace(base, init=init, dir=place), name, words, values, file)
         elif encoder and not helping:
             place = flags.value_of(words, "dir") or str(values.get("dir", RunConfig.dir))
@@ -150,12 +155,12 @@ def _filled_in(run: RunConfig, name: str, words: list[str], values: dict[str, An
     in_file, in_words = {*flatten(values)}, {*flags.given(words, options)}
     try:
         filled = starting.filled(run, stated, own=name != FINETUNE)
-        return filled if options.tune == "none" else starting.tuned(filled, options.tune, stated)
-    except starting.OtherNetwork as error:
+        return filled if options.tune == "none" else tuned(filled, options.tune, stated)
+    except OtherNetwork as error:
         wanted, given = (c.describe()[0] for c in (error.wanted, error.given))
         if wanted == given or not {f"model.{field}" for field in error.fields} & (in_file - in_words):
             raise
-        raise starting.Unfit(
+        raise Unfit(
             f'--config {file}: its network is "{wanted}" and init {run.init} holds "{given}"; to train the latter, '
             f'give a copy of {file} without "model", to train the former from random weights, give --init ""'
         ) from error
@@ -173,7 +178,7 @@ def _check_task(run: RunConfig, task: object, file: str) -> None:
     other = _preset_run(_of_task(task))
     if task == other.task and type(other.model) is not type(run.model):
         held, trained = (each.model.name for each in (run, other))
-        raise starting.Unfit(
+        raise Unfit(
             f"--config {file}: its task is {task}, which trains a {trained}, and init {run.init} holds a {held}; "
             f"start from weights of a {trained}, or leave --config out"
         )
@@ -328,7 +333,7 @@ def checked(options: Options, folder: runs.Run | None = None) -> RunConfig:
     if options.tune != "none" and not run.init:
         raise UserError(f"tune is {options.tune} but init is empty: name the weights to start from")
     if options.tune != "none" and not options.print_config:
-        print(starting.says(run, options.tune))
+        print(says(run, options.tune))
     if folder:
         _same_run(folder, run, options.resume)
     return run

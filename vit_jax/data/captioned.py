@@ -15,8 +15,8 @@ from ..config.captions import GIVEN
 from ..errors import UserError
 from ..runs import check_regular
 from .contract import Given, not_given
-from .sources import Arrays, Examples
-from .sources.arrays import arrays_split
+from .sources.arrays import Arrays, arrays_split
+from .sources.contract import Examples
 from .sources.folders import Files
 
 FOLDER, COCO = "captions:", "coco:"  # begin a data.source

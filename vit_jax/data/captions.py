@@ -26,7 +26,8 @@ from .images import Preprocess
 from .order import SHUFFLE, TEST, VALIDATION, hold_out, permutation
 from .other import Other
 from .pixels import Images
-from .sources import Arrays, Examples
+from .sources.arrays import Arrays
+from .sources.contract import Examples
 from .sources.folders import WHOLE
 from .splits import statistics
 

@@ -14,8 +14,10 @@ from ..errors import UserError
 from .contract import Given
 from .images import Preprocess
 from .pixels import Images, sizes
-from .sources import Arrays, Source, open_image_source
+from .sources.arrays import Arrays
+from .sources.contract import Source
 from .sources.folders import WHOLE, open_test_folder
+from .sources.open import open_image_source
 from .splits import Split
 
 

@@ -15,7 +15,8 @@ from ..runs import array_digest
 from . import identity
 from .images import Preprocess, decode_image
 from .progress import progress
-from .sources import Arrays, Examples, Stamps
+from .sources.arrays import Arrays
+from .sources.contract import Examples, Stamps
 from .sources.index import Index, find, save
 
 if TYPE_CHECKING:

@@ -20,8 +20,10 @@ from .contract import Given
 from .images import Preprocess
 from .order import TEST, VALIDATION, Order, hold_out
 from .pixels import Images, Loaded, sizes
-from .sources import Arrays, Source, open_image_source
+from .sources.arrays import Arrays
+from .sources.contract import Source
 from .sources.index import remembered
+from .sources.open import open_image_source
 
 _CHUNK = 64  # images at a time of which statistics are counted
 

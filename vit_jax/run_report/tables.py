@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import presets, runs
+from .. import runs
 from ..config import RunConfig, differences, flat, task_row
 from ..config.trees import flatten
 from ..errors import UserError
+from ..presets.table import preset
 from .compare import Comparison, Line, Member, columns, text_of
 
 GIB = 1 << 30
@@ -45,7 +46,7 @@ def preset_of(member: Member) -> tuple[str, RunConfig | None]:
     """(the name of a run's preset, its run); None where this version does not know it."""
     name = str(member.folder.record()["preset"])
     try:
-        return name, presets.preset(name).run
+        return name, preset(name).run
     except UserError:
         return name, None
 

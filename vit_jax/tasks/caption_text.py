@@ -14,7 +14,7 @@ from jax import Array
 from ..captioner import Captioner
 from ..config import CaptionerConfig, Teacher
 from ..config.decoding import Decoding
-from ..decode import Found
+from ..decode.contract import Found
 from ..layers import fold
 from ..text import Tokenizer
 from .caption_score import WORDS, bleu4, cider_d, plain

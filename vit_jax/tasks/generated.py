@@ -14,7 +14,8 @@ from jax import Array
 
 from .. import backend
 from ..config.decoding import Decoding, check_decoding
-from ..decode import Found, generate
+from ..decode.contract import Found
+from ..decode.search import generate
 from ..errors import UserError
 from ..layers import merge, split
 from ..text import Ids

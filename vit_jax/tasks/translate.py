@@ -17,7 +17,8 @@ from .. import report
 from ..config import RunConfig, SentenceData, Teacher, TransformerConfig
 from ..config.decoding import Decoding
 from ..data import Given, Other, Sentences, Texts, open_other_pairs, open_sentences
-from ..decode import Found, in_buckets, lengths_to
+from ..decode.buckets import in_buckets, lengths_to
+from ..decode.contract import Found
 from ..errors import UserError
 from ..layers import merge, split
 from ..models import described

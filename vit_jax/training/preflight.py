@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .. import runs, starting
+from .. import runs
 from ..config import RunConfig, check_run
 from ..config.complete import check_complete, check_name
 from ..errors import UserError
 from ..hosts import Hosts
 from ..memory import check_memory
 from ..report.log import check_extras
+from ..starting.again import check_unchanged
+from ..starting.start import check as check_start
 from ..teacher import teacher_of
 
 if TYPE_CHECKING:
@@ -32,11 +34,11 @@ def ready(
     check_extras(run.tensorboard, run.wandb)
     if folder is None:
         if run.init:
-            starting.check_unchanged(run, check_name(run.name or preset))
+            check_unchanged(run, check_name(run.name or preset))
         folder = runs.choose(run, run.name or preset, named=bool(run.name), seeds=seeds, data=data)
     runs.check_place(folder.path)
     if (run.init or run.init_encoder) and not folder.complete_steps():
-        starting.check(run)
+        check_start(run)
     return folder
 
 

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import runs, starting
+from .. import runs
 from ..config import averaged, kept_beside, learnt_table, moments
 from ..config.trees import flatten
 from ..errors import UserError, printable
 from ..hosts import ALONE, Hosts
+from ..starting.again import check_same
+from ..starting.start import start as start_from
 from .setup import parameter_dtype
 
 if TYPE_CHECKING:
@@ -86,9 +88,9 @@ def starting_parameters(setup: Setup, folder: runs.Run | None = None) -> tuple[d
     """
     if not (setup.run.init or setup.run.init_encoder):
         return {}, {}
-    started = starting.start(setup.run, setup.dataset.metadata())
+    started = start_from(setup.run, setup.dataset.metadata())
     if folder is not None and folder.exists():
-        starting.check_same(folder, started.record)
+        check_same(folder, started.record)
     print(started.says)
     return started.parameters, started.record
 

@@ -1,0 +1,31 @@
+"""Open the source of images that a run names."""
+
+from __future__ import annotations
+
+from ...config import ImageData
+from ...config.images import GIVEN
+from ..contract import Given, not_given
+from .arrays import open_digits, open_npz
+from .contract import Source
+from .folders import open_folder
+from .given import open_given
+from .records import open_tfds
+
+
+def open_image_source(data: ImageData, given: Given | None = None, fetch: bool = True) -> Source:
+    """Open the source that `data.source` names, or what was `given` in Python instead.
+
+    Without `fetch` nothing is downloaded or written: black images then stand for a set that would be fetched. Raises
+    UserError if there is none or it cannot be used.
+    """
+    if given is not None:
+        return open_given(given)
+    if data.source == GIVEN:
+        raise not_given(GIVEN, "(images, labels)")
+    if data.source == "digits":
+        return open_digits()
+    if data.source.startswith("folder:"):
+        return open_folder(data.source.removeprefix("folder:"))
+    if data.source.lower().endswith(".npz"):
+        return open_npz(data.source)
+    return open_tfds(data, fetch)

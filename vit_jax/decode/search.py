@@ -1,0 +1,77 @@
+"""Greedy search, beam search or sampling, with any network that gives the logits of the next token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..config.decoding import Decoding, check_decoding
+from ..text.ids import Ids
+from .beam import beam_search
+from .contract import Found, Step, Take
+from .rules import Rules
+from .single import drawn, likeliest, one_by_one
+
+
+def generate(
+    model: Any,
+    memory: Array,
+    memory_padding: Array | None,
+    ids: Ids,
+    settings: Decoding,
+    room: int,
+    rows: Array | None = None,
+    keys: Array | None = None,
+) -> Found:
+    """What a network generates from memories [B, S, D] with padding [B, S] or None, by `search`.
+
+    `model` has `init_cache` and `decode_step`, as a Transformer and a Captioner have. The other arguments are those of
+    `search`; without `rows` no memory only fills the batch up.
+    """
+    cache = model.init_cache(memory, memory_padding, min(room, settings.max_length or room))
+    rows = jnp.ones(memory.shape[:1], bool) if rows is None else rows
+    return search(model.decode_step, lambda cache, rows: cache.take(rows), cache, rows, ids, settings, room, keys)
+
+
+def search(
+    step: Step, take: Take, cache: Any, rows: Array, ids: Ids, settings: Decoding, room: int, keys: Array | None = None
+) -> Found:
+    """The answers to B inputs by greedy search, beam search or sampling, as `settings` says: `nbest` to each.
+
+    Args:
+        step: computes the logits of the next token, such as `model.decode_step`.
+        take: chooses rows of a cache, such as `Cache.take`.
+        cache: what `step` takes first, for B rows.
+        rows: bool [B], False for rows that only fill the batch up; nothing is searched for them.
+        ids: the decoder's first input, the end, and what is banned or forced.
+        room: the most tokens that there is room for in the cache. Where settings.max_length is more, what is cut off
+            is not `complete`.
+        keys: PRNG keys [B], for sampling: a draw depends on the key of its row alone.
+
+    It can be traced, with `settings`, `ids` and `room` static. Log-probabilities and scores are float32; a forced token
+    adds 0. Raises UserError on settings and ids that cannot be, ValueError where sampling has no keys.
+    """
+    d, longest = check_decoding(settings), settings.max_length or room
+    rules, room = Rules(ids, d, longest), min(room, longest)
+    if d.beam > 1:
+        found = beam_search(step, take, cache, rows, rules, room)
+        return found._replace(
+            tokens=found.tokens[:, : d.nbest], scores=found.scores[:, : d.nbest], lengths=found.lengths[:, : d.nbest]
+        )
+    if not d.sample:
+        return one_by_one(step, cache, rows, rules, room, likeliest)
+    if keys is None:
+        raise ValueError("keys are missing: sampling needs a PRNG key for each row")
+    batch, n = rows.shape[0], d.nbest
+    several = jax.vmap(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(n)))(keys).reshape(-1)
+    every = jnp.repeat(jnp.arange(batch, dtype=jnp.int32), n)
+    found = one_by_one(step, take(cache, every), rows[every], rules, room, drawn(d, several))
+    return Found(
+        found.tokens.reshape(batch, n, room),
+        found.scores.reshape(batch, n),
+        found.lengths.reshape(batch, n),
+        found.complete.reshape(batch, n).all(1),
+    )

@@ -1,0 +1,47 @@
+"""The table of presets; `vit-SIZEPATCH`, such as vit-s16, is made when it is asked for."""
+
+from __future__ import annotations
+
+from ..config import is_sized, nearest, size_of
+from ..errors import UserError
+from . import given, images, text
+from .entry import Preset
+
+PRESETS = {
+    "digits": images.digits,
+    "numbers": text.numbers,
+    "shapes": text.shapes,
+    "coco-caption": text.coco_caption,
+    "multi30k": text.multi30k,
+    "multi30k-tiny": text.multi30k_tiny,
+    "transformer-512x6": text.transformer_512x6,
+    "mnist": images.mnist,
+    "mnist-stem": images.mnist_stem,
+    "mnist-20x1": images.mnist_20x1,
+    "cifar10-48x4": images.cifar10_48x4,
+    "cifar10-48x4-distil": images.cifar10_48x4_distil,
+    "cifar10-stem": images.cifar10_stem,
+    "cifar10-128x6": images.cifar10_128x6,
+    "cifar10-128x6-gap": images.cifar10_128x6_gap,
+    "cifar10-256x6": images.cifar10_256x6,
+    "cifar100-256x24": images.cifar100_256x24,
+    "cifar100-768x3": images.cifar100_768x3,
+    "vit-1024x6": images.vit_1024x6,
+    "distil-1024x6": images.distil_1024x6,
+    "finetune": given.finetune,
+}
+DEFAULT, FINETUNE = "digits", "finetune"  # the preset of a command that names none, and with --init
+
+
+def preset(name: str) -> Preset:
+    """The preset with this name, one of PRESETS or `vit-SIZEPATCH`. Raises UserError with similar names if none has it.
+
+    The source of the data of `finetune` and `vit-SIZEPATCH` is empty: it must be given.
+    """
+    if name in PRESETS:
+        return PRESETS[name]()
+    if is_sized(name):
+        return given.published(name)
+    if ours := size_of(name):
+        raise UserError(f"there is no preset {name[:60]!r}; here it is {ours}")
+    raise UserError(f"there is no preset {name[:60]!r}{nearest(name, [*PRESETS, 'vit-s16', 'vit-b16', 'vit-b32'])}")
