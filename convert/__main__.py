@@ -77,14 +77,16 @@ def undisturbed(body: Callable[[], int]) -> int:
     except Exception as error:
         if out_of_memory(error):
             raise UserError(
-                "out of memory: these networks do not fit into what is free here; "
-                "close other programs, or repeat it where there is more"
+                "out of memory",
+                "these networks do not fit into what is free here",
+                "close other programs, or repeat it where there is more",
             ) from error
         if not isinstance(error, OSError) or isinstance(error, BrokenPipeError) or error.errno is None:
             raise
         raise UserError(
-            f"{error.filename or 'the target'}: {os.strerror(error.errno).lower()}; "
-            "check the path, its permissions and the disk, nothing was changed"
+            error.filename or "the target",
+            os.strerror(error.errno).lower(),
+            "check the path, its permissions and the disk, nothing was changed",
         ) from error
     finally:
         for name, handler in before.items():

@@ -55,8 +55,9 @@ def moving(rows: Iterable[Row], names: Iterable[str]) -> list[Row]:
     for r in moved:
         if any(isinstance(operation, Constant) for operation in r.operations):
             raise UserError(
-                f"{', '.join(r.theirs)}: a part is a constant here and trained in the file, so its optimizer's state "
-                "cannot be converted; add --weights-only"
+                ", ".join(r.theirs),
+                "a part is a constant here and trained in the file, so its optimizer's state cannot be converted",
+                "add --weights-only",
             )
     return moved
 
@@ -68,8 +69,10 @@ def within(rows: Iterable[Row], names: Collection[str]) -> list[Row]:
         inside = [name in names for name in r.ours]
         if any(inside) and not all(inside):
             raise UserError(
-                f"{', '.join(r.theirs)}: holds {', '.join(r.ours)}, of which only some are trained alike, so the "
-                "optimizer's state cannot be converted; add --weights-only"
+                ", ".join(r.theirs),
+                f"holds {', '.join(r.ours)}, of which only some are trained alike, so the optimizer's state cannot be "
+                "converted",
+                "add --weights-only",
             )
         found += [r] * any(inside)
     return found
@@ -79,8 +82,10 @@ def _check_steps(c: OptimConfig, what: str) -> None:
     """Raise UserError where the parameters of a run do not all count the same steps."""
     if c.freeze and c.freeze_epochs:
         raise UserError(
-            f"{what}: its optim.freeze_epochs is {c.freeze_epochs:g}, so parameters of its optimizer count different "
-            f"steps, which is not converted; {WEIGHTS_ONLY}"
+            what,
+            f"its optim.freeze_epochs is {c.freeze_epochs:g}, so parameters of its optimizer count different steps, "
+            "which is not converted",
+            WEIGHTS_ONLY,
         )
 
 
@@ -126,7 +131,7 @@ def from_torch(
     }
     if strange := [i for i in states if i not in order]:
         raise UserError(
-            f"{what}: its optimizer has a state numbered {strange[0]!r}, which belongs to no parameter; save it again"
+            what, f"its optimizer has a state numbered {strange[0]!r}, which belongs to no parameter", "save it again"
         )
     found = _moments(entries, _kept(rows, names, c, table), weights, what, step)
     copies = _copies(rows, weights)
@@ -163,7 +168,7 @@ def _opened(saved: Any, what: str) -> tuple[dict[Any, Any], Groups]:
             return states, groups
     except (KeyError, TypeError, ValueError):
         pass
-    raise UserError(f"{what}: its optimizer is not a torch optimizer's state_dict(); save that, or {WEIGHTS_ONLY}")
+    raise UserError(what, "its optimizer is not a torch optimizer's state_dict()", f"save that, or {WEIGHTS_ONLY}")
 
 
 def _are(kind: type, values: Any) -> bool:
@@ -192,21 +197,25 @@ def _names(
         by_config = [len(its) for its in by_rate]
         if counts != by_config:
             raise UserError(
-                f"{what}: its optimizer's groups have {counts} parameters, but by {_grouping(c)} they have "
-                f"{by_config}; correct the config"
+                what,
+                f"its optimizer's groups have {counts} parameters, but by {_grouping(c)} they have {by_config}",
+                "correct the config",
             )
     else:
         raise UserError(
-            f"{what}: its optimizer has {len(groups)} groups and no names in them, so the parameters' numbers cannot "
-            "be resolved; make it from model.named_parameters() and save it again"
+            what,
+            f"its optimizer has {len(groups)} groups and no names in them, so the parameters' numbers cannot be "
+            "resolved",
+            "make it from model.named_parameters() and save it again",
         )
     if sorted(found) != sorted(expected) or len(found) != sum(counts):
         lacking = sorted(set(expected) - set(found)) or sorted(set(found) - set(expected))
         which = f", and {lacking[0]} is only in one of them" if lacking else ""
         training = " that train" if c.freeze else ""
         raise UserError(
-            f"{what}: its optimizer has {sum(counts)} parameters and the network {len(expected)}{training}{which}; "
-            f"give the optimizer of all parameters{training}, or {WEIGHTS_ONLY}"
+            what,
+            f"its optimizer has {sum(counts)} parameters and the network {len(expected)}{training}{which}",
+            f"give the optimizer of all parameters{training}, or {WEIGHTS_ONLY}",
         )
     return found
 
@@ -263,24 +272,28 @@ def _check_group(
     `members` are (parameter, its kinds), and `rates` (whether Muon updates it, the scale of its rate) of each.
     """
     if (found := _optimizer_of(group)) != OPTIMIZERS[c.name]:
-        raise UserError(f"{where} is of {found}, but optim.name is {c.name}; correct the config, or {WEIGHTS_ONLY}")
+        raise UserError(
+            f"{where} is of {found}, but optim.name is {c.name}", remedy=f"correct the config, or {WEIGHTS_ONLY}"
+        )
     for name, reason in UNSUPPORTED.items():
         if _number(group.get(name, 0)):
             raise UserError(f"{where} has {name} {group[name]}: {reason}; {WEIGHTS_ONLY}")
     if c.name == "muon" and any(by_muon != bool(_number(group["use_muon"])) for by_muon, _ in rates):
         raise UserError(
-            f"{where} has use_muon {group['use_muon']}, but Muon updates the hidden kernels and no others; "
-            f"{WEIGHTS_ONLY}"
+            f"{where} has use_muon {group['use_muon']}, but Muon updates the hidden kernels and no others",
+            remedy=WEIGHTS_ONLY,
         )
     if len(rates) > 1:
         raise UserError(
-            f"{where} has one rate for layers whose rates differ by optim.layer_decay {c.layer_decay}; "
-            f"correct the config, or {WEIGHTS_ONLY}"
+            f"{where} has one rate for layers whose rates differ by optim.layer_decay {c.layer_decay}",
+            remedy=f"correct the config, or {WEIGHTS_ONLY}",
         )
     scale = next((scale for _, scale in rates), 1.0)
     for name, (given, wanted) in _settings(group, c, scale).items():
         if given != wanted:
-            raise UserError(f"{where} has {name} {given}, but by the config it is {wanted}; correct the config")
+            raise UserError(
+                f"{where} has {name} {given}, but by the config it is {wanted}", remedy="correct the config"
+            )
     decay = _number(group.get("weight_decay", 0.0))
     for name, kinds in members:
         wanted = {c.weight_decay * (k in c.decay) for k in kinds}
@@ -348,12 +361,12 @@ def _number(value: Any) -> float | None:
 def _entries(entry: Any, where: str) -> dict[str, Any]:
     """A parameter's state without entries that are None. Raises UserError on entries that neither Adam nor SGD has."""
     if not isinstance(entry, Mapping):
-        raise UserError(f"{where} is not a dict; save it again")
+        raise UserError(f"{where} is not a dict", remedy="save it again")
     known = {"step", *TORCH_NAMES.values()}
     if strange := [name for name in entry if name not in known]:
         is_amsgrad = "max_exp_avg_sq" in strange
         reason = f": {UNSUPPORTED['amsgrad']}" if is_amsgrad else ", as neither Adam nor SGD with momentum does"
-        raise UserError(f"{where} holds {', '.join(map(str, strange))}{reason}; {WEIGHTS_ONLY}")
+        raise UserError(f"{where} holds {', '.join(map(str, strange))}{reason}", remedy=WEIGHTS_ONLY)
     return {name: value for name, value in entry.items() if value is not None}
 
 
@@ -377,8 +390,9 @@ def _moments(
     if lacking:
         which = f"{', '.join(lacking[:3])} ({len(lacking)} of {len(names)})"
         raise UserError(
-            f"{what}: its optimizer has no state for {which}, which seem to have had no gradient; "
-            f"train them, or {WEIGHTS_ONLY}"
+            what,
+            f"its optimizer has no state for {which}, which seem to have had no gradient",
+            f"train them, or {WEIGHTS_ONLY}",
         )
     found = {role: {name: entries[name][TORCH_NAMES[role]] for name in its} for role, its in kept.items()}
     for tensors in found.values():
@@ -386,8 +400,9 @@ def _moments(
             if not isinstance(tensor, Tensor) or tensor.shape != weights[name].shape:
                 is_now = list(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
                 raise UserError(
-                    f"{what}: the optimizer's state of {name} is {is_now} instead of {list(weights[name].shape)}; "
-                    "its parameters are in another order than the model's: make it from model.named_parameters()"
+                    what,
+                    f"the optimizer's state of {name} is {is_now} instead of {list(weights[name].shape)}",
+                    "its parameters are in another order than the model's: make it from model.named_parameters()",
                 )
     counts = {_number(entries[name]["step"]) for name in names if "step" in entries.get(name, {})} | (
         {float(step)} if step is not None else set()
@@ -402,7 +417,7 @@ def _moments(
         )
     (count,) = counts
     if count is None or count < 0 or count != int(count):
-        raise UserError(f"{what}: its optimizer's step is {count}, which is no number of updates; save it again")
+        raise UserError(what, f"its optimizer's step is {count}, which is no number of updates", "save it again")
     return Moments(int(count), found)
 
 

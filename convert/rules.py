@@ -223,7 +223,7 @@ class Row:
             return operate(arrays)
         except ValueError as error:
             raise UserError(
-                f"{', '.join(self.theirs)}: {error}; give the layout and the config that the file was written with"
+                ", ".join(self.theirs), str(error), "give the layout and the config that the file was written with"
             ) from error
 
     def narrowed(self, names: Iterable[str]) -> Row | None:
@@ -327,8 +327,9 @@ def check(expected: Mapping[str, Shape], given: Mapping[str, Shape], what: str, 
         listed = "; ".join(f"{fault} ({len(names)}): {few(names)}" for fault, names in faults.items() if names)
         close = nearest(unknown[0], missing) if missing and unknown else ""
         raise UserError(
-            f"{what}: names or shapes are not those of this network: {listed}{close}; "
-            f"{hint or 'give those of a network with the same config'}"
+            what,
+            f"names or shapes are not those of this network: {listed}{close}",
+            hint or "give those of a network with the same config",
         )
 
 

@@ -512,7 +512,7 @@ def test_the_best_weights_damaged(copied, refused, capsys):
     newest, older = copied.complete_steps()
     digest = json.loads((copied.digests / f"{newest}.json").read_text())
     digest.pop("digest")
-    digest["notes"]["best"] = {"step": older, "accuracy": 1.0}
+    digest["notes"]["best"] = {"step": older, "accuracy": 1.0, "weights": "raw"}
     runs.write_json(copied.digests / f"{newest}.json", {**digest, "digest": runs.text_digest(digest)})
     spoil(copied, older)
     refused("evaluate copy", "copy: the best weights cannot be used", f"checkpoint {older}", "--weights last")

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from vit_jax.config import DistilLoss, FeatureData, LossConfig, RunConfig, nearest
 from vit_jax.data import open_captions, open_features, open_images, open_sentences
-from vit_jax.errors import UserError
+from vit_jax.errors import Field, UserError
 from vit_jax.text import Ids, opened, opened_one
 
 from .captioner import Captioner
@@ -330,6 +330,6 @@ def task_of(run: RunConfig) -> Any:
     """The class of a run's task. Raises UserError if it is not implemented here."""
     if run.task not in TASKS:
         raise UserError(
-            f"task is {run.task}, which the PyTorch reference does not have{nearest(run.task, list(TASKS))}"
+            Field("task"), f"is {run.task}, which the PyTorch reference does not have{nearest(run.task, list(TASKS))}"
         )
     return TASKS[run.task]

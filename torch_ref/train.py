@@ -18,7 +18,7 @@ from vit_jax import flags
 from vit_jax.config import RunConfig, check_run, flat, task_row
 from vit_jax.config.complete import check_complete, check_name
 from vit_jax.data import batches
-from vit_jax.errors import DONE, CheckFailed, UserError, install, run_command
+from vit_jax.errors import DONE, CheckFailed, Field, UserError, install, run_command
 from vit_jax.memory import check_memory
 from vit_jax.presets.table import DEFAULT, preset
 from vit_jax.runs import check_place, write_json
@@ -57,7 +57,9 @@ def check_supported(run: RunConfig) -> None:
         *(f"augment.{name}" for name in ("scale", "policy", "erase", "mixup", "cutmix")),
     )
     if task_row(run.task).teacher:
-        raise UserError(f"task is {run.task}, whose teacher the PyTorch reference does not have: choose another preset")
+        raise UserError(
+            Field("task"), f"is {run.task}, whose teacher the PyTorch reference does not have", "choose another preset"
+        )
     defaults = {f.name: f.default for f in fields(RunConfig)}
     defaults |= {f"lora.{f.name}": f.default for f in fields(run.lora)}
     defaults |= {f"augment.{f.name}": f.default for f in fields(run.augment)}
@@ -67,7 +69,9 @@ def check_supported(run: RunConfig) -> None:
     for name in lacks:
         if given.get(name) != defaults.get(name):
             shown, usual = (_words(each) for each in (given[name], defaults[name]))
-            raise UserError(f"{name} is {shown}, which the PyTorch reference does not have: leave it at {usual}")
+            raise UserError(
+                Field(name), f"is {shown}, which the PyTorch reference does not have", f"leave it at {usual}"
+            )
 
 
 def _words(value: Any) -> str:
@@ -104,7 +108,9 @@ def train(run: RunConfig, name: str = "run", file: str = "") -> Path:
         saved = checkpoint(file)
         if saved.get("data") not in (None, data.identity):
             raise UserError(
-                f"resume {file}: data.source {run.data.source} is not the data that this run began with; restore it"
+                f"resume {file}",
+                f"data.source {run.data.source} is not the data that this run began with",
+                "restore it",
             )
         resume(trainer, saved, file)
         evaluations.restore(saved.get("best"), path)
@@ -113,8 +119,9 @@ def train(run: RunConfig, name: str = "run", file: str = "") -> Path:
     stop = min(steps, run.max_steps or steps)
     if trainer.done >= stop:
         raise UserError(
-            f"resume {file}: has made {trainer.done} steps, and is to end after {stop}; "
-            "give a larger --max-steps, or 0 for the whole run"
+            f"resume {file}",
+            f"has made {trainer.done} steps, and is to end after {stop}",
+            "give a larger --max-steps, or 0 for the whole run",
         )
     count = sum(p.numel() for p in trainer.model.parameters())
     going_on = f"; going on after step {trainer.done}" if file else ""
@@ -178,7 +185,7 @@ def free(folder: Path, name: str, given: bool) -> Path:
     path, number = folder / f"{check_name(name)}.pt", 2
     while path.exists() or path.with_suffix(".safetensors").exists():
         if given:
-            raise UserError(f"{path}: exists; choose another --name")
+            raise UserError(path, "exists", "choose another --name")
         path, number = folder / f"{name}-{number}.pt", number + 1
     return path
 
@@ -191,7 +198,7 @@ def parse(arguments: list[str]) -> tuple[str, RunConfig, str]:
     words = list(arguments)
     name, file = words.pop(0) if words and not flags.is_flag(words[0]) else "", flags.value_of(words, "resume")
     if file and name:
-        raise UserError(f"--resume {file} brings its own config: leave out the preset {name!r}")
+        raise UserError(f"--resume {file} brings its own config", f"leave out the preset {name!r}")
     if file:
         require_torch()
         from .trainer import checkpoint, saved_run

@@ -16,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from convert.optimizer import TORCH_NAMES
 from vit_jax.config import RunConfig, differences, from_dict, moments, to_dict
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, about
 from vit_jax.runs import sync_file, sync_folder
 
 from .optim import freeze, frozen, make_optimizer, make_schedule
@@ -174,16 +174,16 @@ def starting_weights(trainer: Trainer, path: str) -> None:
     Raises UserError on any other file.
     """
     try:
-        if path.endswith(".safetensors"):
-            trainer.load(load_file(path))
-        else:
-            trainer.load(named(trainer.model, state_dict(path)))
-    except UserError as error:
-        raise UserError(f"init {path}: {error}") from error
+        with about(f"init {path}"):
+            if path.endswith(".safetensors"):
+                trainer.load(load_file(path))
+            else:
+                trainer.load(named(trainer.model, state_dict(path)))
     except (OSError, SafetensorError) as error:
         raise UserError(
-            f"init {path}: cannot be read ({str(error).partition(chr(10))[0]}); "
-            "give FILE.safetensors or a PyTorch state dict"
+            f"init {path}",
+            f"cannot be read ({str(error).partition(chr(10))[0]})",
+            "give FILE.safetensors or a PyTorch state dict",
         ) from error
 
 
@@ -200,8 +200,8 @@ def state_dict(path: str) -> dict[str, Tensor]:
     except OSError:
         raise
     except Exception as error:  # torch.load raises RuntimeError, UnpicklingError, EOFError, KeyError and others
-        raise UserError("is not a PyTorch file; give FILE.safetensors or a state dict") from error
-    raise UserError("is not a state dict of tensors; give what torch.save(model.state_dict(), path) writes")
+        raise UserError("is not a PyTorch file", remedy="give FILE.safetensors or a state dict") from error
+    raise UserError("is not a state dict of tensors", remedy="give what torch.save(model.state_dict(), path) writes")
 
 
 def resume(trainer: Trainer, saved: Mapping[str, Any], path: str) -> None:
@@ -209,15 +209,18 @@ def resume(trainer: Trainer, saved: Mapping[str, Any], path: str) -> None:
     if changed := differences(saved_run(saved, path), trainer.run):
         listed = ", ".join(f"{k} {old!r} -> {new!r}" for k, (old, new) in changed.items())
         raise UserError(
-            f"resume {path}: holds another run, which differs in {listed}; leave these as they were, "
-            f"or start a new run from its weights with --init {path} --name NEW in place of --resume {path}"
+            f"resume {path}",
+            f"holds another run, which differs in {listed}",
+            f"leave these as they were, or start a new run from its weights with --init {path} --name NEW in place of "
+            f"--resume {path}",
         )
     try:
         trainer.restore(saved)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise UserError(
-            f"resume {path}: its model or optimizer is missing or damaged ({type(error).__name__}); "
-            "give a file that this command saved"
+            f"resume {path}",
+            f"its model or optimizer is missing or damaged ({type(error).__name__})",
+            "give a file that this command saved",
         ) from error
 
 
@@ -227,11 +230,12 @@ def checkpoint(path: str) -> dict[str, Any]:
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # as in state_dict
         reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else "is not a PyTorch file"
-        raise UserError(f"resume {path}: {reason}; give one that this command saved") from error
+        raise UserError(f"resume {path}", reason, "give one that this command saved") from error
     if not isinstance(saved, dict) or not {"model", "optimizer", "step", "config"} <= saved.keys():
         raise UserError(
-            f"resume {path}: does not hold model, optimizer, step and config; "
-            "give a file that this command saved, or start from its weights with --init"
+            f"resume {path}",
+            "does not hold model, optimizer, step and config",
+            "give a file that this command saved, or start from its weights with --init",
         )
     return saved
 
@@ -242,5 +246,5 @@ def saved_run(saved: Mapping[str, Any], path: str) -> RunConfig:
         return from_dict(RunConfig, saved["config"])
     except (AttributeError, TypeError, UserError) as error:
         raise UserError(
-            f"resume {path}: its config is not a run's ({error}); give a file that this command saved"
+            f"resume {path}", f"its config is not a run's ({error})", "give a file that this command saved"
         ) from error

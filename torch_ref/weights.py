@@ -27,7 +27,7 @@ def build(config: NetworkConfig) -> Model:
     """
     module, _, name = config.twin.partition(":")
     if not name:
-        raise UserError(f"torch_ref has no {config.name}; train it with python -m vit_jax.train")
+        raise UserError(f"torch_ref has no {config.name}", remedy="train it with python -m vit_jax.train")
     return getattr(import_module(module), name)(config)
 
 

@@ -51,9 +51,10 @@ class UserError(Exception):
         remedy: what the user can do.
     """
 
-    def __init__(self, subject: str, what: str = "", remedy: str = ""):
+    def __init__(self, subject: object, what: str = "", remedy: str = ""):
         super().__init__(subject, what, remedy)
-        self.subject, self.what, self.remedy = subject, what, remedy
+        self.subject = subject if isinstance(subject, str) else str(subject)
+        self.what, self.remedy = what, remedy
 
     def __str__(self) -> str:
         verb, then = (" ", ": ") if isinstance(self.subject, Field) else (": ", "; ")

@@ -51,13 +51,13 @@ class Parser(argparse.ArgumentParser):
             clause = instead(word, known, PLACES) if word.startswith("-") else f"; `{self.prog} --help` lists them"
             raise UserError(f"there is no argument {shown(word)}{clause}")
         if message.startswith(missing):
-            raise UserError(f"{message.removeprefix(missing)} missing: give {self.usage_of_positionals()}")
+            raise UserError(f"{message.removeprefix(missing)} missing", f"give {self.usage_of_positionals()}")
         if match := re.fullmatch(
             r"argument (--[\w-]+): (expected one argument|ignored explicit argument '(.*)')", message
         ):
             flag, _, value = match.groups()
             if value is not None:
-                raise UserError(f"{flag}={value}: takes no value; write {flag}")
+                raise UserError(f"{flag}={value}", "takes no value", f"write {flag}")
             metavar = next(a.metavar for a in self._actions if flag in a.option_strings)
             raise UserError(f"{flag} has no value: write {flag} {metavar}")
         raise UserError(" ".join(message.removeprefix("argument ").split()))
@@ -171,14 +171,14 @@ def dtype(text: str) -> str:
     """What --dtype names. Raises UserError."""
     if text not in FLOATS:
         ours = PEERS.get(text.lower())
-        raise UserError(f"--dtype {text}: choose one of {', '.join(FLOATS)}{f'; here it is {ours}' if ours else ''}")
+        raise UserError(f"--dtype {text}", f"choose one of {', '.join(FLOATS)}{f'; here it is {ours}' if ours else ''}")
     return text
 
 
 def steps(text: str) -> int:
     """How many steps --steps asks for. Raises UserError."""
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
-        raise UserError(f"--steps {text}: give how many steps to compare, 0 or more")
+        raise UserError(f"--steps {text}", "give how many steps to compare, 0 or more")
     return int(text)
 
 
@@ -206,7 +206,7 @@ def step(text: str | None) -> Step:
     if text is None or text in named:
         return named[text]
     if not re.fullmatch(r"\d{1,15}", text, re.ASCII):
-        raise UserError(f"--step {text}: give best, last, or the number of a step")
+        raise UserError(f"--step {text}", "give best, last, or the number of a step")
     return int(text)
 
 
@@ -219,9 +219,9 @@ def settings(texts: list[str]) -> dict[str, Any]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key or not value:
-            raise UserError(f"--set {text}: give KEY=VALUE, such as heads=12")
+            raise UserError(f"--set {text}", "give KEY=VALUE, such as heads=12")
         if key in out:
-            raise UserError(f"--set {key}: is given twice; give it once")
+            raise UserError(f"--set {key}", "is given twice", "give it once")
         out[key] = _value(value)
     return out
 

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace, finish: Callable[[Plan, Written], None] |
     with reading.source:
         if named and "optimizer" not in reading.source.tree:
             lacks = f"{reading.path} holds no optimizer's state for it"
-            raise UserError(f"--preset {arguments.preset}: {lacks}; leave the flag out")
+            raise UserError(f"--preset {arguments.preset}", lacks, "leave the flag out")
         print_line(described(reading, ALONG if stated.training else ()))
         planned = plan(
             reading,
@@ -86,7 +86,7 @@ def check_words(arguments: argparse.Namespace) -> None:
     if arguments.license or arguments.public:
         flag = f"--license {arguments.license}" if arguments.license else "--public"
         where = f"{arguments.dst} is a place here"
-        raise UserError(f"{flag}: is of a repository of the hub, and {where}; give hf://owner/name, or leave it out")
+        raise UserError(flag, f"is of a repository of the hub, and {where}", "give hf://owner/name, or leave it out")
     if arguments.to:
         find(arguments.to, "--to")
     for text in arguments.adapt:
@@ -102,10 +102,10 @@ def check_program(arguments: argparse.Namespace) -> None:
     for name, why in NOT_OF_PROGRAMS.items():
         if value := getattr(arguments, name):
             flag = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
-            raise UserError(f"{flag}: {arguments.dst} is a program, which {why}; leave the flag out")
+            raise UserError(flag, f"{arguments.dst} is a program, which {why}", "leave the flag out")
     if arguments.dtype not in (None, "float32"):
         raise UserError(
-            f"--dtype {arguments.dtype}: {arguments.dst} is a program, which computes in float32; leave it out"
+            f"--dtype {arguments.dtype}", f"{arguments.dst} is a program, which computes in float32", "leave it out"
         )
     kind_of(arguments.dst)
 

@@ -29,7 +29,9 @@ def publish(arguments: argparse.Namespace) -> int:
     """Convert SRC, verify it and upload it with a model card to DST, hf://owner/name."""
     began = time.monotonic()
     if arguments.license and not re.fullmatch(LICENSE, arguments.license):
-        raise UserError(f"--license {arguments.license}: give the hub's name of a licence: apache-2.0, mit, cc-by-4.0")
+        raise UserError(
+            f"--license {arguments.license}", "give the hub's name of a licence: apache-2.0, mit, cc-by-4.0"
+        )
     with tempfile.TemporaryDirectory(prefix="vit-jax-") as place:
         folder = Path(place) / "model"
         layout = find(arguments.to or begun_from(arguments.src) or "vit-jax", "--to")[-1]

@@ -27,7 +27,7 @@ def open_source(path: str, file: str = "", step: Step = None, training: bool = F
 
         return open_folder(path, file, step, training)
     if os.path.isfile(path) and (file or step is not None):
-        raise UserError(f"{path}: is a file; leave out --file and --step, which choose in a folder")
+        raise UserError(path, "is a file", "leave out --file and --step, which choose in a folder")
     if path.endswith(".index.json"):
         from .folder import open_shards
 

@@ -52,10 +52,10 @@ def candidates(folder: str) -> list[Candidate]:
     """
     root = Path(folder)
     if not os.access(root, os.R_OK | os.X_OK):
-        raise UserError(f"{folder}: you have no permission to read it; change that with chmod")
+        raise UserError(folder, "you have no permission to read it", "change that with chmod")
     with os.scandir(root) as entries:
         if (count := sum(os.path.isdir(entry) for entry in entries)) > limits.FOLDERS:
-            raise UserError(f"{folder}: has {count} folders in it; give the one that holds the weights")
+            raise UserError(folder, f"has {count} folders in it", "give the one that holds the weights")
     if found := _checkpoints(root) or _direct(root):
         return found
     for path in sorted(root.iterdir()):
@@ -135,13 +135,13 @@ def open_folder(folder: str, file: str = "", step: Step = None, training: bool =
     path = os.path.normpath(os.path.join(folder, file))
     if file and step is None and all(os.path.normpath(c.path) != path for c in found) and os.path.exists(path):
         if os.path.relpath(path, folder).split(os.sep)[0] == os.pardir:
-            raise UserError(f"--file {file}: is not in {folder}; give the path itself as the source")
+            raise UserError(f"--file {file}", f"is not in {folder}", "give the path itself as the source")
         if os.path.isfile(path):
             check_inside(path)
         return open_folder(path, training=training) if os.path.isdir(path) else _open(path)
     if not found:
         raise UserError(
-            f"{folder}: holds no weights ({', '.join(SUFFIXES)}, or a checkpoint); give the folder or file that does"
+            folder, f"holds no weights ({', '.join(SUFFIXES)}, or a checkpoint)", "give the folder or file that does"
         )
     named = [c for c in found if not file or os.path.normpath(c.path) == path]
     wanted = numbered(folder, named, step)
@@ -151,7 +151,7 @@ def open_folder(folder: str, file: str = "", step: Step = None, training: bool =
         names += f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
         asked = f"--file {file}" if not named else f"--step {step}"
         fault = "there are several sets of weights" if chosen else f"{asked} is not there"
-        raise UserError(f"{folder}: {fault}: {names}; name one of them with --file")
+        raise UserError(folder, f"{fault}: {names}", "name one of them with --file")
     (one,) = chosen
     if one.what == RUN_FOLDER:
         return run_folder.open_run(one.path, step, training)
@@ -167,7 +167,7 @@ def numbered(folder: str, found: Sequence[Candidate], step: Step) -> Step:
         return step
     if step == "best":
         raise UserError(
-            f"{folder}: --step best: only a run of vit-jax notes its best step; give --step last or a number"
+            folder, "--step best: only a run of vit-jax notes its best step", "give --step last or a number"
         )
     return max((c.step for c in found if c.step is not None), default=None)
 
@@ -177,7 +177,7 @@ def check_inside(path: str) -> None:
     folder, target = Path(os.path.realpath(Path(path).parent)), Path(os.path.realpath(path))
     blobs = next((parent.parent / "blobs" for parent in folder.parents if parent.name == "snapshots"), folder)
     if not (target.is_relative_to(folder) or target.is_relative_to(blobs)):
-        raise UserError(f"{path}: is a link out of its folder, to {target}; give the file itself, or copy it there")
+        raise UserError(path, f"is a link out of its folder, to {target}", "give the file itself, or copy it there")
 
 
 # ------------------------------------------------------------------------------------------- shards
@@ -198,14 +198,14 @@ def _shards(index: str) -> tuple[dict[str, str], list[str]]:
     """{tensor: name of its file} of an index, and all file names. Raises UserError on names outside the folder."""
     listed = read_json(index).get("weight_map")
     if not isinstance(listed, dict) or not listed or not all(isinstance(file, str) for file in listed.values()):
-        raise UserError(f"{index}: has no weight_map of tensors to files; get the file again")
+        raise UserError(index, "has no weight_map of tensors to files", "get the file again")
     check_names(listed, index)
     files = sorted(set(listed.values()))
     for file in files:
         if not file or file != os.path.basename(file) or file in (".", "..") or "\\" in file or "\0" in file:
-            raise UserError(f"{index}: names the file {file[:100]!a}, which is not in its folder; {AGAIN}")
+            raise UserError(index, f"names the file {file[:100]!a}, which is not in its folder", AGAIN)
         if os.path.splitext(file)[1].lower() not in SUFFIXES:
-            raise UserError(f"{index}: names the file {file[:100]!a}, which is no file of weights; {AGAIN}")
+            raise UserError(index, f"names the file {file[:100]!a}, which is no file of weights", AGAIN)
     return listed, files
 
 
@@ -229,15 +229,15 @@ def open_shards(index: str) -> Source:
         for file in files:
             path = os.path.join(folder, file)
             if not os.path.lexists(path):
-                raise UserError(f"{index}: names the file {file}, which is not there; get it as well")
+                raise UserError(index, f"names the file {file}, which is not there", "get it as well")
             check_inside(path)
             sources[file] = source = open_file(path)
             expected, name = {tensor for tensor, where in listed.items() if where == file}, os.path.basename(index)
             if absent := sorted(expected - source.tree.keys()):
-                raise UserError(f"{path}: lacks {absent[0]}, which {name} says is in it; {AGAIN}")
+                raise UserError(path, f"lacks {absent[0]}, which {name} says is in it", AGAIN)
             if extra := sorted(source.tree.keys() - expected, key=str):
                 entry = f"says is in {listed[extra[0]]}" if extra[0] in listed else "does not list"
-                raise UserError(f"{path}: holds {extra[0]}, which {name} {entry}; {AGAIN}")
+                raise UserError(path, f"holds {extra[0]}, which {name} {entry}", AGAIN)
             tree |= source.tree
     except BaseException:
         close()
@@ -245,7 +245,7 @@ def open_shards(index: str) -> Source:
     opened = list(sources.values())
     if len(kinds := {source.container for source in opened}) > 1:
         close()
-        raise UserError(f"{index}: its files are of several containers, {' and '.join(sorted(kinds))}; {AGAIN}")
+        raise UserError(index, f"its files are of several containers, {' and '.join(sorted(kinds))}", AGAIN)
     return Source(
         index,
         opened[0].container,
@@ -286,10 +286,10 @@ def read_json(path: str) -> dict[str, Any]:
     check_file(path)
     if os.path.getsize(path) > limits.HEADER:
         raise UserError(
-            f"{path}: takes {os.path.getsize(path)} bytes, more than {limits.HEADER}; move it to another folder"
+            path, f"takes {os.path.getsize(path)} bytes, more than {limits.HEADER}", "move it to another folder"
         )
     with open(path, "rb") as file:
         value = strict_json.parse(file.read(), path)
     if not isinstance(value, dict):
-        raise UserError(f"{path}: is no JSON object; correct it, or move it away and give its fields with --set")
+        raise UserError(path, "is no JSON object", "correct it, or move it away and give its fields with --set")
     return value

@@ -28,13 +28,13 @@ def fetch(address: str, file: str = "") -> str:
     match = re.fullmatch(ADDRESS, address)
     if not match or ".." in address.split("/"):
         raise UserError(
-            f"{address}: is not an address; write hf://owner/name, hf://owner/name@revision or hf://owner/name/file"
+            address, "is not an address", "write hf://owner/name, hf://owner/name@revision or hf://owner/name/file"
         )
     repository, revision, inner = match.groups()
     try:
         import huggingface_hub
     except ImportError as error:
-        raise UserError(f"{address}: needs huggingface_hub; run `{install('hub')}`, {DOWNLOAD}") from error
+        raise UserError(address, "needs huggingface_hub", f"run `{install('hub')}`, {DOWNLOAD}") from error
     names: list[str] | None = []
     try:
         names = _names(huggingface_hub, repository, revision)
@@ -49,7 +49,7 @@ def fetch(address: str, file: str = "") -> str:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         reason = "the hub is out of reach, and the cache does not have it" if names is None else reason
         raise UserError(
-            f"{address}: cannot be downloaded ({reason}); check its name and the network, {DOWNLOAD}"
+            address, f"cannot be downloaded ({reason})", f"check its name and the network, {DOWNLOAD}"
         ) from error
     return os.path.join(folder, inner) if inner else folder
 
@@ -78,7 +78,7 @@ def _weights(names: list[str], address: str) -> str:
         and not re.search(SHARD, n)
     ]
     if len(found) > 1:
-        raise UserError(f"{address}: has several sets of weights, {', '.join(sorted(found))}; name one with --file")
+        raise UserError(address, f"has several sets of weights, {', '.join(sorted(found))}", "name one with --file")
     return "".join(found)
 
 

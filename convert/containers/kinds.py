@@ -55,18 +55,18 @@ def container(path: str) -> str:
     finally:
         file.close()
     if not head:
-        raise UserError(f"{path}: is empty (0 bytes); get the file again")
+        raise UserError(path, "is empty (0 bytes)", "get the file again")
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= min(limits.HEADER, os.path.getsize(path)):
         return "safetensors"
     suffix = SUFFIXES.get(os.path.splitext(path)[1].lower())
     if is_program(path):
-        raise UserError(f"{path}: is a program, from which no weights are read; give the weights that it was made of")
+        raise UserError(path, "is a program, from which no weights are read", "give the weights that it was made of")
     for start, what, remedy in FOREIGN:
         if head.startswith(start):
-            raise UserError(f"{path}: is {what}; {remedy}")
+            raise UserError(path, f"is {what}", remedy)
     if head[257:262] == b"ustar":
         raise UserError(
-            f"{path}: is a tar archive; unpack it or, if PyTorch before 0.1.10 wrote it, re-save it with a newer one"
+            path, "is a tar archive", "unpack it or, if PyTorch before 0.1.10 wrote it, re-save it with a newer one"
         )
     if head.startswith(b"PK\x03\x04"):
         return "npz" if _numpy_archive(path) or suffix == "npz" else "torch"
@@ -74,13 +74,14 @@ def container(path: str) -> str:
         return "torch"  # a pickle
     if b"\0" not in head and head.lstrip()[:1] in (b"<", b"{", b"["):
         what = "web page or XML" if head.lstrip()[:1] == b"<" else "JSON text"
-        raise UserError(f"{path}: is a {what}, not weights; get the file itself")
+        raise UserError(path, f"is a {what}, not weights", "get the file itself")
     if 0x80 <= head[0] <= 0x8F or head[0] in (0xDE, 0xDF):
         return "msgpack"  # a map
     if suffix is None:
         raise UserError(
-            f"{path}: is no file of weights of a known kind (its first bytes are {head[:8]!r}); "
-            "`python -m convert formats` lists the kinds"
+            path,
+            f"is no file of weights of a known kind (its first bytes are {head[:8]!r})",
+            "`python -m convert formats` lists the kinds",
         )
     return suffix  # its reader says what is wrong with the file
 
@@ -101,11 +102,11 @@ def check_file(path: str) -> None:
     except (OSError, ValueError) as error:
         of_run = os.path.join("runs", path)
         remedy = f"give {of_run}, the run of this name" if os.path.isdir(of_run) else "check the path"
-        raise UserError(f"{path}: no such file or folder; {remedy}") from error
+        raise UserError(path, "no such file or folder", remedy) from error
     if not stat.S_ISREG(kind):
-        raise UserError(f"{path}: is neither a file nor a folder; copy it into a file first")
+        raise UserError(path, "is neither a file nor a folder", "copy it into a file first")
     if not os.access(path, os.R_OK):
-        raise UserError(f"{path}: may not be read by you; change that with chmod")
+        raise UserError(path, "may not be read by you", "change that with chmod")
 
 
 def is_program(path: str) -> bool:
@@ -118,7 +119,7 @@ def writer(path: str) -> tuple[str, Writer]:
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in WRITTEN:
         found = f"{suffix} is not the suffix of a container" if suffix else "the name has no suffix"
-        raise UserError(f"{path}: {found}; end the name with one of {', '.join((*WRITTEN, *PROGRAMS))}")
+        raise UserError(path, found, f"end the name with one of {', '.join((*WRITTEN, *PROGRAMS))}")
     name = SUFFIXES[suffix]
     write: Callable[..., None] = import_module(f".{READERS[name]}", __package__).write
     return name, write

@@ -72,7 +72,7 @@ class _Scan:
         self.texts = 0  # bytes of all strings so far
 
     def refused(self, what: str, remedy: str = REMEDY) -> UserError:
-        return UserError(f"{self.file.path}: the msgpack data {what} (at byte {self.at}); {remedy}")
+        return UserError(self.file.path, f"the msgpack data {what} (at byte {self.at})", remedy)
 
     def take(self, size: int) -> bytes:
         if size > self.end - self.at:
@@ -252,12 +252,12 @@ class _Tree:
         return [value[str(i)] for i in range(len(value))]
 
     def refused(self, name: str) -> UserError:
-        return UserError(f"{self.file.path}: the pieces of {name[:200]!a} do not make one array; {REMEDY}")
+        return UserError(self.file.path, f"the pieces of {name[:200]!a} do not make one array", REMEDY)
 
     def tensor(self, name: str, shape: Shape, pieces: list[Piece]) -> Tensor:
         self.tensors += 1
         if self.tensors > limits.TENSORS:
-            raise UserError(f"{self.file.path}: has more than {limits.TENSORS} arrays; save the parameters alone")
+            raise UserError(self.file.path, f"has more than {limits.TENSORS} arrays", "save the parameters alone")
         return Tensor(name, pieces[0].dtype, shape, lambda: _values(self.file, name, shape, pieces))
 
 
@@ -272,7 +272,7 @@ def _values(file: PositionalFile, name: str, shape: Shape, pieces: list[Piece]) 
             data[:] = data.reshape(-1, piece.dtype.itemsize)[:, ::-1].reshape(-1)
         at += piece.nbytes
     if pieces[0].dtype == np.bool_ and content.size and content.max() > 1:
-        raise UserError(f"{file.path}: the array {name[:200]!a} of booleans has the byte {content.max()}; {REMEDY}")
+        raise UserError(file.path, f"the array {name[:200]!a} of booleans has the byte {content.max()}", REMEDY)
     return content.view(pieces[0].dtype).reshape(shape)
 
 

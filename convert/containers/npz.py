@@ -43,10 +43,10 @@ def open_file(path: str) -> Source:
         check_names([name.removesuffix(SUFFIX) for name in found], path)
         if (total := sum(member.size for member in found.values())) > max(limits.RATIO_FROM, limits.RATIO * file.size):
             raise UserError(
-                f"{path}: would grow from {file.size} to {total} bytes, like a zip bomb; re-save the file uncompressed"
+                path, f"would grow from {file.size} to {total} bytes, like a zip bomb", "re-save the file uncompressed"
             )
         if not found:
-            raise UserError(f"{path}: holds no arrays; get the file again")
+            raise UserError(path, "holds no arrays", "get the file again")
         tree = {name.removesuffix(SUFFIX): _tensor(file, member) for name, member in found.items()}
     except BaseException:
         file.close()
@@ -56,20 +56,22 @@ def open_file(path: str) -> Source:
 
 def _check_member(path: str, member: Member) -> None:
     if not member.name.endswith(SUFFIX):
-        raise UserError(f"{path}: the member {member.name!a} is no .npy array; give an .npz file of arrays alone")
+        raise UserError(path, f"the member {member.name!a} is no .npy array", "give an .npz file of arrays alone")
     if member.method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise UserError(
-            f"{path}: the member {member.name!a} is compressed by method {member.method}; re-save the file with numpy"
+            path, f"the member {member.name!a} is compressed by method {member.method}", "re-save the file with numpy"
         )
     if member.method == zipfile.ZIP_STORED and member.size != member.compressed:
         raise UserError(
-            f"{path}: the stored member {member.name!a} has the sizes {member.size} and {member.compressed}; "
-            "get the file again"
+            path,
+            f"the stored member {member.name!a} has the sizes {member.size} and {member.compressed}",
+            "get the file again",
         )
     if member.size > max(limits.RATIO_FROM, limits.RATIO * member.compressed):
         raise UserError(
-            f"{path}: the member {member.name!a} would grow from {member.compressed} to {member.size} bytes, like a "
-            "zip bomb; re-save the file uncompressed"
+            path,
+            f"the member {member.name!a} would grow from {member.compressed} to {member.size} bytes, like a zip bomb",
+            "re-save the file uncompressed",
         )
 
 
@@ -80,21 +82,23 @@ def _tensor(file: PositionalFile, member: Member) -> Tensor:
     check_shape(name, dtype, shape, file.path)
     if (needed := start + Spec(dtype, shape).nbytes) != member.size:
         raise UserError(
-            f"{file.path}: {name} {list(shape)} of {dtype} takes {needed} bytes with its header, its member has "
-            f"{member.size}; get the file again"
+            file.path,
+            f"{name} {list(shape)} of {dtype} takes {needed} bytes with its header, its member has {member.size}",
+            "get the file again",
         )
 
     def read() -> np.ndarray:
         data = _bytes(file, member, member.size)
         if zlib.crc32(data) != member.crc:
             raise UserError(
-                f"{file.path}: {name} is damaged (its bytes do not have the CRC in the file); get the file again"
+                file.path, f"{name} is damaged (its bytes do not have the CRC in the file)", "get the file again"
             )
         values = data[start:]
         if dtype == np.bool_ and values.size and values.max() > 1:
             raise UserError(
-                f"{file.path}: {name} holds the byte {values.max()}, which is neither true nor false; "
-                "re-save the file with numpy"
+                file.path,
+                f"{name} holds the byte {values.max()}, which is neither true nor false",
+                "re-save the file with numpy",
             )
         array = values.view(stored)
         array = array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
@@ -125,14 +129,15 @@ def _bytes(file: PositionalFile, member: Member, size: int) -> np.ndarray:
     except zlib.error:
         pass
     raise UserError(
-        f"{file.path}: the member {member.name!a} does not unpack to {member.size} bytes, as the file states; "
-        "get the file again"
+        file.path,
+        f"the member {member.name!a} does not unpack to {member.size} bytes, as the file states",
+        "get the file again",
     )
 
 
 def _npy_header(file: PositionalFile, member: Member) -> tuple[np.dtype, bool, Shape, int]:
     """Dtype in the file's byte order, whether in Fortran order, shape, and the offset of the values in the member."""
-    damaged = UserError(f"{file.path}: the member {member.name!a} has no valid .npy header; get the file again")
+    damaged = UserError(file.path, f"the member {member.name!a} has no valid .npy header", "get the file again")
     head = _bytes(file, member, min(12, member.size)).tobytes()
     if len(head) < 12 or not head.startswith(MAGIC) or head[6] not in LENGTHS or head[7]:
         raise damaged
@@ -156,7 +161,7 @@ def _npy_header(file: PositionalFile, member: Member) -> tuple[np.dtype, bool, S
     if not isinstance(descr, str) or descr[:1] not in ("<", ">", "|", "=") or descr[1:] not in DTYPES:
         name = member.name.removesuffix(SUFFIX)
         raise UserError(
-            f"{file.path}: {name} has the dtype {str(descr)[:60]!a}, which no weights have; re-save the file without it"
+            file.path, f"{name} has the dtype {str(descr)[:60]!a}, which no weights have", "re-save the file without it"
         )
     return DTYPES[descr[1:]].newbyteorder(">" if descr[0] == ">" else "="), fortran, shape, start
 
@@ -174,8 +179,9 @@ def write(
     for name, spec in tree.items():
         if spec.dtype.str[1:] not in DTYPES or spec.dtype != DTYPES[spec.dtype.str[1:]]:
             raise UserError(
-                f"{os.path.basename(path)}: {name} is {spec.dtype.name}, which .npz does not have; choose another "
-                "with --dtype, or another container"
+                os.path.basename(path),
+                f"{name} is {spec.dtype.name}, which .npz does not have",
+                "choose another with --dtype, or another container",
             )
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
         missing = set(tree)

@@ -60,7 +60,7 @@ def open_folder(path: str | os.PathLike[str], step: int | None = None) -> Source
     """
     folder = Folder(path)
     if TEMPORARY in folder.absolute().as_posix():
-        raise UserError(f"{path}: this save was never finished; give a finished step")
+        raise UserError(path, "this save was never finished", "give a finished step")
     if not (folder / METADATA).is_file() and not items(folder):
         folder = _step(folder, step)
     files, size = _files(folder)
@@ -76,8 +76,10 @@ def open_folder(path: str | os.PathLike[str], step: int | None = None) -> Source
     total = sum(tensor.nbytes for tensor in leaves(tree).values())
     if total > max(limits.RATIO_FROM, limits.RATIO * size):  # zeros are stored as nothing
         raise UserError(
-            f"{folder}: its arrays would take {total} bytes, more than {limits.RATIO} times the checkpoint, so its "
-            "headers are wrong; restore it, or take another step"
+            folder,
+            f"its arrays would take {total} bytes, more than {limits.RATIO} times the checkpoint, so its headers are "
+            "wrong",
+            "restore it, or take another step",
         )
     return Source(str(folder), "orbax", tree, skipped=skipped, files=files, size=size)
 
@@ -87,12 +89,12 @@ def _step(folder: Folder, step: int | None) -> Folder:
     known = steps(folder)
     if not known:
         raise UserError(
-            f"{folder}: no finished Orbax checkpoint (it has no {METADATA}); give the folder of an item, step or run"
+            folder, f"no finished Orbax checkpoint (it has no {METADATA})", "give the folder of an item, step or run"
         )
     if step is None and len(known) > 1:
-        raise UserError(f"{folder}: holds the steps {', '.join(map(str, known))}; name one with --step")
+        raise UserError(folder, f"holds the steps {', '.join(map(str, known))}", "name one with --step")
     if step is not None and step not in known:
-        raise UserError(f"{folder}: there is no step {step}; it holds {', '.join(map(str, known))}")
+        raise UserError(folder, f"there is no step {step}", f"it holds {', '.join(map(str, known))}")
     return folder / str(known[0] if step is None else step)
 
 
@@ -103,7 +105,7 @@ def _files(folder: Folder) -> tuple[list[str], int]:
         for name in (*folders, *names):
             file = Folder(base, name)
             if file.is_symlink() and not file.resolve().is_relative_to(root):
-                raise UserError(f"{file}: is a link out of the checkpoint; put the file itself there")
+                raise UserError(file, "is a link out of the checkpoint", "put the file itself there")
         found += [os.path.join(base, name) for name in names]
     return sorted(found), sum(os.path.getsize(file) for file in found)
 
@@ -131,7 +133,7 @@ def _metadata(folder: Folder) -> dict[str, Any]:
     try:
         if file.stat().st_size > limits.HEADER:
             raise UserError(
-                f"{file}: takes {file.stat().st_size} bytes, more than {limits.HEADER}; give a checkpoint of weights"
+                file, f"takes {file.stat().st_size} bytes, more than {limits.HEADER}", "give a checkpoint of weights"
             )
         value = json.loads(file.read_text(encoding="utf-8"))
         if isinstance(value["tree_metadata"], dict):
@@ -142,7 +144,7 @@ def _metadata(folder: Folder) -> dict[str, Any]:
 
 
 def _not_orbax(file: Folder) -> UserError:
-    return UserError(f"{file}: is damaged or not written by Orbax; restore it, or take another step")
+    return UserError(file, "is damaged or not written by Orbax", "restore it, or take another step")
 
 
 def _entries(metadata: Mapping[str, Any], folder: Folder) -> tuple[list[Keys], list[str]]:
@@ -162,7 +164,7 @@ def _entries(metadata: Mapping[str, Any], folder: Folder) -> tuple[list[Keys], l
                 skipped.append(f"{name} (a string)")
             elif name in found:  # some key contains a dot; Orbax itself would restore one array for both
                 raise UserError(
-                    f"{folder}: two arrays are called {name} in {METADATA}; save them under keys without dots"
+                    folder, f"two arrays are called {name} in {METADATA}", "save them under keys without dots"
                 )
             else:
                 found[name] = keys
@@ -186,7 +188,7 @@ def _open(folder: Folder, entries: Iterable[Keys], ocdbt: bool, zarr3: bool) -> 
     for keys in entries:
         name = ".".join(keys)
         if not ocdbt and (os.sep in name or "/" in name or not name.strip(".")):
-            raise UserError(f"{folder}: the name {name!r} leads to another folder; re-save the checkpoint")
+            raise UserError(folder, f"the name {name!r} leads to another folder", "re-save the checkpoint")
         store = (
             {"driver": "ocdbt", "base": base, "path": f"{name}/"}
             if ocdbt
@@ -209,7 +211,7 @@ def _tensor(name: str, store: Any, folder: Folder, size: int) -> Tensor:
     dtype, shape = np.dtype(store.dtype.numpy_dtype), tuple(store.shape)
     if dtype.kind not in "fiub" and dtype != ml_dtypes.bfloat16:
         raise UserError(
-            f"{folder}: {name} is of dtype {store.dtype.name}, which no weights have; leave it out of the checkpoint"
+            folder, f"{name} is of dtype {store.dtype.name}, which no weights have", "leave it out of the checkpoint"
         )
     check_shape(name, dtype, shape, str(folder))
 
@@ -222,8 +224,10 @@ def _tensor(name: str, store: Any, folder: Folder, size: int) -> Tensor:
     tensor = Tensor(name, dtype, shape, read)
     if tensor.nbytes > max(limits.RATIO_FROM, limits.RATIO * size):
         raise UserError(
-            f"{folder}: {name} {list(shape)} would take {tensor.nbytes} bytes, more than {limits.RATIO} times the "
-            "checkpoint, so its header is wrong; restore it, or take another step"
+            folder,
+            f"{name} {list(shape)} would take {tensor.nbytes} bytes, more than {limits.RATIO} times the checkpoint, "
+            "so its header is wrong",
+            "restore it, or take another step",
         )
     check_chunks(name, store, tensor, folder)
     return tensor
@@ -236,14 +240,15 @@ def check_chunks(name: str, store: Any, tensor: Tensor, folder: Folder) -> None:
     count = math.prod(-(-length // max(part, 1)) for length, part in zip(tensor.shape, chunk, strict=True))
     if size > max(CHUNK, CHUNKS * tensor.nbytes) or count > PARTS:
         raise UserError(
-            f"{folder}: {name} {list(tensor.shape)} is stored in chunks of {list(chunk)}, which no library writes; "
-            "restore it, or take another step"
+            folder,
+            f"{name} {list(tensor.shape)} is stored in chunks of {list(chunk)}, which no library writes",
+            "restore it, or take another step",
         )
 
 
 def _damaged(folder: Folder, name: str) -> UserError:
     return UserError(
-        f"{folder}: {name} cannot be read; the checkpoint is damaged or incomplete: restore it, or take another step"
+        folder, f"{name} cannot be read", "the checkpoint is damaged or incomplete: restore it, or take another step"
     )
 
 

@@ -42,7 +42,7 @@ def read(data: bytes, path: str, start: int = 0) -> Pickle:
         what, remedy = error.what, error.remedy
     except (IndexError, KeyError, struct.error, UnicodeDecodeError):
         what, remedy = "is cut off or damaged", "get the file again"
-    raise UserError(f"{path}: the pickle {what} (at byte {reader.at}); {remedy}")
+    raise UserError(path, f"the pickle {what} (at byte {reader.at})", remedy)
 
 
 class _Reader:

@@ -50,8 +50,9 @@ class PositionalFile:
         """`size` bytes from `offset`, uint8 [size], as an array of its own. Raises as `read` does."""
         if not 0 <= offset <= offset + size <= self.size:  # before anything is allocated
             raise UserError(
-                f"{self.path}: is cut off: it has {self.size} bytes, and bytes {offset} to {offset + size} are needed; "
-                "get the file again"
+                self.path,
+                f"is cut off: it has {self.size} bytes, and bytes {offset} to {offset + size} are needed",
+                "get the file again",
             )
         array = np.empty(size, np.uint8)
         self.into(offset, array)
@@ -63,7 +64,7 @@ class PositionalFile:
         try:
             file = self._file()
         except FileNotFoundError:
-            raise UserError(f"{self.path}: was removed while it was read; get the file again") from None
+            raise UserError(self.path, "was removed while it was read", "get the file again") from None
         try:
             file.seek(offset)
             while done < size and (count := file.readinto(view[done:])):  # type: ignore[attr-defined]
@@ -71,7 +72,7 @@ class PositionalFile:
         except OSError as error:  # the system does not say which file it is
             raise OSError(error.errno, error.strerror, self.path) from error
         if done < size or _state(file) != self._state:
-            raise UserError(f"{self.path}: has changed while it was read; try again when no process writes to it")
+            raise UserError(self.path, "has changed while it was read", "try again when no process writes to it")
 
     def checked(self, offset: int, size: int, crc: int, start: int, stop: int) -> np.ndarray | None:
         """Bytes `start` to `stop` of the `size` at `offset`, uint8 [stop - start]; None if their CRC-32 is not `crc`.

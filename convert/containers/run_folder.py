@@ -49,7 +49,7 @@ def open_run(path: str | os.PathLike[str], step: Step = None, training: bool = F
     for item, expected in digests.items():
         tensors = source.tree.get(item, {})
         if tensors.keys() != expected.keys():
-            raise UserError(f"{run}: step {step}, {item}, does not hold the arrays that were saved; take another step")
+            raise UserError(run, f"step {step}, {item}, does not hold the arrays that were saved", "take another step")
         source.tree[item] = {
             name: _checked(tensor, expected[name], f"{run}: step {step}, {item}.{name},")
             for name, tensor in tensors.items()
@@ -100,14 +100,14 @@ def _choose(run: Run, step: int | Literal["best", "last"]) -> _Choice:
     """
     known = run.complete_steps()
     if not known:
-        raise UserError(f"{run}: nothing has been saved here yet; let it train until its first checkpoint")
+        raise UserError(run, "nothing has been saved here yet", "let it train until its first checkpoint")
     if isinstance(step, int) and step not in known:
-        raise UserError(f"{run}: there is no step {step}; it holds {', '.join(map(str, known))}")
+        raise UserError(run, f"there is no step {step}", f"it holds {', '.join(map(str, known))}")
     newest, skipped = _newest(run, known)
     best, weights = _best(newest["notes"])
     taken = step if isinstance(step, int) else best if step == "best" and best is not None else int(newest["step"])
     if step == "best" and taken not in known:
-        raise UserError(f"{run}: the best checkpoint, of step {taken}, is not there; take the last with --step last")
+        raise UserError(run, f"the best checkpoint, of step {taken}, is not there", "take the last with --step last")
     try:
         record = newest if taken == newest["step"] else _record(run, taken)
     except UserError as error:
@@ -142,7 +142,7 @@ def _record(run: Run, step: int) -> dict[str, Any]:
     try:
         return run.saved(step)
     except UserError as error:
-        raise UserError(f"{run}: the digest file of step {step} is damaged; take another step with --step") from error
+        raise UserError(run, f"the digest file of step {step} is damaged", "take another step with --step") from error
 
 
 def _checked(tensor: Tensor, digest: str, what: str) -> Tensor:
@@ -151,7 +151,7 @@ def _checked(tensor: Tensor, digest: str, what: str) -> Tensor:
     def read() -> np.ndarray:
         array = tensor.read()
         if array_digest(array) != digest:
-            raise UserError(f"{what} is damaged (its digest differs); take another step with --step")
+            raise UserError(f"{what} is damaged (its digest differs)", remedy="take another step with --step")
         return array
 
     return dataclasses.replace(tensor, read=read)
@@ -162,9 +162,9 @@ def run_of(config: Any, where: str) -> RunConfig:
     try:
         return from_dict(RunConfig, config)
     except UserError as error:
-        raise UserError(f"{where}: {error}; {RESTORE}") from error
+        raise UserError(where, str(error), RESTORE) from error
     except (AttributeError, TypeError, RecursionError) as error:
-        raise UserError(f"{where}: its config is damaged ({type(error).__name__}); {RESTORE}") from error
+        raise UserError(where, f"its config is damaged ({type(error).__name__})", RESTORE) from error
 
 
 # ------------------------------------------------------------------------------------------ writing
@@ -186,8 +186,9 @@ def write_run(
         for name, spec in specs.items():
             if spec.dtype in FLOATS and spec.dtype != wide:
                 raise UserError(
-                    f"{path}: {item}.{name} is {spec.dtype.name}, and a run's arrays are {wide.name}; "
-                    f"add --dtype {wide.name}"
+                    path,
+                    f"{item}.{name} is {spec.dtype.name}, and a run's arrays are {wide.name}",
+                    f"add --dtype {wide.name}",
                 )
     run.create(record_of(config, **beside))
     digests: dict[str, dict[str, str]] = {}

@@ -58,7 +58,7 @@ def open_file(path: str) -> Source:
         metadata = _metadata(entries.pop(METADATA, {}), path)
         check_names(entries, path)
         if not entries:
-            raise UserError(f"{path}: holds no tensors; get the file again")
+            raise UserError(path, "holds no tensors", "get the file again")
         ranges = {name: _entry(name, entry, path) for name, entry in entries.items()}
         _check_ranges({name: (begin, end) for name, (_, _, begin, end) in ranges.items()}, file.size - start, path)
         digests = _digests(metadata, ranges.keys(), path)
@@ -77,18 +77,20 @@ def _header(file: PositionalFile) -> tuple[dict[str, Any], int]:
     length = struct.unpack("<Q", file.read(0, 8))[0] if file.size >= 8 else 0
     if not 2 <= length <= min(limits.HEADER, file.size - 8):
         raise UserError(
-            f"{file.path}: is damaged or no safetensors file (a header of {length} bytes, at most {limits.HEADER}, in "
-            f"{file.size} bytes); get the file again"
+            file.path,
+            f"is damaged or no safetensors file (a header of {length} bytes, at most {limits.HEADER}, in {file.size} "
+            "bytes)",
+            "get the file again",
         )
     text = file.read(8, length).rstrip(b" ")
     if not (text.startswith(b"{") and text.endswith(b"}")):
-        raise UserError(f"{file.path}: its header is no JSON object; get the file again")
+        raise UserError(file.path, "its header is no JSON object", "get the file again")
     return strict_json.parse(text, file.path), 8 + length
 
 
 def _metadata(metadata: Any, path: str) -> dict[str, str]:
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise UserError(f"{path}: its {METADATA} holds values that are no strings; re-save the file from its library")
+        raise UserError(path, f"its {METADATA} holds values that are no strings", "re-save the file from its library")
     return metadata
 
 
@@ -96,13 +98,14 @@ def _entry(name: str, entry: Any, path: str) -> tuple[np.dtype, Shape, int, int]
     """A tensor's dtype, shape, and the begin and end of its bytes. Raises UserError where they do not agree."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise UserError(
-            f"{path}: the entry of {name} is not dtype, shape and data_offsets; re-save the file from its library"
+            path, f"the entry of {name} is not dtype, shape and data_offsets", "re-save the file from its library"
         )
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise UserError(
-            f"{path}: {name} has the dtype {str(dtype)[:40]!a}, which is none of {', '.join(DTYPES)}; "
-            "re-save the file in another dtype"
+            path,
+            f"{name} has the dtype {str(dtype)[:40]!a}, which is none of {', '.join(DTYPES)}",
+            "re-save the file in another dtype",
         )
     if (
         not all(
@@ -111,13 +114,15 @@ def _entry(name: str, entry: Any, path: str) -> tuple[np.dtype, Shape, int, int]
         )
         or len(offsets) != 2
     ):
-        raise UserError(f"{path}: shape and data_offsets of {name} are not lists of whole numbers; get the file again")
+        raise UserError(path, f"shape and data_offsets of {name} are not lists of whole numbers", "get the file again")
     spec, (begin, end) = Spec(DTYPES[dtype], tuple(shape)), offsets
     check_shape(name, spec.dtype, spec.shape, path)
     if spec.nbytes != end - begin:
         raise UserError(
-            f"{path}: {name} {shape} of {dtype} takes {spec.nbytes} bytes, but by its data_offsets {offsets} it takes "
-            f"{end - begin}; get the file again"
+            path,
+            f"{name} {shape} of {dtype} takes {spec.nbytes} bytes, but by its data_offsets {offsets} it takes "
+            f"{end - begin}",
+            "get the file again",
         )
     return spec.dtype, spec.shape, begin, end
 
@@ -128,12 +133,13 @@ def _check_ranges(ranges: Mapping[str, tuple[int, int]], size: int, path: str) -
     for name, (begin, end) in sorted(ranges.items(), key=lambda item: item[1]):
         if begin != at:
             raise UserError(
-                f"{path}: {name} begins at byte {begin} of the data and not at {at}, so tensors overlap or leave a "
-                "gap; get the file again"
+                path,
+                f"{name} begins at byte {begin} of the data and not at {at}, so tensors overlap or leave a gap",
+                "get the file again",
             )
         at = end
     if at != size:
-        raise UserError(f"{path}: its tensors take {at} bytes, the file has {size} for them; get the file again")
+        raise UserError(path, f"its tensors take {at} bytes, the file has {size} for them", "get the file again")
 
 
 def _digests(metadata: Mapping[str, str], names: Any, path: str) -> dict[str, int]:
@@ -146,7 +152,7 @@ def _digests(metadata: Mapping[str, str], names: Any, path: str) -> dict[str, in
     except (AttributeError, TypeError, ValueError):
         digests = {}
     if digests.keys() != names:
-        raise UserError(f"{path}: its digests are not those of its tensors; get the file again")
+        raise UserError(path, "its digests are not those of its tensors", "get the file again")
     return digests
 
 
@@ -157,12 +163,13 @@ def _tensor(file: PositionalFile, name: str, dtype: np.dtype, shape: Shape, offs
         data = file.array(offset, size)
         if digest is not None and zlib.crc32(data) != digest:
             raise UserError(
-                f"{file.path}: {name} is damaged (its bytes do not have the digest in the file); get the file again"
+                file.path, f"{name} is damaged (its bytes do not have the digest in the file)", "get the file again"
             )
         if dtype == np.bool_ and data.size and data.max() > 1:
             raise UserError(
-                f"{file.path}: {name} holds the byte {data.max()}, which is neither true nor false; "
-                "re-save the file from its library"
+                file.path,
+                f"{name} holds the byte {data.max()}, which is neither true nor false",
+                "re-save the file from its library",
             )
         return data.view(dtype).reshape(shape)
 
@@ -182,8 +189,9 @@ def write(
     for name, spec in tree.items():
         if spec.dtype not in NAMES:
             raise UserError(
-                f"{os.path.basename(path)}: {name} is {spec.dtype.name}, which safetensors does not have; "
-                "choose another with --dtype"
+                os.path.basename(path),
+                f"{name} is {spec.dtype.name}, which safetensors does not have",
+                "choose another with --dtype",
             )
     names = sorted(tree, key=lambda name: (RANKS[tree[name].dtype], name))
     digests = dict.fromkeys(names, 0)

@@ -140,38 +140,43 @@ def check_names(names: Iterable[str], path: str) -> None:
     for name in names:
         if not isinstance(name, str) or not name:
             raise UserError(
-                f"{path}: a tensor is named {name!r}, which is not a name; re-save the file from its library"
+                path, f"a tensor is named {name!r}, which is not a name", "re-save the file from its library"
             )
         if bad := [ch for ch in name if not " " <= ch <= "~"]:
             raise UserError(
-                f"{path}: the name {name!a} holds U+{ord(bad[0]):04X}, which is not printable ASCII; "
-                "re-save the file from its library"
+                path,
+                f"the name {name!a} holds U+{ord(bad[0]):04X}, which is not printable ASCII",
+                "re-save the file from its library",
             )
         if len(name) > limits.NAME:
             raise UserError(
-                f"{path}: a name of {len(name)} characters is longer than {limits.NAME}; "
-                "re-save the file from its library"
+                path,
+                f"a name of {len(name)} characters is longer than {limits.NAME}",
+                "re-save the file from its library",
             )
 
 
 def check_amount(names: Collection[Any], path: str) -> None:
     """Raise UserError on more names, or longer ones, than any network has: each is compared with all layouts."""
     if len(names) > limits.TENSORS:
-        raise UserError(f"{path}: {len(names)} tensors are more than {limits.TENSORS}; save the parameters alone")
+        raise UserError(path, f"{len(names)} tensors are more than {limits.TENSORS}", "save the parameters alone")
     if (letters := sum(len(name) for name in names if isinstance(name, str))) > limits.LETTERS:
         raise UserError(
-            f"{path}: the names of its {len(names)} tensors take {letters} characters, more than {limits.LETTERS}; "
-            "save the parameters alone"
+            path,
+            f"the names of its {len(names)} tensors take {letters} characters, more than {limits.LETTERS}",
+            "save the parameters alone",
         )
 
 
 def check_shape(name: str, dtype: np.dtype, shape: Shape, path: str) -> None:
     """Raise UserError where a tensor has too many axes or bytes to be allocated."""
     if len(shape) > limits.RANK:
-        raise UserError(f"{path}: {name} has {len(shape)} axes, more than {limits.RANK}; re-save the file without it")
+        raise UserError(path, f"{name} has {len(shape)} axes, more than {limits.RANK}", "re-save the file without it")
     size = math.prod(map(int, shape)) * dtype.itemsize
     if any(not 0 <= n <= limits.TENSOR_BYTES for n in shape) or size > limits.TENSOR_BYTES:
         raise UserError(
-            f"{path}: {name} {list(shape)} would take {size} bytes, more than {limits.TENSOR_BYTES}, so the file's "
-            "header is wrong; get the file again"
+            path,
+            f"{name} {list(shape)} would take {size} bytes, more than {limits.TENSOR_BYTES}, so the file's header is "
+            "wrong",
+            "get the file again",
         )

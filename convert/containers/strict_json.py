@@ -17,14 +17,14 @@ def parse(data: bytes, path: str, nesting: int = limits.NESTING) -> Any:
     Raises UserError naming `path` where it is damaged or ambiguous.
     """
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UserError(f"{path}: is text in UTF-16 or UTF-32, and JSON files are UTF-8; save it again as UTF-8")
+        raise UserError(path, "is text in UTF-16 or UTF-32, and JSON files are UTF-8", "save it again as UTF-8")
     try:
         value = strict_json.parse(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         clause = str(error) if isinstance(error, strict_json.Ambiguous) else "it is cut off or damaged"
-        raise UserError(f"{path}: holds no valid JSON: {clause}; get the file again") from error
+        raise UserError(path, f"holds no valid JSON: {clause}", "get the file again") from error
     if _depth(value) > nesting:
-        raise UserError(f"{path}: its JSON is nested more than {nesting} levels deep; give a file that a library wrote")
+        raise UserError(path, f"its JSON is nested more than {nesting} levels deep", "give a file that a library wrote")
     return value
 
 

@@ -56,16 +56,16 @@ def open_file(path: str) -> Source:
     try:
         head = file.read(0, min(file.size, 265))
         if not head:
-            raise UserError(f"{path}: is empty; get the file again")
+            raise UserError(path, "is empty", "get the file again")
         if head.startswith(b"PK"):
             return _zip(file)
         if head[257:262] == b"ustar":
             raise UserError(
-                f"{path}: is a tar archive, the format before PyTorch 0.1.10; load and save it with a newer PyTorch"
+                path, "is a tar archive, the format before PyTorch 0.1.10", "load and save it with a newer PyTorch"
             )
         if head.startswith(b"\x80"):
             return _legacy(file)
-        raise UserError(f"{path}: was not written by torch.save; give the right file")
+        raise UserError(path, "was not written by torch.save", "give the right file")
     except BaseException:
         file.close()
         raise
@@ -75,27 +75,26 @@ def _zip(file: PositionalFile) -> Source:
     found = zip_members(file)
     for pattern, what in OTHER_ARCHIVES:
         if any(re.fullmatch(pattern, name) for name in found):
-            raise UserError(f"{file.path}: is {what}")
+            raise UserError(file.path, f"is {what}")
     if len(tops := sorted({name.partition("/")[0] for name in found})) > 1:
-        raise UserError(f"{file.path}: has the folders {tops[0]!a} and {tops[1]!a} where PyTorch writes one; {REMEDY}")
+        raise UserError(file.path, f"has the folders {tops[0]!a} and {tops[1]!a} where PyTorch writes one", REMEDY)
     inner = {name.partition("/")[2]: member for name, member in found.items()}
     if absent := {"data.pkl", "version"} - inner.keys():
         raise UserError(
-            f"{file.path}: is a zip file without {' and '.join(sorted(absent))}, so torch.save did not write it; "
-            "give the right file"
+            file.path,
+            f"is a zip file without {' and '.join(sorted(absent))}, so torch.save did not write it",
+            "give the right file",
         )
     for member in inner.values():
         if member.method or member.size != member.compressed:
-            raise UserError(
-                f"{file.path}: the member {member.name!a} is compressed, which PyTorch never does; {REMEDY}"
-            )
+            raise UserError(file.path, f"the member {member.name!a} is compressed, which PyTorch never does", REMEDY)
     order = _content(file, inner["byteorder"]) if "byteorder" in inner else b"little"
     if order not in (b"little", b"big"):
-        raise UserError(f"{file.path}: its byteorder is {order[:20]!a}, which is neither little nor big; {REMEDY}")
+        raise UserError(file.path, f"its byteorder is {order[:20]!a}, which is neither little nor big", REMEDY)
     data = _content(file, inner["data.pkl"])
     pickle = pickles.read(data, file.path)
     if pickle.end != len(data):
-        raise UserError(f"{file.path}: has {len(data) - pickle.end} bytes after its pickle; {REMEDY}")
+        raise UserError(file.path, f"has {len(data) - pickle.end} bytes after its pickle", REMEDY)
     places = {
         name.removeprefix("data/"): Place(m.offset, m.size, m.crc)
         for name, m in inner.items()
@@ -108,7 +107,7 @@ def _content(file: PositionalFile, member: Member) -> bytes:
     """The whole content of a small member."""
     if member.size > limits.HEADER:
         raise UserError(
-            f"{file.path}: the member {member.name!a} takes {member.size} bytes, more than {limits.HEADER}; {REMEDY}"
+            file.path, f"the member {member.name!a} takes {member.size} bytes, more than {limits.HEADER}", REMEDY
         )
     data = file.checked(member.offset, member.size, member.crc, 0, member.size)
     if data is None:
@@ -118,7 +117,7 @@ def _content(file: PositionalFile, member: Member) -> bytes:
 
 def _damaged(file: PositionalFile, what: str) -> UserError:
     hint = "get the file again (or re-save it, if it was saved under torch.serialization.set_crc32_options(False))"
-    return UserError(f"{file.path}: the bytes of {what} do not have the checksum that the file notes; {hint}")
+    return UserError(file.path, f"the bytes of {what} do not have the checksum that the file notes", hint)
 
 
 def _legacy(file: PositionalFile) -> Source:
@@ -129,7 +128,7 @@ def _legacy(file: PositionalFile) -> Source:
         parts.append(pickles.read(data, file.path, at))
         at = parts[-1].end
         if type(parts[0].value) is not int or parts[0].value != MAGIC:
-            raise UserError(f"{file.path}: is a pickle that torch.save did not write; {REMEDY}")
+            raise UserError(file.path, "is a pickle that torch.save did not write", REMEDY)
     protocol, system, keys = parts[1].value, parts[2].value, parts[4].value
     if (
         protocol != PROTOCOL
@@ -137,30 +136,31 @@ def _legacy(file: PositionalFile) -> Source:
         or not isinstance(keys, list)
         or not all(isinstance(key, str) for key in keys)
     ):
-        raise UserError(f"{file.path}: is damaged, or in an unknown variant of PyTorch's older format; {REMEDY}")
+        raise UserError(file.path, "is damaged, or in an unknown variant of PyTorch's older format", REMEDY)
     places: dict[str, Place] = {}
     for key in keys:
         storage = parts[3].storages.get(key)
         count = struct.unpack("<q", file.read(at, 8))[0]
         if storage is None or key in places or count != storage.count:
-            raise UserError(f"{file.path}: its list of storages is wrong at {key[:100]!a}; {REMEDY}")
+            raise UserError(file.path, f"its list of storages is wrong at {key[:100]!a}", REMEDY)
         places[key] = Place(at + 8, storage.nbytes, None)
         at += 8 + storage.nbytes
     if at != file.size:
-        raise UserError(f"{file.path}: ends at byte {file.size} instead of {at}; get the file again")
+        raise UserError(file.path, f"ends at byte {file.size} instead of {at}", "get the file again")
     return _source(file, parts[3], places, big=False)  # the older format is little-endian on every machine
 
 
 def _source(file: PositionalFile, pickle: Pickle, places: dict[str, Place], big: bool) -> Source:
     if not isinstance(pickle.value, dict):
-        raise UserError(f"{file.path}: holds a {_kind(pickle.value)} instead of a dictionary of tensors; {REMEDY}")
+        raise UserError(file.path, f"holds a {_kind(pickle.value)} instead of a dictionary of tensors", REMEDY)
     for key, storage in pickle.storages.items():
         if key not in places:
-            raise UserError(f"{file.path}: the storage {key[:100]!a} is missing; get the file again")
+            raise UserError(file.path, f"the storage {key[:100]!a} is missing", "get the file again")
         if places[key].size != storage.nbytes:
             raise UserError(
-                f"{file.path}: the storage {key[:100]!a} has {places[key].size} bytes instead of {storage.nbytes}; "
-                "get the file again"
+                file.path,
+                f"the storage {key[:100]!a} has {places[key].size} bytes instead of {storage.nbytes}",
+                "get the file again",
             )
     tree = _Tree(file, _Storages(file, places, big))
     source = Source(
@@ -183,8 +183,9 @@ class _Tree:
         self.nodes += 1  # a value that is in the pickle once may be in the tree many times
         if depth > limits.NESTING + 1 or self.nodes > limits.OPCODES:
             raise UserError(
-                f"{self.file.path}: is nested deeper than {limits.NESTING} levels, or has more than {limits.OPCODES} "
-                "values; save model.state_dict() alone"
+                self.file.path,
+                f"is nested deeper than {limits.NESTING} levels, or has more than {limits.OPCODES} values",
+                "save model.state_dict() alone",
             )
         if isinstance(value, dict):
             return {key: self.of(each, (*keys, key), depth + 1) for key, each in value.items()}
@@ -196,7 +197,7 @@ class _Tree:
         if isinstance(value, (Description, Array)):
             self.tensors += 1
             if self.tensors > limits.TENSORS:
-                raise UserError(f"{self.file.path}: has more than {limits.TENSORS} tensors; {REMEDY}")
+                raise UserError(self.file.path, f"has more than {limits.TENSORS} tensors", REMEDY)
             return self.described(name, value) if isinstance(value, Description) else self.inline(name, value)
         marker = Marker(_kind(value))
         self.skipped.append(f"{name} ({marker.kind})")
@@ -209,7 +210,7 @@ class _Tree:
 
     def inline(self, name: str, array: Array) -> Tensor:
         if array.dtype is None:
-            raise UserError(f"{self.file.path}: the numpy array {name[:100]!a} has no values; {REMEDY}")
+            raise UserError(self.file.path, f"the numpy array {name[:100]!a} has no values", REMEDY)
         check_shape(name, array.dtype, array.shape, self.file.path)
         order: Any = "F" if array.fortran else "C"
         values = np.frombuffer(array.data, array.dtype).reshape(array.shape, order=order)
@@ -246,14 +247,14 @@ def _check(name: str, d: Description, file: PositionalFile) -> None:
         or any(stride < 0 for stride in d.strides)
         or (count and (d.offset + reach) * width > d.storage.length * d.storage.dtype.itemsize)
     ):
-        raise UserError(f"{what} lies outside its storage of {d.storage.length} values; get the file again")
+        raise UserError(f"{what} lies outside its storage of {d.storage.length} values", remedy="get the file again")
     covered = 1
     for stride, size in axes:
         if 0 < stride < covered:
-            raise UserError(f"{what} overlaps itself, which PyTorch never saves; {REMEDY}")
+            raise UserError(f"{what} overlaps itself, which PyTorch never saves", remedy=REMEDY)
         covered += stride * (size - 1)
     if count * width > file.size:
-        raise UserError(f"{what} would take {count * width} bytes, more than its file; save a clone() of it")
+        raise UserError(f"{what} would take {count * width} bytes, more than its file", remedy="save a clone() of it")
 
 
 class _Storages:
@@ -282,9 +283,7 @@ class _Storages:
         if self.big:
             data = np.ascontiguousarray(data.reshape(-1, width)[:, ::-1]).reshape(-1)
         if d.dtype == np.bool_ and data.max() > 1:
-            raise UserError(
-                f"{self.file.path}: the tensor {name[:200]!a} of booleans has the byte {data.max()}; {REMEDY}"
-            )
+            raise UserError(self.file.path, f"the tensor {name[:200]!a} of booleans has the byte {data.max()}", REMEDY)
         flat = data.view(d.dtype)
         if reach == count and _contiguous(d.shape, d.strides):
             return flat.reshape(d.shape)

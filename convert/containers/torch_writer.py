@@ -88,8 +88,9 @@ class Pickler:
         self.storages[keys] = key, spec
         if tag is None and spec.dtype not in UNTYPED:
             raise UserError(
-                f"{'.'.join(map(str, keys))}: is {spec.dtype}, which PyTorch's files do not have; choose another with "
-                "--dtype, or another container"
+                ".".join(map(str, keys)),
+                f"is {spec.dtype}, which PyTorch's files do not have",
+                "choose another with --dtype, or another container",
             )
         count = spec.nbytes if tag is None else spec.nbytes // spec.dtype.itemsize
         put(_global(f"torch._utils._rebuild_tensor_v{3 if tag is None else 2}") + b"((" + _scalar("storage"))

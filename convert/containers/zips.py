@@ -40,14 +40,14 @@ def zip_members(file: PositionalFile) -> dict[str, Member]:
 
 
 def _damaged(file: PositionalFile, what: str) -> UserError:
-    return UserError(f"{file.path}: is a damaged zip file: {what}; get the file again")
+    return UserError(file.path, f"is a damaged zip file: {what}", "get the file again")
 
 
 def _members(file: PositionalFile) -> dict[str, Member]:
     start, size, count = _directory(file)
     if size > limits.HEADER:
         raise UserError(
-            f"{file.path}: its zip directory takes {size} bytes, more than {limits.HEADER}; save the weights alone"
+            file.path, f"its zip directory takes {size} bytes, more than {limits.HEADER}", "save the weights alone"
         )
     data, at = file.read(start, size), 0
     found: dict[str, tuple[int, Member]] = {}
@@ -62,9 +62,9 @@ def _members(file: PositionalFile) -> dict[str, Member]:
         plain, compressed, offset = _wide(extra, plain, compressed, offset)
         text = _name(file, name)
         if flags & ENCRYPTED:
-            raise UserError(f"{file.path}: the member {text!a} is encrypted; give a file without a password")
+            raise UserError(file.path, f"the member {text!a} is encrypted", "give a file without a password")
         if text in found:
-            raise UserError(f"{file.path}: has the member {text!a} twice; re-save the file from its library")
+            raise UserError(file.path, f"has the member {text!a} twice", "re-save the file from its library")
         found[text] = offset, Member(text, 0, compressed, plain, crc, method)
     if at != size:
         raise _damaged(file, "its directory is longer than its entries")
@@ -124,7 +124,7 @@ def _name(file: PositionalFile, name: bytes) -> str:
     parts = text.removesuffix("/").split("/")
     if any(part in ("", ".", "..") for part in parts) or "\\" in text or ":" in text or "\0" in text:
         raise UserError(
-            f"{file.path}: the member {text[:100]!a} leads out of the archive; re-save the file from its library"
+            file.path, f"the member {text[:100]!a} leads out of the archive", "re-save the file from its library"
         )
     return text
 

@@ -127,7 +127,7 @@ def by_function_name(key: str, names: Mapping[str, str], default: str) -> Field:
     def decode(value: Any) -> str:
         if not isinstance(value, str) or value not in names:
             raise UserError(
-                f"config.json: {key} is {value!r}, which is none of {', '.join(names)}; it cannot be converted"
+                "config.json", f"{key} is {value!r}, which is none of {', '.join(names)}", "it cannot be converted"
             )
         return names[value]
 
@@ -219,8 +219,9 @@ def read_side(files: Mapping[str, Json]) -> Facts:
         config = config["encoder"]
     if (model := config.get("model_type", "vit")) not in ("vit", "deit"):
         raise UserError(
-            f"config.json: model_type is {model!r}, but this layout is of vit and deit; "
-            "choose the layout of that class with --from"
+            "config.json",
+            f"model_type is {model!r}, but this layout is of vit and deit",
+            "choose the layout of that class with --from",
         )
     images, notes = preprocess(files["preprocessor_config.json"]) if "preprocessor_config.json" in files else (None, ())
     return Facts(stated(LAYOUTS[-1], config) if config else {}, images, class_names(config), notes=notes)

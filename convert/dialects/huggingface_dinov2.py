@@ -188,7 +188,7 @@ def stated_hidden(config: Json) -> int:
     width, times = config.get("hidden_size", 768), config.get("mlp_ratio", 4)
     for name, value in (("hidden_size", width), ("mlp_ratio", times)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise UserError(f"config.json: {name} is {value!r}: give a positive number")
+            raise UserError("config.json", f"{name} is {value!r}: give a positive number")
     return gated_width(width, times) if config.get("use_swiglu_ffn") else int(width * times)
 
 

@@ -64,8 +64,9 @@ def read(layout: Layout, files: Mapping[str, Json], config: Json, families: Coll
     """
     if config and (model := config.get("model_type")) not in families:
         raise UserError(
-            f"config.json: model_type is {model!r}, but this layout is of {' and '.join(families)}; "
-            "choose the layout of that class with --from"
+            "config.json",
+            f"model_type is {model!r}, but this layout is of {' and '.join(families)}",
+            "choose the layout of that class with --from",
         )
     images, notes = preprocess(files["preprocessor_config.json"]) if "preprocessor_config.json" in files else (None, ())
     names = class_names(files.get("config.json", {}))
@@ -88,7 +89,7 @@ def tower(files: Mapping[str, Json], whole: str, family: str) -> Json:
         return config
     inner = config.get("vision_config_dict") or config.get("vision_config") or {}
     if not isinstance(inner, Mapping):
-        raise UserError(f"config.json: vision_config is {inner!r}, which is no object; restore the file")
+        raise UserError("config.json", f"vision_config is {inner!r}, which is no object", "restore the file")
     return {"model_type": family, **inner}
 
 

@@ -157,8 +157,9 @@ def activation(value: Any) -> str:
     """Our name of an activation. Raises UserError on one that no network here has."""
     if not isinstance(value, str) or value not in ACTIVATIONS:
         raise UserError(
-            f"config.json: activation_function is {value!r}, but the networks here have {', '.join(ACTIVATIONS)}; "
-            "it cannot be converted"
+            "config.json",
+            f"activation_function is {value!r}, but the networks here have {', '.join(ACTIVATIONS)}",
+            "it cannot be converted",
         )
     return ACTIVATIONS[value]
 
@@ -231,24 +232,29 @@ def facts(
         what = f"config.json: model_type is {found!r}"
         if found in IDS_OF:
             raise UserError(
-                f"{what} but the tensors have the names of {model_type!r}; give the config.json of these weights"
+                f"{what} but the tensors have the names of {model_type!r}",
+                remedy="give the config.json of these weights",
             )
         raise UserError(
-            f"{what}, a class whose tensors have the names of {model_type!r} and that no layout here reads; "
-            "it cannot be converted"
+            f"{what}, a class whose tensors have the names of {model_type!r} and that no layout here reads",
+            remedy="it cannot be converted",
         )
     for name in ("attention_heads", "ffn_dim"):
         one, other = config.get(f"encoder_{name}"), config.get(f"decoder_{name}")
         if None not in (one, other) and one != other:
             raise UserError(
-                f"config.json: encoder_{name} is {one!r} but decoder_{name} is {other!r}, and both stacks of a network "
-                "here have the same; it cannot be converted"
+                "config.json",
+                f"encoder_{name} is {one!r} but decoder_{name} is {other!r}, and both stacks of a network here have "
+                "the same",
+                "it cannot be converted",
             )
     shared, tied = config.get("share_encoder_decoder_embeddings", True), config.get("tie_word_embeddings", True)
     if shared and not tied:
         raise UserError(
-            "config.json: tie_word_embeddings is false while embeddings are shared, which versions 4 and 5 of "
-            "transformers read differently; re-save it tied"
+            "config.json",
+            "tie_word_embeddings is false while embeddings are shared, which versions 4 and 5 of transformers read "
+            "differently",
+            "re-save it tied",
         )
     fields = {"tie": ties(shared, tied, base), **{name: config[name] for name in DROPOUTS if name in config}}
     if "dropout" in fields:
@@ -266,8 +272,10 @@ def check_padding(model_type: str, ids: Mapping[str, Any]) -> None:
     pad = ids["pad_token_id"]
     if model_type == "m2m_100" and pad != 1:
         raise UserError(
-            f"config.json: pad_token_id is {pad!r}, and its first token would have the position after that, but in the "
-            "network here the first token has position 2; it cannot be converted"
+            "config.json",
+            f"pad_token_id is {pad!r}, and its first token would have the position after that, but in the network "
+            "here the first token has position 2",
+            "it cannot be converted",
         )
 
 
@@ -288,8 +296,8 @@ def files(
     if missing := [name for name in IDS if name not in known.extra]:
         flags = " ".join(f"--set {name}=..." for name in missing)
         raise UserError(
-            f"config.json of {layout.name} needs {', '.join(missing)}, which the source does not state; "
-            f"give {flags}, or --weights-only"
+            f"config.json of {layout.name} needs {', '.join(missing)}, which the source does not state",
+            remedy=f"give {flags}, or --weights-only",
         )
     ids = {name: known.extra.get(name) for name in (*IDS, *MORE_IDS)}
     check_padding(model_type, ids)
@@ -297,8 +305,9 @@ def files(
     for name, value in ids.items():
         if isinstance(value, int) and not 0 <= value < vocabulary:
             raise UserError(
-                f"config.json: {name} is {value}, but ids of {vocabulary} words end at {vocabulary - 1}; "
-                f"correct it with --set {name}=..."
+                "config.json",
+                f"{name} is {value}, but ids of {vocabulary} words end at {vocabulary - 1}",
+                f"correct it with --set {name}=...",
             )
     config = {
         "model_type": model_type,

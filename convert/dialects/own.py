@@ -43,7 +43,7 @@ def own_layout(source: Source) -> str:
         return f"{dialect}@{task_row(task).network}"
     except UserError as error:
         raise UserError(
-            f"{source.path}: {error}; read it with the version that wrote it, or name its layout with --from"
+            source.path, str(error), "read it with the version that wrote it, or name its layout with --from"
         ) from error
 
 
@@ -68,7 +68,7 @@ def run_facts(record: Json) -> Facts:
     damaged = [key for key, right in kept.items() if key in record and not right(record[key])]
     if damaged:
         raise UserError(
-            f"the {damaged[0]} in the run's config is damaged; restore config.json, or the file that holds it"
+            f"the {damaged[0]} in the run's config is damaged", remedy="restore config.json, or the file that holds it"
         )
     extra = {key: record[key] for key in kept if key in record and key not in ("preprocess", "class_names")}
     row = TASKS.get(str(config.get("task")))

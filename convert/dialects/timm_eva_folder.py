@@ -69,8 +69,10 @@ def rotary_fields(args: Json) -> Json:
         fields |= {"rotary_offset": 0.0, "rotary_grid": 0}
     elif args.get("rope_type") == "dinov3" and offset:
         raise UserError(
-            f"config.json: rope_grid_offset is {offset} with rope_type 'dinov3', but rotary positions of centres have "
-            "no offset here; it cannot be converted"
+            "config.json",
+            f"rope_grid_offset is {offset} with rope_type 'dinov3', but rotary positions of centres have no offset "
+            "here",
+            "it cannot be converted",
         )
     return fields
 

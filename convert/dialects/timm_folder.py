@@ -178,7 +178,9 @@ def read_side(files: Mapping[str, Json], arguments: Reader = plain_arguments) ->
         return facts(config, arguments)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
-            f"config.json: is not as timm writes it ({error}); correct it, or remove it and give the config with --set"
+            "config.json",
+            f"is not as timm writes it ({error})",
+            "correct it, or remove it and give the config with --set",
         ) from error
 
 
@@ -217,7 +219,7 @@ def architecture_fields(name: str) -> Json:
 
     if why := other(name):
         raise UserError(
-            f"config.json: architecture {name} has {why}, which the network here lacks; it cannot be converted"
+            "config.json", f"architecture {name} has {why}, which the network here lacks", "it cannot be converted"
         )
     return lookup(name)[0] if name in names() else {}
 
@@ -227,7 +229,7 @@ def chosen(key: str, value: Any, known: Mapping[str, Any]) -> Any:
     name = str(value).lower().replace("_", "" if key == "norm_layer" else "_")
     if name not in known:
         raise UserError(
-            f"config.json: {key} is {value!r}, but the network here has {', '.join(known)}; it cannot be converted"
+            "config.json", f"{key} is {value!r}, but the network here has {', '.join(known)}", "it cannot be converted"
         )
     return known[name]
 
@@ -238,8 +240,9 @@ def pooling(args: Json, known: Json) -> str | None:
     every = args.get("pool_include_prefix", known["pool"] in ("mean_all", "map_all") if known else None)
     if theirs not in (None, "token", "avg", "map"):
         raise UserError(
-            f"config.json: global_pool is {theirs!r}, but the network here has token, avg and map; it cannot be "
-            "converted"
+            "config.json",
+            f"global_pool is {theirs!r}, but the network here has token, avg and map",
+            "it cannot be converted",
         )
     if theirs == "token":
         return "cls_distill" if known.get("pool") == "cls_distill" else "cls"

@@ -47,7 +47,7 @@ class Variances:
             if not isinstance(array, Ghost) and (array < 0).any():
                 least = float(np.min(array))
                 raise UserError(
-                    f"{self.name}: holds {least:g}, and no variance is negative; the file is damaged: fetch it again"
+                    self.name, f"holds {least:g}, and no variance is negative", "the file is damaged: fetch it again"
                 )
         return arrays
 
@@ -143,12 +143,12 @@ def read_side(files: Mapping[str, Json]) -> Facts:
         return Facts({}, timm_folder.preprocessing(PREPROCESS)[0], notes=(ASSUMED,))
     if changed := config.get("model_args") or ("" if SAME.fullmatch(name) else name):
         what = f"model_args is {changed}" if config.get("model_args") else f"architecture {name}"
-        raise UserError(f"config.json: {what[:120]} is not torchvision's ResNet; it cannot be converted")
+        raise UserError("config.json", f"{what[:120]} is not torchvision's ResNet", "it cannot be converted")
     try:
         stated = timm_folder.facts({**config, "architecture": ""})
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
-            f"config.json: is not as timm writes it ({error}); correct it, or remove it and give --set image=..."
+            "config.json", f"is not as timm writes it ({error})", "correct it, or remove it and give --set image=..."
         ) from error
     image = {name: size for name, size in stated.config.items() if name == "image"}
     return Facts(image, stated.preprocess, stated.class_names, notes=stated.notes)

@@ -169,14 +169,15 @@ def read_side(files: Mapping[str, Json]) -> Facts:
         if not isinstance(inner, dict) or inner.get("model_type", known[0]) not in known:
             found = inner.get("model_type") if isinstance(inner, dict) else inner
             raise UserError(
-                f"config.json: model_type{' of its ' * bool(part)}{part} is {found!r}, but this layout is of "
-                f"{' and '.join(known)}; it cannot be converted"
+                "config.json",
+                f"model_type{' of its ' * bool(part)}{part} is {found!r}, but this layout is of {' and '.join(known)}",
+                "it cannot be converted",
             )
     decoder = config.get("decoder", {})
     for name, value in PLAIN.items():
         if decoder.get(name, value) != value:
             raise UserError(
-                f"config.json: {name} is {decoder[name]!r}, which no network here has; it cannot be converted"
+                "config.json", f"{name} is {decoder[name]!r}, which no network here has", "it cannot be converted"
             )
     images, notes = preprocess(files["preprocessor_config.json"]) if "preprocessor_config.json" in files else (None, ())
     generation = files.get(GENERATION, {})

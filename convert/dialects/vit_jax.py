@@ -27,7 +27,7 @@ def read_side(files: Mapping[str, Json]) -> Facts:
         return run_facts({"config": json.loads(note["config"]), **json.loads(note.get("kept", "{}"))})
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise UserError(
-            "the config in the file's metadata is damaged; export the run again, or give the config with --set"
+            "the config in the file's metadata is damaged", remedy="export the run again, or give the config with --set"
         ) from error
 
 

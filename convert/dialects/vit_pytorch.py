@@ -245,12 +245,13 @@ def layout_of_version(dialect: str, version: str, layouts: Sequence[Layout], why
         given = version_numbers(version)
     except ValueError:
         raise UserError(
-            f"{dialect}@{version}: {version!r} is not a version of vit-pytorch; "
-            f"give one as in {dialect}@{layouts[-1].version}"
+            f"{dialect}@{version}",
+            f"{version!r} is not a version of vit-pytorch",
+            f"give one as in {dialect}@{layouts[-1].version}",
         ) from None
     if older := [layout for layout in layouts if version_numbers(layout.version) <= given]:
         return older[-1]
-    raise UserError(f"{dialect}@{version}: {why}")
+    raise UserError(f"{dialect}@{version}", why)
 
 
 def layout_for(version: str) -> Layout:

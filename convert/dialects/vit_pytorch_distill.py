@@ -70,8 +70,9 @@ def layout_for(version: str) -> Layout:
     """The layout of a version of DistillWrapper. Raises UserError before 0.7 and for versions that did not run."""
     if re.fullmatch(r"1\.16\.[1-4]", version):
         raise UserError(
-            f"vit-pytorch-distill@{version}: this version's wrapper cannot run its student; "
-            "give the version that trained the file"
+            f"vit-pytorch-distill@{version}",
+            "this version's wrapper cannot run its student",
+            "give the version that trained the file",
         )
     why = "wrappers are known from 0.7 on; take the student alone, as vit-pytorch@0.6.7 where it is of 0.6.7 or 0.6.8"
     return vit_pytorch.layout_of_version("vit-pytorch-distill", version, LAYOUTS, why)

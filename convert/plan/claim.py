@@ -74,8 +74,10 @@ def _locked(place: Path, lock: Path) -> int:
             if not _has(place, lock, handle, is_new):
                 owner = os.read(handle, 80).decode(errors="replace")
                 raise UserError(
-                    f"{place}: is being written by another conversion ({printable(owner.strip()) or 'unknown'}; if "
-                    f"none runs, remove {lock.name}); wait for it, or choose another target"
+                    place,
+                    f"is being written by another conversion ({printable(owner.strip()) or 'unknown'}; if none runs, "
+                    f"remove {lock.name})",
+                    "wait for it, or choose another target",
                 )
             # A process that had it may have removed it in between: then the next to come would lock another file.
             with contextlib.suppress(FileNotFoundError):
@@ -104,14 +106,15 @@ def _opened(place: Path, lock: Path) -> tuple[int, bool]:
                     return os.open(lock, flags), False
             except PermissionError as error:
                 raise UserError(
-                    f"{place}: {lock.name} beside it belongs to a conversion of another user, that runs or was killed; "
-                    "have it removed, or choose another target"
+                    place,
+                    f"{lock.name} beside it belongs to a conversion of another user, that runs or was killed",
+                    "have it removed, or choose another target",
                 ) from error
             raise _in_the_way(place, lock)
 
 
 def _in_the_way(place: Path, lock: Path) -> UserError:
-    return UserError(f"{place}: {lock.name} beside it is needed, and no conversion wrote it; move it away")
+    return UserError(place, f"{lock.name} beside it is needed, and no conversion wrote it", "move it away")
 
 
 def _has(place: Path, lock: Path, handle: int, is_new: bool) -> bool:
@@ -125,8 +128,9 @@ def _has(place: Path, lock: Path, handle: int, is_new: bool) -> bool:
         if error.errno in NO_LOCKS:
             return is_new
         raise UserError(
-            f"{place}: {lock.name} beside it cannot be locked ({error.strerror}); "
-            "choose a target on a file system that has locks"
+            place,
+            f"{lock.name} beside it cannot be locked ({error.strerror})",
+            "choose a target on a file system that has locks",
         ) from error
 
 

@@ -90,7 +90,9 @@ def cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     with np.errstate(over="ignore"):
         out = array.astype(dtype)
     if finite(array) and not finite(out):
-        raise UserError(f"--dtype {dtype.name}: a number beyond its range becomes infinite; choose bfloat16 or float32")
+        raise UserError(
+            f"--dtype {dtype.name}", "a number beyond its range becomes infinite", "choose bfloat16 or float32"
+        )
     return out
 
 
@@ -98,8 +100,9 @@ def _values(plan: Plan, name: str) -> np.ndarray:
     array = plan.reading.tensors[name].read()
     if not plan.allow_nonfinite and not finite(array):
         raise UserError(
-            f"{plan.reading.path}: {name} holds NaN or infinity, as a training that failed leaves them; "
-            "to convert it all the same, add --allow-nonfinite"
+            plan.reading.path,
+            f"{name} holds NaN or infinity, as a training that failed leaves them",
+            "to convert it all the same, add --allow-nonfinite",
         )
     return array
 

@@ -57,9 +57,9 @@ def plan(
     config = adaptations[-1].config if adaptations else reading.config
     layout = target_layout(target, config)
     if layout.cannot(config, weights_only):
-        raise UserError(f"{reading.path}: cannot become {layout.name}: {refusal(layout, config)}")
+        raise UserError(reading.path, f"cannot become {layout.name}: {refusal(layout, config)}")
     if dtype and dtype not in DTYPES:
-        raise UserError(f"--dtype {dtype}: there are {', '.join(DTYPES)}")
+        raise UserError(f"--dtype {dtype}", f"there are {', '.join(DTYPES)}")
     rounded = DTYPES[dtype] if dtype else None
     parameters = parameter_ghosts(reading, adaptations, rounded)
     rows = target_rows(layout, config, reading, parameters)

@@ -54,29 +54,30 @@ class Target:
         files = [source.path, *source.files]
         for place in (self.path, self.weights, *self.beside):
             if any(os.path.exists(file) and place.exists() and os.path.samefile(place, file) for file in files):
-                raise UserError(f"{place}: is the source itself; choose another target")
+                raise UserError(place, "is the source itself", "choose another target")
         for place in (self.path, *self.beside):
             if not os.path.lexists(place):
                 continue
             if not replaceable:
-                raise UserError(f"{place}: exists, and a run is never written over; choose another folder")
+                raise UserError(place, "exists, and a run is never written over", "choose another folder")
             if place.is_dir() != (self.folder and place == self.path):
-                raise UserError(f"{place}: is {'a folder' if place.is_dir() else 'a file'}; choose another target")
+                raise UserError(place, f"is {'a folder' if place.is_dir() else 'a file'}", "choose another target")
             if not force:
-                raise UserError(f"{place}: exists; choose another target, or replace it with --force")
+                raise UserError(place, "exists", "choose another target, or replace it with --force")
             if place != self.path and not was_converted(place):
                 raise UserError(
-                    f"{place}: belongs beside {self.path.name}, but no conversion wrote it; "
-                    "move it away, or choose another target"
+                    place,
+                    f"belongs beside {self.path.name}, but no conversion wrote it",
+                    "move it away, or choose another target",
                 )
         if self.folder and (
             foreign := sorted(p.name for p in self.path.glob("*") if p.name not in self.listed() or not p.is_file())
         ):
             raise UserError(
-                f"{self.path}: holds {', '.join(foreign[:3])}, which no conversion wrote; choose another folder"
+                self.path, f"holds {', '.join(foreign[:3])}, which no conversion wrote", "choose another folder"
             )
         if self.folder and self.path.exists() and os.path.ismount(os.path.realpath(self.path)):
-            raise UserError(f"{self.path}: {MOUNTED}")
+            raise UserError(self.path, MOUNTED)
 
     def listed(self) -> set[str]:
         """The names of the files in a folder that an earlier conversion wrote, as its provenance lists them."""
@@ -113,17 +114,18 @@ class Target:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise UserError(
-                    f"{self.path}: the disk is full; free some space and repeat the command, nothing was changed"
+                    self.path, "the disk is full", "free some space and repeat the command, nothing was changed"
                 ) from error
             if error.errno == errno.EXDEV:  # a bound folder, which does not show before
-                raise UserError(f"{self.path}: {MOUNTED}") from error
+                raise UserError(self.path, MOUNTED) from error
             if error.errno is None:
                 raise
             name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
             hidden = not name or f".{self.path.name}." in name
             raise UserError(
-                f"{self.path if hidden else name}: {os.strerror(error.errno).lower()}; "
-                "check the path, its permissions and the disk, nothing was changed"
+                self.path if hidden else name,
+                os.strerror(error.errno).lower(),
+                "check the path, its permissions and the disk, nothing was changed",
             ) from error
 
     def settle(self, workspace: Path) -> list[Path]:
@@ -194,7 +196,7 @@ def target(text: str, name: str) -> Target:
     path = Path(text)
     path = path if path.name not in ("", "..") else Path(os.path.abspath(text))
     if not text or not path.name:
-        raise UserError(f"{text or 'DST is empty'}: is no place for a conversion; give the name of a file or a folder")
+        raise UserError(text or "DST is empty", "is no place for a conversion", "give the name of a file or a folder")
     return Target(path, name if not path.suffix else path.name, not path.suffix)
 
 
@@ -216,4 +218,4 @@ def free(places: Sequence[str]) -> None:
     """Raise UserError where a file that is to be written exists."""
     for place in places:
         if place and os.path.lexists(place):
-            raise UserError(f"{place}: exists; choose another name")
+            raise UserError(place, "exists", "choose another name")

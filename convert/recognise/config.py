@@ -57,7 +57,7 @@ def resolve(layout: Layout, names: Names, stated: Stated, path: str, typed: Mapp
     source and matters, naming the flags that would state it.
     """
     if reasons := layout.refuses("file", names):
-        raise UserError(f"{path}: {'; '.join(reasons)}")
+        raise UserError(path, "; ".join(reasons))
     for who, fields in stated:
         check_types(layout, fields, who, path, typed)
     values, missing, contradictions = collect(layout, names, stated)
@@ -76,7 +76,7 @@ def resolve(layout: Layout, names: Names, stated: Stated, path: str, typed: Mapp
             continue
         if from_dict(layout.network, unflatten({**training, **values, name: value})).normal() != config.normal():
             wrong = other if who in (THE_LAYOUT, ITS_SHAPES) else who
-            raise UserError(f"{path}: {name} is {values[name]!r} by {who} but {value!r} by {other}; correct {wrong}")
+            raise UserError(path, f"{name} is {values[name]!r} by {who} but {value!r} by {other}", f"correct {wrong}")
     check_config(layout, config, path, otherwise)
     return config
 
@@ -153,8 +153,9 @@ def check_depth(config: Any, names: Names, values: Json, path: str) -> None:
     for name in (name for name in values if name.endswith(DEPTH)):
         if value_at(config, name) > len(names):
             raise UserError(
-                f"{path}: {name} is {values[name]} but it holds {len(names)} tensors; "
-                f"correct the config that it carries, or give --set {name}=..."
+                path,
+                f"{name} is {values[name]} but it holds {len(names)} tensors",
+                f"correct the config that it carries, or give --set {name}=...",
             )
 
 
@@ -167,15 +168,17 @@ def check_config(layout: Layout, config: Any, path: str, otherwise: Collection[s
     for name, shape in config.shapes().items():
         if math.prod(shape) > LARGEST:
             raise UserError(
-                f"{path}: its config makes {name} {list(shape)}, more than any file holds; "
-                "correct its sizes in the config that it carries, or by --set"
+                path,
+                f"its config makes {name} {list(shape)}, more than any file holds",
+                "correct its sizes in the config that it carries, or by --set",
             )
     if reasons := layout.cannot(
         config, weights_only=True, stated=otherwise
     ):  # fields that show in no tensor are no reason: the file exists
         raise UserError(
-            f"{path}: is not a file of {layout.name}: {'; '.join(reasons)}; "
-            "name the right layout with --from, or correct the fields with --set"
+            path,
+            f"is not a file of {layout.name}: {'; '.join(reasons)}",
+            "name the right layout with --from, or correct the fields with --set",
         )
 
 
@@ -186,7 +189,7 @@ def check_types(layout: Layout, fields: Json, who: str, path: str, typed: Mappin
         from_dict(layout.network, unflatten(fields))
     except UserError as error:
         if who != "--set":
-            raise UserError(f"{path}: {who}: {str(error).removeprefix('config: ')}; correct it there") from error
+            raise UserError(path, f"{who}: {str(error).removeprefix('config: ')}", "correct it there") from error
         if len(fields) > 1:
             for name, value in fields.items():
                 check_types(layout, {name: value}, who, path, typed)
@@ -194,7 +197,7 @@ def check_types(layout: Layout, fields: Json, who: str, path: str, typed: Mappin
         ((name, value),) = fields.items()
         given, hint = typed.get(name, repr(value)), leaves(layout.network)[name].hint
         commas = " with commas, such as 32,64 or 32, or () for none" if get_args(hint)[-1:] == (...,) else ""
-        raise UserError(f"--set {name}={given}: give {described(hint)}{commas}") from error
+        raise UserError(f"--set {name}={given}", f"give {described(hint)}{commas}") from error
 
 
 def check_fields(names: Iterable[str], layout: Layout) -> None:
@@ -202,4 +205,4 @@ def check_fields(names: Iterable[str], layout: Layout) -> None:
     known = list(leaves(layout.network))
     for name in names:
         if name not in known:
-            raise UserError(f"--set {name}: there is no such field{nearest(name, known)}")
+            raise UserError(f"--set {name}", f"there is no such field{nearest(name, known)}")

@@ -88,12 +88,13 @@ def which_layout(
         if fits and layout in found.layouts and layout not in fits:
             what = ", ".join(f"{name} {value!r}" for name, value in contradicted(layout, said(layout)).items())
             raise UserError(
-                f"{path}: --from {asked} has no network with {what}, as is stated of this file; leave --from out or "
-                f"name {' or '.join(each.name for each in fits)}"
+                path,
+                f"--from {asked} has no network with {what}, as is stated of this file",
+                f"leave --from out or name {' or '.join(each.name for each in fits)}",
             )
         return layout
     if found.refusal:
-        raise UserError(f"{path}: {found.refusal}")
+        raise UserError(path, found.refusal)
     if own in LAYOUTS:
         return LAYOUTS[own]
     if len(fits) == 1:
@@ -104,10 +105,10 @@ def which_layout(
         return clear[0]
     if found.layouts and not clear:
         choices = " or ".join(f"--from {name}" for name in unclear)
-        raise UserError(f"{path}: {list(unclear.values())[-1]}; name the right one with {choices}")
+        raise UserError(path, list(unclear.values())[-1], f"name the right one with {choices}")
     if found.layouts:
-        raise UserError(f"{path}: its names fit {', '.join(unclear)}; name one with --from")
-    raise UserError(f"{path}: {unknown(found.names, config)}; `python -m convert formats` lists what is known")
+        raise UserError(path, f"its names fit {', '.join(unclear)}", "name one with --from")
+    raise UserError(path, unknown(found.names, config), "`python -m convert formats` lists what is known")
 
 
 def contradicted(layout: Layout, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,7 +134,7 @@ def check_accept_flags(flags: Iterable[str]) -> None:
     there = sorted({flag for layout in LAYOUTS.values() for flag in layout.flags})
     for flag in flags:
         if flag not in there:
-            raise UserError(f"--accept {flag}: no layout asks for that{nearest(flag, there)}")
+            raise UserError(f"--accept {flag}", f"no layout asks for that{nearest(flag, there)}")
 
 
 def find(name: str, flag: str) -> list[Layout]:
@@ -149,11 +150,11 @@ def find(name: str, flag: str) -> list[Layout]:
             return [module.layout_for(version)]
     if versions:
         known = ", ".join(layout.version for layout in versions if layout.version)
-        raise UserError(f"{flag} {name}: {dialect} has the versions {known}; name one of them, or none")
+        raise UserError(f"{flag} {name}", f"{dialect} has the versions {known}", "name one of them, or none")
     dialects = sorted({layout.dialect for layout in LAYOUTS.values()})
     if name in ("transformers", "hf"):
         dialects = [dialect for dialect in dialects if dialect.startswith("huggingface")]
-    raise UserError(f"{flag} {name}: there is no such layout{nearest(name, dialects)}")
+    raise UserError(f"{flag} {name}", f"there is no such layout{nearest(name, dialects)}")
 
 
 def closest(names: Iterable[str]) -> str:

@@ -70,7 +70,7 @@ def unprepared(path: str, facts: Facts) -> UserError:
     why = _unused(facts)
     ways = STATED_BY if why else f"{STATED_BY}, or --model NAME"
     needs = "and a run has to state how images are prepared"
-    return UserError(f"{path}: {why or UNSTATED}, {needs}; give {ways}, or write FILE.safetensors")
+    return UserError(path, f"{why or UNSTATED}, {needs}", f"give {ways}, or write FILE.safetensors")
 
 
 def left_out(facts: Facts) -> str:
@@ -109,7 +109,7 @@ def preprocessing(
     h, w, channels = shape
     if not stated and not {"mean", "std"} <= given.keys():
         raise UserError(
-            "--set mean and --set std belong together: give both, a value a channel, such as --set mean=0.5,0.5,0.5"
+            "--set mean and --set std belong together", "give both, a value a channel, such as --set mean=0.5,0.5,0.5"
         )
     for name in {"mean", "std"} & given.keys():  # one number is that of every channel
         values = given[name] if isinstance(given[name], list | tuple) else [given[name]]
@@ -118,7 +118,7 @@ def preprocessing(
     out = {**plain, **(stated or {}), **given}
     field, must = _fault(out, shape)
     if field:
-        raise UserError(f"--set {field}={_short(sets.get(field, out.get(field)))}: give {must}")
+        raise UserError(f"--set {field}={_short(sets.get(field, out.get(field)))}", f"give {must}")
     return out | {name: [float(each) for each in out[name]] for name in ("mean", "std")}
 
 

@@ -65,7 +65,7 @@ def read_provenance(source: Source, files: Mapping[str, Any], overruled: bool = 
     except UserError as error:
         if overruled:
             return {}
-        raise UserError(f"{source.path}: its provenance is damaged ({error}); {remedy(side)}") from error
+        raise UserError(source.path, f"its provenance is damaged ({error})", remedy(side)) from error
     return {**found, "config": {**found["config"], "fields": fields}}
 
 
@@ -104,12 +104,12 @@ def with_digests(
     if digests.keys() != tensors.keys():
         if overruled:
             return tensors, {}
-        raise UserError(f"{source.path}: {foreign}")
+        raise UserError(source.path, foreign)
 
     def read(tensor: Tensor, digest: Any) -> np.ndarray:
         array = tensor.read()
         if f"{rules.checksum(array):08x}" != digest:
-            raise UserError(f"{source.path}: {tensor.name} is damaged, or {foreign}")
+            raise UserError(source.path, f"{tensor.name} is damaged, or {foreign}")
         return array
 
     return {

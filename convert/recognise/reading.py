@@ -162,7 +162,7 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     any_size = bool(layout.resizes(config))
     own_facts = fitting(Facts({}, *recorded), config, any_size)
     if own_facts.notes:
-        raise UserError(f"{source.path}: its provenance is damaged ({own_facts.notes[0]}); {remedy(side)}")
+        raise UserError(source.path, f"its provenance is damaged ({own_facts.notes[0]})", remedy(side))
     extra = {k: options.sets[k] for k in options.sets if k in extras(layout.network)}
     facts = joined(own_facts, fitting(stated, config, any_size), fitting(model, config, any_size), extra)
     if departures := layout.departures(config):
@@ -251,11 +251,11 @@ def check_accepted(path: str, layout: Layout, names: Names, options: Options) ->
     """Raise UserError where a run trains another network, or --accept is missing for a layout of another function."""
     if isinstance(options.otherwise, NetworkConfig) and not isinstance(options.otherwise, layout.network):
         kind = layout.network.name
-        raise UserError(f"{path}: holds a {kind}, which the run does not train; start from a preset of that task")
+        raise UserError(path, f"holds a {kind}, which the run does not train", "start from a preset of that task")
     for refusal in layout.refusals:
         if refusal.stage == "function" and refusal.flag not in options.accept and (clauses := refusal.clauses(names)):
             raise UserError(
-                f"{path}: {layout.title}: {'; '.join(clauses)}; to convert all the same, add --accept {refusal.flag}"
+                path, f"{layout.title}: {'; '.join(clauses)}", f"to convert all the same, add --accept {refusal.flag}"
             )
 
 
@@ -267,7 +267,7 @@ def check_complete(source: Source, tensors: Mapping[str, Tensor], known: bool) -
             "" if tensors else weights_in.elsewhere(source)
         )
     if clause:
-        raise UserError(f"{source.path}: {clause}")
+        raise UserError(source.path, clause)
 
 
 def check_dtypes(path: str, tensors: Mapping[str, Tensor], layout: Layout, rows: Iterable[Row]) -> None:
@@ -283,11 +283,14 @@ def check_dtypes(path: str, tensors: Mapping[str, Tensor], layout: Layout, rows:
         if tensor.dtype == "V2":
             if "npz" not in layout.containers:
                 raise UserError(
-                    f"{path}: {name} has elements of two bytes without a dtype, and files of {layout.name} are no npz "
-                    "that holds bfloat16 so; save it as float32"
+                    path,
+                    f"{name} has elements of two bytes without a dtype, and files of {layout.name} are no npz that "
+                    "holds bfloat16 so",
+                    "save it as float32",
                 )
         elif tensor.dtype not in FLOATS:
             raise UserError(
-                f"{path}: {name} is {tensor.dtype.name}, which is not float16, bfloat16, float32 or float64; "
-                "convert it in its own library first"
+                path,
+                f"{name} is {tensor.dtype.name}, which is not float16, bfloat16, float32 or float64",
+                "convert it in its own library first",
             )

@@ -28,6 +28,6 @@ def special_ids(source: Source) -> Json:
         out = {theirs: ids[ours] for ours, theirs in NAMES.items() if ids.get(ours) is not None}
         words = {"bad_words_ids": [[i] for i in ids["banned"]]} if ids["banned"] else {}
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{source.path}: {FOLDER}/ids.json does not hold the ids of the target; restore it") from error
+        raise UserError(source.path, f"{FOLDER}/ids.json does not hold the ids of the target", "restore it") from error
     begin = {"forced_bos_token_id": ids["forced_begin"]} if ids.get("forced_begin") is not None else {}
     return {**out, **({"generation": words | begin} if words | begin else {})}

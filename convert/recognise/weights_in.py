@@ -72,10 +72,10 @@ def choose(source: Source, recognise: Callable[[TensorSet], Found], key: str = "
         if named is None:
             there = f"there is {', '.join(known)}" if known else hint(source, recognise) or elsewhere(source)
             there = "it holds one set, leave --key out" if known == [TOP] else there
-            raise UserError(f"{source.path}: --key {key} names no set of weights; {there}")
+            raise UserError(source.path, f"--key {key} names no set of weights", there)
         label = named
     elif len(known) > 1:
-        raise UserError(f"{source.path}: has several sets of weights: {', '.join(known)}; choose one with --key LABEL")
+        raise UserError(source.path, f"has several sets of weights: {', '.join(known)}", "choose one with --key LABEL")
     else:
         label = known[0] if known else max(sets, key=lambda each: len(_tensors(sets[each][0])))
     members, found = sets[label]
@@ -149,7 +149,7 @@ def _members(source: Source) -> Members:
         if name in members:
             shown = name.replace(NEST, separator)[:200]
             raise UserError(
-                f"{source.path}: {shown!a} is there with and without a wrapper's prefix; save the unwrapped model"
+                source.path, f"{shown!a} is there with and without a wrapper's prefix", "save the unwrapped model"
             )
         members[name] = path, value
     return members
@@ -191,7 +191,7 @@ def _sets(
             waiting[where + separator if where in waiting else where] = inner, stripped + 1
         if len(sets) + len(waiting) > SETS:
             raise UserError(
-                f"{source.path}: has more than {SETS} sets of tensors inside each other; save model.state_dict() alone"
+                source.path, f"has more than {SETS} sets of tensors inside each other", "save model.state_dict() alone"
             )
     return sets
 
@@ -217,7 +217,7 @@ def _equals(source: Source, sets: Mapping[str, tuple[Members, Found]]) -> dict[s
                 equal[label] = {n.removeprefix(prefix): each for n, each in every.items() if n.startswith(prefix)}, what
             if len(equal) > SETS:
                 raise UserError(
-                    f"{source.path}: has more than {SETS} sets of the same tensors; save model.state_dict() alone"
+                    source.path, f"has more than {SETS} sets of the same tensors", "save model.state_dict() alone"
                 )
     return equal
 
@@ -229,7 +229,7 @@ def _named(source: Source, key: str, sets: Mapping[str, tuple[Members, Any]], kn
         return key
     if len(inside) > 1:
         raise UserError(
-            f"{source.path}: --key {key} has several sets of weights: {', '.join(inside)}; choose one with --key LABEL"
+            source.path, f"--key {key} has several sets of weights: {', '.join(inside)}", "choose one with --key LABEL"
         )
     return inside[0] if inside else None
 
@@ -240,10 +240,10 @@ def _check(source: Source, members: Members, known: bool) -> None:
     for name, (path, value) in members.items():
         if odd := [part for part in path if not isinstance(part, str)]:
             key = repr(odd[0])[:100]
-            raise UserError(f"{source.path}: the weights have the key {key}, which is no text; save model.state_dict()")
+            raise UserError(source.path, f"the weights have the key {key}, which is no text", "save model.state_dict()")
         if known and isinstance(value, Marker):
             raise UserError(
-                f"{source.path}: {name!a} among the weights is a {value.kind}; save model.state_dict() alone"
+                source.path, f"{name!a} among the weights is a {value.kind}", "save model.state_dict() alone"
             )
 
 

@@ -206,8 +206,10 @@ def check_order(a: Reading, path: str, options: Options) -> None:
         made = source_hash(source) == origin_of(a)
     if made:
         raise UserError(
-            f"{path}: does not state its config, and {a.path} was made from it by --adapt; give what it does not state "
-            f"with --set, and it as the first: python -m convert verify {quote(path)} {quote(a.path)} --set ..."
+            path,
+            f"does not state its config, and {a.path} was made from it by --adapt",
+            f"give what it does not state with --set, and it as the first: python -m convert verify {quote(path)} "
+            f"{quote(a.path)} --set ...",
         )
 
 
@@ -226,7 +228,7 @@ def images(path: str, c: NetworkConfig, preprocess: Json | None) -> Inputs:
     """
     taken = next((one for one in c.inputs() if one.kind == "pixels"), None)
     if taken is None:
-        raise UserError(f"--images {path}: this is a {c.name}, which takes none; leave the flag out")
+        raise UserError(f"--images {path}", f"this is a {c.name}, which takes none", "leave the flag out")
     if not Path(path).is_dir():
         check_file(path)  # one that waits for a writer would be waited for
     given = pictures(path, taken.shape, preprocess)
@@ -239,20 +241,22 @@ def pictures(path: str, shape: tuple[int, ...], preprocess: Json | None) -> np.n
         try:
             given = np.lib.format.open_memmap(path, mode="r")  # which asks for no more memory than the file has bytes
         except (OSError, ValueError, EOFError, OverflowError) as error:
-            raise UserError(f"--images {path}: cannot be read ({error}); give a .npy file of numbers") from error
+            raise UserError(f"--images {path}", f"cannot be read ({error})", "give a .npy file of numbers") from error
         if given.ndim != 4 or given.shape[1:] != shape or given.dtype.kind != "f" or not len(given):
             wanted = f"[B, {', '.join(map(str, shape))}] of floating-point numbers"
             raise UserError(
-                f"--images {path}: {given.dtype.name} {list(given.shape)} is not {wanted}; give an array of that kind"
+                f"--images {path}",
+                f"{given.dtype.name} {list(given.shape)} is not {wanted}",
+                "give an array of that kind",
             )
         if not np.isfinite(given).all():
             raise UserError(
-                f"--images {path}: holds NaN or infinity, on which no two networks are equal; give finite numbers"
+                f"--images {path}", "holds NaN or infinity, on which no two networks are equal", "give finite numbers"
             )
         return np.array(given, np.float64)
     if preprocess is None:
         remedy = f"give --model NAME, or a .npy of [B, {', '.join(map(str, shape))}]"
-        raise UserError(f"--images {path}: the file says nothing of its preprocessing; {remedy}")
+        raise UserError(f"--images {path}", "the file says nothing of its preprocessing", remedy)
     from PIL import Image
 
     from vit_jax.data.images import EXTENSIONS, Preprocess, open_image
@@ -263,7 +267,7 @@ def pictures(path: str, shape: tuple[int, ...], preprocess: Json | None) -> np.n
         else [Path(path)]
     )
     if not files:
-        raise UserError(f"--images {path}: holds no images; give a folder that does, or an image")
+        raise UserError(f"--images {path}", "holds no images", "give a folder that does, or an image")
     way = Preprocess.from_dict(preprocess)
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)

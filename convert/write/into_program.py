@@ -92,11 +92,13 @@ def check_network(plan: Plan) -> None:
     if not takes_images(config):
         takes = " and ".join(one.name for one in config.inputs())
         raise UserError(
-            f"{path}: holds a {config.name}, which takes {takes}, and a program is written of a network that takes "
-            f"images alone ({', '.join(image_networks())}); give one, or write X.safetensors"
+            path,
+            f"holds a {config.name}, which takes {takes}, and a program is written of a network that takes images "
+            f"alone ({', '.join(image_networks())})",
+            "give one, or write X.safetensors",
         )
     if any(spec.dtype == np.float64 for spec in plan.specs.values()):
-        raise UserError(f"{path}: its weights are float64, and a program computes in float32; add --dtype float32")
+        raise UserError(path, "its weights are float64, and a program computes in float32", "add --dtype float32")
 
 
 def output_of(config: NetworkConfig) -> str:

@@ -77,11 +77,11 @@ def task_metadata(run: RunConfig, facts: Facts, path: str, files: bool) -> tuple
             try:
                 out[name], note = entry.default(run.model)
             except UserError as error:
-                raise UserError(f"{path}: {error}") from error
+                raise UserError(path, str(error)) from error
             notes.append(note)
         elif name == "preprocess":
             raise unprepared(path, facts)
         else:
             what = f"does not state its {name}, which a run of the task {run.task} keeps"
-            raise UserError(f"{path}: {what}; write FILE.safetensors with --weights-only")
+            raise UserError(path, what, "write FILE.safetensors with --weights-only")
     return out, notes

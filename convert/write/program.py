@@ -97,7 +97,7 @@ def kind_of(path: str) -> Kind:
     kind = KINDS[os.path.splitext(path)[1].lower()]
     if missing := [name for name in kind.libraries if importlib.util.find_spec(name) is None]:
         needs = f"{kind.title} is written with {', '.join(missing)}, not installed here"
-        raise UserError(f"{path}: {needs}; run `{install(kind.extra)}`")
+        raise UserError(path, needs, f"run `{install(kind.extra)}`")
     return kind
 
 
@@ -139,7 +139,7 @@ def write_stablehlo(forward: Forward, outputs: str, path: Path) -> Json:
 
     if forward.nbytes > LARGEST:
         size = f"{forward.nbytes / 1e9:.1f} GB of weights are more than a file of StableHLO holds"
-        raise UserError(f"{path.name}: {size} ({LARGEST / 1e9:.1f} GB); write X.onnx, with weights in a file beside it")
+        raise UserError(path.name, f"{size} ({LARGEST / 1e9:.1f} GB)", "write X.onnx, with weights in a file beside it")
     with on_cpu():
         (batch,) = export.symbolic_shape(BATCH)
         images = jax.ShapeDtypeStruct((batch, *forward.shape), jnp.float32)

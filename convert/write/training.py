@@ -53,12 +53,13 @@ def training(reading: Reading, run: RunConfig | None = None) -> Training | None:
         return None
     stated = run_config(reading.source)
     if stated is not None and run is not None and to_dict(stated.optim) != to_dict(run.optim):
-        raise UserError(f"{path}: states another config of its optimizer than the preset; leave --preset out")
+        raise UserError(path, "states another config of its optimizer than the preset", "leave --preset out")
     run = stated or run
     if run is None:
         raise UserError(
-            f"{path}: holds an optimizer's state and not the config that it belongs to; "
-            "name it with --preset, or use --weights-only"
+            path,
+            "holds an optimizer's state and not the config that it belongs to",
+            "name it with --preset, or use --weights-only",
         )
     if run.data.source == NO_DATA:
         return None
@@ -93,7 +94,7 @@ def our_moments(saved: Mapping[str, Any], c: OptimConfig, path: str) -> Moments:
         role, _, parameter = name.partition(".")
         if name != "step" and role not in kept:
             raise UserError(
-                f"{path}: its optimizer's state holds {role}, which {c.name} does not keep; restore config.json"
+                path, f"its optimizer's state holds {role}, which {c.name} does not keep", "restore config.json"
             )
         if parameter:
             kept[role][parameter] = tensor
@@ -107,8 +108,9 @@ def moving_rows(plan: Plan) -> list[Row]:
     """
     if plan.adaptations or plan.dtype is not None:
         raise UserError(
-            f"{plan.reading.path}: an optimizer's state does not follow --adapt and --dtype; "
-            "leave them out, or add --weights-only"
+            plan.reading.path,
+            "an optimizer's state does not follow --adapt and --dtype",
+            "leave them out, or add --weights-only",
         )
     return optimizer.moving(plan.reading.rows, plan.reading.tensors)
 

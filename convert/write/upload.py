@@ -43,18 +43,19 @@ def repository(address: str, public: bool, force: bool) -> Repository:
     """
     name = address.removeprefix(PREFIX)
     if not address.startswith(PREFIX) or name.count("/") != 1 or not all(name.split("/")):
-        raise UserError(f"{address}: is not the address of a repository; write hf://owner/name")
+        raise UserError(address, "is not the address of a repository", "write hf://owner/name")
     hub = _library(address)
     try:
         hub.utils.validate_repo_id(name)
     except hub.errors.HFValidationError as error:
         raise UserError(
-            f"{address}: is no name for a repository; take letters, digits, '-', '_' and '.', without '--', '..', "
-            "'-' or '.' at an end, and '.git'"
+            address,
+            "is no name for a repository",
+            "take letters, digits, '-', '_' and '.', without '--', '..', '-' or '.' at an end, and '.git'",
         ) from error
     try:
         if not hub.get_token():
-            raise UserError(f"{address}: there is no token to write with; log in with `hf auth login`, or set HF_TOKEN")
+            raise UserError(address, "there is no token to write with", "log in with `hf auth login`, or set HF_TOKEN")
         found = hub.HfApi().model_info(name, timeout=SECONDS)
     except UserError:
         raise
@@ -62,16 +63,17 @@ def repository(address: str, public: bool, force: bool) -> Repository:
         status, what, remedy = _fault(hub, error)
         if status == 404:
             return Repository(name, private=not public)
-        raise UserError(f"{address}: {what}; {remedy}, and repeat the command") from error
+        raise UserError(address, what, f"{remedy}, and repeat the command") from error
     if bool(found.private) == public:
         is_, remedy = ("private", "leave --public out") if public else ("public", "add --public")
-        raise UserError(f"{address}: exists and is {is_}; {remedy}, or choose another name")
+        raise UserError(address, f"exists and is {is_}", f"{remedy}, or choose another name")
     files = tuple(each.rfilename for each in found.siblings or ())
     if (held := sorted({*files} - {OWN})) and not force:
         more = f" and {len(held) - LISTED} more" if len(held) > LISTED else ""
         raise UserError(
-            f"{address}: exists and holds {', '.join(held[:LISTED])}{more}; choose another name, or replace all that "
-            "it holds with --force (its history keeps it)"
+            address,
+            f"exists and holds {', '.join(held[:LISTED])}{more}",
+            "choose another name, or replace all that it holds with --force (its history keeps it)",
         )
     return Repository(name, not public, True, files, found.sha)
 
@@ -113,7 +115,7 @@ def upload(to: Repository, folder: Path, files: Sequence[Path], message: str) ->
         elif status == 409 and not to.exists:
             what = "exists by now, or cannot be seen with this token"
             remedy = "choose another name, or look at what it holds"
-        raise UserError(f"{to.address}: {what}; {remedy}, and repeat the command") from error
+        raise UserError(to.address, what, f"{remedy}, and repeat the command") from error
     return page
 
 
@@ -125,8 +127,9 @@ def _check_card(hub: Any, to: Repository, card: Path) -> None:
         raise
     except ValueError as error:
         raise UserError(
-            f"{to.address}: the hub does not accept the model card ({_short(error)}), so nothing was uploaded; "
-            "correct --license, or leave it out"
+            to.address,
+            f"the hub does not accept the model card ({_short(error)}), so nothing was uploaded",
+            "correct --license, or leave it out",
         ) from error
 
 
@@ -162,5 +165,5 @@ def _library(address: str) -> Any:
         import huggingface_hub.errors
         import huggingface_hub.utils
     except ImportError as error:
-        raise UserError(f"{address}: needs huggingface_hub; run `{install('hub')}`, or give a folder here") from error
+        raise UserError(address, "needs huggingface_hub", f"run `{install('hub')}`, or give a folder here") from error
     return huggingface_hub

@@ -81,7 +81,7 @@ def check_stated(plan: Plan, goal: Target) -> None:
     if missing:
         flags = " ".join(f"--set {key}=..." for key in missing)
         needs = f"{', '.join(missing)}, which {plan.layout.name} needs"
-        raise UserError(f"{path}: does not state {needs}; give {flags}, or --weights-only")
+        raise UserError(path, f"does not state {needs}", f"give {flags}, or --weights-only")
 
 
 def own_side(goal: Target, provenance: Json, sums: dict[str, int], others: list[str]) -> dict[str, Json]:
