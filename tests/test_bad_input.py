@@ -106,7 +106,7 @@ def refused(place, capsys):
         "train digits --optim.lr fast": ["--optim.lr", "fast"],
         "train digits --optim.schedule cosin": ["cosin", "--optim.schedule", "cosine"],
         "train digits --model.patch 2 x": ["x"],
-        "train digits --model.heads 0": ["model.heads is 0", "give a positive number"],
+        "train digits --model.heads 0": ["model.heads is 0", "1 or more"],
         "train digits --model.width 30": ["model.width 30 is not divisible by heads 4", "change one"],
         "train digits --model.patch 3": [
             "model.image 8x8 is not divisible by patch 3x3",
@@ -117,7 +117,6 @@ def refused(place, capsys):
             "choose a patch that is, or fewer widths",
         ],
         "train digits --model.image 9 8": ["model.image 9x8 is not divisible by patch 2x2"],
-        "train digits --model.dropout 1": ["model.dropout is 1", "below 1"],
         "train digits --model.no-cls-token": [
             "model.pool is cls but cls_token is False",
             "set pool to mean",

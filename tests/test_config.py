@@ -105,26 +105,12 @@ def test_every_size_has_a_name_and_unknown_names_are_answered_with_the_nearest()
 # ------------------------------------------------------------------------------------------ refusals
 
 BAD_NETWORKS = [
-    (dict(channels=0), "channels", "0"),
-    (dict(width=-8), "width", "-8"),
-    (dict(depth=0), "depth", "0"),
-    (dict(depth=1001), "depth", "1001", "1000"),
-    (dict(heads=0), "heads", "0"),
-    (dict(hidden=0), "hidden", "0"),
-    (dict(classes=-1), "classes", "-1"),
-    (dict(registers=-2), "registers", "-2"),
-    (dict(head_width=-1), "head_width", "-1"),
-    (dict(head_hidden=-1), "head_hidden", "-1"),
-    (dict(eps=-1e-6), "eps", "-1e-06"),
-    (dict(eps=math.nan), "eps", "nan"),
-    (dict(eps=math.inf), "eps", "inf"),
+    (dict(width=0), "width", "0", "1 or more"),
+    (dict(image=(32, 0)), "image", "0", "1 or more"),
+    (dict(drop_path=1.0), "drop_path", "1.0", "below 1"),
     (dict(image=30), "image", "30x30", "patch", "16x16"),
     (dict(image=(32, 30)), "image", "32x30", "patch", "16x16"),
     (dict(image=32, patch=(16, 12)), "image", "32x32", "patch", "16x12"),
-    (dict(image=0), "image", "0x0"),
-    (dict(patch=0), "image", "224x224", "patch", "0x0"),
-    (dict(stem=(32, 0)), "stem", "32 0"),
-    (dict(stem_kernel=5), "stem_kernel", "5", "3 or 4"),
     (dict(image=40, patch=10, stem=(32, 64)), "patch", "10x10", "divisible by 4", "stem 32 64"),
     (dict(patch=(16, 2), stem=(32, 64)), "patch", "16x2", "divisible by 4", "stem 32 64"),
     (dict(width=100), "width", "100", "heads", "12"),
@@ -132,7 +118,6 @@ BAD_NETWORKS = [
     (dict(cls_token=False), "pool", "cls", "cls_token", "False"),
     (dict(cls_token=False, pool="cls_mean"), "pool", "cls_mean", "cls_token", "False"),
     (dict(pool="map_all", pool_heads=7), "width", "768", "7", "map_all", "pool_heads"),
-    (dict(pool_hidden=-1), "pool_hidden", "-1"),
     (dict(pool="cls_distill"), "pool", "cls_distill", "distill_token"),
     (dict(pool="cls_distill", distill_token=True, cls_token=False), "pool", "cls_distill", "cls_token"),
     (dict(distill_head=True), "distill_head", "True", "distill_token", "False"),
@@ -140,37 +125,12 @@ BAD_NETWORKS = [
     (dict(position_trained=False), "position", "learned", "position_trained", "False"),
     (dict(position="sincos2d", width=66, heads=2), "width", "66", "position", "sincos2d"),
     (dict(rotary="axial", width=12, heads=2), "rotary", "axial", "head_width", "6"),
-    (dict(rotary_base=0.0), "rotary_base", "0.0"),
-    (dict(rotary_offset=math.inf), "rotary_offset", "inf"),
     (dict(rotary_grid=(0, 3)), "rotary_grid", "0x3"),
-    *(
-        (dict([(rate, value)]), rate, str(value))
-        for rate in ("dropout", "drop_path", "patch_dropout")
-        for value in (-0.1, 1.0, math.nan)
-    ),
 ]
 
 BAD_TRANSFORMERS = [
-    *((dict([(name, value)]), name, str(value)) for name in ("width", "heads", "hidden") for value in (0, -1)),
-    *(
-        (dict([(name, -1)]), name, "-1")
-        for name in (
-            "encoder_depth",
-            "decoder_depth",
-            "head_width",
-            "source_vocabulary",
-            "target_vocabulary",
-            "position_offset",
-            "max_length",
-            "outputs",
-        )
-    ),
     (dict(encoder_depth=0, decoder_depth=0), "encoder_depth", "decoder_depth", "0"),
     (dict(encoder_depth=0, source_vocabulary=7), "source_vocabulary", "7", "encoder_depth", "0"),
-    (dict(encoder_depth=1001), "encoder_depth", "1001", "1000"),
-    (dict(decoder_depth=10**9), "decoder_depth", "1000000000", "1000"),
-    (dict(eps=math.nan), "eps", "nan"),
-    (dict(eps=math.inf), "eps", "inf"),
     (dict(heads=3), "width", "512", "heads", "3"),
     *(
         (dict(width=15, heads=5, position=position), "width", "15", "position", position)
@@ -186,11 +146,6 @@ BAD_TRANSFORMERS = [
     ),
     (dict(tie="embeddings", source_vocabulary=7, target_vocabulary=8), "tie", "embeddings", "7", "8"),
     (dict(tie="all", source_vocabulary=7, target_vocabulary=7, outputs=9), "tie", "all", "9", "7"),
-    *(
-        (dict([(rate, value)]), rate, str(value))
-        for rate in ("dropout", "embedding_dropout")
-        for value in (-0.1, 1.0, math.nan)
-    ),
 ]
 
 TWO_HEADS = dict(distill_token=True, distill_head=True)
@@ -215,7 +170,6 @@ BAD_TEXTS = [
 
 DECODER = TransformerConfig(encoder_depth=0)
 BAD_CAPTIONERS = [
-    (dict(memory="vectors", memory_width=0), "memory_width", "0"),
     (dict(vit=ViTConfig(classes=7)), "vit.classes", "7"),
     (dict(vit=ViTConfig(classes=0, head_hidden=5)), "vit.head_hidden", "5"),
     (dict(vit=ViTConfig(classes=0, pool="map")), "vit.pool", "map"),

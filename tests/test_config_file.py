@@ -85,7 +85,7 @@ def test_a_runs_own_config_json_is_taken_too(place):
         '{"name": "../../x"}': "name is '../../x': give the name of one folder",
         '{"name": "\\u001b[31m"}': r"name is '\x1b[31m'",
         '{"\\u001b[31m": 1}': r"\x1b[31m is no field",
-        '{"model": {"depth": 1000000000}}': "model.depth is 1000000000: give at most 1000 blocks",
+        '{"model": {"depth": 1000000000}}': "model.depth is 1000000000: give 1 to 1000",
         '{"data": {"source": "' + "x" * 5000 + '", "siz": 1}}': "data.siz is no field",
         '{"epochs": "' + "x" * 5000 + '"}': "xxx...x",
         '{"a": ' * 3000: "is not JSON (",

@@ -124,10 +124,10 @@ def test_what_fits_is_let_through_and_so_is_all_where_the_memory_is_unknown(know
 
 
 @pytest.mark.parametrize(
-    "fields", [dict(width=6 * 10**8), dict(hidden=2**30), dict(classes=2**31), dict(image=2**20), dict(depth=10**9)]
+    "fields", [dict(width=6 * 10**8), dict(hidden=2**30), dict(classes=2**30), dict(image=2**20), dict(depth=10**9)]
 )
 def test_a_network_that_cannot_fit_is_not_built(fields):
-    with pytest.raises(UserError, match=r"^model\.[^\n]* (lower one of them|give at most 1000 blocks)$"):
+    with pytest.raises(UserError, match=r"^(model\.|depth is )[^\n]* (lower one of them|give 1 to 1000)$"):
         vit_jax.build("vit-s16", **fields)
 
 
@@ -135,7 +135,7 @@ def test_a_network_that_cannot_fit_is_not_built(fields):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--model.depth", "1000000"], "model.depth is 1000000: give at most 1000 blocks"),
+        (["--model.depth", "1000000"], "model.depth is 1000000: give 1 to 1000"),
         (["--model.width", "100000000"], "model.width 100000000, model.depth 3, "),
         (["--batch", "1000000000"], "batch 1000000000 and model.width 64"),
         (["--model.image", "100000", "--model.patch", "1"], "model.image 100000 take at least"),

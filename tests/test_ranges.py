@@ -5,17 +5,29 @@ import math
 
 import pytest
 
-from vit_jax.config import CaptionData, DistilLoss, ImageAugment, ImageData, RunConfig, SentenceData, check_run
+from vit_jax.config import (
+    CaptionData,
+    CaptionerConfig,
+    DistilLoss,
+    ImageAugment,
+    ImageData,
+    ResNetConfig,
+    RunConfig,
+    SentenceData,
+    TransformerConfig,
+    ViTConfig,
+    check_run,
+)
 from vit_jax.config.decoding import AnswerFlags, SearchFlags
 from vit_jax.config.features import FeatureData
 from vit_jax.config.ranges import Range, check_ranges
-from vit_jax.config.run import AugmentConfig, DataConfig, LoraConfig, LossConfig, OptimConfig
+from vit_jax.config.run import DataConfig, LoraConfig, LossConfig, OptimConfig
 from vit_jax.errors import UserError
 from vit_jax.presets.table import preset
 
 COUNT, AMOUNT, LENGTH = ((0,), (1,)), ((-1,), (0,)), ((1,), (2,))
 RATE, CHANCE, SHARE = ((-0.01, 1.0), (0.0, 0.99)), ((-0.01, 1.01), (0.0, 1.0)), ((0.0, 1.01), (0.01, 1.0))
-POSITIVE = ((0.0, -1.0), (0.01, 1e9))
+BLOCKS, POSITIVE = ((0, 1001), (1, 1000)), ((0.0, -1.0), (0.01, 1e9))
 
 # The fields of each class that have a range, by the values that this refuses and takes: stated a second time, so that
 # a range that is lost or moved shows.
@@ -51,7 +63,22 @@ FIELDS = {
         "top_p": SHARE,
         "seed": ((-1, 2**31), (0, 2**31 - 1)),
     },
-    AugmentConfig: {},
+    ViTConfig: {
+        "image channels patch width heads hidden stem": COUNT,
+        "depth": BLOCKS,
+        "classes head_width registers head_hidden eps pool_heads pool_hidden rotary_grid": AMOUNT,
+        "stem_kernel": ((2, 5), (3, 4)),
+        "rotary_base": POSITIVE,
+        "embedding_dropout patch_dropout attention_dropout dropout activation_dropout head_dropout drop_path": RATE,
+    },
+    TransformerConfig: {
+        "width heads hidden": COUNT,
+        "encoder_depth decoder_depth": ((-1, 1001), (0, 1000)),
+        "head_width eps source_vocabulary target_vocabulary position_offset max_length outputs": AMOUNT,
+        "dropout attention_dropout activation_dropout embedding_dropout": RATE,
+    },
+    ResNetConfig: {"image channels classes width hidden groups": COUNT, "stages": BLOCKS},
+    CaptionerConfig: {"memory_width": COUNT},
     ImageAugment: {
         "crop_padding mixup cutmix magnitude_std mix_off": AMOUNT,
         "erase mix_chance mix_switch": CHANCE,
@@ -82,9 +109,9 @@ def test_a_field_takes_its_range_and_no_more(cls, name, refused, taken):
         check_ranges(made(cls, name, number))
     for number in (*refused, math.nan, math.inf, -math.inf):
         with pytest.raises(UserError) as caught:
-            check_ranges(made(cls, name, number), "part.")
-        message = str(caught.value)
-        assert message.startswith(f"part.{name} ") and f" {number}: give " in message and "\n" not in message, message
+            check_ranges(made(cls, name, number))
+        error = caught.value
+        assert error.subject == name and error.what.endswith(f" {number}") and error.remedy.startswith("give "), error
 
 
 def test_every_range_is_in_the_table():

@@ -33,7 +33,7 @@ class ImageAugment(AugmentConfig):
         "torchvision, 3-Augment as in DeiT III",
     )
     layers: int = identity(2, "randaugment: operations one after the other, each done with probability 1/2", at_least=1)
-    magnitude: float = identity(9.0, "randaugment: mean strength of an operation, 0 to 10", at_least=0, at_most=10)
+    magnitude: float = identity(9.0, "randaugment: mean strength of an operation", at_least=0, at_most=10)
     magnitude_std: float = identity(0.5, "randaugment: standard deviation of the strength", at_least=0)
     erase: float = identity(
         0.0, "chance that a rectangle of an image, 2 to 33 % of it, is replaced by noise", at_least=0, at_most=1

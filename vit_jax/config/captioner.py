@@ -41,7 +41,7 @@ class CaptionerConfig(NetworkConfig):
         "what the decoder attends to: all tokens of the ViT after its last norm, or those of its patches alone, "
         "projected where their width is not the decoder's; or vectors [B, S, C] in place of an image, projected",
     )
-    memory_width: int = identity(512, "with memory vectors: their width C")
+    memory_width: int = identity(512, "with memory vectors: their width C", at_least=1)
 
     names: ClassVar[tuple[str, ...]] = (
         r"decoder\.blocks\.0\.cross_attention\.query\.kernel", r"(vit\.patch|memory)\.kernel",
@@ -81,10 +81,8 @@ class CaptionerConfig(NetworkConfig):
         return (source, *self.text.inputs()[1:])
 
     def check(self) -> None:
-        if self.encoder is None:
-            if self.memory_width < 1:
-                raise UserError(Field("memory_width"), f"is {self.memory_width}", "give a positive number")
-        else:
+        super().check()
+        if self.encoder is not None:
             for name in ("classes", "head_norm", "head_hidden", "distill_head"):
                 if value := getattr(self.vit, name):
                     raise UserError(

@@ -36,7 +36,7 @@ class ImageData(DataConfig):
         "bilinear", "kernel that resizes images (antialiased)"
     )
     background: int = identity(
-        255, "grey level, 0-255, under transparent pixels and around padded images", at_least=0, at_most=255
+        255, "grey level under transparent pixels and around padded images", at_least=0, at_most=255
     )
     skip_unreadable: bool = identity(False, "leave out unreadable images, and report how many, instead of stopping")
     memory: float = execution(

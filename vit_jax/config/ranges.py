@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, TypedDict
 
-from ..errors import Field, UserError
+from ..errors import Field, UserError, inside
 
 LARGEST = 2**31  # whole numbers are below it: steps are counted in int32
 
@@ -60,28 +60,28 @@ class Range:
         return ", ".join(word.format(_rendered(bound)) for word, bound in words if bound is not None)
 
 
-def check_ranges(config: Any, prefix: str = "") -> None:
+def check_ranges(config: Any) -> None:
     """Check the numbers, choices and switches of a config and of those inside it against what their fields take.
 
     Whatever their range, whole numbers are below 2^31 and others are finite. Of a tuple each entry is checked.
 
     Args:
         config: an instance of a dataclass of fields; others than those of fields.py are not checked.
-        prefix: what precedes the names of its fields in messages: "model." of a network.
 
     Raises:
         UserError: naming the first field that has another value, the value, and what to give.
     """
     hints = _hints(typing.cast(Any, type(config)))
     for f in dataclasses.fields(config):
-        name, value = prefix + f.name, getattr(config, f.name)
+        value = getattr(config, f.name)
         if dataclasses.is_dataclass(value):
-            check_ranges(value, f"{name}.")
+            with inside(f.name):
+                check_ranges(value)
         elif "range" in f.metadata:
             verb, entries = ("has", value) if isinstance(value, tuple) else ("is", (value,))
             for each in entries:
                 if remedy := _remedy(each, _of_one(hints[f.name]), f.metadata["range"]):
-                    raise UserError(Field(name), f"{verb} {_shown(each)}", remedy)
+                    raise UserError(Field(f.name), f"{verb} {_shown(each)}", remedy)
 
 
 _hints = functools.cache(typing.get_type_hints)

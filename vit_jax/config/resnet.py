@@ -30,16 +30,22 @@ class ResNetConfig(NetworkConfig):
     computes: ClassVar[str] = "vit_jax.resnet:ResNet"
     frozen: ClassVar[str] = "its batch norm uses stored statistics"
 
-    image: Size = identity(224, "height and width of an image, in pixels", not_in_weights=True)
-    channels: int = identity(3, "channels of an image: 3 for RGB, 1 for grey")
-    classes: int = identity(1000, "K, outputs of the head")
-    stages: tuple[int, ...] = identity((3, 4, 6, 3), "blocks in each of the four stages")
-    width: int = identity(64, "outputs of the first convolution, width of the first stage; it doubles with each stage")
+    image: Size = identity(224, "height and width of an image, in pixels", not_in_weights=True, at_least=1)
+    channels: int = identity(3, "channels of an image: 3 for RGB, 1 for grey", at_least=1)
+    classes: int = identity(1000, "K, outputs of the head", at_least=1)
+    stages: tuple[int, ...] = identity((3, 4, 6, 3), "blocks in each of the four stages", at_least=1, at_most=DEEPEST)
+    width: int = identity(
+        64, "outputs of the first convolution, width of the first stage; it doubles with each stage", at_least=1
+    )
     bottleneck: bool = identity(
         True, "a block is a 1x1, a 3x3 and a 1x1 convolution, which gives 4 times the width; else two 3x3 convolutions"
     )
-    hidden: int = identity(64, "outputs of the 3x3 convolutions of bottlenecks in the first stage; doubles likewise")
-    groups: int = identity(1, "groups of channels in the 3x3 convolutions of bottlenecks, each computed by itself")
+    hidden: int = identity(
+        64, "outputs of the 3x3 convolutions of bottlenecks in the first stage; doubles likewise", at_least=1
+    )
+    groups: int = identity(
+        1, "groups of channels in the 3x3 convolutions of bottlenecks, each computed by itself", at_least=1
+    )
 
     names: ClassVar[tuple[str, ...]] = (r"stem\.kernel", r"stages\.0\.0\.convs\.0\.variance")
     examples: ClassVar[Mapping[str, tuple[Any, ...]]] = {
@@ -81,17 +87,10 @@ class ResNetConfig(NetworkConfig):
         return (Input("images", "pixels", (*pair(self.image), self.channels)),)
 
     def check(self) -> None:
-        h, w = pair(self.image)
-        if min(h, w) < 1:
-            raise UserError(Field("image"), f"is {h}x{w}", "give positive numbers")
-        for name in ("channels", "classes", "width", "hidden", "groups"):
-            if getattr(self, name) < 1:
-                raise UserError(Field(name), f"is {getattr(self, name)}", "give a positive number")
-        if len(self.stages) != STAGES or not all(1 <= depth <= DEEPEST for depth in self.stages):
+        super().check()
+        if len(self.stages) != STAGES:
             raise UserError(
-                Field("stages"),
-                f"is {' '.join(map(str, self.stages))}",
-                f"give {STAGES} numbers of blocks, from 1 to {DEEPEST} each",
+                Field("stages"), f"is {' '.join(map(str, self.stages))}", f"give {STAGES} numbers of blocks"
             )
         if self.hidden % self.groups:
             raise UserError(

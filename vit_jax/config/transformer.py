@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
@@ -29,15 +28,23 @@ class TransformerConfig(NetworkConfig):
     computes: ClassVar[str] = "vit_jax.transformer:Transformer"
     twin: ClassVar[str] = "torch_ref.transformer:Transformer"
 
-    width: int = identity(512, "D, width of a token")
-    heads: int = identity(8, "H, attention heads per block", not_in_weights=True)
-    head_width: int = identity(0, "Dh, width of a head; 0: width / heads")
-    hidden: int = identity(2048, "F, width of the hidden layer of the mlp")
+    width: int = identity(512, "D, width of a token", at_least=1)
+    heads: int = identity(8, "H, attention heads per block", not_in_weights=True, at_least=1)
+    head_width: int = identity(0, "Dh, width of a head; 0: width / heads", at_least=0)
+    hidden: int = identity(2048, "F, width of the hidden layer of the mlp", at_least=1)
     encoder_depth: int = identity(
-        6, "blocks of the encoder; 0: none, the source is the memory, as vectors [B, S, D]", counts_blocks=True
+        6,
+        "blocks of the encoder; 0: none, the source is the memory, as vectors [B, S, D]",
+        counts_blocks=True,
+        at_least=0,
+        at_most=DEEPEST,
     )
     decoder_depth: int = identity(
-        6, "blocks of the decoder; 0: an encoder only, without target and head", counts_blocks=True
+        6,
+        "blocks of the decoder; 0: an encoder only, without target and head",
+        counts_blocks=True,
+        at_least=0,
+        at_most=DEEPEST,
     )
 
     activation: Activation = identity("gelu", "activation of the mlp; gelu is the exact erf form", not_in_weights=True)
@@ -45,24 +52,32 @@ class TransformerConfig(NetworkConfig):
     final_norm: bool = identity(True, "LayerNorm after the last block of encoder and decoder")
     bias: bool = identity(True, "linear maps of the blocks have biases")
     norm_bias: bool = identity(True, "LayerNorms have a bias")
-    eps: float = identity(1e-6, "epsilon of every LayerNorm", not_in_weights=True)
+    eps: float = identity(1e-6, "epsilon of every LayerNorm", not_in_weights=True, at_least=0)
 
-    dropout: float = identity(0.0, "dropout rate of the outputs of attention and mlp", training_only=True)
-    attention_dropout: float = identity(0.0, "dropout rate of the attention weights", training_only=True)
-    activation_dropout: float = identity(0.0, "dropout rate inside the mlp, after its activation", training_only=True)
+    dropout: float = identity(
+        0.0, "dropout rate of the outputs of attention and mlp", training_only=True, at_least=0, below=1
+    )
+    attention_dropout: float = identity(
+        0.0, "dropout rate of the attention weights", training_only=True, at_least=0, below=1
+    )
+    activation_dropout: float = identity(
+        0.0, "dropout rate inside the mlp, after its activation", training_only=True, at_least=0, below=1
+    )
     embedding_dropout: float = identity(
-        0.0, "dropout rate of the tokens that enter encoder and decoder", training_only=True
+        0.0, "dropout rate of the tokens that enter encoder and decoder", training_only=True, at_least=0, below=1
     )
 
     source_vocabulary: int = identity(
         0,
         "number of source ids; 0: the source is vectors [B, S, D] (in a run on text: set by the data)",
         from_data=True,
+        at_least=0,
     )
     target_vocabulary: int = identity(
         0,
         "number of target ids; 0: the target is vectors [B, T, D] (in a run on text: set by the data)",
         from_data=True,
+        at_least=0,
     )
     position: Literal["interleaved", "concatenated", "fairseq", "learned", "one_frequency", "none"] = identity(
         "interleaved",
@@ -70,15 +85,21 @@ class TransformerConfig(NetworkConfig):
         "(concatenated; fairseq: with the frequencies of that library); learned; sin(t) and cos(t) in turn "
         "(one_frequency, for the weights of one notebook); none",
     )
-    position_offset: int = identity(0, "learned and fairseq positions: the position of the first token")
-    max_length: int = identity(512, "maximum length of a sequence, in tokens; 0: no limit (learned positions need one)")
+    position_offset: int = identity(0, "learned and fairseq positions: the position of the first token", at_least=0)
+    max_length: int = identity(
+        512, "maximum length of a sequence, in tokens; 0: no limit (learned positions need one)", at_least=0
+    )
     scale_embedding: bool = identity(False, "embeddings are multiplied by sqrt(D)", not_in_weights=True)
     embedding_norm: bool = identity(False, "LayerNorm after the positions are added")
     tie: Literal["none", "embeddings", "decoder", "all"] = identity(
         "none", "tables that are shared: none, source and target (embeddings), target and head (decoder), all three"
     )
     outputs: int = identity(
-        0, "K, number of logits; 0: no head (in a run on text: set by the data)", from_data=True, of_head=True
+        0,
+        "K, number of logits; 0: no head (in a run on text: set by the data)",
+        from_data=True,
+        of_head=True,
+        at_least=0,
     )
     output_bias: bool = identity(True, "the head has a bias", of_head=True)
     causal: bool = identity(True, "a target token attends only to itself and those before it", not_in_weights=True)
@@ -146,7 +167,7 @@ class TransformerConfig(NetworkConfig):
         return Input(name, kind, size=vocabulary or self.width, longest=self.max_length, padding=padding)
 
     def check(self) -> None:
-        _check_sizes(self)
+        super().check()
         if not self.encoder_depth and not self.decoder_depth:
             raise UserError(Field("encoder_depth"), "and decoder_depth are both 0", "give blocks to one of them")
         if not self.encoder_depth and self.source_vocabulary:
@@ -187,9 +208,6 @@ class TransformerConfig(NetworkConfig):
                 "give 0, or such positions",
             )
         _check_ties(self)
-        for f in dataclasses.fields(self):
-            if f.name.endswith("dropout") and not 0 <= getattr(self, f.name) < 1:
-                raise UserError(Field(f.name), f"is {getattr(self, f.name)}", "give a rate of at least 0 and below 1")
 
     def normal(self) -> Self:
         """head_width is 0 if it is width / heads, and fields without an effect have their defaults."""
@@ -252,29 +270,6 @@ class TransformerConfig(NetworkConfig):
             for stack, depth in (("encoder", self.encoder_depth), ("decoder", self.decoder_depth))
         )
         return [*encoder, "memory", *decoder, "logits"]
-
-
-def _check_sizes(c: TransformerConfig) -> None:
-    """Numbers that have to be positive, or may be 0."""
-    for name in ("width", "heads", "hidden"):
-        if getattr(c, name) < 1:
-            raise UserError(Field(name), f"is {getattr(c, name)}", "give a positive number")
-    for name in (
-        "encoder_depth",
-        "decoder_depth",
-        "head_width",
-        "eps",
-        "source_vocabulary",
-        "target_vocabulary",
-        "position_offset",
-        "max_length",
-        "outputs",
-    ):
-        if not 0 <= getattr(c, name) < math.inf:
-            raise UserError(Field(name), f"is {getattr(c, name)}", "give a finite number, 0 or more")
-    for name in ("encoder_depth", "decoder_depth"):
-        if getattr(c, name) > DEEPEST:
-            raise UserError(Field(name), f"is {getattr(c, name)}", f"give at most {DEEPEST} blocks")
 
 
 def _check_ties(c: TransformerConfig) -> None:

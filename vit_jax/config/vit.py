@@ -27,24 +27,27 @@ class ViTConfig(NetworkConfig):
     computes: ClassVar[str] = "vit_jax.vit:ViT"
     twin: ClassVar[str] = "torch_ref.vit:ViT"
 
-    image: Size = identity(224, "height and width of an image, in pixels")
-    channels: int = identity(3, "channels of an image: 3 for RGB, 1 for grey")
-    patch: Size = identity(16, "height and width of a patch, in pixels; they must divide those of the image")
-    classes: int = identity(
-        1000, "K, outputs of the head; 0: no head (in a run: set by the data)", from_data=True, of_head=True
+    image: Size = identity(224, "height and width of an image, in pixels", at_least=1)
+    channels: int = identity(3, "channels of an image: 3 for RGB, 1 for grey", at_least=1)
+    patch: Size = identity(
+        16, "height and width of a patch, in pixels; they must divide those of the image", at_least=1
     )
-    width: int = identity(768, "D, width of a token")
-    depth: int = identity(12, "L, number of blocks", counts_blocks=True)
-    heads: int = identity(12, "H, attention heads per block", not_in_weights=True)
-    head_width: int = identity(0, "Dh, width of a head; 0: width / heads")
-    hidden: int = identity(3072, "F, width of the hidden layer of the mlp")
+    classes: int = identity(
+        1000, "K, outputs of the head; 0: no head (in a run: set by the data)", from_data=True, of_head=True, at_least=0
+    )
+    width: int = identity(768, "D, width of a token", at_least=1)
+    depth: int = identity(12, "L, number of blocks", counts_blocks=True, at_least=1, at_most=DEEPEST)
+    heads: int = identity(12, "H, attention heads per block", not_in_weights=True, at_least=1)
+    head_width: int = identity(0, "Dh, width of a head; 0: width / heads", at_least=0)
+    hidden: int = identity(3072, "F, width of the hidden layer of the mlp", at_least=1)
 
     stem: tuple[int, ...] = identity(
         (),
         "widths of convolutions before the patch projection, each of stride 2, then LayerNorm and GELU; they halve the "
         "image, so that a patch has 2, 4, 8, ... times fewer rows and columns where it is projected; empty: none",
+        at_least=1,
     )
-    stem_kernel: int = identity(4, "height and width of the kernels of these convolutions: 3 or 4")
+    stem_kernel: int = identity(4, "height and width of the kernels of these convolutions", choices=(3, 4))
     stem_bias: bool = identity(True, "the patch projection and the convolutions before it have biases")
     stem_pre_norm: bool = identity(False, "LayerNorm over the values of a patch, before the projection")
     stem_norm: bool = identity(False, "LayerNorm after the patch projection")
@@ -52,7 +55,7 @@ class ViTConfig(NetworkConfig):
 
     cls_token: bool = identity(True, "a learned class token, before the patches")
     distill_token: bool = identity(False, "a learned distillation token, after the class token (DeiT)")
-    registers: int = identity(0, "number of learned register tokens, after those two (Darcet et al. 2024)")
+    registers: int = identity(0, "number of learned register tokens, after those two (Darcet et al. 2024)", at_least=0)
 
     position: Literal["learned", "sincos2d", "sincos1d", "none"] = identity(
         "learned", "position embedding: learned, 2-D sinusoids, interleaved 1-D sinusoids, or none"
@@ -84,7 +87,7 @@ class ViTConfig(NetworkConfig):
         "rows", "the axis of the first half of the angles", not_in_weights=True
     )
     rotary_base: float = identity(
-        100.0, "T: frequency k of an axis is T^(-4k / Dh); of mixed ones, at the start", not_in_weights=True
+        100.0, "T: frequency k of an axis is T^(-4k / Dh); of mixed ones, at the start", not_in_weights=True, above=0
     )
     rotary_periods: Literal["exact", "bfloat16"] = identity(
         "exact",
@@ -97,6 +100,7 @@ class ViTConfig(NetworkConfig):
         0,
         "rows and columns of patches to which indices are scaled (those of pretraining), if not the image's; 0: none",
         not_in_weights=True,
+        at_least=0,
     )
 
     pre_norm: bool = identity(False, "LayerNorm before the first block (CLIP)")
@@ -106,7 +110,7 @@ class ViTConfig(NetworkConfig):
         "LayerNorm of what attention and mlp give, before the sum (res-post-norm), instead of where norm_first is",
     )
     final_norm: bool = identity(True, "LayerNorm after the last block")
-    eps: float = identity(1e-6, "epsilon of every LayerNorm", not_in_weights=True)
+    eps: float = identity(1e-6, "epsilon of every LayerNorm", not_in_weights=True, at_least=0)
     norm_kind: Literal["layer", "rms"] = identity(
         "layer", "all norms: LayerNorm; or RMSNorm, x / sqrt(mean(x^2) + eps), which subtracts no mean and has no bias"
     )
@@ -127,14 +131,28 @@ class ViTConfig(NetworkConfig):
     mlp_bias: bool = identity(True, "the projections of the mlp have biases")
     mlp_norm: bool = identity(False, "LayerNorm inside the mlp, after its activation and gate (EVA-02)")
 
-    embedding_dropout: float = identity(0.0, "dropout rate of the tokens that enter the blocks", training_only=True)
-    patch_dropout: float = identity(0.0, "share of patch tokens that are left out in training", training_only=True)
-    attention_dropout: float = identity(0.0, "dropout rate of the attention weights", training_only=True)
-    dropout: float = identity(0.0, "dropout rate of the outputs of attention and mlp", training_only=True)
-    activation_dropout: float = identity(0.0, "dropout rate inside the mlp, after its activation", training_only=True)
-    head_dropout: float = identity(0.0, "dropout rate of the pooled feature", training_only=True)
+    embedding_dropout: float = identity(
+        0.0, "dropout rate of the tokens that enter the blocks", training_only=True, at_least=0, below=1
+    )
+    patch_dropout: float = identity(
+        0.0, "share of patch tokens that are left out in training", training_only=True, at_least=0, below=1
+    )
+    attention_dropout: float = identity(
+        0.0, "dropout rate of the attention weights", training_only=True, at_least=0, below=1
+    )
+    dropout: float = identity(
+        0.0, "dropout rate of the outputs of attention and mlp", training_only=True, at_least=0, below=1
+    )
+    activation_dropout: float = identity(
+        0.0, "dropout rate inside the mlp, after its activation", training_only=True, at_least=0, below=1
+    )
+    head_dropout: float = identity(0.0, "dropout rate of the pooled feature", training_only=True, at_least=0, below=1)
     drop_path: float = identity(
-        0.0, "rate of stochastic depth in the last block; it rises linearly from 0 in the first", training_only=True
+        0.0,
+        "rate of stochastic depth in the last block; it rises linearly from 0 in the first",
+        training_only=True,
+        at_least=0,
+        below=1,
     )
 
     pool: Literal["cls", "mean", "mean_all", "map", "map_all", "cls_mean", "cls_distill"] = identity(
@@ -145,13 +163,13 @@ class ViTConfig(NetworkConfig):
         of_head=True,
     )
     pool_heads: int = identity(
-        0, "heads of attention pooling; 0: those of the blocks", not_in_weights=True, of_head=True
+        0, "heads of attention pooling; 0: those of the blocks", not_in_weights=True, of_head=True, at_least=0
     )
     pool_hidden: int = identity(
-        0, "width of the hidden layer of the mlp in attention pooling; 0: that of the blocks", of_head=True
+        0, "width of the hidden layer of the mlp in attention pooling; 0: that of the blocks", of_head=True, at_least=0
     )
     head_norm: bool = identity(False, "LayerNorm of the pooled feature, before the head")
-    head_hidden: int = identity(0, "width of a hidden layer in the head; 0: none")
+    head_hidden: int = identity(0, "width of a hidden layer in the head; 0: none", at_least=0)
     head_activation: Literal["none", "tanh", "relu"] = identity(
         "tanh", "activation of that hidden layer", not_in_weights=True
     )
@@ -260,7 +278,7 @@ class ViTConfig(NetworkConfig):
         return (Input("images", "pixels", (*pair(self.image), self.channels)),)
 
     def check(self) -> None:
-        _check_sizes(self)
+        super().check()
         _check_patches(self)
         if not self.head_width and self.width % self.heads:
             raise UserError(
@@ -280,10 +298,6 @@ class ViTConfig(NetworkConfig):
                 f"{self.width} is not divisible by 4, which position sincos2d needs",
                 "change one of them",
             )
-        for f in dataclasses.fields(self):
-            value = getattr(self, f.name)
-            if (f.name.endswith("dropout") or f.name == "drop_path") and not 0 <= value < 1:
-                raise UserError(Field(f.name), f"is {value}", "give a rate of at least 0 and below 1")
 
     def normal(self) -> Self:
         """The config in normal form: networks that compute the same function have equal ones.
@@ -381,39 +395,13 @@ class ViTConfig(NetworkConfig):
         return max(tokens * max(self.width, self.hidden), self.heads * tokens**2, *windows)
 
 
-def _check_sizes(c: ViTConfig) -> None:
-    """Numbers that have to be positive, or may be 0."""
-    sizes = dict(channels=c.channels, width=c.width, depth=c.depth, heads=c.heads, hidden=c.hidden)
-    for name, value in sizes.items():
-        if value < 1:
-            raise UserError(Field(name), f"is {value}", "give a positive number")
-    if c.depth > DEEPEST:
-        raise UserError(Field("depth"), f"is {c.depth}", f"give at most {DEEPEST} blocks")
-    optional = dict(
-        classes=c.classes,
-        head_width=c.head_width,
-        registers=c.registers,
-        head_hidden=c.head_hidden,
-        eps=c.eps,
-        pool_heads=c.pool_heads,
-        pool_hidden=c.pool_hidden,
-    )
-    for name, number in optional.items():
-        if not 0 <= number < math.inf:
-            raise UserError(Field(name), f"is {number}", "give a finite number, 0 or more")
-
-
 def _check_patches(c: ViTConfig) -> None:
     """The image, its patches and the convolutions before them."""
     (h, w), (ph, pw) = pair(c.image), pair(c.patch)
-    if min(h, w, ph, pw) < 1 or h % ph or w % pw:
+    if h % ph or w % pw:
         raise UserError(
             Field("image"), f"{h}x{w} is not divisible by patch {ph}x{pw}", "choose a patch that divides the image"
         )
-    if min(c.stem, default=1) < 1:
-        raise UserError(Field("stem"), f"is {' '.join(map(str, c.stem))}", "give positive numbers, or none")
-    if c.stem_kernel not in (3, 4):
-        raise UserError(Field("stem_kernel"), f"is {c.stem_kernel}", "give 3 or 4")
     if ph % 2 ** len(c.stem) or pw % 2 ** len(c.stem):
         raise UserError(
             Field("patch"),
@@ -450,13 +438,9 @@ def _check_rotary(c: ViTConfig) -> None:
             f"is {c.rotary}, which needs heads of a width that is divisible by 4, not {c.resolved_head_width}",
             "change heads or head_width",
         )
-    if not 0 < c.rotary_base < math.inf:
-        raise UserError(Field("rotary_base"), f"is {c.rotary_base}", "give a positive number, such as 100 or 10000")
-    if not abs(c.rotary_offset) < math.inf:
-        raise UserError(Field("rotary_offset"), f"is {c.rotary_offset}", "give a finite number, such as 0 or 1")
     rows, columns = pair(c.rotary_grid)
-    if min(rows, columns) < 0 or bool(rows) != bool(columns):
-        raise UserError(Field("rotary_grid"), f"is {rows}x{columns}", "give positive numbers of rows and columns, or 0")
+    if bool(rows) != bool(columns):
+        raise UserError(Field("rotary_grid"), f"is {rows}x{columns}", "give rows and columns, or 0")
 
 
 def _add_tokens(table: Table, c: ViTConfig) -> None:
