@@ -74,7 +74,7 @@ IMPORTED = (
         "sklearn.datasets",
     ),
     *("vit_jax.run_report.contents", "vit_jax.run_report.page"),
-    *("vit_jax.checkpoint", "vit_jax.report", "vit_jax.tasks.classify", "vit_jax.commands.train"),
+    *("vit_jax.checkpoint", "vit_jax.report", "vit_jax.tasks.classify.learn", "vit_jax.commands.train"),
 )
 # (module, class, function, what is going on within it); of a save in a cell of its own, as it may have its own thread.
 SAVING = (

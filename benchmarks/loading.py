@@ -63,7 +63,7 @@ def write_jpegs(folder: Path, n: int, width: int, height: int) -> None:
 def ours(data: ImageData, image: int, batch: int) -> Pass:
     """One pass of the batches that training takes from a source."""
     from vit_jax.data import batches
-    from vit_jax.tasks.classify import Classify
+    from vit_jax.tasks.classify.learn import Classify
 
     run = RunConfig("classify", ViTConfig(image=image, classes=0), data, ImageAugment(), batch=batch)
     opened = Classify.open_data(run)

@@ -18,21 +18,22 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from vit_jax import checkpoint, config, export, tasks
+from vit_jax import checkpoint, config, export
 from vit_jax.augmentation.batch import normalise
 from vit_jax.commands import cli
-from vit_jax.config import Input, NetworkConfig, OptimConfig, RunConfig, Table, TaskRow
+from vit_jax.config import Input, NetworkConfig, OptimConfig, RunConfig, Table
 from vit_jax.config.fields import identity
 from vit_jax.config.images import ImageData
-from vit_jax.config.preprocessing import is_preprocess
-from vit_jax.config.tasks import MetadataEntry
 from vit_jax.data import Preprocess, open_image, open_images
-from vit_jax.errors import UserError, inside
+from vit_jax.errors import UserError
 from vit_jax.layers import Linear, fold
 from vit_jax.presets.entry import Preset
 from vit_jax.presets.table import PRESETS
 from vit_jax.report import page
-from vit_jax.tasks import Answer, Evaluation
+from vit_jax.tasks.base import Answer, Evaluation
+from vit_jax.tasks.image_spec import Preprocessing
+from vit_jax.tasks.spec import TaskSpec
+from vit_jax.tasks.table import TASKS
 from vit_jax.training import finish
 
 # ------------------------------------------------------------------------------------- the network
@@ -89,7 +90,7 @@ class Perceptron(nnx.Module):
 class InkData(ImageData):
     """Images, and what counts as ink."""
 
-    threshold: int = identity(128, "grey level from which a pixel is ink, 0-255")
+    threshold: int = identity(128, "grey level from which a pixel is ink", at_least=0, at_most=255)
 
 
 @dataclass(frozen=True)
@@ -214,24 +215,14 @@ class Reader:
         raise UserError("features: a perceptron has none; leave the flag out")
 
 
-def check_ink(model: PerceptronConfig, data: InkData, run: RunConfig) -> None:
-    with inside("model"):
-        model.check()
-    if not 0 <= data.threshold <= 255:
-        raise UserError(f"data.threshold is {data.threshold}: give a grey level of 0 to 255")
+class InkSpec(TaskSpec):
+    """What is known of the task without jax."""
 
-
-TASK = TaskRow(
-    network="perceptron",
-    data=InkData,
-    augment=config.AugmentConfig,
-    check=check_ink,
-    quiet=lambda run: run,
-    takes="files",
-    headlines={"error": "error", "loss": "loss"},
-    metadata={"preprocess": MetadataEntry(is_preprocess)},
-    untrained=lambda model: RunConfig("ink", model, InkData(source=config.NO_DATA), optim=OptimConfig(name="sgd")),
-)
+    network = PerceptronConfig
+    data = InkData
+    computes = "tests.ink:Ink"
+    main_metrics: ClassVar = {"error": "error", "loss": "loss"}
+    metadata: ClassVar = {"preprocess": Preprocessing()}
 
 
 def preset() -> Preset:
@@ -248,8 +239,7 @@ def preset() -> Preset:
 
 
 def register() -> None:
-    config.NETWORKS["perceptron"], config.TASKS["ink"] = PerceptronConfig, TASK
-    tasks.TASKS["ink"] = Ink
+    config.NETWORKS["perceptron"], TASKS["ink"] = PerceptronConfig, InkSpec
     PRESETS["ink"] = preset
 
 

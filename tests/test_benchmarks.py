@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is not install
 
 from benchmarks import choices, curve, gpu, inference, loading, machine, plain, power_cut, sides, step, throughput
 from vit_jax.commands.train import parse
-from vit_jax.config import ImageAugment, ImageData, RunConfig, ViTConfig, check_run
+from vit_jax.config import ImageAugment, ImageData, RunConfig, ViTConfig
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
@@ -29,8 +29,9 @@ from vit_jax.mfu import stated_peak
 from vit_jax.models import definition, start
 from vit_jax.optim import Optimizer
 from vit_jax.run_report.compare import Line, Member
+from vit_jax.runs.check import check_run
 from vit_jax.step import Engine
-from vit_jax.tasks.classify import Classify
+from vit_jax.tasks.classify.learn import Classify
 from vit_jax.training import finish
 
 # All that the compared nets have between them: a ReLU after the patches, a hidden layer in the head.

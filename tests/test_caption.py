@@ -17,7 +17,8 @@ from vit_jax.data.captions import touched
 from vit_jax.errors import UserError
 from vit_jax.runs import Run
 from vit_jax.step import Engine
-from vit_jax.tasks import TASKS, caption_text, task_of
+from vit_jax.tasks.caption import text as caption_text
+from vit_jax.tasks.computed import task_class, task_of
 
 SMALL = (
     "--model.vit.width 16 --model.vit.depth 1 --model.vit.heads 2 --model.vit.hidden 16 --model.text.width 12 "
@@ -284,7 +285,7 @@ def test_torch_learns_the_same_task(trained, few):
     from vit_jax.layers import split
 
     net = vit_jax.load("shapes")
-    run, data = net.run, TASKS["caption"].open_data(net.run)
+    run, data = net.run, task_class("caption").open_data(net.run)
     batch = data.splits["test"].batch(np.arange(6))
     task, twin = task_of(run, data.metadata()), twin_of(run)(run, data.metadata())
     weights = {name: np.asarray(x) for name, x in flatten(split(net.model)[1]).items()}

@@ -8,12 +8,13 @@ import pytest
 from PIL import Image
 
 import vit_jax
-from vit_jax.config import CaptionData, CaptionerConfig, ImageAugment, RunConfig, TransformerConfig, ViTConfig, to_dict
+from vit_jax.config import CaptionData, CaptionerConfig, ImageAugment, RunConfig, TransformerConfig, ViTConfig
 from vit_jax.data import Given, open_captions, open_other_captions, shapes
 from vit_jax.data.captioned import read_captioned
 from vit_jax.errors import UserError
 from vit_jax.runs import Run
-from vit_jax.tasks.caption_score import bleu4, cider_d, plain
+from vit_jax.runs.values import to_dict
+from vit_jax.tasks.caption.score import bleu4, cider_d, plain
 
 N = 24
 

@@ -17,7 +17,6 @@ from vit_jax.config import (
     AugmentConfig,
     CaptionData,
     CaptionerConfig,
-    DistilLoss,
     ImageAugment,
     ImageData,
     RunConfig,
@@ -25,17 +24,18 @@ from vit_jax.config import (
     TransformerConfig,
     ViTConfig,
     augmentation,
-    check_run,
-    differences,
-    from_dict,
     sized,
-    to_dict,
 )
-from vit_jax.config import check as checks
 from vit_jax.config.captioner import HEADLESS
 from vit_jax.config.features import FeatureData
 from vit_jax.errors import UserError
 from vit_jax.presets.table import PRESETS, preset
+from vit_jax.runs import check as checks
+from vit_jax.runs.check import check_run
+from vit_jax.runs.values import differences, flat, from_dict, to_dict
+from vit_jax.tasks import image_spec
+from vit_jax.tasks.distil.spec import DistilLoss
+from vit_jax.tasks.table import TASKS
 
 # ----------------------------------------------------------------------------------------- sizes
 
@@ -383,9 +383,10 @@ def refusals_of(network):
 
 
 # Everything that check_run calls: all functions of its module, and all checks in the files of tasks but a teacher's.
-OF_A_RUN = [*functions_of(checks), *functions_of(augmentation)]
-for module in {inspect.getmodule(row.check) for row in config.TASKS.values()}:
-    OF_A_RUN += [f for f in checks_of(module) if "teacher" not in inspect.signature(f).parameters]
+OF_A_RUN = [*functions_of(checks), *functions_of(augmentation), image_spec.check_images]
+for spec in TASKS.values():
+    also = [f for f in checks_of(inspect.getmodule(spec)) if "teacher" not in inspect.signature(f).parameters]
+    OF_A_RUN += [spec.check, *also]
 
 
 @pytest.mark.parametrize(
@@ -425,7 +426,7 @@ def test_a_run_comes_back_from_json(name):
 @pytest.mark.parametrize("run", [IMAGES, TEXTS, CAPTIONS, TAUGHT], ids=lambda run: run.task)
 def test_every_field_of_a_run_is_written_and_comes_back(run):
     """Each field, moved away from its default, survives; so none is left out on either way."""
-    for name, (value, _) in config.flat(run).items():
+    for name, (value, _) in flat(run).items():
         if name == "task":  # it says what the others are
             continue
         part, _, leaf = name.rpartition(".")
@@ -529,7 +530,7 @@ def test_only_what_leaves_the_result_alone_may_change_on_resume():
         (IMAGES, {f"data.{name}" for name in ("dir", "download", "memory", "threads", "verify")}),
         (TEXTS, set()),
     ):
-        assert {name for name, (_, execution) in config.flat(run).items() if execution} == of_any | more, run.task
+        assert {name for name, (_, execution) in flat(run).items() if execution} == of_any | more, run.task
 
 
 def test_every_field_says_what_it_does():

@@ -10,7 +10,7 @@ from vit_jax.data import Order, batches, evaluation_batches
 from vit_jax.data.order import hold_out
 from vit_jax.errors import UserError
 from vit_jax.presets.table import preset
-from vit_jax.tasks import TASKS
+from vit_jax.tasks.computed import task_class
 
 
 def test_hold_out_takes_its_share_of_every_class_and_never_the_last_example():
@@ -56,14 +56,14 @@ def test_repeats_put_copies_of_each_example_into_its_batch_but_never_side_by_sid
 def test_a_run_repeats_its_images_and_overfit_batches_does_not():
     run = preset("digits").run
     run = dataclasses.replace(run, augment=dataclasses.replace(run.augment, repeats=2))
-    dataset = TASKS[run.task].open_data(run)
+    dataset = task_class(run.task).open_data(run)
     assert len(set(dataset.order(32, 0).indices(0))) == 16
     assert len(set(dataset.order(32, 0, 2).indices(0))) == 32
 
 
 def digits(split):
     run = preset("digits").run
-    return TASKS[run.task].open_data(run).splits[split]
+    return task_class(run.task).open_data(run).splits[split]
 
 
 def our_threads():

@@ -11,7 +11,7 @@ from vit_jax.decode.search import search
 from vit_jax.layers import merge, split
 from vit_jax.models import start
 from vit_jax.tasks.generated import Search
-from vit_jax.tasks.translate import searched, translation_ids
+from vit_jax.tasks.translate.learn import searched, translation_ids
 from vit_jax.text import closed
 from vit_jax.transformer import Transformer
 

@@ -20,7 +20,7 @@ from tests.test_distil import STUDENT, a_run, lines
 from vit_jax.config import ResNetConfig
 from vit_jax.errors import UserError
 from vit_jax.resnet import ResNet
-from vit_jax.tasks import task_of
+from vit_jax.tasks.computed import task_of
 from vit_jax.teacher import teacher_of
 
 LAYOUT = LAYOUTS["torchvision-resnet"]

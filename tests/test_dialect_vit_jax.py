@@ -24,13 +24,15 @@ from vit_jax import weights as trained
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.commands import train as training
 from vit_jax.commands.evaluate import evaluate
-from vit_jax.config import OptimConfig, RunConfig, TransformerConfig, ViTConfig, task_row, to_dict, untrained
+from vit_jax.config import OptimConfig, RunConfig, TransformerConfig, ViTConfig
 from vit_jax.config.sentences import numbered_words
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
 from vit_jax.runs import Run, text_digest
+from vit_jax.runs.values import to_dict
 from vit_jax.starting.start import start
 from vit_jax.step import State
+from vit_jax.tasks.table import task_spec, untrained
 
 VIT = ViTConfig(
     image=(8, 4), patch=2, channels=1, classes=3, width=12, depth=2, heads=3, hidden=20, layer_scale=0.1, registers=2
@@ -69,7 +71,7 @@ def a_run(path, config=VIT, steps=(4, 9), best=None, ema=0.0):
     """A run folder as training leaves it; a step's weights are those of seed `step`, its average's of 100 + step."""
     task = "classify" if isinstance(config, ViTConfig) else "translate"
     run = RunConfig(
-        task, config, task_row(task).data(), task_row(task).augment(), OptimConfig(name="momentum"), ema=ema
+        task, config, task_spec(task).data(), task_spec(task).augment(), OptimConfig(name="momentum"), ema=ema
     )
     words = {"source": [f"s{i}" for i in range(9)], "target": [f"t{i}" for i in range(7)]}
     needed = (

@@ -19,7 +19,8 @@ from convert.verify.libraries import torch_ref, vit_pytorch
 from tests.parity.weights import weights
 from torch_ref.train import check_supported
 from vit_jax import memory
-from vit_jax.config import TASKS, DistilLoss, ImageAugment, ImageData, RunConfig, Teacher, TransformerConfig, ViTConfig
+from vit_jax.config import ImageAugment, ImageData, RunConfig, TransformerConfig, ViTConfig
+from vit_jax.config.network import Teacher
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.archives import OFFICIAL
 from vit_jax.data.sources.open import open_image_source
@@ -30,8 +31,11 @@ from vit_jax.optim import Optimizer
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 from vit_jax.step import Engine
-from vit_jax.tasks import distil, task_of
-from vit_jax.tasks.distil import distillation_loss
+from vit_jax.tasks.computed import task_of
+from vit_jax.tasks.distil import learn as distil
+from vit_jax.tasks.distil.learn import distillation_loss
+from vit_jax.tasks.distil.spec import DistilLoss
+from vit_jax.tasks.table import TASKS
 from vit_jax.teacher import teacher_of
 from vit_jax.training import finish
 
@@ -343,7 +347,7 @@ def test_logits_are_compared_with_the_images_of_the_data_but_not_with_what_stand
     run = replace(a_run(model), data=ImageData(source="mnist", dir=str(tmp_path)), augment=ImageAugment(repeats=2))
     data = distil.Distil.open_data(run, fetch=False)
     teacher = Teacher("t.npz", "logits", None, {}, {"logits": np.zeros((30, 10)), "labels": np.zeros(30, np.int32)})
-    refuse = TASKS["distil"].teacher
+    refuse = TASKS["distil"].check_teacher
     refuse(teacher, run, data)
     with pytest.raises(UserError, match=r"its labels are not those of data\.source mnist"):
         refuse(teacher, run, replace(data, stands_in=False))
@@ -363,7 +367,7 @@ def test_the_pytorch_reference_says_that_it_has_no_teacher():
 
 
 def test_a_teacher_of_other_classes_or_none_is_refused():
-    refuse, run = TASKS["distil"].teacher, a_run()
+    refuse, run = TASKS["distil"].check_teacher, a_run()
     names = ["ant", "bee", "cat", "dog", "eel"]
     data = SimpleNamespace(metadata=lambda: {"class_names": names})
     for teacher, message in (

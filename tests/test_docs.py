@@ -194,9 +194,10 @@ def prepared(folder: Path) -> None:
     from convert import rules
     from convert.dialects import LAYOUTS
     from convert.dialects.architectures import lookup
-    from vit_jax.config import ViTConfig, from_dict
+    from vit_jax.config import ViTConfig
     from vit_jax.data.contents import Contents
     from vit_jax.data.prepare import _write as write_set
+    from vit_jax.runs.values import from_dict
 
     rng = np.random.default_rng(0)
     places = ["pictures/0.png", "pictures/1.png"] + [f"classes/{c}/{i}.png" for c in ("ant", "bee") for i in range(40)]

@@ -23,10 +23,11 @@ import vit_jax
 from vit_jax import errors, flags, runs
 from vit_jax.commands import cli
 from vit_jax.commands import train as train_command
-from vit_jax.config import RunConfig, flat, from_dict, to_dict
+from vit_jax.config import RunConfig
 from vit_jax.config.trees import flatten
 from vit_jax.data.archives import OFFICIAL
 from vit_jax.presets.table import PRESETS, preset
+from vit_jax.runs.values import flat, from_dict, to_dict
 from vit_jax.training import finish
 
 # A net that learns little but is built in a second or two. At a constant rate the compiled step is the
@@ -438,7 +439,7 @@ def test_the_next_commands_run_as_pasted(place, capsys, plain, monkeypatch):
     with pytest.MonkeyPatch.context() as patch:  # samples, but no plots
 
         def draw(session, *_):
-            from vit_jax.tasks.classify_pictures import save_samples
+            from vit_jax.tasks.classify.draw import save_samples
 
             dataset, folder = session.setup.dataset, session.folder
             split = dataset.splits["test"]

@@ -16,8 +16,8 @@ from vit_jax.devices import Devices
 from vit_jax.models import definition, start
 from vit_jax.presets.table import preset
 from vit_jax.step import Evaluator
-from vit_jax.tasks import classify
-from vit_jax.tasks.classify import Classify
+from vit_jax.tasks.classify import learn as classify
+from vit_jax.tasks.classify.learn import Classify
 
 
 def score(truth, predicted, classes, loss=None):

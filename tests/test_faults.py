@@ -87,8 +87,8 @@ elif moment == "data":
 elif moment == "config.json":
     on_call(os, "replace", die, when=to("config.json"))
 else:
-    import vit_jax.checkpoint, vit_jax.report, vit_jax.step, vit_jax.tasks.classify
-    evaluator, classify, engine = vit_jax.step.Evaluator, vit_jax.tasks.classify, vit_jax.step.Engine
+    import vit_jax.checkpoint, vit_jax.report, vit_jax.step, vit_jax.tasks.classify.learn
+    evaluator, classify, engine = vit_jax.step.Evaluator, vit_jax.tasks.classify.learn, vit_jax.step.Engine
     steps = lambda number: dict(number=number)
     MOMENTS = {
         "compilation": lambda: on_call(engine, "train", soon(0.05)),

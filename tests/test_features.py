@@ -17,7 +17,7 @@ from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.models import definition
-from vit_jax.tasks.classify import Classifier
+from vit_jax.tasks.classify.learn import Classifier
 
 C = ViTConfig(image=(8, 12), patch=4, classes=3, width=8, depth=3, heads=2, hidden=16, registers=4)
 PREFIX, GRID = 5, (2, 3)
@@ -272,7 +272,7 @@ def test_features_are_those_of_timms_forward_intermediates(fields, norm):
 
     from convert.verify.libraries import timm, timm_eva
     from tests.parity.layouts_timm import randomise
-    from vit_jax.tasks.classify_features import features
+    from vit_jax.tasks.classify.features import features
 
     fields = dict(image=12, patch=4, classes=3, width=16, depth=3, heads=2, hidden=24) | fields
     rotary = fields.pop("eva", False)

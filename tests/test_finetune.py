@@ -12,13 +12,14 @@ import vit_jax
 from vit_jax import export, preset
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.commands import train as command
-from vit_jax.config import TransformerConfig, ViTConfig, flat
+from vit_jax.config import TransformerConfig, ViTConfig
 from vit_jax.config.groups import all_but
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.models import definition, start
 from vit_jax.runs import Run
+from vit_jax.runs.values import flat, to_dict
 from vit_jax.starting.recipes import tuned
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=10, width=8, depth=2, heads=2, hidden=12)
@@ -109,7 +110,7 @@ def test_a_recipe_is_the_same_in_python(here):
 )
 def test_what_cannot_be_is_one_sentence_and_writes_nothing(here, inside, line, said):
     if "--resume x" in line:
-        Run("runs/x").create({"preset": "digits", "config": vit_jax.config.to_dict(parsed("digits"))})
+        Run("runs/x").create({"preset": "digits", "config": to_dict(parsed("digits"))})
     before = sorted(here.rglob("*"))
     result = inside(*shlex.split(line), cwd=here)
     assert result.returncode == 2 and said in result.stderr and result.stderr.count("\n") == 1, result.stderr

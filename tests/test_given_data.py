@@ -14,10 +14,10 @@ import pytest
 import vit_jax
 from tests.image_sources import a_run, everything, open_dataset
 from vit_jax import runs
-from vit_jax.config import to_dict
 from vit_jax.data import Given
 from vit_jax.errors import UserError
-from vit_jax.tasks import TASKS
+from vit_jax.runs.values import to_dict
+from vit_jax.tasks.computed import task_class
 from vit_jax.training import loop
 from vit_jax.training.train import train_seeds
 
@@ -54,13 +54,13 @@ def test_arrays_are_cut_and_identified_as_in_a_file(splits, tmp_path):
     np.savez(tmp_path / "arrays.npz", **arrays, class_names=["a", "b", "c"])
     run = a_run(tmp_path / "arrays.npz")
     of_file = open_dataset(run)
-    given = TASKS[run.task].open_data(run, Given(parts if len(parts) > 1 else parts["train"], ["a", "b", "c"]))
+    given = task_class(run.task).open_data(run, Given(parts if len(parts) > 1 else parts["train"], ["a", "b", "c"]))
     assert given.identity == of_file.identity and given.same_as(of_file.identity)
     assert given.metadata() == of_file.metadata() and list(given.splits) == list(of_file.splits)
     for name, split in given.splits.items():
         assert (split.labels == of_file.splits[name].labels).all()
         assert (everything(split) == everything(of_file.splits[name])).all()
-    other = TASKS[run.task].open_data(run, Given((255 - IMAGES, LABELS), ["a", "b", "c"]))
+    other = task_class(run.task).open_data(run, Given((255 - IMAGES, LABELS), ["a", "b", "c"]))
     assert not other.same_as(of_file.identity)
 
 
@@ -243,7 +243,7 @@ def test_pairs_of_texts_are_those_of_the_same_files(tmp_path):
     )
     for side, language in enumerate(("en", "de")):
         (tmp_path / f"train.{language}").write_text("".join(pair[side] + "\n" for pair in PAIRS))
-    of_files, task = TASKS[run.task].open_data(run), TASKS[run.task]
+    of_files, task = task_class(run.task).open_data(run), task_class(run.task)
     given = task.open_data(run, Given(PAIRS))
     assert given.identity == of_files.identity and given.metadata() == of_files.metadata()
     own = task.open_data(run, Given({"train": PAIRS[:30], "test": PAIRS[30:]}))

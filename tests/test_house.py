@@ -19,6 +19,7 @@ ORDER = [
         "errors",
         "hosts",
         "config",
+        "specs",
         "synonyms",
         "flags",
         "presets",
@@ -35,6 +36,7 @@ ORDER = [
     *("checkpoint", "interop", "weights", "starting", "teacher"),
     *("run_report", "training", "commands", "train", "evaluate", "predict", "__main__"),
 ]
+SPECS = {f"vit_jax.tasks.{name}" for name in ("table", "spec", "image_spec", "preprocessing")}
 JAX_FREE = ORDER[: ORDER.index("attention_core")]
 MODELS = {"vit", "transformer", "resnet", "captioner"}
 JOINS = "captioner"  # the one model that is made of others
@@ -46,11 +48,12 @@ ONLY_WHEN_USED = {
 }
 # What the other two packages may import: convert only numpy, and torch_ref nothing of the code that it is to check.
 FRAMEWORKS = JAX | {"torch", "torchvision", "torch_ref", "tensorflow", "jax2onnx", "onnx", "onnx_ir", "onnxruntime"}
-CONVERT_READS = {"errors", "config", "flags", "presets", "runs"}
+CONVERT_READS = {"errors", "config", "specs", "flags", "presets", "runs"}
 LAZY = ("convert.verify", "convert.write.program")  # they import frameworks, inside functions
 # Who loads a module that a config names as text, or (vit_jax, its cli, the containers) one of their own files.
 LOADERS = (
     "vit_jax.models",
+    "vit_jax.tasks.computed",
     "torch_ref",
     "torch_ref.weights",
     "convert.verify",
@@ -67,10 +70,9 @@ NAMED_IN = (
         "vit_jax.presets.images",
         "vit_jax.presets.text",
         "vit_jax.presets.given",
-        "vit_jax.tasks",
         "vit_jax.config",
         "vit_jax.config.networks",
-        "vit_jax.config.tasks",
+        "vit_jax.tasks.table",
         "vit_jax.config.sizes",
     ),
     *("convert.dialects", "convert.adapt.vit", "convert.verify.libraries"),
@@ -110,10 +112,10 @@ TWINS = [
 ]  # torch_ref's reading order; the package itself only fetches names when they are used
 TWIN_READS = {
     "decode": {"errors", "config", "text"},
-    "tasks": {"errors", "config", "text", "data"},
+    "tasks": {"errors", "config", "specs", "text", "data"},
     "trainer": {"errors", "config", "runs"},
     "evaluation": {"errors", "data"},
-    "train": {"errors", "config", "synonyms", "flags", "presets", "runs", "memory", "text", "data"},
+    "train": {"errors", "config", "specs", "synonyms", "flags", "presets", "runs", "memory", "text", "data"},
 }
 NO_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 
@@ -183,10 +185,10 @@ def read(root: Path, package: str = "vit_jax") -> dict[str, list[Import]]:
     }
 
 
-def computing_modules(root: Path) -> list[str]:
-    """The modules of vit_jax that the configs of networks name as text, `module:class`, for models to load."""
+def computing_modules(root: Path, folder: str) -> list[str]:
+    """The modules of vit_jax that files of a folder name as text, `module:class`, for others to load."""
     found = set()
-    for path in (root / "vit_jax" / "config").rglob("*.py"):
+    for path in (root / "vit_jax" / folder).rglob("*.py"):
         texts = (getattr(node, "value", None) for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
         found |= {text.partition(":")[0] for text in texts if re.fullmatch(r"vit_jax[\w.]*:[A-Z]\w*", str(text))}
     return sorted(found)
@@ -194,15 +196,15 @@ def computing_modules(root: Path) -> list[str]:
 
 def names_of_networks_and_tasks() -> tuple[set[str], set[str], set[str]]:
     """(classes of networks and tasks, the texts that name them, the files that are their own)."""
-    from vit_jax.config import NETWORKS, TASKS
-    from vit_jax.tasks import TASKS as COMPUTED_TASKS
+    from vit_jax.config import NETWORKS
+    from vit_jax.tasks.table import TASKS
 
     networks = NETWORKS.values()
     loaded = [path for network in networks for path in (network.computes, network.twin) if path]
-    classes = {network.__name__ for network in networks} | {path.partition(":")[2] for path in loaded}
-    classes |= {task.__name__ for task in COMPUTED_TASKS.values()}
+    loaded += [spec.computes for spec in TASKS.values()]
+    classes = {each.__name__ for each in (*networks, *TASKS.values())} | {path.partition(":")[2] for path in loaded}
     rooms = {network.__module__ for network in networks} | {path.partition(":")[0] for path in loaded}
-    rooms |= {task.__module__ for task in COMPUTED_TASKS.values()} | {row.check.__module__ for row in TASKS.values()}
+    rooms |= {spec.__module__.rpartition(".")[0] for spec in TASKS.values()}  # the folders of tasks
     return classes, {*NETWORKS, *(network.name for network in networks), *TASKS}, rooms
 
 
@@ -216,8 +218,8 @@ def told_apart(root: Path) -> list[str]:
             module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             if (
                 module in NAMED_IN
-                or module.startswith(tuple(f"{room}_" for room in rooms))  # as classify_score
                 or module in rooms
+                or module.rpartition(".")[0] in rooms
                 or module.startswith(("convert.dialects.", "convert.verify.libraries."))
             ):
                 continue
@@ -228,14 +230,19 @@ def told_apart(root: Path) -> list[str]:
                         re.findall(r"\w+", node.value) if re.fullmatch(r"[\w\[\]| .,]{1,200}", node.value) else ()
                     ) & classes
                 found += [
-                    f"{module}:{getattr(node, 'lineno', 0)}: names {name}; ask its config or its row"
+                    f"{module}:{getattr(node, 'lineno', 0)}: names {name}; ask its config or its spec"
                     for name in sorted(said)
                 ]
     return found
 
 
 def room(module: str) -> str:
-    """What a module counts as in ORDER: vit_jax.data.folder is data; the package itself is empty."""
+    """What a module counts as in ORDER: vit_jax.data.folder is data; the package itself is empty.
+
+    What of the tasks is free of jax, and read by what comes before them, is a room of its own, specs.
+    """
+    if module in SPECS or re.fullmatch(r"vit_jax\.tasks\.\w+\.spec", module):
+        return "specs"
     return module.partition(".")[2].partition(".")[0]
 
 
@@ -243,13 +250,15 @@ def violations(root: Path) -> list[str]:
     """What breaks the house rules under a root; empty when all is well."""
     found = []
     graph = read(root)
-    if f"{LOADERS[0]}" in graph:  # it imports what configs name
-        graph[LOADERS[0]] += [Import(name, False) for name in computing_modules(root)]
+    for loader, folder in (("vit_jax.models", "config"), ("vit_jax.tasks.computed", "tasks")):
+        if loader in graph:  # it imports what configs or specs name
+            graph[loader] += [Import(name, False) for name in computing_modules(root, folder)]
     for module, its in graph.items():
         here = room(module)
         if module not in LOADERS and any(name == COMPUTED for name, _ in its):
             found.append(
-                f"{module}: loads a module by a name that it puts together; only models loads what a config names"
+                f"{module}: loads a module by a name that it puts together; "
+                "only models and tasks.computed load what a config or a spec names"
             )
         if NO_NAMES & set(module.split(".")):
             found.append(f"{module}: name it after its one idea")
@@ -385,7 +394,7 @@ def test_naming_one_elsewhere_is_found(tmp_path, source):
         {
             "vit_jax/step.py": source,
             "convert/recognise/reading.py": source,
-            "vit_jax/tasks/classify.py": source,
+            "vit_jax/tasks/classify/draw.py": source,
             "convert/dialects/timm.py": source,
         },
     )
@@ -411,7 +420,7 @@ GOOD = {
     "vit_jax/models.py": "import importlib\ndef network(config):\n    return importlib.import_module(config.computes)",
     "vit_jax/captioner.py": "from .transformer import Decoder\nfrom .vit import ViT",
     "torch_ref/captioner.py": "from .vit import ViT",
-    "vit_jax/tasks/contract.py": "import jax\nfrom ..config import RunConfig",
+    "vit_jax/tasks/base.py": "import jax\nfrom ..config import RunConfig",
     "vit_jax/report/curves.py": "def draw():\n    import matplotlib",
     "vit_jax/interop.py": "def load():\n    from convert import engine",
     "vit_jax/train.py": "from . import __version__\n"
@@ -543,22 +552,22 @@ BAD = {
     ),
     "a task in the report": (
         "vit_jax/report/curves.py",
-        "from ..tasks.contract import Task",
-        "vit_jax.report.curves: imports vit_jax.tasks.contract, which",
+        "from ..tasks.base import Task",
+        "vit_jax.report.curves: imports vit_jax.tasks.base, which",
     ),
     "the step in a task": (
-        "vit_jax/tasks/contract.py",
+        "vit_jax/tasks/base.py",
         "def f():\n    from ..step import Engine",
-        "vit_jax.tasks.contract: imports vit_jax.step, which comes",
+        "vit_jax.tasks.base: imports vit_jax.step, which comes",
     ),
     "a door in a task": (
-        "vit_jax/tasks/contract.py",
+        "vit_jax/tasks/base.py",
         "def f():\n    from ..predict import main",
-        "vit_jax.tasks.contract: imports vit_jax.predict, which",
+        "vit_jax.tasks.base: imports vit_jax.predict, which",
     ),
     "a task in a jax-free file": (
         "vit_jax/presets/text.py",
-        "def f():\n    from ..tasks import TASKS",
+        "def f():\n    from ..tasks.base import Task",
         "vit_jax.presets.text: imports vit_jax.tasks",
     ),
     "a circle in a folder": ("vit_jax/data/folder.py", "from . import read", "a circle: vit_jax.data"),

@@ -8,8 +8,9 @@ from vit_jax.errors import UserError
 from vit_jax.models import definition
 from vit_jax.presets.table import preset
 from vit_jax.step import Evaluator, check_ids
-from vit_jax.tasks import Trained, task_of
-from vit_jax.tasks.translate import Translate
+from vit_jax.tasks.base import Trained
+from vit_jax.tasks.computed import task_of
+from vit_jax.tasks.translate.learn import Translate
 from vit_jax.text import Vocabulary, closed
 
 SMALL = TransformerConfig(

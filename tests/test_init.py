@@ -19,12 +19,13 @@ from convert.adapt.kernels import POSITIONS
 from convert.dialects import LAYOUTS
 from vit_jax import export, train, weights
 from vit_jax.commands import train as command
-from vit_jax.config import RunConfig, ViTConfig, flat, to_dict
+from vit_jax.config import RunConfig, ViTConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
 from vit_jax.interop import converted
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
+from vit_jax.runs.values import flat, to_dict
 from vit_jax.starting.again import check_unchanged
 from vit_jax.starting.fitting import replaced
 from vit_jax.starting.start import start as starting

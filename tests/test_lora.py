@@ -23,7 +23,6 @@ from vit_jax.config import (
     OptimConfig,
     RunConfig,
     ViTConfig,
-    check_run,
     factor_shapes,
     learnt_table,
 )
@@ -34,8 +33,9 @@ from vit_jax.layers import merge
 from vit_jax.models import definition, start
 from vit_jax.optim import Optimizer
 from vit_jax.runs import Run
+from vit_jax.runs.check import check_run
 from vit_jax.step import Engine
-from vit_jax.tasks import task_of
+from vit_jax.tasks.computed import task_of
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=10, width=8, depth=2, heads=2, hidden=12)
 TURNED = replace(

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from vit_jax.attention_core import NARROW
-from vit_jax.config import Teacher, ViTConfig, value_at
+from vit_jax.config import ViTConfig, value_at
+from vit_jax.config.network import Teacher
 from vit_jax.config.trees import unflatten
 from vit_jax.models import definition
 from vit_jax.optim import Optimizer
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.step import Engine, Evaluator
-from vit_jax.tasks import task_of
+from vit_jax.tasks.computed import task_of
 
 WORDS = ["<pad>", "<bos>", "<eos>", "<unk>", "one", "two"]
 METADATA = {

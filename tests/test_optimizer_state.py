@@ -29,13 +29,7 @@ from convert.write.into_torch import into_torch  # noqa: E402
 from torch_ref import train  # noqa: E402
 from torch_ref.trainer import Trainer  # noqa: E402
 from vit_jax import models  # noqa: E402
-from vit_jax.config import (  # noqa: E402
-    OptimConfig,
-    RunConfig,
-    TransformerConfig,
-    ViTConfig,
-    task_row,
-)
+from vit_jax.config import OptimConfig, RunConfig, TransformerConfig, ViTConfig  # noqa: E402
 from vit_jax.config.trees import (  # noqa: E402
     combine,
     flatten,
@@ -46,7 +40,8 @@ from vit_jax.layers import fold  # noqa: E402
 from vit_jax.optim import Optimizer  # noqa: E402
 from vit_jax.runs import Run  # noqa: E402
 from vit_jax.step import Engine  # noqa: E402
-from vit_jax.tasks import task_of  # noqa: E402
+from vit_jax.tasks.computed import task_of  # noqa: E402
+from vit_jax.tasks.table import task_spec  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -98,7 +93,7 @@ WORDS = {side: [f"w{i}" for i in range(9)] for side in ("source", "target")}
 def run_of(c, optim, dtype="float64", **fields):
     name = "classify" if isinstance(c, ViTConfig) else "translate"
     return RunConfig(
-        name, c, task_row(name).data(), task_row(name).augment(), optim, compute_dtype=dtype, batch=6, **fields
+        name, c, task_spec(name).data(), task_spec(name).augment(), optim, compute_dtype=dtype, batch=6, **fields
     )
 
 

@@ -14,7 +14,7 @@ from vit_jax.augmentation.policies import POLICIES
 from vit_jax.config import ImageAugment, OptimConfig
 from vit_jax.models import build
 from vit_jax.presets.table import preset
-from vit_jax.tasks import task_of
+from vit_jax.tasks.computed import task_of
 from vit_jax.training import finish
 from vit_jax.training.announce import announce
 from vit_jax.training.setup import set_up

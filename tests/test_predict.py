@@ -28,7 +28,9 @@ from vit_jax.hosts import ALONE
 from vit_jax.layers import merge, split
 from vit_jax.models import definition, start
 from vit_jax.step import Evaluator, State
-from vit_jax.tasks import TASKS, classify, classify_pictures, task_of
+from vit_jax.tasks.classify import draw as classify_pictures
+from vit_jax.tasks.classify import learn as classify
+from vit_jax.tasks.computed import task_class, task_of
 from vit_jax.training import finish
 from vit_jax.vit import ViT, sinusoids
 from vit_jax.weights import BareNetwork, weights
@@ -60,7 +62,7 @@ def place(tmp_path_factory, digits_run):
 
 
 def open_dataset(run):
-    return TASKS[run.task].open_data(run)
+    return task_class(run.task).open_data(run)
 
 
 def files() -> list:

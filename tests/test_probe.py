@@ -22,7 +22,7 @@ from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.models import definition, start
-from vit_jax.tasks import TASKS
+from vit_jax.tasks.computed import task_class
 
 
 def export(file, **fields):
@@ -48,7 +48,7 @@ def place(tmp_path_factory, digits_run, quick_compilation):
 def splits(place):
     """{split of the digits: (features float [n, 32], labels int [n])}, of the network that was never trained."""
     net, run = vit_jax.load("bare.safetensors"), runs.find("digits").config()
-    data = TASKS[run.task].open_data(run)
+    data = task_class(run.task).open_data(run)
     return {
         name: (net.capture(split.take(np.arange(len(split))), ["pooled"])["pooled"], split.labels)
         for name, split in data.splits.items()

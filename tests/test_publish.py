@@ -21,9 +21,9 @@ from convert.verify.libraries.built import load as installed
 from convert.write.origin import file_hash
 from convert.write.upload import Repository, upload
 from tests.loopback_hub import ATTRIBUTES, TOKEN, serving
-from vit_jax.config import to_dict
 from vit_jax.errors import Interrupted, UserError
 from vit_jax.runs import Run
+from vit_jax.runs.values import to_dict
 
 huggingface_hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed (extra: hub)")
 pytestmark = [

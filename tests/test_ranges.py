@@ -8,7 +8,6 @@ import pytest
 from vit_jax.config import (
     CaptionData,
     CaptionerConfig,
-    DistilLoss,
     ImageAugment,
     ImageData,
     ResNetConfig,
@@ -16,7 +15,6 @@ from vit_jax.config import (
     SentenceData,
     TransformerConfig,
     ViTConfig,
-    check_run,
 )
 from vit_jax.config.decoding import AnswerFlags, SearchFlags
 from vit_jax.config.features import FeatureData
@@ -24,6 +22,8 @@ from vit_jax.config.ranges import Range, check_ranges
 from vit_jax.config.run import DataConfig, LoraConfig, LossConfig, OptimConfig
 from vit_jax.errors import UserError
 from vit_jax.presets.table import preset
+from vit_jax.runs.check import check_run
+from vit_jax.tasks.distil.spec import DistilLoss
 
 COUNT, AMOUNT, LENGTH = ((0,), (1,)), ((-1,), (0,)), ((1,), (2,))
 RATE, CHANCE, SHARE = ((-0.01, 1.0), (0.0, 0.99)), ((-0.01, 1.01), (0.0, 1.0)), ((0.0, 1.01), (0.01, 1.0))

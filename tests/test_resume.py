@@ -32,11 +32,12 @@ import pytest
 import vit_jax.weights
 from vit_jax import checkpoint, mfu, runs
 from vit_jax.checkpoint import Checkpoints
-from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig, to_dict
+from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig
 from vit_jax.config.trees import flatten
 from vit_jax.errors import CheckFailed, Interrupted, UserError, run_command
 from vit_jax.models import start
 from vit_jax.runs import Run
+from vit_jax.runs.values import to_dict
 from vit_jax.step import Engine, Evaluator
 from vit_jax.training import finish, loop, resume, session, setup, stopping
 from vit_jax.training import train as training

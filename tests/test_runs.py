@@ -14,10 +14,10 @@ import pytest
 from vit_jax import runs
 from vit_jax.commands.train import command
 from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig
-from vit_jax.config.formats import FORMAT
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
 from vit_jax.runs import Run, choose, find, locks
+from vit_jax.runs.formats import FORMAT
 
 PREPROCESS = {
     "image": [8, 8],

@@ -12,7 +12,7 @@ from vit_jax.commands.sheet import views_of
 from vit_jax.config import ImageAugment
 from vit_jax.presets.table import preset
 from vit_jax.step import example_keys
-from vit_jax.tasks import TASKS, task_of
+from vit_jax.tasks.computed import task_class, task_of
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -35,7 +35,7 @@ def test_the_views_are_those_that_the_training_step_would_see():
     config = ImageAugment(crop_padding=1, flip=True, erase=0.5, mixup=0.8, cutmix=1.0)
     run = dataclasses.replace(run, seed=5, augment=config)
     sheet = views_of(run, 6, 2)
-    dataset = TASKS[run.task].open_data(run)
+    dataset = task_class(run.task).open_data(run)
     run = dataclasses.replace(run, model=dataclasses.replace(run.model, classes=10))
     task = task_of(run, dataset.metadata())
     batch = {"image": sheet.originals, "label": jnp.asarray(sheet.labels)}

@@ -28,7 +28,7 @@ from vit_jax.models import definition
 from vit_jax.optim import Optimizer
 from vit_jax.runs import Run
 from vit_jax.step import Engine
-from vit_jax.tasks import task_of
+from vit_jax.tasks.computed import task_of
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 STEPS, BATCH = 3, 8

@@ -28,8 +28,8 @@ from vit_jax.layers import Linear, merge, split
 from vit_jax.models import definition
 from vit_jax.optim import Optimizer
 from vit_jax.step import Engine, Evaluator, check_divisible, example_keys
-from vit_jax.tasks import task_of
-from vit_jax.tasks.classify import Classify
+from vit_jax.tasks.classify.learn import Classify
+from vit_jax.tasks.computed import task_of
 from vit_jax.training.dispatch import Batches, steps_together
 from vit_jax.training.saving import on_host
 

@@ -11,7 +11,7 @@ from vit_jax.config import SentenceData
 from vit_jax.data import TokenOrder, batches, evaluation_batches, numbers
 from vit_jax.errors import UserError
 from vit_jax.presets.table import preset
-from vit_jax.tasks import TASKS
+from vit_jax.tasks.computed import task_class
 from vit_jax.text import Vocabulary, closed, counted, words
 
 # ------------------------------------------------------------------------------------- vocabularies
@@ -149,7 +149,7 @@ RUN = preset("numbers").run
 
 
 def open_dataset(run):
-    return TASKS[run.task].open_data(run)
+    return task_class(run.task).open_data(run)
 
 
 @functools.cache

@@ -12,14 +12,13 @@ import pytest
 import vit_jax
 from vit_jax.commands import evaluate, predict
 from vit_jax.config import OptimConfig, RunConfig, SentenceData, TransformerConfig
-from vit_jax.config.sentences import from_its_folder
 from vit_jax.data import Given, numbers
 from vit_jax.errors import UserError
 from vit_jax.runs import Run
 from vit_jax.runs.record import check_record
 from vit_jax.step import Engine
-from vit_jax.tasks import TASKS
-from vit_jax.tasks.translate_score import corpus_scores
+from vit_jax.tasks.computed import task_class
+from vit_jax.tasks.translate.score import corpus_scores
 from vit_jax.text import Ids, kept, made, opened
 from vit_jax.training import finish, session, setup
 from vit_jax.training.train import train
@@ -342,7 +341,7 @@ def run(tmp_path_factory, quick_compilation):
         """Compiled once; the data of a run that goes on is what its own tokenizer makes of it."""
         if not setups:
             setups.append(set_up(run, dataset))
-        dataset = dataset or TASKS[run.task].open_data(run)
+        dataset = dataset or task_class(run.task).open_data(run)
         stated = replace(run, model=setups[0].stated.model)
         planned, order, _ = setup.plan(stated, dataset)
         return replace(setups[0], stated=stated, run=planned, dataset=dataset, order=order)
@@ -380,9 +379,10 @@ def test_the_tokenizer_is_part_of_what_a_run_is(run, tmp_path):
     file.write_text(file.read_text(encoding="utf-8") + "\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"tokenizer\.json: is not the file that the run began with; restore the file"):
         vit_jax.load(tmp_path / "run")
-    own = TASKS["translate"].open_data(from_its_folder(its, tmp_path / "run"))
+    own = task_class("translate").open_data(replace(its, data=its.data.in_folder(tmp_path / "run")))
     assert not own.same_as(whole.record()["data"])
-    assert TASKS["translate"].open_data(from_its_folder(its, whole.path)).same_as(whole.record()["data"])
+    kept = replace(its, data=its.data.in_folder(whole.path))
+    assert task_class("translate").open_data(kept).same_as(whole.record()["data"])
     file.unlink()
     with pytest.raises(UserError, match=r"tokenizer.json: cannot be read \(No such file"):
         vit_jax.load(tmp_path / "run")
@@ -408,14 +408,14 @@ def test_a_run_with_a_tokenizer_is_used_as_any_other(run, tmp_path, capsys):
     vit_jax.export(net, tmp_path / "weights.safetensors")
     assert vit_jax.load(tmp_path / "weights.safetensors").lacks == ("vocabulary",)
     again = replace(its, data=replace(its.data, tokenizer=str(whole.path / "tokenizer")))
-    data = TASKS["translate"].open_data(again, Given(PAIRS[:50]))
+    data = task_class("translate").open_data(again, Given(PAIRS[:50]))
     assert data.source.kept == net.source.kept, "another run may take it over"
 
 
 def test_a_network_of_another_size_is_refused():
     run = replace(TINY, model=replace(TINY.model, outputs=700, target_vocabulary=700, source_vocabulary=700))
     with pytest.raises(UserError, match=r"model.source_vocabulary is 700 but .* has \d+ ids: give --model.source"):
-        TASKS["translate"].open_data(run, Given(PAIRS))
+        task_class("translate").open_data(run, Given(PAIRS))
 
 
 def test_scores_are_those_of_sacrebleu_on_texts(run, capsys):
@@ -425,7 +425,7 @@ def test_scores_are_those_of_sacrebleu_on_texts(run, capsys):
     its, whole, _ = run
     assert whole.summary()["best"].keys() == {"step", "bleu", "loss", "weights"}
     _, result = vit_jax.evaluate(whole.path)
-    net, test = vit_jax.load(whole.path), TASKS["translate"].open_data(its).splits["test"]
+    net, test = vit_jax.load(whole.path), task_class("translate").open_data(its).splits["test"]
     predicted = np.pad(test.target, ((0, 0), (0, 1)))[::-1]  # each translation is that of another sentence
     counts = {name: np.ones(len(predicted)) for name in ("loss", "tokens", "right")}
     result = net.task.score(None, test, {"predicted": predicted, **counts})
@@ -449,7 +449,7 @@ def test_scores_are_those_of_sacrebleu_on_texts(run, capsys):
 def test_a_unigram_is_not_trained_on_data_that_no_file_holds():
     its = replace(TINY, data=replace(TINY.data, tokenizer="unigram"))
     with pytest.raises(UserError, match=r"^data\.tokenizer is unigram, which no two trainings make alike"):
-        TASKS["translate"].open_data(its, Given(PAIRS))
+        task_class("translate").open_data(its, Given(PAIRS))
 
 
 @pytest.mark.parametrize(
@@ -481,7 +481,7 @@ def test_a_run_that_starts_from_weights_takes_the_tokenizer_beside_them(run, tmp
     filled = starting.filled(base, {"data.source": "pairs"}, own=False)
     assert filled.data.tokenizer == str(whole.path / "tokenizer") and filled.task == "translate"
     filled = replace(filled, data=replace(filled.data, lengths=(40,)))
-    data = TASKS["translate"].open_data(filled, Given([("A red fox.", "Ein roter Fuchs.")] * 20))
+    data = task_class("translate").open_data(filled, Given([("A red fox.", "Ein roter Fuchs.")] * 20))
     sized = replace(filled, model=filled.model.with_sizes(data.sizes))
     started = starting.start(sized, data.metadata())
     assert "it gives the network, data.tokenizer" in " ".join(started.says.split())

@@ -36,10 +36,10 @@ from vit_jax.config import (  # noqa: E402
     SentenceData,
     TransformerConfig,
     ViTConfig,
-    from_dict,
 )
 from vit_jax.config.trees import unflatten  # noqa: E402
 from vit_jax.presets.table import preset  # noqa: E402
+from vit_jax.runs.values import from_dict  # noqa: E402
 from vit_jax.tasks.next_token import token_losses  # noqa: E402
 from vit_jax.text import closed  # noqa: E402
 
@@ -564,7 +564,7 @@ def ours(one_run, parameters, metadata):
     """(vit_jax's evaluator of a run, weights {name: array} on its devices)."""
     from vit_jax.models import definition
     from vit_jax.step import Evaluator
-    from vit_jax.tasks import task_of
+    from vit_jax.tasks.computed import task_of
 
     network = definition(one_run.model, dtype=one_run.compute_dtype, param_dtype=one_run.compute_dtype)
     evaluator = Evaluator(one_run.model, network, task_of(one_run, metadata))

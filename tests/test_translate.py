@@ -31,9 +31,9 @@ from vit_jax.optim import learning_rate
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 from vit_jax.step import Evaluator
-from vit_jax.tasks import Evaluation
+from vit_jax.tasks.base import Evaluation
 from vit_jax.tasks.next_token import shifted, token_losses
-from vit_jax.tasks.translate import Translate
+from vit_jax.tasks.translate.learn import Translate
 from vit_jax.text import Ids, closed
 from vit_jax.training import finish, session, setup
 from vit_jax.training.train import train
@@ -209,7 +209,7 @@ from vit_jax.models import definition, start
 from vit_jax.optim import Optimizer
 from vit_jax.config.trees import flatten
 from vit_jax.step import Engine
-from vit_jax.tasks.translate import Translate
+from vit_jax.tasks.translate.learn import Translate
 from vit_jax.text import closed
 
 model = TransformerConfig(

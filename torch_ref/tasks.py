@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit_jax.config import DistilLoss, FeatureData, LossConfig, RunConfig, nearest
+from vit_jax.config import FeatureData, LossConfig, RunConfig, nearest
 from vit_jax.data import open_captions, open_features, open_images, open_sentences
 from vit_jax.errors import Field, UserError
+from vit_jax.tasks.distil.spec import DistilLoss
 from vit_jax.text import Ids, opened, opened_one
 
 from .captioner import Captioner

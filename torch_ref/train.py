@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vit_jax import flags
-from vit_jax.config import RunConfig, check_run, flat, task_row
-from vit_jax.config.complete import check_complete, check_name
+from vit_jax.config import RunConfig
 from vit_jax.data import batches
 from vit_jax.errors import DONE, CheckFailed, Field, UserError, install, run_command
 from vit_jax.memory import check_memory
 from vit_jax.presets.table import DEFAULT, preset
 from vit_jax.runs import check_place, write_json
+from vit_jax.runs.check import check_run
+from vit_jax.runs.complete import check_complete, check_name
+from vit_jax.runs.values import flat
 from vit_jax.synonyms import REASONS
+from vit_jax.tasks.table import task_spec
 
 if TYPE_CHECKING:
     from .evaluation import Evaluations
@@ -56,7 +59,7 @@ def check_supported(run: RunConfig) -> None:
         "wandb",
         *(f"augment.{name}" for name in ("scale", "policy", "erase", "mixup", "cutmix")),
     )
-    if task_row(run.task).teacher:
+    if task_spec(run.task).has_teacher:
         raise UserError(
             Field("task"), f"is {run.task}, whose teacher the PyTorch reference does not have", "choose another preset"
         )

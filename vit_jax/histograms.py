@@ -10,7 +10,7 @@ from jax import Array
 
 from .config.trees import flatten
 from .step import Engine, State
-from .tasks import Batch
+from .tasks.base import Batch
 
 BINS = 30  # as TensorBoard shows
 

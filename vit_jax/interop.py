@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from .config import NetworkConfig, pair, replaced, task_row
+from .config import NetworkConfig, pair, replaced
 from .errors import UserError
+from .tasks.table import task_spec
 
 PREFIX = 10  # more tokens than stand before the patches, of those that have positions
 
@@ -201,7 +202,7 @@ def check_network(given: type[NetworkConfig], wanted: type[NetworkConfig]) -> No
 
 def stated_by(facts: Any, task: str, config: NetworkConfig) -> dict[str, Any]:
     """The metadata {name: value} of a task that a file states in its `facts`, as far as it fits the network."""
-    entries = task_row(task).metadata
+    entries = task_spec(task).metadata
     values = {name: getattr(facts, name, None) or facts.extra.get(name) for name in entries}
     return {name: value for name, value in values.items() if value and entries[name].fits(value, config)}
 

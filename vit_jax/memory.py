@@ -9,7 +9,6 @@ from .backend import accelerators, configure_jax
 from .config import (
     NetworkConfig,
     RunConfig,
-    Teacher,
     adapted,
     averaged,
     learnt_table,
@@ -18,6 +17,7 @@ from .config import (
     trained,
     value_at,
 )
+from .config.network import Teacher
 from .division import Division, planned
 from .errors import UserError
 from .limits import memory_limits

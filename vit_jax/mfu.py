@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from .config import NetworkConfig, RunConfig, Teacher
+from .config import NetworkConfig, RunConfig
+from .config.network import Teacher
 
 # FLOP/s of dense bfloat16 products, summed in float32, of what jax calls a device: from NVIDIA's data sheets (half of
 # those with sparsity), of RTX cards from its architectures' whitepapers, and from Google's pages on each TPU (a device

@@ -30,7 +30,7 @@ from .lora import Lora
 from .optim import Optimizer
 from .runs.log import RESERVED_METRICS
 from .stack import as_chosen
-from .tasks import Batch, Evaluation, Task
+from .tasks.base import Batch, Evaluation, Task
 
 Tree = dict[str, Any]
 

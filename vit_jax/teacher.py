@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from .config import RunConfig, Teacher, task_row, untrained
+from .config import RunConfig
+from .config.network import Teacher
 from .errors import UserError
 from .interop import convert_first, stated_by, stating
 from .starting.opening import place_of
+from .tasks.table import task_spec, untrained
 
 
 def teacher_of(run: RunConfig, data: Any = None, *, values: bool = True) -> Teacher | None:
@@ -20,14 +22,14 @@ def teacher_of(run: RunConfig, data: Any = None, *, values: bool = True) -> Teac
     `data` is the run's (a vit_jax.data.Data), where it is open; without `values` only the headers of weights are read.
     Raises UserError where the teacher cannot be opened, or cannot teach this run.
     """
-    check = task_row(run.task).teacher
-    if not run.teacher or check is None:
+    spec = task_spec(run.task)
+    if not run.teacher or not spec.has_teacher:
         return None
     try:
         teacher = _opened(run.teacher, run.dir, values)
     except UserError as error:
         raise _named(error, run.teacher) from error
-    check(teacher, run, data)
+    spec.check_teacher(teacher, run, data)
     return teacher
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .checkpoint import Checkpoints
-from .config import NETWORKS, NetworkConfig, RunConfig, TaskRow, factor_shapes, replaced, task_row, untrained
+from .config import NETWORKS, NetworkConfig, RunConfig, factor_shapes, replaced
 from .config.decoding import from_generation_config
 from .config.sentences import is_side, size_of_side
 from .config.trees import flatten, unflatten
@@ -24,7 +24,9 @@ from .interop import convert_first, converted, exported, in_load, stated_by
 from .layers import merge, split
 from .models import definition, described
 from .runs import Run, find, is_foreign, mean_of
-from .tasks import TASKS, Predictor, Trained, searching, task_of
+from .tasks.base import Predictor, Trained
+from .tasks.computed import searching, task_class, task_of
+from .tasks.table import task_spec, untrained
 
 NO_ID = -1  # of a token that no file states
 STATED = ("layout", "model", "key", "fields")  # what `load` may be told of other weights
@@ -146,20 +148,21 @@ def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
     config, facts = given.config, given.facts
     double = any(x.dtype == np.float64 for x in arrays.values())
     run, tree = replace(untrained(config), compute_dtype="float64" if double else "float32"), unflatten(arrays)
-    row, metadata = task_row(run.task), stated_by(facts, run.task, run.model)
-    for name, entry in row.metadata.items():
+    entries, metadata = task_spec(run.task).metadata, stated_by(facts, run.task, run.model)
+    for name, entry in entries.items():
         # Outputs may be named by default, but inputs can only be prepared as the file states.
-        if name not in metadata and entry.of_head and entry.default is not None:
-            metadata[name] = entry.default(config)[0]
-    beside = row.beside_weights(given.folder)
+        if name not in metadata and entry.of_head and (default := entry.default(config)) is not None:
+            metadata[name] = default[0]
+    beside = run.data.beside_weights(given.folder)
     if beside:
         run = replaced(run, beside)
-        metadata |= _tokenizer_beside(path, row, run)
+        metadata |= _tokenizer_beside(path, run)
+    of_texts = config.inputs()[0].kind == "ids"
     # For texts, only a run or a tokenizer beside the weights states how they become words.
     lacks = tuple(
         name
-        for name, entry in row.metadata.items()
-        if name not in metadata or (not beside and (row.takes == "texts" or entry.in_files(metadata[name])))
+        for name, entry in entries.items()
+        if name not in metadata or (not beside and (of_texts or entry.in_files(metadata[name])))
     )
     if lacks:
         return BareNetwork(_network(run, tree), run, lacks, facts.notes)
@@ -177,11 +180,11 @@ def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
     return task.predictor(_network(run, tree), Trained(run, metadata, 0))
 
 
-def _tokenizer_beside(path: str, row: TaskRow, run: RunConfig) -> dict[str, Any]:
+def _tokenizer_beside(path: str, run: RunConfig) -> dict[str, Any]:
     """The metadata of the tokenizer that lies beside weights. Raises UserError where it is not that of the network."""
-    metadata = TASKS[run.task].metadata_beside(run)
-    for name in row.metadata.keys() & metadata.keys():
-        if not row.metadata[name].fits(metadata[name], run.model):
+    entries, metadata = task_spec(run.task).metadata, task_class(run.task).metadata_beside(run)
+    for name in entries.keys() & metadata.keys():
+        if not entries[name].fits(metadata[name], run.model):
             both = [f"{i.size:,}" for i in run.model.inputs() if i.kind == "ids"]
             raise UserError(
                 f"{path}: the tokenizer beside it has ids for {_sizes(metadata[name])}, and the network for "
@@ -305,7 +308,7 @@ def export(
     files: Mapping[str, bytes] = {}
     if hasattr(network, "metadata") and hasattr(network, "model"):
         files = network.metadata.get("files", {})
-        kept = {name: network.metadata[name] for name in task_row(network.run.task).metadata}
+        kept = {name: network.metadata[name] for name in task_spec(network.run.task).metadata}
         network, stated = network.model, {**kept, **stated}
     if type(getattr(network, "config", None)) not in NETWORKS.values():
         raise UserError(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from vit_jax.config import to_dict
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError, print_line, printable
+from vit_jax.runs.values import to_dict
 
 from ..containers.folder import candidates
 from ..containers.source import Source, Tensor

@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from vit_jax.config import RunConfig, from_dict
+from vit_jax.config import RunConfig
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError, printable
 from vit_jax.runs import NO_LOG, Run, array_digest, read_files, record_of, with_digest, write_json
+from vit_jax.runs.values import from_dict
 
 from . import orbax
 from .source import FLOATS, Source, Spec, Step, Tensor, leaves

@@ -7,10 +7,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax.config import NETWORKS, TASKS, metadata_checks, task_row, to_dict
-from vit_jax.config.formats import strip_format
+from vit_jax.config import NETWORKS
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
+from vit_jax.runs.formats import strip_format
+from vit_jax.runs.values import to_dict
+from vit_jax.tasks.table import TASKS, metadata_checks, task_spec
 
 from ..containers.source import Source
 from ..layout import Facts, Json
@@ -40,7 +42,8 @@ def own_layout(source: Source) -> str:
     if not isinstance(task, str):
         return ""
     try:
-        return f"{dialect}@{task_row(task).network}"
+        network = task_spec(task).network
+        return f"{dialect}@{next(name for name, config in NETWORKS.items() if config is network)}"
     except UserError as error:
         raise UserError(
             source.path, str(error), "read it with the version that wrote it, or name its layout with --from"
@@ -71,7 +74,7 @@ def run_facts(record: Json) -> Facts:
             f"the {damaged[0]} in the run's config is damaged", remedy="restore config.json, or the file that holds it"
         )
     extra = {key: record[key] for key in kept if key in record and key not in ("preprocess", "class_names")}
-    row = TASKS.get(str(config.get("task")))
-    newer = to_dict(NETWORKS[row.network]()) if row else {}
+    spec = TASKS.get(str(config.get("task")))
+    newer = to_dict(spec.network()) if spec else {}
     fields = flatten(newer) | flatten(model, strict=False)
     return Facts(fields, record.get("preprocess"), record.get("class_names"), extra)

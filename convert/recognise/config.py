@@ -6,10 +6,11 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
-from vit_jax.config import from_dict, leaves, nearest, replaced, value_at
+from vit_jax.config import leaves, nearest, replaced, value_at
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
 from vit_jax.flags import described
+from vit_jax.runs.values import from_dict
 
 from .. import rules
 from ..layout import UNKNOWN, Json, Layout, Names

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vit_jax.config import from_dict, nearest, value_at
+from vit_jax.config import nearest, value_at
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
+from vit_jax.runs.values import from_dict
 
 from ..containers.source import Tensor
 from ..dialects import LAYOUTS, MODULES, refused

@@ -8,8 +8,8 @@ from typing import Any
 
 from vit_jax.config import NetworkConfig, replaced
 from vit_jax.config.fields import are_texts
-from vit_jax.config.preprocessing import LARGEST_SIZE, preprocess_fault
 from vit_jax.errors import UserError
+from vit_jax.tasks.preprocessing import LARGEST_SIZE, preprocess_fault
 
 from ..layout import Facts, Json
 

@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import from_dict, metadata_checks, network_named, to_dict
+from vit_jax.config import network_named
 from vit_jax.config.fields import are_texts
 from vit_jax.errors import UserError
+from vit_jax.runs.values import from_dict, to_dict
+from vit_jax.tasks.table import metadata_checks
 
 from .. import rules
 from ..containers import strict_json

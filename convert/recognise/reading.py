@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import NetworkConfig, to_dict
+from vit_jax.config import NetworkConfig
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
+from vit_jax.runs.values import to_dict
 
 from .. import rules
 from ..containers import open_source

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vit_jax.config import NO_DATA, RunConfig, task_row
+from vit_jax.config import NO_DATA, RunConfig
 from vit_jax.runs import Run
+from vit_jax.tasks.table import task_spec
 
 from ..containers.folder import read_json
 from ..containers.hub import ADDRESS
@@ -73,7 +74,7 @@ def on_hub(text: str) -> str:
 
 def pipeline(plan: Plan, run: RunConfig | None) -> str:
     """What the hub calls the task of the network; empty where that is not known."""
-    return plan.config.pipeline() or (task_row(run.task).pipeline if run else "")
+    return plan.config.pipeline() or (task_spec(run.task).pipeline if run else "")
 
 
 def opened_by(folder: Path, name: str) -> tuple[str, str]:
@@ -106,7 +107,7 @@ def results(plan: Plan, run: RunConfig) -> Results:
             for column in columns:
                 if isinstance(each, dict) and isinstance(each.get(column), dict):
                     found[split] = each[column]
-    names = task_row(run.task).headlines
+    names = task_spec(run.task).main_metrics
     return {split: {name: values[name] for name in names if name in values} for split, values in found.items()}
 
 
@@ -138,7 +139,7 @@ def origin(plan: Plan, src: str, bases: Mapping[str, str], run: RunConfig | None
         how = "Converted from" if text == src else "Training began with the weights of"
         lines.append(f"{how} [{base}](https://huggingface.co/{base}).")
     if run:
-        known = re.fullmatch(r"\w+", run.data.source) and run.data.source != task_row(run.task).given
+        known = re.fullmatch(r"\w+", run.data.source) and run.data.source != run.data.given
         lines.append(f"Trained by vit-jax{f' on `{run.data.source}`' if known else ''}.")
     if plan.reading.source.step is not None:
         averaged = "averaged weights" if plan.reading.label == "ema" else "weights"
@@ -154,7 +155,7 @@ def table(measured: Results, run: RunConfig) -> str:
     """The results as a table, a row for each split."""
     names = {
         name: word
-        for name, word in task_row(run.task).headlines.items()
+        for name, word in task_spec(run.task).main_metrics.items()
         if any(name in values for values in measured.values())
     }
     rows = [["split", *names.values()], ["---"] * (len(names) + 1)]

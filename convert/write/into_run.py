@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from vit_jax.config import RunConfig, task_row, trained, untrained
+from vit_jax.config import RunConfig, trained
 from vit_jax.errors import UserError
+from vit_jax.tasks.table import task_spec, untrained
 
 from .. import optimizer
 from ..containers.run_folder import write_run
@@ -67,17 +68,19 @@ def task_metadata(run: RunConfig, facts: Facts, path: str, files: bool) -> tuple
     stated = {**facts.extra, "preprocess": facts.preprocess, "class_names": facts.class_names}
     out: Json = {}
     notes = []
-    for name, entry in task_row(run.task).metadata.items():
+    for name, entry in task_spec(run.task).metadata.items():
         usable = (
             stated.get(name) and entry.fits(stated[name], run.model) and (files or not entry.in_files(stated[name]))
         )
         if usable:
             out[name] = stated[name]
-        elif entry.default is not None:
-            try:
-                out[name], note = entry.default(run.model)
-            except UserError as error:
-                raise UserError(path, str(error)) from error
+            continue
+        try:
+            default = entry.default(run.model)
+        except UserError as error:
+            raise UserError(path, str(error)) from error
+        if default is not None:
+            out[name], note = default
             notes.append(note)
         elif name == "preprocess":
             raise unprepared(path, facts)

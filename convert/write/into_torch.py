@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import to_dict
 from vit_jax.errors import CheckFailed
 from vit_jax.runs import array_digest
+from vit_jax.runs.values import to_dict
 
 from .. import optimizer
 from ..containers import torch_writer

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vit_jax.config import to_dict
+from vit_jax.runs.values import to_dict
 
 from ..containers.source import Source, Spec, Tensor, leaves, raw
 from ..layout import Json

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import NO_DATA, OptimConfig, RunConfig, roles, to_dict
+from vit_jax.config import NO_DATA, OptimConfig, RunConfig, roles
 from vit_jax.errors import UserError
 from vit_jax.runs import Run
+from vit_jax.runs.values import to_dict
 
 from .. import optimizer
 from ..containers.run_folder import run_of

@@ -20,9 +20,11 @@ from convert.layout import Facts
 from convert.plan.plan import plan
 from convert.recognise.reading import Options, read
 from convert.write.write import write
-from vit_jax.config import ViTConfig, to_dict, untrained
+from vit_jax.config import ViTConfig
 from vit_jax.data import Preprocess
 from vit_jax.errors import UserError
+from vit_jax.runs.values import to_dict
+from vit_jax.tasks.table import untrained
 
 CONFIG = ViTConfig(image=8, patch=4, classes=3, width=8, depth=1, heads=2, hidden=12)
 HOW = {

@@ -17,11 +17,13 @@ import numpy as np
 
 from torch_ref.trainer import Trainer
 from vit_jax import backend
-from vit_jax.config import RunConfig, task_row, to_dict
+from vit_jax.config import RunConfig
 from vit_jax.config.trees import flatten
 from vit_jax.data import batches
 from vit_jax.models import start
 from vit_jax.presets.table import preset
+from vit_jax.runs.values import to_dict
+from vit_jax.tasks.table import task_spec
 from vit_jax.training.setup import Setup, set_up
 
 PRESETS = {"digits": "ViT, digits", "numbers": "Transformer, numbers"}
@@ -30,7 +32,7 @@ LIMIT = 1e-9  # of a loss
 
 def quiet(run: RunConfig) -> RunConfig:
     """A run without random numbers in its steps, in float64."""
-    return replace(task_row(run.task).quiet(run), compute_dtype="float64")
+    return replace(task_spec(run.task).without_randomness(run), compute_dtype="float64")
 
 
 def ours(setup: Setup, parameters: dict[str, Any], seen: list[dict[str, np.ndarray]]) -> np.ndarray:

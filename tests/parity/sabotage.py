@@ -22,7 +22,8 @@ from vit_jax import captioner, decoder, layers, optim, rotary, transformer, vit
 from vit_jax.decode import beam
 from vit_jax.decode.rules import Rules
 from vit_jax.layers import Attention, LayerNorm, Linear, Mlp
-from vit_jax.tasks import next_token, translate
+from vit_jax.tasks import next_token
+from vit_jax.tasks.translate import learn as translate
 
 from . import dropping, losses, searches, torch_nn, training, twins
 from .cases import CAPTIONER, INDICES, MIXED, ROTARY, TRANSFORMER, VIT

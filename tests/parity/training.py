@@ -31,7 +31,7 @@ from vit_jax.layers import fold
 from vit_jax.models import definition
 from vit_jax.optim import Optimizer
 from vit_jax.step import Engine
-from vit_jax.tasks import task_of
+from vit_jax.tasks.computed import task_of
 from vit_jax.text.vocabulary import COURSE
 
 from .cases import CAPTIONER, TRANSFORMER, VIT, Config, grid

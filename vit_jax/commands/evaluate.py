@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from .. import backend, flags, runs
-from ..config import DataConfig, RunConfig, replaced, similar, task_row
+from ..config import DataConfig, RunConfig, replaced, similar
 from ..config.decoding import SearchFlags
 from ..errors import DONE, UserError, printable, run_command
 from ..report.table import check_folder, check_output, write_csv
+from ..tasks.table import task_spec
 
 if TYPE_CHECKING:
     from ..data import Data, Given
-    from ..tasks import Evaluation, Predictor, Task
+    from ..tasks.base import Evaluation, Predictor, Task
 
 Probe = Literal["none", "knn", "linear"]
 
@@ -123,7 +124,7 @@ def measure(
     backend.configure_jax()
     from ..layers import split as parts
     from ..step import Evaluator
-    from ..tasks import searching
+    from ..tasks.computed import searching
     from ..teacher import teacher_of
     from ..weights import complete
     from .probe import probed
@@ -131,9 +132,9 @@ def measure(
     with backend.precision_kept():
         net = complete(path, which, ema)
     task = searching(_asked_for(net, path, flip, probe), search or {})
-    source = source if given is None else task_row(net.run.task).given
+    source = source if given is None else net.run.data.given
     run = replace(net.run, data=_moved(net.run.data, source, data_dir))
-    run = run if foreign else task_row(run.task).from_its_folder(run, runs.find(path).path)
+    run = run if foreign else replace(run, data=run.data.in_folder(runs.find(path).path))
     other = given is not None or bool(source and source != net.run.data.source)
     with backend.precision(run.compute_dtype):
         definition, tree = parts(net.model)
@@ -178,7 +179,7 @@ def _learnable(
 
     `task` is what `Task.probed` returned; `recorded` is the identity of the run's own data, None of other data.
     """
-    run = replaced(run, task_row(run.task).prepared_as(net.metadata, {}))
+    run = replaced(run, task_spec(run.task).prepared_as(net.metadata, {}))
     dataset = task.open_data(run, given)
     if not dataset.same_as(recorded):
         raise _not_its_data(run)
@@ -204,9 +205,9 @@ def _moved(data: DataConfig, source: str, folder: str) -> DataConfig:
 
 def _own(net: Any, run: RunConfig, split: str, recorded: Any) -> tuple[str, Any, tuple[str, ...]]:
     """(name of the split, its examples, remarks) of the data that a run was trained on, as `recorded`."""
-    from ..tasks import TASKS
+    from ..tasks.computed import task_class
 
-    dataset = TASKS[run.task].open_data(run)
+    dataset = task_class(run.task).open_data(run)
     if not dataset.same_as(recorded):
         raise _not_its_data(run)
     return *_split(dataset, split), ()
@@ -220,9 +221,9 @@ def _other(
     net: Any, run: RunConfig, split: str, recorded: Any, given: Given | None
 ) -> tuple[str, Any, tuple[str, ...]]:
     """(name of the split, its examples, remarks) of other data; `recorded` is the identity of that of training."""
-    from ..tasks import TASKS
+    from ..tasks.computed import task_class
 
-    opened = TASKS[run.task].open_other_data
+    opened = task_class(run.task).open_other_data
     sizes = recorded.get("sizes") if isinstance(recorded, dict) else None
     if isinstance(sizes, dict) and opened(run, net.metadata, "", given).total == sum(sizes.values()):
         # It may be a copy of the data that the run was trained on: then only the run's own splits are new to it.
@@ -230,7 +231,7 @@ def _other(
         if given is not None and not given.class_names:
             named = replace(given, class_names=tuple(net.metadata.get("class_names", ())))
         with contextlib.suppress(UserError):
-            dataset = TASKS[run.task].open_data(run, named)
+            dataset = task_class(run.task).open_data(run, named)
         if dataset is not None and dataset.same_as({**recorded, "name": dataset.identity["name"]}):
             return *_split(dataset, split), ("this is the data that the run was trained on, with the run's splits",)
     other = opened(run, net.metadata, split, given)

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import backend, flags, runs
-from ..config import task_row, untrained
+from ..config import NetworkConfig
 from ..config.decoding import AnswerFlags
 from ..errors import DONE, UserError, printable, run_command
 from ..report.table import check_output, write_csv
 
 if TYPE_CHECKING:
-    from ..tasks import Predictor
+    from ..tasks.base import Predictor
 
 BATCH = 64  # inputs that are computed at a time
 FILES = (".txt", ".tsv", ".csv", ".gz")  # what ends so is meant as a file's name, not as a sentence
@@ -147,17 +147,21 @@ def _check_positive(**numbers: int) -> None:
 
 
 def takes(path: str) -> str:
-    """What the inputs of a run, or of weights of any layout, are, as `takes` of its task's row; "" where none is found.
+    """The kind of the inputs of a run, or of weights of any layout: pixels, ids or vectors; "" where none is found.
 
     Raises UserError where there is no run.
     """
     if not runs.is_foreign(path):
-        return task_row(runs.find(path).config().task).takes
+        return _kind(runs.find(path).config().model)
     from ..interop import config_in
 
     with contextlib.suppress(UserError):  # `_network` raises another, which says more
-        return task_row(untrained(config_in(path)).task).takes
+        return _kind(config_in(path))
     return ""
+
+
+def _kind(model: NetworkConfig) -> str:
+    return model.inputs()[0].kind
 
 
 def checked(path: str, inputs: Sequence[str]) -> list[Any]:
@@ -167,7 +171,7 @@ def checked(path: str, inputs: Sequence[str]) -> list[Any]:
         from ..data import vectors_in
 
         vectors_in(inputs)  # which raises where one cannot be read
-    return image_files(inputs) if kind == "files" else list(inputs)
+    return image_files(inputs) if kind == "pixels" else list(inputs)
 
 
 def sentences(inputs: Sequence[str]) -> list[str]:
@@ -201,7 +205,7 @@ def _network(path: str, which: str, ema: bool | None, search: Mapping[str, Any] 
     if not runs.is_foreign(path):
         runs.find(path)
     backend.configure_jax()
-    from ..tasks import searching
+    from ..tasks.computed import searching
     from ..weights import complete
 
     model: Any = complete(path, which, ema)
@@ -296,7 +300,7 @@ def command(arguments: list[str]) -> int:
     runs.mean_of(o.weights)
     stated = flags.given(arguments, Options)
     _check_outputs(o, stated)
-    inputs = checked(o.run, sentences(o.inputs) if takes(o.run) == "texts" else o.inputs)
+    inputs = checked(o.run, sentences(o.inputs) if takes(o.run) == "ids" else o.inputs)
     ema = None if o.ema else False
     model = _network(o.run, o.weights, ema, flags.given_values(arguments, o, AnswerFlags))
     if "top" in stated and model.task.searching({}) is not None:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from .. import backend, flags
-from ..config import AugmentConfig, DataConfig, ImageAugment, RunConfig, check_run, task_row
-from ..config.complete import check_complete
+from ..config import AugmentConfig, DataConfig, ImageAugment, RunConfig
 from ..errors import DONE, UserError, run_command
 from ..presets.table import preset
 from ..report.table import check_output
+from ..runs.check import check_run
+from ..runs.complete import check_complete
+from ..tasks.table import task_spec
 
 if TYPE_CHECKING:
     import jax
@@ -52,7 +54,7 @@ def parse(arguments: list[str]) -> tuple[str, str, RunConfig, Options]:
     run = preset(name or "digits").run
     if type(run.augment) is not ImageAugment:
         raise UserError(f"{name}: its examples are no images, and nothing augments them; give a preset of images")
-    if "class_names" not in task_row(run.task).metadata:
+    if "class_names" not in task_spec(run.task).metadata:
         raise UserError(f"{name}: its images have no classes, by which they are drawn; give a preset that classifies")
     options = flags.parse(
         Options,

@@ -15,19 +15,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .. import backend, flags, runs
-from ..config import TASKS, ImageData, RunConfig, check_run, differences, flat, from_dict, is_sized, to_dict
-from ..config.complete import check_trained, is_name
-from ..config.file import overlaid, read_config
+from ..config import ImageData, RunConfig, is_sized
 from ..config.trees import flatten
 from ..division import planned
 from ..errors import DONE, UserError, lasting_output, run_command
 from ..hosts import Hosts, joined
 from ..presets.table import DEFAULT, FINETUNE, PRESETS, preset
+from ..runs.check import check_run
+from ..runs.complete import check_trained, is_name
+from ..runs.file import overlaid, read_config
+from ..runs.values import differences, flat, from_dict, to_dict
+from ..starting import start as starting
 from ..starting.again import resumable
 from ..starting.fitting import OtherNetwork
 from ..starting.opening import Unfit
 from ..starting.recipes import says, tuned
-from ..starting.start import start as starting
+from ..tasks.table import TASKS
 from ..training.announce import announce
 from ..training.preflight import OF_A_HOST, ready
 from ..training.resume import starting_parameters
@@ -352,12 +355,12 @@ def _same_run(folder: runs.Run, run: RunConfig, resume: str) -> None:
 
 def dry_run(run: RunConfig, preset: str, folder: runs.Run | None = None, seeds: int = 0) -> int:
     """Set a run up and print it, without training or writing anything; returns the exit code. Raises UserError."""
-    from ..tasks import TASKS
+    from ..tasks.computed import task_class
 
     place = ready(run, preset, folder, seeds)
     backend.configure_jax(planned(run).devices)
     with backend.precision(run.compute_dtype):
-        setup = set_up(run, own_data(run, place) or TASKS[run.task].open_data(run, fetch=False))
+        setup = set_up(run, own_data(run, place) or task_class(run.task).open_data(run, fetch=False))
         announce(setup)
         if not place.complete_steps():
             starting_parameters(setup, place)

@@ -10,8 +10,6 @@ caption, tasks; check, formats, values.
 from .augmentation import ImageAugment
 from .captioner import CaptionerConfig
 from .captions import CaptionData
-from .check import check_run
-from .distil import DistilLoss
 from .dotted import leaves, replaced, value_at
 from .features import FeatureData
 from .fields import Activation, Kind, Size, pair
@@ -25,18 +23,8 @@ from .resnet import ResNetConfig
 from .run import NO_DATA, AugmentConfig, DataConfig, LoraConfig, LossConfig, OptimConfig, RunConfig, profiled, roles
 from .sentences import SentenceData
 from .sizes import SIZES, is_sized, size_of, sized
-from .tasks import (
-    TASKS,
-    MetadataEntry,
-    TaskRow,
-    metadata_checks,
-    network_row,
-    task_row,
-    untrained,
-)
 from .transformer import TransformerConfig
 from .tree import Parameter, Start, Table
-from .values import differences, flat, from_dict, to_dict, with_fields
 from .vit import ViTConfig
 from .vocabulary import SPECIALS
 
@@ -45,13 +33,11 @@ __all__ = [
     "NO_DATA",
     "SIZES",
     "SPECIALS",
-    "TASKS",
     "Activation",
     "AugmentConfig",
     "CaptionData",
     "CaptionerConfig",
     "DataConfig",
-    "DistilLoss",
     "FeatureData",
     "ImageAugment",
     "ImageData",
@@ -59,7 +45,6 @@ __all__ = [
     "Kind",
     "LoraConfig",
     "LossConfig",
-    "MetadataEntry",
     "NetworkConfig",
     "OptimConfig",
     "Parameter",
@@ -69,30 +54,23 @@ __all__ = [
     "Size",
     "Start",
     "Table",
-    "TaskRow",
     "Teacher",
     "TransformerConfig",
     "ViTConfig",
     "adapted",
     "averaged",
-    "check_run",
-    "differences",
     "factor_names",
     "factor_shapes",
     "factors",
-    "flat",
-    "from_dict",
     "held",
     "is_sized",
     "kept_beside",
     "learnt_table",
     "leaves",
-    "metadata_checks",
     "moments",
     "muon_kernels",
     "nearest",
     "network_named",
-    "network_row",
     "pair",
     "profiled",
     "rate_scales",
@@ -101,10 +79,6 @@ __all__ = [
     "similar",
     "size_of",
     "sized",
-    "task_row",
-    "to_dict",
     "trained",
-    "untrained",
     "value_at",
-    "with_fields",
 ]

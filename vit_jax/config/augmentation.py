@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 from ..errors import UserError
 from .fields import identity
@@ -69,6 +69,10 @@ class ImageAugment(AugmentConfig):
     def mixes(self) -> bool:
         """Whether neighbours of a batch are mixed, so that targets are no longer single classes."""
         return bool(self.mixup or self.cutmix)
+
+    def without_randomness(self) -> Self:
+        """The normalisation alone."""
+        return type(self)(normalize=self.normalize, mean=self.mean, std=self.std)
 
     @property
     def together(self) -> int:

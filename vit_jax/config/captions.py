@@ -1,14 +1,15 @@
-"""The config of a run's images with captions, and the metadata that config.json has of the captions."""
+"""The config of a run's images with captions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
 
 from .fields import identity
 from .images import ImageData
-from .sentences import is_side, numbered_words, size_of_side
+from .sentences import kept_tokenizer, numbered_words, size_of_side, tokenizer_beside
 from .vocabulary import WORDS
 
 SHAPES = "shapes"  # the data.source of scenes that are drawn here
@@ -18,6 +19,8 @@ GIVEN = "captions"  # the data.source of a run whose images and captions were gi
 @dataclass(frozen=True)
 class CaptionData(ImageData):
     """The source of images with captions, how an image is fitted to the network, and how long a caption may be."""
+
+    given = GIVEN
 
     source: str = identity(
         SHAPES,
@@ -34,19 +37,18 @@ class CaptionData(ImageData):
     )
     vocabulary: int = identity(8000, "bpe, unigram: most ids of the tokenizer")
 
+    def in_folder(self, folder: Path) -> Self:
+        """The same, with the tokenizer that a run's folder keeps."""
+        return replace(self, tokenizer=kept_tokenizer(self.tokenizer, folder))
 
-def are_words(value: Any) -> bool:
-    """Whether a JSON value has the form of a run's `words`: a list, or {"size": ids, "tokenizer": digest of files}."""
-    return is_side(value)
-
-
-def are_in_files(value: Any) -> bool:
-    """Whether a run's `words` are those of a tokenizer, whose files it keeps."""
-    return isinstance(value, Mapping)
+    @classmethod
+    def beside_weights(cls, folder: Path) -> dict[str, Any]:
+        """The tokenizer in the folder of weights."""
+        return tokenizer_beside(folder)
 
 
 def other_caption_words(given: Any, wanted: Any) -> str:
-    """A clause naming the first difference between two equally large vocabularies; else empty.
+    """A clause naming the first difference between two equally large vocabularies of captions; else empty.
 
     It is empty too if either has no words, only `numbered_words`.
     """

@@ -16,6 +16,8 @@ GIVEN = "arrays"  # the data.source of a run whose images were given in Python
 class ImageData(DataConfig):
     """The source of images, and how an image is fitted to the size that the network takes."""
 
+    given = GIVEN
+
     source: str = identity(
         "digits", "digits, cifar10, cifar100, mnist, fashion_mnist, another prepared TFDS set, folder:PATH or FILE.npz"
     )

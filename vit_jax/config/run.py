@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
 
 from ..errors import UserError
 from .fields import Decaying, execution, identity
@@ -31,10 +32,25 @@ class DataConfig:
         below=1,
     )
 
+    given: ClassVar[str] = ""  # the source of a run whose examples Python gave; empty: there is no such run
+
+    def in_folder(self, folder: Path) -> Self:
+        """The same, but it reads in a run's folder what that keeps of its data, such as a tokenizer."""
+        return self
+
+    @classmethod
+    def beside_weights(cls, folder: Path) -> dict[str, Any]:
+        """{field of a run: value} by what lies in the folder of weights from which it starts, such as a tokenizer."""
+        return {}
+
 
 @dataclass(frozen=True)
 class AugmentConfig:
     """Augmentation of training examples on the device. Each kind of data that has any has a subclass with fields."""
+
+    def without_randomness(self) -> Self:
+        """The same, without what is drawn at random."""
+        return self
 
     @property
     def together(self) -> int:
@@ -181,7 +197,7 @@ class LossConfig:
 class RunConfig:
     """One training run.
 
-    `task` is the name of a row in tasks.py; model, data, augment and loss have the classes that the row states.
+    `task` is a name in tasks/table.py; model, data, augment and loss have the classes that its spec names.
     """
 
     task: str = field(metadata={"help": "the task that is learnt; set by the preset", "execution": False})

@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from .fields import are_texts, identity
-from .run import DataConfig, RunConfig
-from .vocabulary import FOLDER, SIDES, SPECIALS, WORDS
+from .run import DataConfig
+from .vocabulary import FOLDER, SPECIALS, WORDS
 
 GIVEN = "pairs"  # the data.source of a run whose sentences were given in Python
 LEAST = 512  # ids of a tokenizer that is trained: all bytes, the special ones, and some to learn
@@ -25,6 +25,8 @@ KINDS = (
 @dataclass(frozen=True)
 class SentenceData(DataConfig):
     """The source of pairs of sentences, and how they are grouped into batches."""
+
+    given = GIVEN
 
     source: str = identity(
         "numbers",
@@ -56,15 +58,23 @@ class SentenceData(DataConfig):
         False, "control: give each training target the source of another; results must then be at chance"
     )
 
+    def in_folder(self, folder: Path) -> Self:
+        """The same, with the tokenizer that a run's folder keeps."""
+        return replace(self, tokenizer=kept_tokenizer(self.tokenizer, folder))
 
-def from_its_folder(run: RunConfig, folder: Path) -> RunConfig:
-    """The run, but its tokenizer is the one that its folder keeps, if it keeps one."""
-    data: Any = run.data  # the row's own class
+    @classmethod
+    def beside_weights(cls, folder: Path) -> dict[str, Any]:
+        """The tokenizer in the folder of weights."""
+        return tokenizer_beside(folder)
+
+
+def kept_tokenizer(tokenizer: str, folder: Path) -> str:
+    """data.tokenizer of a run: the one that its folder keeps, if it keeps one."""
     kept = folder / FOLDER
-    return replace(run, data=replace(data, tokenizer=str(kept))) if data.tokenizer != WORDS and kept.is_dir() else run
+    return str(kept) if tokenizer != WORDS and kept.is_dir() else tokenizer
 
 
-def beside_weights(folder: Path) -> dict[str, Any]:
+def tokenizer_beside(folder: Path) -> dict[str, Any]:
     """The tokenizer beside weights, as a field of the run that starts from them; a run keeps its own in a folder.
 
     As an absolute path: the same command in another working directory is to continue the same run.
@@ -75,24 +85,11 @@ def beside_weights(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def is_vocabulary(value: Any) -> bool:
-    """Whether a JSON value has the form of a run's vocabularies, {source: ..., target: ...}.
-
-    Each is a list of words, or of other tokenizers {"size": ids, "tokenizer": digest of its files}.
-    """
-    return isinstance(value, dict) and value.keys() == set(SIDES) and all(map(is_side, value.values()))
-
-
 def is_side(value: Any) -> bool:
     """Whether a JSON value has the form of one side of a vocabulary."""
     if not isinstance(value, dict):
         return are_texts(value)
     return value.keys() == {"size", "tokenizer"} and type(value["size"]) is int and isinstance(value["tokenizer"], str)
-
-
-def is_in_files(value: Mapping[str, Any]) -> bool:
-    """Whether a run's vocabularies are those of a tokenizer, whose files it keeps."""
-    return any(isinstance(value[side], Mapping) for side in SIDES)
 
 
 def size_of_side(side: Any) -> int:
@@ -103,19 +100,3 @@ def size_of_side(side: Any) -> int:
 def numbered_words(size: int) -> list[str]:
     """Entries for a vocabulary without words: the special tokens, then id4, id5, ..."""
     return [*SPECIALS[:size], *(f"id{i}" for i in range(len(SPECIALS), size))]
-
-
-def other_words(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """A clause naming the first difference between two equally large vocabularies; else empty.
-
-    It is empty too if either vocabulary has no words, only `numbered_words`.
-    """
-    for side in SIDES:
-        a, b = given[side], wanted[side]
-        if size_of_side(a) != size_of_side(b) or a == b or numbered_words(size_of_side(b)) in (a, b):
-            continue
-        if isinstance(a, Mapping) or isinstance(b, Mapping):
-            return f"its {side} tokenizer is another than here"
-        i = next(i for i, pair in enumerate(zip(a, b, strict=True)) if pair[0] != pair[1])
-        return f"its {side} id {i} is {a[i]!r} and here it is {b[i]!r}"
-    return ""

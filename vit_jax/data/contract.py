@@ -118,7 +118,7 @@ class Data(Protocol):
     def metadata(self) -> dict[str, Any]:
         """JSON values without which the trained network could not be used, such as class names.
 
-        Written to config.json; the keys are those that the task's row (vit_jax/config/tasks.py) lists.
+        Written to config.json; the keys are those of `TaskSpec.metadata`.
         """
 
     def step_sizes(self, batch: int) -> dict[str, int]:

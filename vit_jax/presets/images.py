@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..config import DistilLoss, ImageAugment, ImageData, LossConfig, OptimConfig, RunConfig, ViTConfig
+from ..config import ImageAugment, ImageData, LossConfig, OptimConfig, RunConfig, ViTConfig
+from ..tasks.distil.spec import DistilLoss
 from .entry import FEW_EPOCHS, Preset
 
 

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import runs
-from ..config import RunConfig, flat, task_row
+from ..config import RunConfig
 from ..errors import DONE, UserError, printable, run_command
 from ..flags import parse
 from ..report.table import check_output, print_table
 from ..runs import several
+from ..runs.values import flat
+from ..tasks.table import task_spec
 
 if TYPE_CHECKING:
     from ..report.comparison import Series
@@ -48,7 +50,7 @@ class Member:
     @property
     def metric(self) -> str:
         """The metric by which the best checkpoint was selected."""
-        names = [name for name in task_row(self.run.task).headlines if name != "loss"]
+        names = [name for name in task_spec(self.run.task).main_metrics if name != "loss"]
         return next((name for name in names if name in self.best), names[0])
 
     @property

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from .. import runs
-from ..config import RunConfig, differences, flat, task_row
+from ..config import RunConfig
 from ..config.trees import flatten
 from ..errors import UserError
 from ..presets.table import preset
+from ..runs.values import differences, flat
+from ..tasks.table import task_spec
 from .compare import Comparison, Line, Member, columns, text_of
 
 GIB = 1 << 30
@@ -83,7 +85,7 @@ def settings(found: Comparison) -> Table:
 
 def command_of(member: Member) -> str:
     """The command that trains the same run again, under another name."""
-    if member.run.data.source == task_row(member.run.task).given:
+    if member.run.data.source == member.run.data.given:
         return "the same call of vit_jax.train, with the same data"
     if is_converted(member):
         return "nothing was trained: the weights were converted, as the tables above say"
@@ -115,7 +117,7 @@ def headlines(member: Member) -> list[tuple[str, str]]:
     by_weights: dict[str, Any] = test if isinstance(test, dict) else {}
     tested: dict[str, Any] = next((by_weights[kind] for kind in ("best", "last_ema", "last") if kind in by_weights), {})
     for split, metrics in (("test", tested), ("validation", member.best)):
-        known = [(word, metrics.get(name)) for name, word in task_row(member.run.task).headlines.items()]
+        known = [(word, metrics.get(name)) for name, word in task_spec(member.run.task).main_metrics.items()]
         out += [(f"{split} {word}", f"{value:.4f}") for word, value in known if is_number(value)]
     return out
 

@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..config import RunConfig, differences
-from ..config.complete import check_name
+from ..config import RunConfig
 from ..config.vocabulary import FOLDER
 from ..errors import UserError
+from .complete import check_name
 from .files import shown
 from .folder import Run
 from .several import members, there
+from .values import differences
 
 
 def choose(run: RunConfig, name: str, named: bool, seeds: int = 0, data: Any = None) -> Run:

@@ -26,8 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..config import RunConfig, from_dict
-from ..config.formats import FORMAT
+from ..config import RunConfig
 from ..errors import UserError
 from .beside import read_files, write_files
 from .digests import text_digest, with_digest, without_digest
@@ -42,9 +41,11 @@ from .files import (
     write_json,
     write_text,
 )
+from .formats import FORMAT
 from .locks import locked
 from .log import HISTOGRAMS, has_log, histogram_rows, log_fault, read_rows
 from .record import check_record, differing, is_log_record, is_saved, is_summary
+from .values import from_dict
 
 SHOWN = 3  # most differences of a config.json that are listed
 TRIED = 8  # most digest files that are read for a copy of config.json

@@ -7,14 +7,16 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..config import NetworkConfig, RunConfig, from_dict, leaves, task_row, to_dict, value_at
-from ..config.check import check_settings
+from ..config import NetworkConfig, RunConfig, leaves, value_at
 from ..config.fields import are_texts
-from ..config.formats import check_format
 from ..config.ranges import check_ranges
 from ..errors import Field, UserError, about, inside
+from ..tasks.table import task_spec
 from .beside import are_files
+from .check import check_settings
 from .files import RESTORE
+from .formats import check_format
+from .values import from_dict, to_dict
 
 # Sizes beyond which a network is taken for damage, or for an attack, before a list or an array is made as long as they.
 LAYERS, PIXELS, POSITIONS, NUMBERS = 10_000, 1 << 28, 1 << 28, 1 << 40  # of a stack, an image, positions, a parameter
@@ -31,7 +33,7 @@ def check_record(record: Mapping[str, Any], where: str) -> None:
         check_format(record.get("format"))
     try:
         config = record.get("config")
-        metadata = task_row(str(config.get("task"))).metadata if isinstance(config, dict) else {}
+        metadata = task_spec(str(config.get("task"))).metadata if isinstance(config, dict) else {}
     except UserError as error:
         raise UserError(where, str(error), "restore the file, or read it with the version that wrote it") from error
     if missing := sorted({"preset", "config", "data", *metadata} - record.keys()):

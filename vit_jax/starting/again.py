@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..config import RunConfig, differences
-from ..config.complete import is_name
+from ..config import RunConfig
 from ..errors import UserError
 from ..runs import Run
+from ..runs.complete import is_name
+from ..runs.values import differences
 from .fitting import told
 from .opening import Unfit, digest, opened_for, worded
 

@@ -12,9 +12,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..config import NetworkConfig, RunConfig, replaced, task_row
+from ..config import NetworkConfig, RunConfig, replaced
 from ..config.dotted import value_at
 from ..interop import Weights, network_in, opened, stated_by
+from ..tasks.table import task_spec
 from .opening import Unfit, digest, flag, place_of, text, worded
 
 FIELD = "init_encoder"
@@ -52,7 +53,7 @@ def filled(run: RunConfig, stated: Mapping[str, Any]) -> RunConfig:
     inside = {name: value for name, value in stated.items() if name.startswith(f"model.{part}.")}
     with opened_encoder(asked, inside) as (weights, encoder):
         given = {f"model.{part}.{name}": value_at(encoder, name) for name in encoder.function_fields()}
-        prepared = task_row(run.task).prepared_as(stated_by(weights.facts, run.task, weights.config), stated)
+        prepared = task_spec(run.task).prepared_as(stated_by(weights.facts, run.task, weights.config), stated)
         out = replaced(run, {**given, **prepared, **stated})
         check_fit(out, encoder)
     return out

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from ..config import NetworkConfig, RunConfig, Size, leaves, pair, replaced, task_row, value_at
+from ..config import NetworkConfig, RunConfig, Size, leaves, pair, replaced, value_at
 from ..errors import UserError, inside
 from ..interop import Change, Weights, can_hold, cannot_hold, changed, stated_by
+from ..tasks.table import task_spec
 from .opening import RULES, Unfit, flag, text
 
 
@@ -35,7 +36,7 @@ def decided(task: str, change: Change, stated: Mapping[str, Any], folder: Path) 
     given = stated_by(change.facts, task, change.config)
     from_data = change.config.marked("from_data")
     model = {f"model.{name}": value for name, value in told(change.config).items() if name not in from_data}
-    return model | task_row(task).prepared_as(given, stated) | task_row(task).beside_weights(folder)
+    return model | task_spec(task).prepared_as(given, stated) | task_spec(task).data.beside_weights(folder)
 
 
 def change_for(run: RunConfig, weights: Weights) -> Change:
@@ -165,7 +166,7 @@ def _following(name: str, run: RunConfig) -> str:
 
 def check_metadata(run: RunConfig, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raise UserError where metadata of the weights conflicts with that of the run's data."""
-    for name, entry in task_row(run.task).metadata.items():
+    for name, entry in task_spec(run.task).metadata.items():
         clause = entry.conflict(given[name], wanted[name]) if name in given and name in wanted else ""
         if clause and not (run.new_head and entry.of_head):
             remedy = (

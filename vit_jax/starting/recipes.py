@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from ..config import RunConfig, flat, replaced
+from ..config import RunConfig, replaced
 from ..config.groups import all_but
 from ..errors import UserError
+from ..runs.values import flat
 from .opening import text
 
 LAYER_DECAY, RATE, EXAMPLES = 0.75, 1e-3, 256  # of full: the rate is for so many examples a batch

@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ..config import RunConfig, flat, replaced, task_row, untrained, with_fields
-from ..config.check import check_encoder
+from ..config import RunConfig, replaced
 from ..errors import printable
 from ..interop import network_in, stated_by
 from ..presets import table as presets
 from ..presets.entry import Preset
+from ..runs.check import check_encoder
+from ..runs.values import flat, with_fields
+from ..tasks.table import task_spec, untrained
 from . import encoder
 from .fitting import about_head, change_for, check_fit, check_metadata, decided, going_back, told
 from .opening import RULES, digest, opened_for, place_of, text, worded
@@ -157,7 +159,7 @@ def _says(run: RunConfig, record: Mapping[str, Any], given: Mapping[str, Any], n
     chosen = f" {record['chosen']}," if "chosen" in record else ""
     which = f"{run.init}:{chosen} {record['layout']}, {record['tensors']} tensors, digest {record['digest'][:DIGITS]}"
     lines = [which, *record["changed"]]
-    names = task_row(run.task).prepared
+    names = task_spec(run.task).prepared
     values = {name: value for name, (value, _) in flat(run).items() if name in names and value != ()}
     fields = {name: f"{name} {text(value)}".replace(" ", UNBROKEN) for name, value in values.items()}
     taken, own = (", ".join(t for n, t in fields.items() if (n in record["filled"]) is x) for x in (True, False))

@@ -19,7 +19,7 @@ from ..decode.search import generate
 from ..errors import UserError
 from ..layers import merge, split
 from ..text import Ids
-from .contract import Answer
+from .base import Answer
 
 
 @dataclass(frozen=True)

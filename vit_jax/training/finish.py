@@ -7,15 +7,16 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from .. import runs
-from ..config import RunConfig, task_row
+from ..config import RunConfig
 from ..errors import Interrupted, UserError, printable
 from ..run_report.command import FILE, leave_report
+from ..tasks.table import task_spec
 from .loop import TOKENS, measure, measure_and_log, watched_split
 from .session import Session
 
 if TYPE_CHECKING:
     from ..step import State
-    from ..tasks import Evaluation
+    from ..tasks.base import Evaluation
 
 
 def finish(s: Session, status: str) -> dict[str, Any]:
@@ -171,7 +172,7 @@ def splits(summary: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
 
 def given_in_python(run: RunConfig) -> bool:
     """Whether the run's data was given in Python, so that no command can open it."""
-    return run.data.source == task_row(run.task).given
+    return run.data.source == run.data.given
 
 
 def going_on(folder: runs.Run, run: RunConfig) -> str:
@@ -184,10 +185,10 @@ def going_on(folder: runs.Run, run: RunConfig) -> str:
 def show(folder: runs.Run, summary: dict[str, Any]) -> None:
     """Print the results of a run, the folder of its figures, and commands to go on with."""
     run = folder.config()
-    headlines = task_row(run.task).headlines
+    names = task_spec(run.task).main_metrics
     for split, results in splits(summary).items():
         for weights, m in results.items():
-            values = "  ".join(f"{word} {m[name]:.4f}" for name, word in headlines.items() if name in m)
+            values = "  ".join(f"{word} {m[name]:.4f}" for name, word in names.items() if name in m)
             print(printable(f"{split:10} {'last' if weights == 'raw' else weights:8} {values}"))
     if TOKENS in summary:
         share = summary["padding"]

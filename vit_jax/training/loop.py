@@ -20,7 +20,7 @@ from .session import Session
 from .stopping import Decision
 
 if TYPE_CHECKING:
-    from ..tasks import Evaluation
+    from ..tasks.base import Evaluation
     from .dispatch import Batch
 
 Measured = tuple[int, dict[str, float]]  # a step, and its metrics

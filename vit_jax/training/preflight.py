@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .. import runs
-from ..config import RunConfig, check_run
-from ..config.complete import check_complete, check_name
+from ..config import RunConfig
 from ..errors import UserError
 from ..hosts import Hosts
 from ..memory import check_memory
 from ..report.log import check_extras
+from ..runs.check import check_run
+from ..runs.complete import check_complete, check_name
 from ..starting.again import check_unchanged
 from ..starting.start import check as check_start
 from ..teacher import teacher_of

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .. import runs
-from ..config import RunConfig, factor_shapes, to_dict
+from ..config import RunConfig, factor_shapes
 from ..errors import printable
 from ..hosts import ALONE, Hosts
+from ..runs.values import to_dict
 from .announce import announce
 from .resume import is_rewritten, starting_state
 from .saving import Saver
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ..histograms import Histograms
     from ..report import Log, Progress
     from ..step import Engine, State
-    from ..tasks import Task
+    from ..tasks.base import Task
 
 NOTED = ("best", "stale", "due", "totals", "seconds", "cpu_seconds")  # fields of a session that a checkpoint keeps
 

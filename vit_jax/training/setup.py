@@ -10,18 +10,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import backend, runs
-from ..config import RunConfig, Teacher, check_run, learnt_table, task_row
+from ..config import RunConfig, learnt_table
+from ..config.network import Teacher
 from ..config.trees import flatten
 from ..division import planned
 from ..errors import UserError
 from ..hosts import ALONE, Hosts
+from ..runs.check import check_run
+from ..tasks.table import task_spec
 from ..teacher import teacher_of
 
 if TYPE_CHECKING:
     from ..data import Data
     from ..data.contract import Order
     from ..step import Engine, Evaluator
-    from ..tasks import Task
+    from ..tasks.base import Task
 
 
 OVERFIT_STEPS = 100  # steps of a run with overfit_batches and no max_steps
@@ -71,15 +74,15 @@ def given_data(run: Any, data: Any, class_names: Sequence[str], hosts: int = 1) 
         if class_names:
             raise UserError("class_names: are those of examples given as data=...; leave them out")
         return run, None
-    source = task_row(run.task).given
+    source = run.data.given
     if not source:
         raise UserError(f"data: the task {run.task} takes none from Python; give data.source")
     run = check_run(replace(run, data=replace(run.data, source=source)))
     backend.configure_jax(planned(run, hosts).devices)
     from ..data import Given
-    from ..tasks import TASKS
+    from ..tasks.computed import task_class
 
-    return run, TASKS[run.task].open_data(run, Given(data, class_names))
+    return run, task_class(run.task).open_data(run, Given(data, class_names))
 
 
 def own_data(run: RunConfig, folder: runs.Run) -> Data | None:
@@ -87,10 +90,10 @@ def own_data(run: RunConfig, folder: runs.Run) -> Data | None:
 
     Raises UserError.
     """
-    from ..tasks import TASKS
+    from ..tasks.computed import task_class
 
-    own = task_row(run.task).from_its_folder(run, folder.path) if folder.exists() else run
-    return None if own == run else TASKS[run.task].open_data(own)
+    own = replace(run, data=run.data.in_folder(folder.path)) if folder.exists() else run
+    return None if own == run else task_class(run.task).open_data(own)
 
 
 def set_up(run: RunConfig, dataset: Data | None = None, hosts: Hosts = ALONE) -> Setup:
@@ -101,9 +104,9 @@ def set_up(run: RunConfig, dataset: Data | None = None, hosts: Hosts = ALONE) ->
     from ..models import definition
     from ..optim import Optimizer
     from ..step import Engine, Evaluator, check_divisible, check_together
-    from ..tasks import TASKS, task_of
+    from ..tasks.computed import task_class, task_of
 
-    dataset = dataset or TASKS[run.task].open_data(run)
+    dataset = dataset or task_class(run.task).open_data(run)
     stated = replace(run, model=run.model.with_sizes(dataset.sizes))
     run, order, epochs = plan(stated, dataset)
     teacher = teacher_of(run, dataset)
@@ -141,7 +144,7 @@ def plan(run: RunConfig, dataset: Data) -> tuple[RunConfig, Order, int]:
     order = dataset.order(run.batch, run.seed, run.overfit_batches)
     if not run.overfit_batches:
         return run, order, run.epochs
-    deterministic = task_row(run.task).quiet(run)
+    deterministic = task_spec(run.task).without_randomness(run)
     run = replace(
         deterministic,
         optim=replace(run.optim, schedule="constant", warmup=0.0, warmup_steps=0, weight_decay=0.0),

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import backend, runs
-from ..config import RunConfig, flat, task_row
+from ..config import RunConfig
 from ..config.trees import flatten
 from ..division import planned
 from ..errors import UserError, printable
 from ..hosts import Hosts, joined
 from ..run_report.command import leave_report
 from ..run_report.compare import draw, gather
+from ..runs.values import flat
+from ..tasks.table import task_spec
 from .finish import finish, show_again, splits
 from .loop import loop
 from .preflight import OF_A_HOST, beside, check_hosts, ready
@@ -166,7 +168,7 @@ def train_seeds(
     summary: dict[str, Any] = {"status": ", ".join(ended), "seeds": numbers, "metrics": spread(members)}
     group.write_summary(summary, {})
     print(f"\n{group}: {seeds} seeds, mean and standard deviation")
-    printed = ("seconds", *task_row(run.task).headlines)
+    printed = ("seconds", *task_spec(run.task).main_metrics)
     for name, row in summary["metrics"].items():
         if name.endswith(printed):
             print(f"  {name:28} {row['mean']:.4f} +- {row['std']:.4f}")

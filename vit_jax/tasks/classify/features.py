@@ -9,8 +9,8 @@ from typing import Any
 from flax import nnx
 from jax import Array
 
-from ..errors import UserError
-from ..layers import wide
+from ...errors import UserError
+from ...layers import wide
 
 
 def block_numbers(blocks: Any, depth: int) -> tuple[int, ...]:

@@ -15,14 +15,16 @@ import numpy as np
 import optax
 from jax import Array
 
-from ..augmentation.batch import normalise
-from ..config import DistilLoss, RunConfig, Teacher
-from ..config.trees import unflatten
-from ..layers import fold, merge, wide
-from ..models import definition
-from ..vit import ViT
-from .classify import Classify
-from .contract import Batch
+from ...augmentation.batch import normalise
+from ...config import RunConfig
+from ...config.network import Teacher
+from ...config.trees import unflatten
+from ...layers import fold, merge, wide
+from ...models import definition
+from ...vit import ViT
+from ..base import Batch
+from ..classify.learn import Classify
+from .spec import DistilLoss
 
 KERNELS = {"bilinear": "linear", "bicubic": "cubic", "nearest": "nearest"}  # of Preprocess: of jax.image.resize
 

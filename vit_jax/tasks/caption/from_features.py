@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..captioner import Captioner
-from ..config import FeatureData, RunConfig
-from ..data import (
+from ...captioner import Captioner
+from ...config import FeatureData, RunConfig
+from ...data import (
     CaptionSet,
     Given,
     Other,
@@ -25,13 +25,13 @@ from ..data import (
     open_other_features,
     vectors_in,
 )
-from ..errors import UserError
-from ..models import described
-from ..text import kept_one, opened_one
-from .caption_text import Captioning, captured_inputs, search_inputs
-from .contract import Answer, Batch, Evaluation, Trained
-from .generated import answer, header, value
-from .worst import printed, worst, write_worst
+from ...errors import UserError
+from ...models import described
+from ...text import kept_one, opened_one
+from ..base import Answer, Batch, Evaluation, Trained
+from ..generated import answer, header, value
+from ..worst import printed, worst, write_worst
+from .text import Captioning, captured_inputs, search_inputs
 
 BATCH = 64  # vectors per batch of a prediction
 

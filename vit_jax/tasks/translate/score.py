@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 
-from ..text import needed
+from ...text import needed
 
 
 def has_scorer() -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .contract import Evaluation
+from ..base import Evaluation
 
 TOP = 5  # the metric accuracy_top5 counts an image as right if its class is among so many most probable ones
 

@@ -11,16 +11,17 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from ..captioner import Captioner
-from ..config import CaptionerConfig, Teacher
-from ..config.decoding import Decoding
-from ..decode.contract import Found
-from ..layers import fold
-from ..text import Tokenizer
-from .caption_score import WORDS, bleu4, cider_d, plain
-from .contract import Batch, Evaluation
-from .generated import Search, changed, compiled
-from .next_token import mean_loss, shifted, sums
+from ...captioner import Captioner
+from ...config import CaptionerConfig
+from ...config.decoding import Decoding
+from ...config.network import Teacher
+from ...decode.contract import Found
+from ...layers import fold
+from ...text import Tokenizer
+from ..base import Batch, Evaluation
+from ..generated import Search, changed, compiled
+from ..next_token import mean_loss, shifted, sums
+from .score import WORDS, bleu4, cider_d, plain
 
 CROSS = "decoder.cross_attention"  # the weights from the tokens of a caption to those of the memory
 

@@ -25,7 +25,8 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from jax import Array
 
-from ..config import RunConfig, Teacher
+from ..config import RunConfig
+from ..config.network import Teacher
 from ..data import Data, Given
 
 Batch = dict[str, Any]

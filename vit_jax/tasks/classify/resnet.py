@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
-from .classify import Classifier, Classify
-from .contract import Trained
+from ...errors import UserError
+from ..base import Trained
+from .learn import Classifier, Classify
 
 
 @dataclass(frozen=True)

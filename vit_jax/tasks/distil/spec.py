@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from ..errors import UserError
-from .classify import check_classes, quiet_images, shown
-from .fields import identity
-from .images import ImageData, other_classes
-from .network import Teacher
-from .run import LossConfig, RunConfig
-from .vit import ViTConfig
+from ...config.fields import identity
+from ...config.images import other_classes
+from ...config.network import Teacher
+from ...config.run import LossConfig, RunConfig
+from ...config.vit import ViTConfig
+from ...errors import UserError
+from ..classify.spec import ClassifySpec, TellsClasses
+from ..image_spec import shown
 
 
 @dataclass(frozen=True)
@@ -38,34 +39,48 @@ class DistilLoss(LossConfig):
     )
 
 
-def check_distil(model: ViTConfig, data: ImageData, run: RunConfig) -> None:
-    """Raise UserError naming the first invalid field of a run with a teacher."""
-    check_classes(model, data, run)
-    loss: Any = run.loss  # the row's own class
-    if not model.distill_head:
-        raise UserError(
-            "model.distill_head is False, but the task distil trains that head: "
-            "set model.distill_token and model.distill_head to True"
-        )
-    if model.pool not in ("cls", "cls_distill"):
-        raise UserError(
-            f"model.pool is {model.pool}, but the task distil trains a head of the class token and one of the "
-            "distillation token: set model.pool to cls, to predict by the first, or to cls_distill, by both"
-        )
-    if loss.hard and loss.divide_by_classes:
-        raise UserError(
-            "loss.divide_by_classes is True but loss.hard is True, which has no divergence to divide: set one of them"
-        )
+class DistilSpec(ClassifySpec):
+    """Classification learnt from labels and from a teacher at once, by a ViT with two heads."""
+
+    computes = "vit_jax.tasks.distil.learn:Distil"
+    loss = DistilLoss
+    has_teacher = True
+
+    @classmethod
+    def check(cls, run: RunConfig) -> None:
+        """Raise UserError naming the first invalid field of a run with a teacher."""
+        super().check(run)
+        model, loss = run.model, run.loss
+        assert isinstance(model, ViTConfig) and isinstance(loss, DistilLoss)
+        if not model.distill_head:
+            raise UserError(
+                "model.distill_head is False, but the task distil trains that head: "
+                "set model.distill_token and model.distill_head to True"
+            )
+        if model.pool not in ("cls", "cls_distill"):
+            raise UserError(
+                f"model.pool is {model.pool}, but the task distil trains a head of the class token and one of the "
+                "distillation token: set model.pool to cls, to predict by the first, or to cls_distill, by both"
+            )
+        if loss.hard and loss.divide_by_classes:
+            raise UserError(
+                "loss.divide_by_classes is True but loss.hard is True, which has no divergence to divide: "
+                "set one of them"
+            )
+
+    @classmethod
+    def check_teacher(cls, teacher: Teacher, run: RunConfig, data: Any) -> None:
+        """Raise UserError where a teacher cannot teach a run: other classes, channels or order of images."""
+        if teacher.config is None:
+            _check_logits(teacher, run, data)
+        else:
+            _check_network(teacher, run, data)
 
 
-def check_teacher(teacher: Teacher, run: RunConfig, data: Any) -> None:
-    """Raise UserError where a teacher cannot teach a run; `data` is None before it is opened: see `TaskRow.teacher`."""
-    student, path = cast(ViTConfig, run.model), teacher.path
-    if teacher.config is None:
-        _check_logits(teacher, run, data)
-        return
-    c: Any = teacher.config
-    if c.pixels() is None:
+def _check_network(teacher: Teacher, run: RunConfig, data: Any) -> None:
+    student, path, c = run.model, teacher.path, teacher.config
+    assert isinstance(student, ViTConfig) and c is not None
+    if not isinstance(c, TellsClasses):
         raise UserError(f"teacher {path}: holds a {c.name}; give a network that classifies images")
     if not c.classes:
         raise UserError(f"teacher {path}: has no head and so no classes; give a network that classifies images")
@@ -92,7 +107,8 @@ def check_teacher(teacher: Teacher, run: RunConfig, data: Any) -> None:
 
 def _check_logits(teacher: Teacher, run: RunConfig, data: Any) -> None:
     path, (images, classes) = teacher.path, teacher.arrays["logits"].shape
-    student, own, still = cast(ViTConfig, run.model), vars(run.augment), vars(quiet_images(run).augment)
+    student, own, still = run.model, vars(run.augment), vars(run.augment.without_randomness())
+    assert isinstance(student, ViTConfig)
     # Copies of an image are the image, and overfit_batches does not augment.
     drawn = [name for name, value in own.items() if value != still[name] and name != "repeats"]
     if drawn and not run.overfit_batches:

@@ -13,22 +13,23 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from .. import report
-from ..config import RunConfig, SentenceData, Teacher, TransformerConfig
-from ..config.decoding import Decoding
-from ..data import Given, Other, Sentences, Texts, open_other_pairs, open_sentences
-from ..decode.buckets import in_buckets, lengths_to
-from ..decode.contract import Found
-from ..errors import UserError
-from ..layers import merge, split
-from ..models import described
-from ..text import Tokenizer, kept, made, opened
-from ..transformer import Transformer
-from .contract import Answer, Batch, Evaluation, Trained
-from .generated import Search, answer, changed, compiled, header, value
-from .next_token import mean_loss, shifted, sums, with_still_row
-from .translate_score import corpus_scores, has_scorer
-from .worst import printed, worst, write_worst
+from ... import report
+from ...config import RunConfig, SentenceData, TransformerConfig
+from ...config.decoding import Decoding
+from ...config.network import Teacher
+from ...data import Given, Other, Sentences, Texts, open_other_pairs, open_sentences
+from ...decode.buckets import in_buckets, lengths_to
+from ...decode.contract import Found
+from ...errors import UserError
+from ...layers import merge, split
+from ...models import described
+from ...text import Tokenizer, kept, made, opened
+from ...transformer import Transformer
+from ..base import Answer, Batch, Evaluation, Trained
+from ..generated import Search, answer, changed, compiled, header, value
+from ..next_token import mean_loss, shifted, sums, with_still_row
+from ..worst import printed, worst, write_worst
+from .score import corpus_scores, has_scorer
 
 BATCH = 64  # sentences per batch of a prediction
 CROSS = "decoder.cross_attention"  # the weights from the tokens of a translation to those of its source

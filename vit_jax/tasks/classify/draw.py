@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from .. import report
-from ..config import ViTConfig, pair
-from ..report.table import shortened
-from ..vit import ViT, sinusoids
-from .classify_score import Classified
+from ... import report
+from ...config import ViTConfig, pair
+from ...report.table import shortened
+from ...vit import ViT, sinusoids
+from .score import Classified
 
 WRONG = 36  # most images in the figure of wrong predictions
 

@@ -9,12 +9,12 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
+from ..config.dotted import field_types
+from ..config.nearest import nearest
+from ..config.run import RunConfig
 from ..errors import Field, UserError
-from .dotted import field_types
+from ..tasks.table import task_spec
 from .formats import FORMAT, strip_format
-from .nearest import nearest
-from .run import RunConfig
-from .tasks import network_row, task_row
 
 T = TypeVar("T")
 
@@ -73,8 +73,8 @@ def _part_classes(task: Any) -> dict[str, type]:
             f"is {'missing' if task is None else repr(task)}",
             "give the name of one, as in the run's preset",
         )
-    row = task_row(task)
-    return {"model": network_row(task), "data": row.data, "augment": row.augment, "loss": row.loss}
+    spec = task_spec(task)
+    return {"model": spec.network, "data": spec.data, "augment": spec.augment, "loss": spec.loss}
 
 
 def _fits(value: Any, hint: Any) -> bool:

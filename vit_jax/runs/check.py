@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
+from ..config.groups import check_frozen, check_muon
+from ..config.lora import check_lora, learnt_table
+from ..config.ranges import check_ranges
+from ..config.run import RunConfig, profiled
 from ..errors import UserError
-from .groups import check_frozen, check_muon
-from .lora import check_lora, learnt_table
-from .ranges import check_ranges
-from .run import RunConfig, profiled
-from .tasks import TASKS, network_row, task_row
+from ..tasks.table import TASKS, task_spec
 
 
 def check_run(run: RunConfig) -> RunConfig:
     """Return the run unchanged. Raises UserError naming the first invalid field."""
-    row, network = task_row(run.task), network_row(run.task)
-    if type(run.model) is not network:
+    spec = task_spec(run.task)
+    if type(run.model) is not spec.network:
         raise UserError(
-            f"task is {run.task}, which trains a {network.name}, but model is a {run.model.name}: "
+            f"task is {run.task}, which trains a {spec.network.name}, but model is a {run.model.name}: "
             "start from a preset of that task"
         )
-    for name, part in (("data", row.data), ("augment", row.augment), ("loss", row.loss)):
+    for name, part in (("data", spec.data), ("augment", spec.augment), ("loss", spec.loss)):
         if type(getattr(run, name)) is not part:
             raise UserError(
                 f"{name} is of class {type(getattr(run, name)).__name__}, "
                 f"but the task {run.task} needs {part.__name__}: give one"
             )
-    if run.loss.name not in row.losses:
+    if run.loss.name not in spec.losses:
         raise UserError(
-            f"loss.name is {run.loss.name}, which the task {run.task} does not have: choose {' or '.join(row.losses)}"
+            f"loss.name is {run.loss.name}, which the task {run.task} does not have: choose {' or '.join(spec.losses)}"
         )
-    if run.teacher and row.teacher is None:
-        learning = ", ".join(name for name, each in TASKS.items() if each.teacher)
+    if run.teacher and not spec.has_teacher:
+        learning = ", ".join(name for name, each in TASKS.items() if each.has_teacher)
         raise UserError(
             f"teacher is {run.teacher}, but the task {run.task} learns from none: "
             f"leave it out, or start from a preset of the task {learning}"
         )
     check_ranges(run)
-    row.check(run.model, run.data, run)
+    spec.check(run)
     run.model.check_stack({"scan": run.scan, "remat": run.remat != "none"})
     check_settings(run)
     check_lora(run)

@@ -7,10 +7,10 @@ import stat
 from collections.abc import Mapping
 from typing import Any
 
+from ..config import strict_json
+from ..config.run import RunConfig
 from ..errors import Field, UserError, about
-from . import strict_json
 from .formats import FORMAT, strip_format
-from .run import RunConfig
 from .values import from_dict, to_dict
 
 LARGEST = 1 << 20  # bytes; a config has some 4,000

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .. import report
-from ..augmentation.batch import augment, normalise
-from ..captioner import Captioner
-from ..config import CaptionData, ImageAugment, RunConfig
-from ..data import (
+from ... import report
+from ...augmentation.batch import augment, normalise
+from ...captioner import Captioner
+from ...config import CaptionData, ImageAugment, RunConfig
+from ...data import (
     CaptionedImages,
     Captions,
     Given,
@@ -27,15 +27,15 @@ from ..data import (
     open_other_captions,
     prepared,
 )
-from ..errors import UserError
-from ..layers import fold
-from ..models import described
-from ..text import kept_one, made_one, opened_one
-from .caption_text import CROSS, Captioning, captured_inputs, search_inputs
-from .classify_pictures import save_samples, visible
-from .contract import Answer, Batch, Evaluation, Trained
-from .generated import answer, header, value
-from .worst import draw_worst, printed, worst
+from ...errors import UserError
+from ...layers import fold
+from ...models import described
+from ...text import kept_one, made_one, opened_one
+from ..base import Answer, Batch, Evaluation, Trained
+from ..classify.draw import save_samples, visible
+from ..generated import answer, header, value
+from ..worst import draw_worst, printed, worst
+from .text import CROSS, Captioning, captured_inputs, search_inputs
 
 BATCH = 64  # images per batch of a prediction
 SAMPLES = 4  # sample images written at the end of a training

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..config.run import RunConfig
 from ..errors import UserError
-from .run import RunConfig
-from .tasks import network_row, task_row
+from ..tasks.table import task_spec
 
 LONGEST = 200  # bytes of a run's name: file systems take 255, of which names that are made from it need some
 
@@ -14,14 +14,14 @@ def check_complete(run: RunConfig) -> RunConfig:
     check_trained(run.task)
     if not run.data.source:
         raise UserError("data.source is empty: give --data.source folder:PATH, FILE.npz or the name of a set")
-    if task_row(run.task).teacher and not run.teacher:
+    if task_spec(run.task).has_teacher and not run.teacher:
         raise UserError("teacher is empty: give --teacher and the run, file or folder of the network to learn from")
     return run
 
 
 def check_trained(task: str) -> None:
     """Raise UserError if the network of a task is only used, never trained."""
-    network = network_row(task)
+    network = task_spec(task).network
     if network.frozen:
         raise UserError(
             f"task is {task}, but a {network.name} is only used, never trained: {network.frozen}; "

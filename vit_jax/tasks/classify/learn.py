@@ -15,19 +15,20 @@ import optax
 from flax import nnx
 from jax import Array
 
-from ..augmentation.batch import augment, normalise
-from ..augmentation.mixing import mixed
-from ..config import ImageAugment, RunConfig, Teacher, ViTConfig, replaced
-from ..data import Dataset, Given, Other, Preprocess, Split, listed, open_images, open_other_images, prepared
-from ..errors import UserError
-from ..layers import fold
-from ..models import described
-from ..report.table import shortened, write_npz
-from ..vit import ViT
-from .classify_features import block_numbers, compiled_features
-from .classify_pictures import captioned, draw_attention, draw_inside, draw_result, of_several_classes, save_samples
-from .classify_score import Classified, score, score_of
-from .contract import Answer, Batch, Evaluation, Trained
+from ...augmentation.batch import augment, normalise
+from ...augmentation.mixing import mixed
+from ...config import ImageAugment, RunConfig, ViTConfig, replaced
+from ...config.network import Teacher
+from ...data import Dataset, Given, Other, Preprocess, Split, listed, open_images, open_other_images, prepared
+from ...errors import UserError
+from ...layers import fold
+from ...models import described
+from ...report.table import shortened, write_npz
+from ...vit import ViT
+from ..base import Answer, Batch, Evaluation, Trained
+from .draw import captioned, draw_attention, draw_inside, draw_result, of_several_classes, save_samples
+from .features import block_numbers, compiled_features
+from .score import Classified, score, score_of
 
 BATCH = 64  # images per batch of a prediction
 FLIP = "flip_"  # begins the names of outputs of an image and its mirror image

@@ -1,0 +1,1 @@
+"""Captions: images, or vectors that another network made of them, to sentences."""

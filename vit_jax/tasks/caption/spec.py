@@ -1,0 +1,153 @@
+"""The specs of caption, of images, and of caption-features, of vectors that another network made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ...config.augmentation import ImageAugment
+from ...config.captioner import CaptionerConfig
+from ...config.captions import SHAPES, CaptionData, other_caption_words
+from ...config.features import FeatureData
+from ...config.network import NetworkConfig
+from ...config.run import NO_DATA, OptimConfig, RunConfig
+from ...config.sentences import is_side, numbered_words, size_of_side
+from ...errors import UserError
+from ..image_spec import ImageSpec, check_images
+from ..spec import MetadataEntry, TaskSpec
+from ..translate.spec import check_network, check_tokenizer
+
+
+class Words(MetadataEntry):
+    """The words of captions: a list, or of other tokenizers {"size": ids, "tokenizer": digest of its files}."""
+
+    def valid(self, value: Any) -> bool:
+        """Whether a JSON value has this form."""
+        return is_side(value)
+
+    def fits(self, value: Any, model: NetworkConfig) -> bool:
+        """Whether there are as many as the network has ids."""
+        assert isinstance(model, CaptionerConfig)
+        return size_of_side(value) == model.text.target_vocabulary == model.text.outputs
+
+    def default(self, model: NetworkConfig) -> tuple[list[str], str]:
+        """Numbers as words. Raises UserError where the text half of the network has vectors."""
+        assert isinstance(model, CaptionerConfig)
+        if not (model.text.target_vocabulary and model.text.outputs):
+            raise UserError(
+                "a run of the task caption has words, but the text half of this network takes or gives vectors; "
+                "write it as FILE.safetensors"
+            )
+        return numbered_words(model.text.target_vocabulary), "words are called by their ids"
+
+    def conflict(self, given: Any, wanted: Any) -> str:
+        """A clause naming the first difference."""
+        return other_caption_words(given, wanted)
+
+    def in_files(self, value: Any) -> bool:
+        """Whether they are those of a tokenizer, whose files a run keeps."""
+        return isinstance(value, Mapping)
+
+
+class CaptioningSpec(TaskSpec, abstract=True):
+    """The base of both: whatever they describe, a captioner writes."""
+
+    network = CaptionerConfig
+    main_metrics: ClassVar = {
+        "exact_match": "exact match",
+        "cider_d": "CIDEr-D",
+        "bleu4": "BLEU-4",
+        "accuracy": "accuracy",
+        "loss": "loss",
+        "attention_in_box": "attention in box",
+        "uniform_in_box": "of a uniform map",
+    }
+    metadata: ClassVar[Mapping[str, MetadataEntry]] = {"words": Words()}
+
+    @classmethod
+    def untrained(cls, task: str, model: NetworkConfig) -> RunConfig:
+        """A run with this network that was never trained, on captions as long as it takes."""
+        assert isinstance(model, CaptionerConfig)
+        data: Any = cls.data  # with a length
+        data = data(source=NO_DATA, length=max(model.text.max_length, 2))
+        return RunConfig(task, model, data, cls.augment(), optim=OptimConfig(name="sgd"))
+
+
+class CaptionSpec(CaptioningSpec, ImageSpec):
+    """Images to captions."""
+
+    data = CaptionData
+    computes = "vit_jax.tasks.caption.learn:Caption"
+    metadata: ClassVar = {**ImageSpec.metadata, **CaptioningSpec.metadata}
+
+    @classmethod
+    def trains(cls, model: NetworkConfig) -> bool:
+        """Captioners that see images."""
+        return isinstance(model, CaptionerConfig) and model.encoder is not None
+
+    @classmethod
+    def check(cls, run: RunConfig) -> None:
+        """Raise UserError naming the first invalid field of a run on images with captions."""
+        model, data, augment = run.model, run.data, run.augment
+        assert isinstance(model, CaptionerConfig)
+        assert isinstance(data, CaptionData) and isinstance(augment, ImageAugment)
+        _check_network(model)
+        if model.memory == "vectors":
+            raise UserError("model.memory is vectors, but the data has images: set it to tokens or patches")
+        _check_causal(model)
+        check_images(model.vit, run)
+        for name in ("mixup", "cutmix"):
+            if value := getattr(augment, name):
+                raise UserError(f"augment.{name} is {value}, but captions cannot be mixed: set it to 0")
+        if augment.repeats != 1:
+            raise UserError(
+                f"augment.repeats is {augment.repeats}, which the task caption does not have: leave it at 1"
+            )
+        if augment.flip and data.source == SHAPES:
+            raise UserError(
+                "augment.flip is True, but captions of data.source shapes say what is left: set it to False"
+            )
+        check_tokenizer(data)
+        _check_longest(model, data)
+
+
+class CaptionFeaturesSpec(CaptioningSpec):
+    """Vectors that another network made of pictures to captions."""
+
+    data = FeatureData
+    computes = "vit_jax.tasks.caption.from_features:CaptionFeatures"
+
+    @classmethod
+    def trains(cls, model: NetworkConfig) -> bool:
+        """Captioners that see vectors."""
+        return isinstance(model, CaptionerConfig) and model.encoder is None
+
+    @classmethod
+    def check(cls, run: RunConfig) -> None:
+        """Raise UserError naming the first invalid field of a run on vectors with captions."""
+        model, data = run.model, run.data
+        assert isinstance(model, CaptionerConfig) and isinstance(data, FeatureData)
+        _check_network(model)
+        if model.memory != "vectors":
+            raise UserError(f"model.memory is {model.memory}, but the data has vectors of pictures: set it to vectors")
+        _check_causal(model)
+        _check_longest(model, data)
+
+
+def _check_network(model: CaptionerConfig) -> None:
+    check_network(model, max(1, model.text.target_vocabulary, model.text.outputs))
+
+
+def _check_causal(model: CaptionerConfig) -> None:
+    if not model.text.causal:
+        raise UserError(
+            "model.text.causal is False, so a token could attend to the ones that it predicts: set it to True"
+        )
+
+
+def _check_longest(model: CaptionerConfig, data: CaptionData | FeatureData) -> None:
+    if 0 < model.text.max_length < data.length:
+        raise UserError(
+            f"model.text.max_length is {model.text.max_length} but data.length is {data.length}: "
+            "raise one or lower the other"
+        )

@@ -1,0 +1,1 @@
+"""Image classification, also by networks that are only used (resnet)."""

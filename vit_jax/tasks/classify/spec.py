@@ -1,0 +1,76 @@
+"""The specs of classify, and of classify-resnet, whose network is only used, never trained."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from ...config.dotted import replaced
+from ...config.fields import are_texts
+from ...config.images import ImageData, numbered_classes, other_classes
+from ...config.network import NetworkConfig
+from ...config.resnet import ResNetConfig
+from ...config.run import RunConfig
+from ...config.vit import ViTConfig
+from ...errors import inside
+from ..image_spec import ImageSpec, TakesImages, check_images
+from ..spec import MetadataEntry
+
+
+@runtime_checkable
+class TellsClasses(TakesImages, Protocol):
+    """The config of a network that classifies images."""
+
+    @property
+    def classes(self) -> int:
+        """The number of classes; 0: the network has no head, or its data determines them."""
+
+
+class ClassNames(MetadataEntry):
+    """The names of the classes, a list of texts."""
+
+    of_head = True
+
+    def valid(self, value: Any) -> bool:
+        """Whether a JSON value is a list of texts."""
+        return are_texts(value)
+
+    def fits(self, value: Any, model: NetworkConfig) -> bool:
+        """Whether there is a name for each class."""
+        assert isinstance(model, TellsClasses)
+        return len(value) == model.classes
+
+    def default(self, model: NetworkConfig) -> tuple[list[str], str]:
+        """Numbers."""
+        assert isinstance(model, TellsClasses)
+        return numbered_classes(model.classes), "classes are called by their numbers"
+
+    def conflict(self, given: Any, wanted: Any) -> str:
+        """A clause naming the first class that is another."""
+        return other_classes(given, wanted)
+
+
+class ClassifySpec(ImageSpec):
+    """Images to one of K classes."""
+
+    network: ClassVar[type[NetworkConfig]] = ViTConfig
+    data = ImageData
+    computes = "vit_jax.tasks.classify.learn:Classify"
+    losses = ("cross_entropy", "binary")
+    main_metrics: ClassVar = {"accuracy": "accuracy", "accuracy_top5": "top-5", "f1_macro": "f1", "loss": "loss"}
+    metadata: ClassVar = {**ImageSpec.metadata, "class_names": ClassNames()}
+
+    @classmethod
+    def check(cls, run: RunConfig) -> None:
+        """Raise UserError naming the first invalid field of a run on images with classes."""
+        model = run.model
+        assert isinstance(model, TellsClasses)
+        with inside("model"):
+            replaced(run.model, {"classes": model.classes or 1}).check()
+        check_images(model, run)
+
+
+class ClassifyResNetSpec(ClassifySpec):
+    """Classification by a ResNet."""
+
+    network = ResNetConfig
+    computes = "vit_jax.tasks.classify.resnet:ClassifyResNet"

@@ -1,0 +1,1 @@
+"""Image classification learnt from labels and from a teacher at once."""

@@ -1,0 +1,129 @@
+"""What other code knows of a task without jax: the base class of the specs of tasks.
+
+Help, presets, runs and convert read specs; what a task computes is in the class that its spec names (base.py). To add a
+task, write a subclass of `TaskSpec` and one of `Task`, and name the first in table.py; no other code asks which task it
+has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from ..config.network import NetworkConfig, Teacher
+from ..config.run import NO_DATA, AugmentConfig, DataConfig, LossConfig, OptimConfig, RunConfig
+from ..errors import inside
+
+
+class MetadataEntry:
+    """The base class of the entries of a run's metadata: JSON values in config.json.
+
+    Without them the network cannot be used. A subclass has to define `valid`; all else has a default.
+    """
+
+    of_head: ClassVar[bool] = False  # whether only the head depends on it, so that --new-head resolves a conflict
+
+    def valid(self, value: Any) -> bool:
+        """Whether a JSON value has the right form."""
+        raise NotImplementedError
+
+    def fits(self, value: Any, model: NetworkConfig) -> bool:
+        """Whether a valid value can belong to this network."""
+        return True
+
+    def default(self, model: NetworkConfig) -> tuple[Any, str] | None:
+        """(a value for a network whose file does not state it, a note for the user); None: there is no default.
+
+        Raises UserError where this network can have none.
+        """
+        return None
+
+    def conflict(self, given: Any, wanted: Any) -> str:
+        """A clause naming a difference that would change the meaning of inputs or outputs; else empty.
+
+        Args:
+            given: the value of weights.
+            wanted: that of a run that is to start from them.
+        """
+        return ""
+
+    def in_files(self, value: Any) -> bool:
+        """Whether a value is of no use without files of its run."""
+        return False
+
+
+# What a subclass of TaskSpec has to define, and what for.
+_TO_WRITE = {
+    "network": "the class of the config of the network that it trains",
+    "data": "the class of the config of its data",
+    "computes": "its Task, which needs jax, as text: module:class",
+}
+
+
+class TaskSpec:
+    """The base class of the specs of tasks. Nothing is an instance of them: the table has the classes.
+
+    A subclass has to define `network`, `data` and `computes`; all else has a default. Methods take the run: its parts
+    are of the classes that the spec names, which runs/check.py sees to.
+    """
+
+    network: ClassVar[type[NetworkConfig]]
+    data: ClassVar[type[DataConfig]]
+    computes: ClassVar[str]  # module:class of its Task
+    augment: ClassVar[type[AugmentConfig]] = AugmentConfig
+    loss: ClassVar[type[LossConfig]] = LossConfig
+    losses: ClassVar[tuple[str, ...]] = ("cross_entropy",)  # the values of loss.name that it has
+    main_metrics: ClassVar[Mapping[str, str]] = {"loss": "loss"}  # {metric: its name in print}, in order of importance
+    metadata: ClassVar[Mapping[str, MetadataEntry]] = {}  # what config.json has of the data, by name
+    # Fields of data and augment, "data.fit", that determine how inputs are prepared: see `prepared_as`.
+    prepared: ClassVar[tuple[str, ...]] = ()
+    has_teacher: ClassVar[bool] = False  # whether its loss compares with a teacher: see `check_teacher`
+    pipeline: ClassVar[str] = ""  # what the Hugging Face Hub calls it, where its network does not tell
+
+    def __init_subclass__(cls, abstract: bool = False, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for member, purpose in () if abstract else _TO_WRITE.items():
+            if not hasattr(cls, member):
+                raise TypeError(f"{cls.__name__} lacks {member}: {purpose}; define it in the class")
+
+    @classmethod
+    def check(cls, run: RunConfig) -> None:
+        """Raise UserError naming the first field that is invalid in a run of this task, by default of its network."""
+        with inside("model"):
+            run.model.with_data().check()
+
+    @classmethod
+    def without_randomness(cls, run: RunConfig) -> RunConfig:
+        """The run without augmentation and dropout, as overfit_batches trains it."""
+        return replace(run, model=run.model.without_dropout(), augment=run.augment.without_randomness())
+
+    @classmethod
+    def trains(cls, model: NetworkConfig) -> bool:
+        """Whether it trains such networks."""
+        return type(model) is cls.network
+
+    @classmethod
+    def untrained(cls, task: str, model: NetworkConfig) -> RunConfig:
+        """A run of this task, which the table calls `task`, with a network that was never trained."""
+        return RunConfig(task, model, cls.data(source=NO_DATA), cls.augment(), optim=OptimConfig(name="sgd"))
+
+    @classmethod
+    def prepared_as(cls, metadata: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """{field of `prepared`: its value} of a run that starts from weights.
+
+        Args:
+            metadata: what the weights state.
+            given: {field: value} that the user states.
+        """
+        return {}
+
+    @classmethod
+    def check_teacher(cls, teacher: Teacher, run: RunConfig, data: Any) -> None:
+        """Raise UserError where a teacher cannot teach a run.
+
+        Args:
+            teacher: the opened teacher.
+            run: the run of the student.
+            data: its `vit_jax.data.contract.Data`; None before that is opened.
+        """

@@ -1,0 +1,56 @@
+"""The tasks by name, and what is looked up in all of them. Nothing here loads jax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..config.nearest import nearest
+from ..config.network import NetworkConfig
+from ..config.run import RunConfig
+from ..errors import UserError
+from .caption.spec import CaptionFeaturesSpec, CaptionSpec
+from .classify.spec import ClassifyResNetSpec, ClassifySpec
+from .distil.spec import DistilSpec
+from .spec import TaskSpec
+from .translate.spec import TranslateSpec
+
+TASKS: dict[str, type[TaskSpec]] = {
+    "classify": ClassifySpec,
+    "translate": TranslateSpec,
+    "caption": CaptionSpec,
+    "caption-features": CaptionFeaturesSpec,
+    "distil": DistilSpec,
+    "classify-resnet": ClassifyResNetSpec,
+}
+
+
+def task_spec(name: str) -> type[TaskSpec]:
+    """The spec of a task. Raises UserError with similar names if there is none."""
+    if name not in TASKS:
+        raise UserError(f"the task {name!r} is not known to this version of vit-jax{nearest(name, list(TASKS))}")
+    return TASKS[name]
+
+
+def untrained(model: NetworkConfig) -> RunConfig:
+    """A run with this network that was never trained, of the first task that trains such networks.
+
+    Raises UserError if no task does.
+    """
+    for name, spec in TASKS.items():
+        if spec.trains(model):
+            return spec.untrained(name, model)
+    raise UserError(f"no task of this version of vit-jax trains a {model.name}; write it as FILE.safetensors")
+
+
+def metadata_checks() -> dict[str, Callable[[Any], bool]]:
+    """{name of a metadata entry: whether a JSON value has the form that some task has under this name}."""
+    checks: dict[str, list[Callable[[Any], bool]]] = {}
+    for spec in TASKS.values():
+        for name, entry in spec.metadata.items():
+            checks.setdefault(name, []).append(entry.valid)
+    return {name: _any_of(some) for name, some in checks.items()}
+
+
+def _any_of(checks: list[Callable[[Any], bool]]) -> Callable[[Any], bool]:
+    return lambda value: any(check(value) for check in checks)

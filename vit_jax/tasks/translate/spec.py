@@ -1,0 +1,125 @@
+"""The spec of translate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ...config.captions import CaptionData
+from ...config.dotted import replaced, value_at
+from ...config.network import NetworkConfig
+from ...config.run import NO_DATA, OptimConfig, RunConfig
+from ...config.sentences import LEAST, SentenceData, is_side, numbered_words, size_of_side
+from ...config.transformer import TransformerConfig
+from ...config.vocabulary import SIDES, TRAINED
+from ...errors import UserError, inside
+from ..spec import MetadataEntry, TaskSpec
+
+
+class Vocabularies(MetadataEntry):
+    """The words of both sides, {source: ..., target: ...}.
+
+    Each is a list of words, or of other tokenizers {"size": ids, "tokenizer": digest of its files}.
+    """
+
+    def valid(self, value: Any) -> bool:
+        """Whether a JSON value has the form of both sides."""
+        return isinstance(value, dict) and value.keys() == set(SIDES) and all(map(is_side, value.values()))
+
+    def fits(self, value: Any, model: NetworkConfig) -> bool:
+        """Whether each side has the ids of the network."""
+        assert isinstance(model, TransformerConfig)
+        sizes = size_of_side(value["source"]), size_of_side(value["target"])
+        return model.outputs > 0 and sizes == (model.source_vocabulary, model.target_vocabulary)
+
+    def default(self, model: NetworkConfig) -> tuple[dict[str, list[str]], str]:
+        """Numbers as words. Raises UserError where the network has vectors."""
+        assert isinstance(model, TransformerConfig)
+        if not (model.source_vocabulary and model.target_vocabulary and model.outputs):
+            raise UserError(
+                "a run of the task translate has words, but this network takes or gives vectors; "
+                "write it as FILE.safetensors"
+            )
+        sizes = {"source": model.source_vocabulary, "target": model.target_vocabulary}
+        return {side: numbered_words(size) for side, size in sizes.items()}, "words are called by their ids"
+
+    def conflict(self, given: Any, wanted: Any) -> str:
+        """A clause naming the first difference of two equally large sides; empty if either has only numbers."""
+        for side in SIDES:
+            a, b = given[side], wanted[side]
+            if size_of_side(a) != size_of_side(b) or a == b or numbered_words(size_of_side(b)) in (a, b):
+                continue
+            if isinstance(a, Mapping) or isinstance(b, Mapping):
+                return f"its {side} tokenizer is another than here"
+            i = next(i for i, pair in enumerate(zip(a, b, strict=True)) if pair[0] != pair[1])
+            return f"its {side} id {i} is {a[i]!r} and here it is {b[i]!r}"
+        return ""
+
+    def in_files(self, value: Any) -> bool:
+        """Whether they are those of a tokenizer, whose files a run keeps."""
+        return any(isinstance(value[side], Mapping) for side in SIDES)
+
+
+class TranslateSpec(TaskSpec):
+    """Sentences to sentences, word by word."""
+
+    network = TransformerConfig
+    data = SentenceData
+    computes = "vit_jax.tasks.translate.learn:Translate"
+    main_metrics: ClassVar = {
+        **{"exact_match": "exact match", "bleu": "BLEU", "chrf": "chrF", "accuracy": "accuracy"},
+        **{"perplexity": "perplexity", "loss": "loss"},
+    }
+    metadata: ClassVar = {"vocabulary": Vocabularies()}
+    pipeline = "translation"
+
+    @classmethod
+    def check(cls, run: RunConfig) -> None:
+        """Raise UserError naming the first invalid field of a run on pairs of sentences."""
+        model, data = run.model, run.data
+        assert isinstance(model, TransformerConfig) and isinstance(data, SentenceData)
+        if not model.encoder_depth:
+            raise UserError("model.encoder_depth is 0, but sources are words, which need an encoder: give 1 or more")
+        check_network(run.model, max(1, model.source_vocabulary, model.target_vocabulary, model.outputs))
+        if not data.lengths or list(data.lengths) != sorted(set(data.lengths)):
+            raise UserError(f"data.lengths is {list(data.lengths)}: give ascending numbers")
+        check_tokenizer(data)
+        if data.tokens < data.lengths[-1]:
+            raise UserError(
+                f"data.tokens is {data.tokens}, which is less than one sentence of {data.lengths[-1]} tokens, "
+                f"the last of data.lengths: give at least {data.lengths[-1]}"
+            )
+        if 0 < model.max_length < data.lengths[-1]:
+            raise UserError(
+                f"model.max_length is {model.max_length} but the last of data.lengths is {data.lengths[-1]}: "
+                "raise one or lower the other"
+            )
+        if not model.causal:
+            raise UserError(
+                "model.causal is False, so a token could attend to the ones that it predicts: set it to True"
+            )
+
+    @classmethod
+    def untrained(cls, task: str, model: NetworkConfig) -> RunConfig:
+        """A run with this network that was never trained, on sentences as long as it takes."""
+        assert isinstance(model, TransformerConfig)
+        longest = max(model.max_length, 2)
+        data = SentenceData(source=NO_DATA, lengths=(longest,), tokens=max(longest, 768))
+        return RunConfig(task, model, data, optim=OptimConfig(name="sgd"))
+
+
+def check_network(model: NetworkConfig, ids: int) -> None:
+    """Check a network, with a number of ids where the data will determine it. Raises UserError."""
+    with inside("model"):
+        replaced(model, {name: value_at(model, name) or ids for name in model.marked("from_data")}).check()
+
+
+def check_tokenizer(data: SentenceData | CaptionData) -> None:
+    """Raise UserError naming the first invalid field of a run's tokenizer."""
+    if not data.tokenizer:
+        raise UserError("data.tokenizer is empty: give words, bpe, unigram or the folder of a tokenizer")
+    if data.tokenizer in TRAINED and data.vocabulary < LEAST:
+        raise UserError(
+            f"data.vocabulary is {data.vocabulary}, but a tokenizer of {data.tokenizer} begins with all bytes: "
+            f"give at least {LEAST}"
+        )
