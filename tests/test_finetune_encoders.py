@@ -21,7 +21,7 @@ from vit_jax.errors import UserError
 from vit_jax.layers import merge
 from vit_jax.models import definition, start
 from vit_jax.runs import Run
-from vit_jax.starting.start import start as starting
+from vit_jax.starting import start as starting
 
 LINE = "--new-head --data.source digits --batch 32 --epochs 1 --max-steps 8 --data.validation 0"
 RESIZED = "--model.image 48 --optim.layer-decay 0.75 --init-resize"

@@ -26,9 +26,9 @@ from vit_jax.interop import converted
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 from vit_jax.runs.values import flat, to_dict
+from vit_jax.starting import start as starting
 from vit_jax.starting.again import check_unchanged
 from vit_jax.starting.fitting import replaced
-from vit_jax.starting.start import start as starting
 from vit_jax.training import finish
 from vit_jax.training.resume import starting_state
 from vit_jax.training.session import open_session

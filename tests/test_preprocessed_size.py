@@ -25,7 +25,7 @@ from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
 from vit_jax.presets.table import preset
 from vit_jax.starting import fitting, opening
-from vit_jax.starting.start import start as starting
+from vit_jax.starting import start as starting
 
 STATISTICS = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 PROCESSOR = STATISTICS | {
