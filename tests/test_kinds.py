@@ -126,7 +126,9 @@ def test_a_parameter_without_an_entry_is_an_error_before_anything_is_trained(wit
 def test_an_entry_without_a_parameter_is_an_error(monkeypatch):
     made = layers.Attention.__init__
     monkeypatch.setattr(
-        layers.Attention, "__init__", lambda self, *args, **options: made(self, *args, **{**options, "out_bias": False})
+        layers.Attention,
+        "__init__",
+        lambda self, *args, **options: made(self, *args, **{**options, "bias": (True, True, True, False)}),
     )
     with pytest.raises(
         ValueError, match=r"ViT: blocks\.0\.attention\.out\.bias is absent in the module and \(8,\) in its table"

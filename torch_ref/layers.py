@@ -62,7 +62,7 @@ def drop_path(x: Tensor, rate: float, training: bool) -> Tensor:
 class Mlp(nn.Module):
     """fc2(act(fc1 x)), or gated: fc2(act(gate x) * fc1 x) (Shazeer 2020, arXiv 2002.05202).
 
-    `norm` makes a norm before fc2, from its width; None: there is none.
+    `inner_norm` is applied before fc2.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class Mlp(nn.Module):
         gated: bool = False,
         bias: bool = True,
         dropout: float = 0.0,
-        norm: Callable[[int], nn.Module] | None = None,
+        inner_norm: nn.Module | None = None,
     ):
         super().__init__()
         self.activation, self.dropout = activation, nn.Dropout(dropout)
         self.fc1 = nn.Linear(width, hidden, bias)
         self.gate = nn.Linear(width, hidden, bias) if gated else None
-        self.inner_norm = None if norm is None else norm(hidden)
+        self.inner_norm = inner_norm
         self.fc2 = nn.Linear(hidden, width, bias)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, N, D] -> [B, N, D]
@@ -130,9 +130,10 @@ def attention_mask(
 class Attention(nn.Module):
     """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section 3.2).
 
-    `key_width` and `value_width` are the widths of the inputs for keys and values; 0: `width`. `pairs` are the pairs of
-    values that rotary positions turn (rotary.py), whose frequencies are learned if `mixed`; empty: there are none.
-    With `inner_norm` what all heads give is normed before the output projection. `norm` is a key of NORMS.
+    `key_width` and `value_width` are the widths of the inputs for keys and values; 0: `width`. `bias` says which of
+    query, key, value and out have biases, or whether all have. `query_norm` and `key_norm` are applied to each head,
+    `inner_norm` to what all heads give, before the output projection. `pairs` are the pairs of values that rotary
+    positions turn (rotary.py), whose frequencies are learned if `mixed`; empty: there are none.
     """
 
     def __init__(
@@ -143,28 +144,22 @@ class Attention(nn.Module):
         *,
         key_width: int = 0,
         value_width: int = 0,
-        query_bias: bool = True,
-        key_bias: bool = True,
-        value_bias: bool = True,
-        out_bias: bool = True,
-        qk_norm: bool = False,
-        eps: float = 1e-6,
-        norm_bias: bool = True,
+        bias: bool | tuple[bool, bool, bool, bool] = True,
+        query_norm: nn.Module | None = None,
+        key_norm: nn.Module | None = None,
+        inner_norm: nn.Module | None = None,
         dropout: float = 0.0,
         pairs: str = "",
         mixed: bool = False,
-        inner_norm: bool = False,
-        norm: str = "layer",
     ):
         super().__init__()
         inner = heads * head_width
+        query_bias, key_bias, value_bias, out_bias = bias if isinstance(bias, tuple) else (bias,) * 4
         self.heads, self.head_width, self.dropout, self.pairs = heads, head_width, nn.Dropout(dropout), pairs
         self.query = nn.Linear(width, inner, query_bias)
         self.key = nn.Linear(key_width or width, inner, key_bias)
         self.value = nn.Linear(value_width or width, inner, value_bias)
-        self.query_norm = NORMS[norm](head_width, eps, norm_bias) if qk_norm else None
-        self.key_norm = NORMS[norm](head_width, eps, norm_bias) if qk_norm else None
-        self.inner_norm = NORMS[norm](inner, eps, norm_bias) if inner_norm else None
+        self.query_norm, self.key_norm, self.inner_norm = query_norm, key_norm, inner_norm
         self.out = nn.Linear(inner, width, out_bias)
         self.frequencies = nn.Parameter(torch.zeros(2, heads, head_width // 2)) if mixed else None
 
@@ -255,12 +250,10 @@ def check_mask(mask: Tensor | None, shape: tuple[int, int | None, int, int]) -> 
 class AttentionPool(Attention):
     """A learned probe attends to all tokens, then an mlp (Lee et al. 2019, arXiv 1810.00825; MAP in big_vision)."""
 
-    def __init__(self, width: int, heads: int, hidden: int, activation: str, eps: float, **mlp: Any):
-        norm, norm_bias = mlp.pop("norm", "layer"), mlp.pop("norm_bias", True)
+    def __init__(self, width: int, heads: int, norm: nn.Module, mlp: Mlp):
         super().__init__(width, heads, width // heads)
         self.probe = nn.Parameter(torch.zeros(1, 1, width))
-        self.norm = NORMS[norm](width, eps, norm_bias)
-        self.mlp = Mlp(width, hidden, activation, **mlp)
+        self.norm, self.mlp = norm, mlp
 
     def pool(self, x: Tensor) -> Tensor:
         """[B, N, D] -> [B, D]."""

@@ -28,7 +28,7 @@ class Convolution(nn.Conv2d):
 
     def __init__(self, n_in: int, n_out: int, c: ViTConfig):
         super().__init__(n_in, n_out, c.stem_kernel, stride=2, padding=1, bias=c.stem_bias)
-        self.norm = NORMS[c.norm_kind](n_out, c.eps, c.norm_bias)
+        self.norm = norm(c, n_out)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, in, h, w] -> [B, out, h/2, w/2]
         y = super().forward(x).movedim(1, -1)
@@ -43,8 +43,8 @@ class Patches(nn.Conv2d):
         self.size = rows, columns
         super().__init__(channels, c.width, self.size, self.size, bias=c.stem_bias)
         self.activation = ACTIVATIONS[c.stem_activation]
-        self.pre_norm = _norm(c.stem_pre_norm, c, rows * columns * channels)
-        self.norm = NORMS[c.norm_kind](c.width, c.eps, c.norm_bias) if c.stem_norm else None
+        self.pre_norm = norm(c, rows * columns * channels) if c.stem_pre_norm else None
+        self.norm = norm(c) if c.stem_norm else None
 
     def forward(self, images: Tensor) -> Tensor:  # [B, C, h, w] -> [B, N, D]
         if self.pre_norm is None:
@@ -63,26 +63,21 @@ class Block(nn.Module):
         super().__init__()
         self.norm_first, self.branch_norm, self.dropout = c.norm_first, c.branch_norm, nn.Dropout(c.dropout)
         self.drop_path = c.drop_path * index / max(c.depth - 1, 1)
-        self.norm1 = NORMS[c.norm_kind](c.width, c.eps, c.norm_bias)
+        self.norm1 = norm(c)
         self.attention = Attention(
             c.width,
             c.heads,
             c.resolved_head_width,
-            query_bias=c.query_bias,
-            key_bias=c.key_bias,
-            value_bias=c.value_bias,
-            out_bias=c.out_bias,
-            qk_norm=c.qk_norm,
-            eps=c.eps,
-            norm_bias=c.norm_bias,
+            bias=c.attention_bias,
+            query_norm=norm(c, c.resolved_head_width) if c.qk_norm else None,
+            key_norm=norm(c, c.resolved_head_width) if c.qk_norm else None,
+            inner_norm=norm(c, c.heads * c.resolved_head_width) if c.attention_norm else None,
             dropout=c.attention_dropout,
             pairs="" if c.rotary == "none" else c.rotary_pairs,
             mixed=c.rotary == "mixed",
-            inner_norm=c.attention_norm,
-            norm=c.norm_kind,
         )
         self.scale1 = nn.Parameter(torch.full((c.width,), c.layer_scale)) if c.layer_scale else None
-        self.norm2 = NORMS[c.norm_kind](c.width, c.eps, c.norm_bias)
+        self.norm2 = norm(c)
         self.mlp = Mlp(
             c.width,
             c.hidden,
@@ -90,7 +85,7 @@ class Block(nn.Module):
             gated=c.gated,
             bias=c.mlp_bias,
             dropout=c.activation_dropout,
-            norm=(lambda width: NORMS[c.norm_kind](width, c.eps, c.norm_bias)) if c.mlp_norm else None,
+            inner_norm=norm(c, c.hidden) if c.mlp_norm else None,
         )
         self.scale2 = nn.Parameter(torch.full((c.width,), c.layer_scale)) if c.layer_scale else None
 
@@ -133,28 +128,18 @@ class ViT(nn.Module):
         self.distill_token = _tokens(c.distill_token, 1, c.width)
         self.register_tokens = _tokens(c.registers > 0, c.registers, c.width)
         self.position = _tokens(c.position_stored, c.position_rows, c.width)
-        self.pre_norm = _norm(c.pre_norm, c)
+        self.pre_norm = norm(c) if c.pre_norm else None
         self.blocks = nn.ModuleList(Block(c, i) for i in range(c.depth))
-        self.norm = _norm(c.final_norm, c)
-        self.pool = (
-            AttentionPool(
-                c.width,
-                c.resolved_pool_heads,
-                c.pool_hidden or c.hidden,
-                c.activation,
-                c.eps,
-                norm=c.norm_kind,
-                norm_bias=c.norm_bias,
-                gated=c.gated,
-                bias=c.mlp_bias,
-            )
-            if c.pool in MAPS
-            else None
-        )
-        self.head_norm = _norm(c.head_norm, c, c.pooled_width)
+        self.norm = norm(c) if c.final_norm else None
+        if c.pool in MAPS:
+            mlp = Mlp(c.width, c.pool_hidden or c.hidden, c.activation, gated=c.gated, bias=c.mlp_bias)
+            self.pool = AttentionPool(c.width, c.resolved_pool_heads, norm(c), mlp)
+        else:
+            self.pool = None
+        self.head_norm = norm(c, c.pooled_width) if c.head_norm else None
         self.head_hidden = nn.Linear(c.pooled_width, c.head_hidden) if c.head_hidden else None
         self.head = nn.Linear(c.head_hidden or c.pooled_width, c.classes, c.head_bias) if c.classes else None
-        self.distill_norm = _norm(c.distill_norm, c)
+        self.distill_norm = norm(c) if c.distill_norm else None
         self.distill_head = nn.Linear(c.width, c.classes, c.head_bias) if c.distill_head and c.classes else None
         self.embedding_dropout, self.head_dropout = nn.Dropout(c.embedding_dropout), nn.Dropout(c.head_dropout)
         self.start()
@@ -328,8 +313,9 @@ def _tokens(present: bool, count: int, width: int) -> nn.Parameter | None:
     return nn.Parameter(torch.zeros(1, count, width)) if present else None
 
 
-def _norm(present: bool, c: ViTConfig, width: int = 0) -> nn.Module | None:
-    return NORMS[c.norm_kind](width or c.width, c.eps, c.norm_bias) if present else None
+def norm(c: ViTConfig, width: int = 0) -> nn.Module:
+    """A norm of the config's kind over the last axis, of this width; 0: D."""
+    return NORMS[c.norm_kind](width or c.width, c.eps, c.norm_bias)
 
 
 # ------------------------------------------------------------------------------------- positions

@@ -364,10 +364,7 @@ def attention(c: TransformerConfig, dtype: Any) -> Attention:
         c.width,
         c.heads,
         c.resolved_head_width,
-        query_bias=c.bias,
-        key_bias=c.bias,
-        value_bias=c.bias,
-        out_bias=c.bias,
+        bias=c.bias,
         dropout=c.attention_dropout,
         dtype=dtype,
     )

@@ -174,8 +174,7 @@ def drop_path(x: Array, rates: Sequence[float], i: int | Array, keys: Array | No
 class Mlp(nnx.Module):
     """fc2(dropout(act(fc1 x))), gated: fc2(dropout(act(gate x) * fc1 x)) (Shazeer 2020, arXiv 2002.05202).
 
-    `width` is D, `hidden` F. `norm` makes a norm before fc2, from its width and a dtype; None: there is none.
-    `keys` [B], one an example, draw dropout; None: none.
+    `width` is D, `hidden` F, `inner_norm` is applied before fc2. `keys` [B], one an example, draw dropout; None: none.
     """
 
     def __init__(
@@ -187,13 +186,13 @@ class Mlp(nnx.Module):
         gated: bool = False,
         bias: bool = True,
         dropout: float = 0.0,
-        norm: Callable[[int, Any], LayerNorm] | None = None,
+        inner_norm: LayerNorm | None = None,
         dtype: Any = jnp.float32,
     ):
         self.activation, self.dropout = activation, dropout
         self.fc1 = Linear(width, hidden, bias, dtype)
         self.gate = Linear(width, hidden, bias, dtype) if gated else None
-        self.inner_norm = None if norm is None else norm(hidden, dtype)
+        self.inner_norm = inner_norm
         self.fc2 = Linear(hidden, width, bias, dtype)
 
     def __call__(self, x: Array, *, keys: Array | None = None) -> Array:  # [B, N, D] -> [B, N, D]
@@ -259,9 +258,10 @@ def from_torch_mask(mask: Any, heads: int = 0) -> Array:
 class Attention(nnx.Module):
     """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section 3.2).
 
-    `key_width` and `value_width` are the widths of the inputs for keys and values; 0: `width`. `pairs` are the pairs of
-    values that rotary positions turn (rotary.py), whose frequencies are learned if `mixed`; empty: there are none.
-    With `inner_norm` what all heads give is normed before the output projection. `norm` is a key of NORMS.
+    `key_width` and `value_width` are the widths of the inputs for keys and values; 0: `width`. `bias` says which of
+    query, key, value and out have biases, or whether all have. `query_norm` and `key_norm` are applied to each head,
+    `inner_norm` to what all heads give, before the output projection. `pairs` are the pairs of values that rotary
+    positions turn (rotary.py), whose frequencies are learned if `mixed`; empty: there are none.
     """
 
     fused = False  # whether a fused kernel computes what it can
@@ -274,28 +274,22 @@ class Attention(nnx.Module):
         *,
         key_width: int = 0,
         value_width: int = 0,
-        query_bias: bool = True,
-        key_bias: bool = True,
-        value_bias: bool = True,
-        out_bias: bool = True,
-        qk_norm: bool = False,
-        eps: float = 1e-6,
-        norm_bias: bool = True,
+        bias: bool | tuple[bool, bool, bool, bool] = True,
+        query_norm: LayerNorm | None = None,
+        key_norm: LayerNorm | None = None,
+        inner_norm: LayerNorm | None = None,
         dropout: float = 0.0,
         pairs: str = "",
         mixed: bool = False,
-        inner_norm: bool = False,
-        norm: str = "layer",
         dtype: Any = jnp.float32,
     ):
         inner = heads * head_width
+        query_bias, key_bias, value_bias, out_bias = bias if isinstance(bias, tuple) else (bias,) * 4
         self.heads, self.head_width, self.dropout, self.pairs = heads, head_width, dropout, pairs
         self.query = Linear(width, inner, query_bias, dtype)
         self.key = Linear(key_width or width, inner, key_bias, dtype)
         self.value = Linear(value_width or width, inner, value_bias, dtype)
-        self.query_norm = NORMS[norm](head_width, eps, norm_bias, dtype) if qk_norm else None
-        self.key_norm = NORMS[norm](head_width, eps, norm_bias, dtype) if qk_norm else None
-        self.inner_norm = NORMS[norm](inner, eps, norm_bias, dtype) if inner_norm else None
+        self.query_norm, self.key_norm, self.inner_norm = query_norm, key_norm, inner_norm
         self.out = Linear(inner, width, out_bias, dtype)
         self.frequencies = nnx.Param(jnp.zeros((2, heads, head_width // 2), dtype)) if mixed else None
 
@@ -379,14 +373,10 @@ def check_mask(mask: Array | Causal | None, shape: tuple[int, int | None, int, i
 class AttentionPool(Attention):
     """A learned probe attends to all tokens, then an mlp (Lee et al. 2019, arXiv 1810.00825; MAP in big_vision)."""
 
-    def __init__(
-        self, width: int, heads: int, hidden: int, activation: str, eps: float, *, dtype: Any = jnp.float32, **mlp: Any
-    ):
-        norm, norm_bias = mlp.pop("norm", "layer"), mlp.pop("norm_bias", True)
+    def __init__(self, width: int, heads: int, norm: LayerNorm, mlp: Mlp, dtype: Any = jnp.float32):
         super().__init__(width, heads, width // heads, dtype=dtype)
         self.probe = nnx.Param(jnp.zeros((width,), dtype))
-        self.norm = NORMS[norm](width, eps, norm_bias, dtype)
-        self.mlp = Mlp(width, hidden, activation, dtype=dtype, **mlp)
+        self.norm, self.mlp = norm, mlp
 
     def pool(self, x: Array) -> Array:
         """[B, N, D] -> [B, D]."""

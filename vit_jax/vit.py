@@ -56,7 +56,7 @@ class Convolution(Linear):
 
     def __init__(self, n_in: int, n_out: int, c: ViTConfig, dtype: Any = jnp.float32):
         super().__init__(c.stem_kernel**2 * n_in, n_out, c.stem_bias, dtype)
-        self.norm = NORMS[c.norm_kind](n_out, c.eps, c.norm_bias, dtype)
+        self.norm = norm(c, dtype, n_out)
 
     def __call__(self, x: Array) -> Array:  # [B, h, w, in] -> [B, h/2, w/2, out]
         batch, rows, columns, channels = x.shape[0], x.shape[1] // 2, x.shape[2] // 2, x.shape[3]
@@ -85,8 +85,8 @@ class Patches(Linear):
         self.activation = c.stem_activation
         values = math.prod(c.patch_input)
         super().__init__(values, c.width, c.stem_bias, dtype)
-        self.pre_norm = NORMS[c.norm_kind](values, c.eps, c.norm_bias, dtype) if c.stem_pre_norm else None
-        self.norm = NORMS[c.norm_kind](c.width, c.eps, c.norm_bias, dtype) if c.stem_norm else None
+        self.pre_norm = norm(c, dtype, values) if c.stem_pre_norm else None
+        self.norm = norm(c, dtype) if c.stem_norm else None
 
     def __call__(self, images: Array) -> Array:  # [B, h, w, C] -> [B, N, D]
         batch, h, w, channels = images.shape
@@ -106,27 +106,22 @@ class Block(nnx.Module):
     def __init__(self, c: ViTConfig, dtype: Any = jnp.float32):
         self.norm_first, self.branch_norm, self.dropout = c.norm_first, c.branch_norm, c.dropout
         self.drop_path = tuple(c.drop_path * i / max(c.depth - 1, 1) for i in range(c.depth))  # of each block
-        self.norm1 = NORMS[c.norm_kind](c.width, c.eps, c.norm_bias, dtype)
+        self.norm1 = norm(c, dtype)
         self.attention = Attention(
             c.width,
             c.heads,
             c.resolved_head_width,
-            query_bias=c.query_bias,
-            key_bias=c.key_bias,
-            value_bias=c.value_bias,
-            out_bias=c.out_bias,
-            qk_norm=c.qk_norm,
-            eps=c.eps,
-            norm_bias=c.norm_bias,
+            bias=c.attention_bias,
+            query_norm=norm(c, dtype, c.resolved_head_width) if c.qk_norm else None,
+            key_norm=norm(c, dtype, c.resolved_head_width) if c.qk_norm else None,
+            inner_norm=norm(c, dtype, c.heads * c.resolved_head_width) if c.attention_norm else None,
             dropout=c.attention_dropout,
             pairs="" if c.rotary == "none" else c.rotary_pairs,
             mixed=c.rotary == "mixed",
-            inner_norm=c.attention_norm,
-            norm=c.norm_kind,
             dtype=dtype,
         )
         self.scale1 = nnx.Param(jnp.full((c.width,), c.layer_scale, dtype)) if c.layer_scale else None
-        self.norm2 = NORMS[c.norm_kind](c.width, c.eps, c.norm_bias, dtype)
+        self.norm2 = norm(c, dtype)
         self.mlp = Mlp(
             c.width,
             c.hidden,
@@ -134,7 +129,7 @@ class Block(nnx.Module):
             gated=c.gated,
             bias=c.mlp_bias,
             dropout=c.activation_dropout,
-            norm=(lambda width, dtype: NORMS[c.norm_kind](width, c.eps, c.norm_bias, dtype)) if c.mlp_norm else None,
+            inner_norm=norm(c, dtype, c.hidden) if c.mlp_norm else None,
             dtype=dtype,
         )
         self.scale2 = nnx.Param(jnp.full((c.width,), c.layer_scale, dtype)) if c.layer_scale else None
@@ -202,29 +197,19 @@ class ViT(nnx.Module):
         self.distill_token = _token(c.distill_token, (c.width,), param_dtype)
         self.register_tokens = _token(c.registers > 0, (c.registers, c.width), param_dtype)
         self.position = _token(c.position_stored, (c.position_rows, c.width), param_dtype)
-        self.pre_norm = _norm(c.pre_norm, c, param_dtype)
+        self.pre_norm = norm(c, param_dtype) if c.pre_norm else None
         self.blocks = Stack([Block(c, param_dtype) for _ in range(c.depth)])
-        self.norm = _norm(c.final_norm, c, param_dtype)
-        self.pool = (
-            AttentionPool(
-                c.width,
-                c.resolved_pool_heads,
-                c.pool_hidden or c.hidden,
-                c.activation,
-                c.eps,
-                norm=c.norm_kind,
-                norm_bias=c.norm_bias,
-                gated=c.gated,
-                bias=c.mlp_bias,
-                dtype=param_dtype,
-            )
-            if c.pool in MAPS
-            else None
-        )
-        self.head_norm = _norm(c.head_norm, c, param_dtype, c.pooled_width)
+        self.norm = norm(c, param_dtype) if c.final_norm else None
+        if c.pool in MAPS:
+            hidden = c.pool_hidden or c.hidden
+            mlp = Mlp(c.width, hidden, c.activation, gated=c.gated, bias=c.mlp_bias, dtype=param_dtype)
+            self.pool = AttentionPool(c.width, c.resolved_pool_heads, norm(c, param_dtype), mlp, param_dtype)
+        else:
+            self.pool = None
+        self.head_norm = norm(c, param_dtype, c.pooled_width) if c.head_norm else None
         self.head_hidden = Linear(c.pooled_width, c.head_hidden, dtype=param_dtype) if c.head_hidden else None
         self.head = Linear(c.head_hidden or c.pooled_width, c.classes, c.head_bias, param_dtype) if c.classes else None
-        self.distill_norm = _norm(c.distill_norm, c, param_dtype)
+        self.distill_norm = norm(c, param_dtype) if c.distill_norm else None
         self.distill_head = (
             Linear(c.width, c.classes, c.head_bias, param_dtype) if c.distill_head and c.classes else None
         )
@@ -390,8 +375,9 @@ def _token(present: bool, shape: tuple[int, ...], dtype: Any) -> nnx.Param[Array
     return nnx.Param(jnp.zeros(shape, dtype)) if present else None
 
 
-def _norm(present: bool, c: ViTConfig, dtype: Any, width: int = 0) -> LayerNorm | None:
-    return NORMS[c.norm_kind](width or c.width, c.eps, c.norm_bias, dtype) if present else None
+def norm(c: ViTConfig, dtype: Any, width: int = 0) -> LayerNorm:
+    """A norm of the config's kind over the last axis, of this width; 0: D."""
+    return NORMS[c.norm_kind](width or c.width, c.eps, c.norm_bias, dtype)
 
 
 # ------------------------------------------------------------------------------------- positions

@@ -296,9 +296,8 @@ def attentions() -> Iterator[Check]:
             ("both", two, padding),
         ):
             module = nn.MultiheadAttention(8, 2, bias=bias, kdim=kdim, vdim=vdim, batch_first=True)
-            biases = dict(query_bias=bias, key_bias=bias, value_bias=bias, out_bias=bias)
             with on_cpu("float64"):
-                layer = Attention(8, 2, 4, key_width=kdim, value_width=vdim, dtype=jnp.float64, **biases)
+                layer = Attention(8, 2, 4, key_width=kdim, value_width=vdim, bias=bias, dtype=jnp.float64)
             p = _random(layer)
 
             def call(model: Any, query: Any, key: Any, value: Any, attn: Any = attn, pad: Any = pad) -> Any:

@@ -248,7 +248,7 @@ class TransformerConfig(NetworkConfig):
                 names = ("attention",) if stack == "encoder" else ("self_attention", "cross_attention")
                 for n, name in enumerate(names, 1):
                     table.norm(f"{block}.norm{n}", d)
-                    table.attention(f"{block}.{name}", d, inner, self.bias, self.bias, self.bias, self.bias)
+                    table.attention(f"{block}.{name}", d, inner, self.bias)
                 table.norm(f"{block}.norm{len(names) + 1}", d)
                 table.mlp(f"{block}.mlp", d, self.hidden, self.bias)
             if self.final_norm and depth:

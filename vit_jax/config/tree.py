@@ -6,6 +6,7 @@ builds its table with `Table`. Properties of a parameter are looked up there and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from .fields import Kind
@@ -80,12 +81,18 @@ class Table(dict[str, Parameter]):
         )
 
     def attention(
-        self, name: str, width: int, inner: int, query: bool, key: bool, value: bool, out: bool, norm: int = 0
+        self,
+        name: str,
+        width: int,
+        inner: int,
+        bias: bool | tuple[bool, bool, bool, bool],
+        norms: Mapping[str, int] = {},
     ) -> None:
-        """Add the four linear maps of an attention; `query`, `key`, `value`, `out` state which have biases.
+        """Add the four linear maps of an attention, with norms {name: width} before the last.
 
-        `norm` is the width of LayerNorms over queries and keys; 0: none.
+        `bias` says which of query, key, value and out have biases, or whether all have.
         """
+        query, key, value, out = bias if isinstance(bias, tuple) else (bias,) * 4
         inward = self._kernel(
             width, inner, "xavier_of_three" if self.like_torch else "torch" if self.init == "torchvision" else self.init
         )
@@ -93,9 +100,8 @@ class Table(dict[str, Parameter]):
         biases = (ZEROS, ZEROS) if self.like_torch else (self._bias(width), self._bias(inner))
         for part, has_bias in (("query", query), ("key", key), ("value", value)):
             self._dense(f"{name}.{part}", width, inner, inward, has_bias, biases[0])
-        if norm:
-            self.norm(f"{name}.query_norm", norm)
-            self.norm(f"{name}.key_norm", norm)
+        for norm, size in norms.items():
+            self.norm(f"{name}.{norm}", size)
         self._dense(f"{name}.out", inner, width, outward, out, biases[1])
 
     def mlp(self, name: str, width: int, hidden: int, bias: bool, gated: bool = False) -> None:

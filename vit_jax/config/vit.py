@@ -245,6 +245,11 @@ class ViTConfig(NetworkConfig):
         return self.head_width or self.width // self.heads
 
     @property
+    def attention_bias(self) -> tuple[bool, bool, bool, bool]:
+        """Which projections of attention have biases: query, key, value, out."""
+        return self.query_bias, self.key_bias, self.value_bias, self.out_bias
+
+    @property
     def resolved_pool_heads(self) -> int:
         """The number of heads of attention pooling."""
         return self.pool_heads or self.heads
@@ -470,8 +475,8 @@ def _add_block(table: Table, c: ViTConfig, block: str) -> None:
     """The parameters of the block of this name."""
     d, inner, scale = c.width, c.heads * c.resolved_head_width, Start("constant", c.layer_scale)
     table.norm(f"{block}.norm1", d)
-    biases = (c.query_bias, c.key_bias, c.value_bias, c.out_bias)
-    table.attention(f"{block}.attention", d, inner, *biases, norm=c.resolved_head_width if c.qk_norm else 0)
+    norms = dict.fromkeys(("query_norm", "key_norm"), c.resolved_head_width) if c.qk_norm else {}
+    table.attention(f"{block}.attention", d, inner, c.attention_bias, norms)
     if c.attention_norm:
         table.norm(f"{block}.attention.inner_norm", inner)
     if c.rotary == "mixed":
