@@ -1,11 +1,13 @@
 """The training step of one network on several sides: ours, flax's layers, and PyTorch; and the peak of matrix products.
 
 All sides start from the same weights, take the same uint8 batch and do AdamW at a constant rate, without dropout,
-augmentation or clipping.
+augmentation or clipping. The networks of PRESETS have ours alone, which takes the first batch of the preset's own data
+again and again, with its augmentation, dropout, schedule and so on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,18 +15,32 @@ from typing import Any
 
 from benchmarks.machine import measure
 from vit_jax import backend
-from vit_jax.config import ImageAugment, ImageData, LossConfig, OptimConfig, RunConfig, ViTConfig, pair, sized
+from vit_jax.config import (
+    ImageAugment,
+    ImageData,
+    LossConfig,
+    NetworkConfig,
+    OptimConfig,
+    RunConfig,
+    ViTConfig,
+    pair,
+    sized,
+)
+from vit_jax.division import planned
 from vit_jax.presets.table import preset
 
 MEAN, STD = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)  # those of augment.normalize half
 SIDES = ("flax", "torch", "compile")  # besides ours
-NETS = ("48x4", "256x6", "256x24", "s16", "b16", "tiny")
+PRESETS = ("digits", "numbers")  # trained as they are
+NETS = ("48x4", "256x6", "256x24", "s16", "b16", "tiny", *PRESETS)
 
 Step = Callable[[], Any]
 
 
 def config(net: str) -> RunConfig:
     """The run of one of NETS."""
+    if net in PRESETS:
+        return preset(net).run
     tiny = ViTConfig(image=8, patch=4, classes=3, width=16, depth=1, heads=2, hidden=32)
     runs: dict[str, tuple[RunConfig, int]] = {
         "48x4": (preset("cifar10-48x4").run, 128),
@@ -61,6 +77,18 @@ def data(model: ViTConfig, batch: int) -> dict[str, Any]:
     return {"image": images, "label": (np.arange(batch) % model.classes).astype(np.int32)}
 
 
+def run_of(net: str, activation: str = "") -> RunConfig:
+    """The run of one of NETS, maybe with another activation of its mlps."""
+    run = config(net)
+    return replace(run, model=replace(run.model, activation=activation)) if activation else run
+
+
+def build_net(net: str, side: str, activation: str = "", nnx_jit: bool = False) -> Step:
+    """`build` for one of NETS."""
+    run = run_of(net, activation)
+    return preset_step(run, together(side)) if net in PRESETS else build(run, side, nnx_jit)
+
+
 def build(run: RunConfig, side: str, nnx_jit: bool = False) -> Step:
     """A function that does one step of a side, waits for it and returns the loss; the first call compiles.
 
@@ -79,7 +107,7 @@ def together(side: str) -> int:
     return int(side[1:]) if re.fullmatch(r"x[1-9]\d*", side) else 1
 
 
-def weights(model: ViTConfig) -> dict[str, Any]:
+def weights(model: NetworkConfig) -> dict[str, Any]:
     """The nested dict of parameters from which all sides start."""
     import jax
 
@@ -100,8 +128,24 @@ def engine_of(run: RunConfig, batch: dict[str, Any]) -> Any:
 
 
 def vit_jax_step(run: RunConfig, batch: dict[str, Any], count: int = 1) -> Step:
-    """Ours, with the metrics that training logs; of several steps by one call the loss is that of the first."""
+    """Ours on a batch of images."""
     engine = engine_of(run, batch)  # before jax starts, which it configures
+    return engine_step(engine, run, batch, count)
+
+
+def preset_step(run: RunConfig, count: int = 1) -> Step:
+    """Ours on the first batch of the run's own data."""
+    backend.configure_jax(planned(run).devices)
+    from vit_jax.data import batches
+    from vit_jax.training.setup import set_up
+
+    setup = set_up(run)
+    with contextlib.closing(batches(setup.dataset.splits["train"], setup.order, 0, 1)) as stream:
+        return engine_step(setup.engine, setup.run, next(stream), count)
+
+
+def engine_step(engine: Any, run: RunConfig, batch: dict[str, Any], count: int) -> Step:
+    """Steps of an engine, with the metrics that training logs; of several by one call the loss is that of the first."""
     import jax
 
     state = engine.start(weights(run.model))

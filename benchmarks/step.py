@@ -4,17 +4,17 @@
     python -m benchmarks.step --against OTHER-CHECKOUT
 
 ours     vit_jax: the compiled step as in training, with the metrics that it logs
-other    the same with the vit_jax of OTHER-CHECKOUT
+other    the same with the vit_jax and the benchmarks of OTHER-CHECKOUT
 flax     benchmarks/plain.py, which returns the loss alone
 torch    the model of torch_ref, eager, which returns the loss alone
 compile  the same under torch.compile
 x10      ours with ten steps by one call (--steps-per-dispatch 10), or another number; times are those of one step
 
-All in float32. Each side has a process of its own, with the settings of its own for threads and memory; it waits while
-another measures. A round is a block of steps of each side, in alternating order. A ratio is the median time of a side
-in a round over that of ours, so above 1 ours is faster. One process differs from the next (memory falls otherwise), so
-there are several of each side. Then there is one of each on one core, for the CPU time of a step without threads that
-wait for each other.
+All in float32. The nets digits and numbers are the presets as they are trained, with ours and other alone. Each side
+has a process of its own, with the settings of its own for threads and memory; it waits while another measures. A round
+is a block of steps of each side, in alternating order. A ratio is the median time of a side in a round over that of
+ours, so above 1 ours is faster. One process differs from the next (memory falls otherwise), so there are several of
+each side. Then there is one of each on one core, for the CPU time of a step without threads that wait for each other.
 
 cores    CPU time over wall time: how many cores a step keeps busy
 MFU      FLOPs of the step (three times the forward pass, two per multiply-add, from the config) over those of the
@@ -28,24 +28,21 @@ import contextlib
 import importlib.util
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
 
-from benchmarks.machine import Cost, describe, heading, load, measure, spread
-from benchmarks.sides import NETS, SIDES, build, config, matmul_peak, together
-from vit_jax.config import RunConfig
+from benchmarks.machine import Cost, describe, heading, load, spread
+from benchmarks.sides import NETS, PRESETS, SIDES, run_of, together
 from vit_jax.mfu import step_flops
 
 HERE = Path(__file__).resolve().parents[1]
+WORKER = HERE / "benchmarks" / "worker.py"
 # The ratios to reach on an AMD CPU with AVX-512. Others multiply otherwise: PyTorch's library is faster on Intel's.
 GOALS = {
     "flax": {"48x4": 1.4, "256x6": 1.15, "s16": 1.05},
@@ -57,47 +54,16 @@ GOALS = {
 # ------------------------------------------------------------------------------ one side
 
 
-def run_of(net: str, activation: str) -> RunConfig:
-    """The run of a net, maybe with another activation of its mlps."""
-    run = config(net)
-    return replace(run, model=replace(run.model, activation=activation)) if activation else run
-
-
-def work(words: dict[str, Any]) -> None:
-    """What the process of a side does: for each number that it reads, as many steps; it prints their cost as JSON.
-
-    First it prints its first loss and, of ours and torch, the peak of the library's products.
-    """
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints is not an answer
-    if words["one_core"]:
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # before jax and torch count the cores
-    net, side = words["net"], words["side"]
-    step = build(run_of(net, words["activation"]), "ours" if side == "other" else side, words["nnx_jit"])
-    first = float(step())
-    library = {"ours": "jax", "torch": "torch"}.get(side, "")
-    peak = {library: matmul_peak(256 if net == "tiny" else 2048, library)} if library else {}
-    print(json.dumps({"loss": first, "peak": peak}), file=answers, flush=True)
-    many = together(side)
-    for line in sys.stdin:
-        step()  # not counted: the caches still hold the data of the one before
-        cost = measure(step, max(int(line) // many, 1))
-        seconds = [each / many for each in cost.seconds]
-        print(json.dumps([seconds, cost.cpu / many, cost.faults / many]), file=answers, flush=True)
-
-
 class Side:
-    """The process of a side, with the vit_jax of a checkout and a copy of these benchmarks; it works when told."""
+    """The process of a side, with the vit_jax and the benchmarks of a checkout; it works when told."""
 
     def __init__(self, stack: ExitStack, checkout: Path, words: dict[str, Any]):
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        shutil.copytree(HERE / "benchmarks", f"{folder}/benchmarks", ignore=shutil.ignore_patterns("results", "__pyc*"))
         environment = {**os.environ, "PYTHONPATH": str(checkout)}
         if words["one_core"]:
             environment |= {"OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "benchmarks.step", "--worker", json.dumps(words)]
+        command = [sys.executable, "-c", WORKER.read_text(encoding="utf-8"), json.dumps(words)]
         self.name, pipe = f"{words['side']} of {words['net']}", subprocess.PIPE
-        self.process = subprocess.Popen(command, cwd=folder, env=environment, stdin=pipe, stdout=pipe, text=True)
+        self.process = subprocess.Popen(command, cwd=checkout, env=environment, stdin=pipe, stdout=pipe, text=True)
         stack.callback(self.end)
         self.first = self.answer()  # so that one side compiles after the other
 
@@ -129,10 +95,11 @@ class Side:
 def measured(net: str, o: argparse.Namespace, rounds: int, one_core: bool = False) -> dict[str, Any]:
     """What one process of each side finds out about a net: {"sides": {side: its cost and each round's median}, ...}."""
     words = {"net": net, "activation": o.activation, "nnx_jit": o.nnx_jit, "one_core": one_core}
+    others = sides_of(net, o.sides)
     with ExitStack() as stack:
         sides = {
             side: Side(stack, o.against if side == "other" else HERE, {**words, "side": side})
-            for side in ("ours", *o.sides)
+            for side in ("ours", *others)
         }
         first = {name: side.first["loss"] for name, side in sides.items()}
         if max(first.values()) - min(first.values()) > 1e-4:
@@ -149,6 +116,11 @@ def measured(net: str, o: argparse.Namespace, rounds: int, one_core: bool = Fals
             for side, rows in costs.items()
         },
     }
+
+
+def sides_of(net: str, sides: list[str]) -> list[str]:
+    """Those of the sides that a net has: of a preset, those of vit_jax."""
+    return [side for side in sides if net not in PRESETS or side == "other" or together(side) > 1]
 
 
 def interleaved(sides: dict[str, Side], rounds: int, seconds: float) -> dict[str, list[Cost]]:
@@ -210,7 +182,7 @@ def compare(net: str, o: argparse.Namespace, goals: bool) -> dict[str, Any]:
     alone = measured(net, o, min(o.rounds, 2), one_core=True) if o.one_core else None
     row: dict[str, Any] = {"net": net, "batch": found[0]["batch"], "load": [each["load"] for each in found]}
     row["peak"] = {k: max(each["peak"][k] for each in found) for k in found[0]["peak"]}
-    row |= {"table": summary(found, alone), "ratios": {side: ratios(found, side) for side in o.sides}}
+    row |= {"table": summary(found, alone), "ratios": {side: ratios(found, side) for side in sides_of(net, o.sides)}}
     show(net, row["table"])
     for side, r in row["ratios"].items():
         goal = GOALS.get(side, {}).get(net) if goals else None
@@ -257,17 +229,14 @@ def main() -> None:
         "--nnx-jit", action="store_true", help="flax under nnx.jit with nnx.Optimizer instead of split/merge"
     )
     parser.add_argument("--json", default="", help="file to write all results to")
-    parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
     o = parser.parse_args()
-    if o.worker:
-        return work(o.worker)
     nets = o.nets.split(",")
     o.sides = o.sides.split(",") if o.sides else list(SIDES if importlib.util.find_spec("torch") else SIDES[:1])
     for name, words, known in (("--nets", nets, NETS), ("--sides", o.sides, SIDES)):
         if unknown := {word for word in set(words) - set(known) if together(word) == 1}:
             parser.error(f"{name}: there is no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    if o.against and not (o.against / "vit_jax").is_dir():
-        parser.error(f"--against {o.against}: is no checkout of vit-jax; give the folder that holds vit_jax/")
+    if o.against and not all((o.against / name).is_dir() for name in ("vit_jax", "benchmarks")):
+        parser.error(f"--against {o.against}: is no checkout of vit-jax; give one with vit_jax/ and benchmarks/")
     if min(o.processes, o.rounds) < 1:
         parser.error(f"--processes {o.processes} --rounds {o.rounds}: give at least 1 of each")
     if o.against:
