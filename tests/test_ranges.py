@@ -5,6 +5,9 @@ import math
 
 import pytest
 
+from vit_jax.commands import sheet, train
+from vit_jax.commands.evaluate import EvaluateFlags
+from vit_jax.commands.predict import PredictFlags
 from vit_jax.config import (
     CaptionData,
     CaptionerConfig,
@@ -77,6 +80,10 @@ FIELDS = {
         "head_width eps source_vocabulary target_vocabulary position_offset max_length outputs": AMOUNT,
         "dropout attention_dropout activation_dropout embedding_dropout": RATE,
     },
+    train.Options: {"seeds": AMOUNT},
+    EvaluateFlags: {"batch": AMOUNT},
+    PredictFlags: {"top batch": COUNT},
+    sheet.Options: {"images": ((0, 65), (1, 64)), "views": ((0, 41), (1, 40))},
     ResNetConfig: {"image channels classes width hidden groups": COUNT, "stages": BLOCKS},
     CaptionerConfig: {"memory_width": COUNT},
     ImageAugment: {
@@ -96,9 +103,19 @@ CASES = [
 ]
 
 
+RUN = preset("digits").run
+NEEDED = {  # the fields without a default
+    RunConfig: vars(RUN),
+    train.Options: vars(RUN),
+    sheet.Options: {"data": RUN.data, "augment": RUN.augment},
+    EvaluateFlags: {"run": "digits"},
+    PredictFlags: {"run": "digits", "inputs": ()},
+}
+
+
 def made(cls, name, number):
     """A config with this number in a field, or in the first place of a tuple."""
-    config = preset("digits").run if cls is RunConfig else cls()
+    config = cls(**NEEDED.get(cls, {}))
     usual = getattr(config, name)
     return dataclasses.replace(config, **{name: (number, *usual[1:]) if isinstance(usual, tuple) else number})
 
@@ -142,11 +159,10 @@ def test_a_range_in_words_and_in_numbers(bounds, words, inside, outside):
 
 
 def test_numbers_without_a_range_are_finite_and_below_2_to_the_31():
-    run = preset("digits").run
     for name, number in (("rotary_offset", math.nan), ("rotary_offset", -math.inf), ("init_std", math.inf)):
-        bad = dataclasses.replace(run, model=dataclasses.replace(run.model, **{name: number}))
+        bad = dataclasses.replace(RUN, model=dataclasses.replace(RUN.model, **{name: number}))
         with pytest.raises(UserError, match=rf"^model\.{name} is {number}: give a finite number$"):
             check_run(bad)
     for number, shown in ((2**31, "2147483648"), (10**400, "very large")):
         with pytest.raises(UserError, match=rf"^max_steps is {shown}: give a number below 2\^31$"):
-            check_run(dataclasses.replace(run, max_steps=number))
+            check_run(dataclasses.replace(RUN, max_steps=number))

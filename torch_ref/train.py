@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import sys
 import time
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vit_jax import flags
 from vit_jax.config import RunConfig
+from vit_jax.config.fields import option
 from vit_jax.data import batches
 from vit_jax.errors import DONE, CheckFailed, Field, UserError, install, run_command
 from vit_jax.memory import check_memory
@@ -36,9 +37,7 @@ if TYPE_CHECKING:
 class Options(RunConfig):
     """The arguments of the command: the fields of a run, and this."""
 
-    resume: str = field(
-        default="", metadata={"help": "continue the run that was saved in this FILE.pt, with its config as the default"}
-    )
+    resume: str = option("", "continue the run that was saved in this FILE.pt, with its config as the default")
 
 
 def check_supported(run: RunConfig) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from .config import similar
+from .config.ranges import check_ranges
 from .errors import UserError
 from .synonyms import FLAGS, REASONS, VALUES
 
@@ -76,7 +77,9 @@ def parse(
     # AvoidSubcommands: the default determines the class of each part, so there is no choice on the command line.
     config = (tyro.conf.AvoidSubcommands, tyro.conf.PositionalRequiredArgs, tyro.conf.PositionalMetavarFromFieldName)
     common: dict[str, Any] = {"args": words, "prog": prog, "description": description, "config": config}
-    return tyro.cli(options, **common) if default is None else tyro.cli(options, default=default, **common)
+    parsed: T = tyro.cli(options, **common) if default is None else tyro.cli(options, default=default, **common)
+    check_ranges(parsed)
+    return parsed
 
 
 def checked(words: Sequence[str], known: Mapping[str, Flag], reasons: Mapping[str, str] = REASONS) -> list[str]:

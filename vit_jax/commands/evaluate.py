@@ -10,11 +10,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from .. import backend, flags, runs
-from ..config import DataConfig, RunConfig, replaced, similar
+from ..config import DataConfig, RunConfig, replaced
 from ..config.decoding import SearchFlags
+from ..config.fields import option
+from ..config.ranges import check_ranges
 from ..errors import DONE, UserError, printable, run_command
 from ..report.table import check_folder, check_output, write_csv
 from ..tasks.table import task_spec
@@ -105,14 +107,14 @@ def measure(
     given: Given | None,
     flip: bool = False,
     search: Mapping[str, Any] | None = None,
-    probe: str = "none",
+    probe: Probe = "none",
 ) -> Measured:
     """`evaluate`, with what it was made of. Raises UserError."""
-    if batch < 0:
-        raise UserError(f"batch is {batch}: give a positive number, or 0 for that of training")
+    check_ranges(EvaluateFlags(run=path, batch=batch, probe=probe))
     if given is not None and (source or data_dir):
         raise UserError(f"data: is given, and so is {source or data_dir}; leave one of them out")
-    _check_probe(probe, flip)
+    if flip and probe != "none":
+        raise UserError(f"flip: is of the network's logits, and the probe {probe} has none; leave one of them out")
     runs.mean_of(which)
     foreign = runs.is_foreign(path)
     if foreign and not source and given is None:
@@ -153,14 +155,6 @@ def measure(
         else:
             result = evaluator.measure(parameters, examples, batch)
     return Measured(net, name, examples, result, remarks, net.metadata if probe == "none" else dataset.metadata())
-
-
-def _check_probe(probe: str, flip: bool) -> None:
-    """Raise UserError on an unknown probe, and on one beside mirror images."""
-    if probe not in (known := list(get_args(Probe))):
-        raise UserError(f"probe is {probe!r}: choose {', '.join(known)}{similar(str(probe), known)}")
-    if flip and probe != "none":
-        raise UserError(f"flip: is of the network's logits, and the probe {probe} has none; leave one of them out")
 
 
 def _asked_for(net: Predictor, path: str, flip: bool, probe: str) -> Task:
@@ -252,17 +246,13 @@ def _split(dataset: Data, name: str) -> tuple[str, Any]:
 class DataOptions:
     """Where the data is."""
 
-    source: str = field(
-        default="",
-        metadata={
-            "help": "measure on other data than the run's: folder:PATH, FILE.npz or the name of a prepared set, "
-            "classes matched by name; of sentences pairs:... or tsv:FILE; of captions captions:FOLDER, coco:... or "
-            "coco-features:...; empty: the run's own data"
-        },
+    source: str = option(
+        "",
+        "measure on other data than the run's: folder:PATH, FILE.npz or the name of a prepared set, "
+        "classes matched by name; of sentences pairs:... or tsv:FILE; of captions captions:FOLDER, coco:... or "
+        "coco-features:...; empty: the run's own data",
     )
-    dir: str = field(
-        default="", metadata={"help": "folder of prepared TFDS sets, if it has moved since training; empty: as then"}
-    )
+    dir: str = option("", "folder of prepared TFDS sets, if it has moved since training; empty: as then")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,48 +273,35 @@ class EvaluateFlags:
             "foreign": ("val", "valid", "dev"),
         },
     )
-    weights: str = field(
-        default="best",
-        metadata={
-            "help": "best: the checkpoint with the best validation (without any: the last); last: the last one; "
-            "mean:K: the mean of the weights of the last K that the run has kept (--keep of train)"
-        },
+    weights: str = option(
+        "best",
+        "best: the checkpoint with the best validation (without any: the last); last: the last one; "
+        "mean:K: the mean of the weights of the last K that the run has kept (--keep of train)",
     )
-    ema: bool = field(
-        default=True,
-        metadata={
-            "help": "take the averaged weights where validation chose them (of the last: if it has them); "
-            "--no-ema: always the raw ones"
-        },
+    ema: bool = option(
+        True,
+        "take the averaged weights where validation chose them (of the last: if it has them); "
+        "--no-ema: always the raw ones",
     )
-    batch: int = field(default=0, metadata={"help": "examples per batch; 0: as in training"})
-    flip: bool = field(
-        default=False,
-        metadata={
-            "help": "print a second column: the figures of the mean of the logits of each image and its mirror image"
-        },
+    batch: int = option(0, "examples per batch; 0: as in training", at_least=0)
+    flip: bool = option(
+        False, "print a second column: the figures of the mean of the logits of each image and its mirror image"
     )
-    probe: Probe = field(
-        default="none",
-        metadata={
-            "help": "measure the network's features instead of its answers, by a classifier that learns from those of "
-            "train; knn: the weighted vote of the 20 nearest neighbours (cosine, temperature 0.07: DINO's); linear: a "
-            "logistic regression on features as they are, not standardised, whose C of 1e-6 to 1e6 is chosen on "
-            "validation, or without one on a tenth of train held out (as in CLIP and DINOv2); --data.source may then "
-            "have any classes and is split as in training, and the network needs no head"
-        },
+    probe: Probe = option(
+        "none",
+        "measure the network's features instead of its answers, by a classifier that learns from those of "
+        "train; knn: the weighted vote of the 20 nearest neighbours (cosine, temperature 0.07: DINO's); linear: a "
+        "logistic regression on features as they are, not standardised, whose C of 1e-6 to 1e6 is chosen on "
+        "validation, or without one on a tenth of train held out (as in CLIP and DINOv2); --data.source may then "
+        "have any classes and is split as in training, and the network needs no head",
     )
-    csv: str = field(default="", metadata={"help": "also write a row for each example to this file, as a CSV table"})
-    report: str = field(
-        default="",
-        metadata={
-            "help": "also write the metrics, a row for each example and the worst examples into this folder: of images "
-            "figures too, of sentences a text"
-        },
+    csv: str = option("", "also write a row for each example to this file, as a CSV table")
+    report: str = option(
+        "",
+        "also write the metrics, a row for each example and the worst examples into this folder: of images "
+        "figures too, of sentences a text",
     )
-    force: bool = field(
-        default=False, metadata={"help": "overwrite the file of --csv, and files in the folder of --report"}
-    )
+    force: bool = option(False, "overwrite the file of --csv, and files in the folder of --report")
     data: DataOptions = field(default_factory=DataOptions)
 
 

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 from .. import backend, flags, runs
 from ..config import NetworkConfig
 from ..config.decoding import AnswerFlags
+from ..config.fields import option
+from ..config.ranges import check_ranges
 from ..errors import DONE, UserError, printable, run_command
 from ..report.table import check_output, write_csv
 
@@ -74,8 +76,8 @@ def predict(
     with nbest=3, a prediction is a list of three (text, score). Features of images, as --features writes them, are what
     `vit_jax.load(path).features(images, blocks=[-1])` returns. Raises UserError.
     """
-    _check_positive(top=top, batch=batch)
     path, one = os.fspath(path), isinstance(inputs, (str, os.PathLike))
+    check_ranges(PredictFlags(run=path, inputs=(), top=top, batch=batch))
     found = checked(path, [inputs] if one else inputs)
     answers = [(answer.input, answer.value) for answer in _network(path, which, ema, search).answer(found, top, batch)]
     return answers[0][1] if one and len(answers) == 1 and not os.path.isdir(inputs) else answers
@@ -138,12 +140,6 @@ def _caption(path: str, model: Predictor, which: str, ema: bool | None) -> str:
     epoch = next((row["epoch"] for row in folder.metrics() if row["step"] == step and "epoch" in row), None)
     words = weights_caption("best" if best else "last", "ema" if averaged else "raw", step, epoch)
     return f"{shortened(folder.path.name, 40)}: {words}"
-
-
-def _check_positive(**numbers: int) -> None:
-    for name, value in numbers.items():
-        if value < 1:
-            raise UserError(f"{name} is {value}: give a positive number")
 
 
 def takes(path: str) -> str:
@@ -228,59 +224,42 @@ class PredictFlags:
             "files of vectors (.npy, .npz, .h5), of one row as FILE:ROW"
         }
     )
-    top: int = field(default=3, metadata={"help": "number of classes to print for each image, the most probable first"})
-    csv: str = field(default="", metadata={"help": "also write the predictions to this file, as a CSV table"})
-    attention: str = field(
-        default="",
-        metadata={"help": "also draw the attention on the first images, or on the first sentence, to this PNG file"},
+    top: int = option(3, "number of classes to print for each image, the most probable first", at_least=1)
+    csv: str = option("", "also write the predictions to this file, as a CSV table")
+    attention: str = option(
+        "", "also draw the attention on the first images, or on the first sentence, to this PNG file"
     )
-    layer: str = field(
-        default="",
-        metadata={
-            "help": "with --attention: the layer to draw, counted from 1, or all; "
-            "empty: the last for images, all for sentences"
-        },
+    layer: str = option(
+        "", "with --attention: the layer to draw, counted from 1, or all; empty: the last for images, all for sentences"
     )
-    features: str = field(
-        default="",
-        metadata={
-            "help": "write features of the images to this .npz file, in place of predictions: files, the names [n], "
-            "and pooled [n, D], the input of the head"
-        },
+    features: str = option(
+        "",
+        "write features of the images to this .npz file, in place of predictions: files, the names [n], "
+        "and pooled [n, D], the input of the head",
     )
-    blocks: str = field(
-        default="",
-        metadata={
-            "help": "with --features: also the outputs of these blocks, as maps.I [n, gh, gw, D] at the patches and "
-            "prefix.I [n, P, D] at the tokens before them (class, distillation, registers); numbers from 0 with commas "
-            "between them, -1 is the last, or all"
-        },
+    blocks: str = option(
+        "",
+        "with --features: also the outputs of these blocks, as maps.I [n, gh, gw, D] at the patches and "
+        "prefix.I [n, P, D] at the tokens before them (class, distillation, registers); numbers from 0 with commas "
+        "between them, -1 is the last, or all",
     )
-    norm: bool = field(
-        default=True,
-        metadata={
-            "help": "with --blocks: apply the network's last norm to the outputs of every block, as Dinov2Backbone "
-            "does; --no-norm: as they are, as timm's forward_intermediates gives them by default"
-        },
+    norm: bool = option(
+        True,
+        "with --blocks: apply the network's last norm to the outputs of every block, as Dinov2Backbone "
+        "does; --no-norm: as they are, as timm's forward_intermediates gives them by default",
     )
-    batch: int = field(default=BATCH, metadata={"help": "inputs that are computed at a time; fewer take less memory"})
-    weights: str = field(
-        default="best",
-        metadata={
-            "help": "best: the checkpoint with the best validation (without any: the last); last: the last one; "
-            "mean:K: the mean of the weights of the last K that the run has kept (--keep of train)"
-        },
+    batch: int = option(BATCH, "inputs that are computed at a time; fewer take less memory", at_least=1)
+    weights: str = option(
+        "best",
+        "best: the checkpoint with the best validation (without any: the last); last: the last one; "
+        "mean:K: the mean of the weights of the last K that the run has kept (--keep of train)",
     )
-    ema: bool = field(
-        default=True,
-        metadata={
-            "help": "take the averaged weights where validation chose them (of the last: if it has them); "
-            "--no-ema: always the raw ones"
-        },
+    ema: bool = option(
+        True,
+        "take the averaged weights where validation chose them (of the last: if it has them); "
+        "--no-ema: always the raw ones",
     )
-    force: bool = field(
-        default=False, metadata={"help": "overwrite the files of --csv, --attention and --features if they exist"}
-    )
+    force: bool = option(False, "overwrite the files of --csv, --attention and --features if they exist")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,7 +275,6 @@ def command(arguments: list[str]) -> int:
     o = flags.parse(Options, arguments, prog="python -m vit_jax.predict")
     if not o.inputs:
         raise UserError("inputs: none given; give image files or folders, or sentences, after the run")
-    _check_positive(top=o.top, batch=o.batch)
     runs.mean_of(o.weights)
     stated = flags.given(arguments, Options)
     _check_outputs(o, stated)

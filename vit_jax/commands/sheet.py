@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import backend, flags
 from ..config import AugmentConfig, DataConfig, ImageAugment, RunConfig
+from ..config.fields import option
 from ..errors import DONE, UserError, run_command
 from ..presets.table import preset
 from ..report.table import check_output
@@ -32,10 +33,10 @@ class Options:
 
     data: DataConfig
     augment: AugmentConfig
-    seed: int = field(default=0, metadata={"help": "seed of the choice of images and of all that is drawn"})
-    images: int = field(default=8, metadata={"help": "images, each a row"})
-    views: int = field(default=10, metadata={"help": "views of each image, as in so many steps of training"})
-    force: bool = field(default=False, metadata={"help": "overwrite the file if it exists"})
+    seed: int = option(0, "seed of the choice of images and of all that is drawn")
+    images: int = option(8, "images, each a row", at_least=1, at_most=64)
+    views: int = option(10, "views of each image, as in so many steps of training", at_least=1, at_most=40)
+    force: bool = option(False, "overwrite the file if it exists")
 
 
 def parse(arguments: list[str]) -> tuple[str, str, RunConfig, Options]:
@@ -83,10 +84,7 @@ def command(arguments: list[str]) -> int:
 
 
 def check_counts(o: Options) -> None:
-    """Raise UserError unless there are as many images and views as a sheet can have."""
-    for name, value, most in (("images", o.images, 64), ("views", o.views, 40)):
-        if not 1 <= value <= most:
-            raise UserError(f"{name} is {value}: give 1 to {most}")
+    """Raise UserError unless every image has a neighbour that it can be mixed with, where they are mixed."""
     if o.augment.mixes and o.images % 2:  # type: ignore[attr-defined]  # an ImageAugment
         raise UserError(f"images is {o.images}, but neighbours are mixed: give an even number")
 

@@ -10,12 +10,13 @@ import shlex
 import shutil
 import sys
 import textwrap
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from .. import backend, flags, runs
 from ..config import ImageData, RunConfig, is_sized
+from ..config.fields import option
 from ..config.trees import flatten
 from ..division import planned
 from ..errors import DONE, UserError, lasting_output, run_command
@@ -45,47 +46,36 @@ OF_A_COMMAND = {"hosts", *OF_A_HOST}
 class Options(RunConfig):
     """The arguments of the command: the fields of a run, and these."""
 
-    seeds: int = field(
-        default=0,
-        metadata={
-            "help": "train this many runs with the seeds seed, seed+1, ... and report the mean and standard deviation "
-            "of their results; 0: one run"
-        },
+    seeds: int = option(
+        0,
+        "train this many runs with the seeds seed, seed+1, ... and report the mean and standard deviation "
+        "of their results; 0: one run",
+        at_least=0,
     )
-    resume: str = field(
-        default="",
-        metadata={
-            "help": "continue this run (a folder, or a name inside dir), with its config as the defaults of all flags"
-        },
+    resume: str = option(
+        "", "continue this run (a folder, or a name inside dir), with its config as the defaults of all flags"
     )
-    tune: Literal["none", "full", "head", "attention"] = field(
-        default="none",
-        metadata={
-            "help": "with --init, a recipe of fine-tuning, which sets fields of optim that are not given: full (all "
-            "weights, with layer decay), head (all else is frozen) or attention (with positions and head)"
-        },
+    tune: Literal["none", "full", "head", "attention"] = option(
+        "none",
+        "with --init, a recipe of fine-tuning, which sets fields of optim that are not given: full (all "
+        "weights, with layer decay), head (all else is frozen) or attention (with positions and head)",
     )
-    config: str = field(
-        default="",
-        metadata={
-            "help": "a file that --print-config wrote, or a run's config.json: its values take the place of the "
-            "preset's, flags those of the file's"
-        },
+    config: str = option(
+        "",
+        "a file that --print-config wrote, or a run's config.json: its values take the place of the "
+        "preset's, flags those of the file's",
     )
-    print_config: bool = field(default=False, metadata={"help": "print the run's config as JSON and exit"})
-    dry_run: bool = field(
-        default=False,
-        metadata={"help": "open the data, build the network, print what would be trained and exit, writing nothing"},
+    print_config: bool = option(False, "print the run's config as JSON and exit")
+    dry_run: bool = option(
+        False, "open the data, build the network, print what would be trained and exit, writing nothing"
     )
-    hosts: str = field(
-        default="",
-        metadata={
-            "help": "train with several processes that all give this command: auto (those that Slurm, a TPU pod or "
-            "Kubernetes has started), or ADDRESS:PORT,COUNT,INDEX (where process 0 listens, how many there are, and "
-            "which this is, from 0); process 0 alone reads and writes the run's folder; empty: this process alone"
-        },
+    hosts: str = option(
+        "",
+        "train with several processes that all give this command: auto (those that Slurm, a TPU pod or "
+        "Kubernetes has started), or ADDRESS:PORT,COUNT,INDEX (where process 0 listens, how many there are, and "
+        "which this is, from 0); process 0 alone reads and writes the run's folder; empty: this process alone",
     )
-    version: bool = field(default=False, metadata={"help": "print the version and exit"})
+    version: bool = option(False, "print the version and exit")
 
     def run(self) -> RunConfig:
         """The config of the run."""
@@ -314,8 +304,6 @@ def command_alone(arguments: list[str]) -> int:
         print(json.dumps(to_dict(checked(options)), indent=1))
         return DONE
     checked(options, folder)
-    if options.seeds < 0:
-        raise UserError(f"seeds is {options.seeds}: give a number of runs, or 0 for one run")
     if options.seeds and folder:
         raise UserError(
             f"seeds is {options.seeds} and resume is {options.resume}: leave one of them out; "

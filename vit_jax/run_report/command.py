@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import runs
+from ..config.fields import option
 from ..errors import DONE, UserError, printable, run_command
 from ..flags import parse
 from ..report.table import check_output
@@ -26,12 +27,9 @@ class Options:
     runs: tuple[str, ...] = field(
         metadata={"help": "runs, groups of runs and folders of them, as paths or names inside dir"}
     )
-    out: str = field(
-        default="",
-        metadata={"help": f"the file to write; empty: {FILE} in the run's folder, or beside several (then replaced)"},
-    )
-    force: bool = field(default=False, metadata={"help": "overwrite the file of --out if it exists"})
-    dir: str = field(default="runs", metadata={"help": "folder of all runs"})
+    out: str = option("", f"the file to write; empty: {FILE} in the run's folder, or beside several (then replaced)")
+    force: bool = option(False, "overwrite the file of --out if it exists")
+    dir: str = option("runs", "folder of all runs")
 
 
 def write_report(names: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] = "", dir: str = "runs") -> Path:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import runs
 from ..config import RunConfig
+from ..config.fields import option
 from ..errors import DONE, UserError, printable, run_command
 from ..flags import parse
 from ..report.table import check_output, print_table
@@ -370,11 +371,9 @@ class Options:
     runs: tuple[str, ...] = field(
         metadata={"help": "runs, groups of runs and folders of them, as paths or names inside dir; none: all of dir"},
     )
-    out: str = field(
-        default="", metadata={"help": f"PNG file of the curves; empty: {PICTURE} beside the runs, replaced each time"}
-    )
-    force: bool = field(default=False, metadata={"help": "overwrite the file of --out if it exists"})
-    dir: str = field(default="runs", metadata={"help": "folder of all runs"})
+    out: str = option("", f"PNG file of the curves; empty: {PICTURE} beside the runs, replaced each time")
+    force: bool = option(False, "overwrite the file of --out if it exists")
+    dir: str = option("runs", "folder of all runs")
 
 
 def command(arguments: list[str]) -> int:
