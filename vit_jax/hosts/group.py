@@ -218,7 +218,11 @@ def _begin(text: str, stall_minutes: float) -> Hosts:
             error = UserError("hosts: jax was used in this process already; call vit_jax.train(..., hosts=...) first")
         watch.leave({"failed": str(error).partition("\n")[0]})
         raise error from None
-    from jax._src import distributed  # its client, which keeps values and has barriers, has no public name
+    # The client of jax's service, which keeps values and has barriers. Its name is private, as jax makes public only
+    # jax.distributed.initialize, is_initialized and shutdown; what jax.experimental.multihost_utils offers in its
+    # place (broadcast_one_to_all, sync_global_devices) computes on devices, which must not start before all processes
+    # have agreed on their settings.
+    from jax._src import distributed
 
     watch.begin()
     atexit.register(watch.leave, {"done": 1})
@@ -240,7 +244,9 @@ def _park_aborts() -> None:
 
 def _found() -> tuple[Place, dict[str, Any]]:
     """(the place of this process as jax finds it, the devices that are its own). Raises UserError."""
-    from jax._src.clusters import ClusterEnv  # has no public name
+    # What jax.distributed.initialize() finds by itself, whose name is private too: it is needed before that call, since
+    # without a process that is missing jax waits and then aborts where `Watch` says who is not there.
+    from jax._src.clusters import ClusterEnv
 
     given = os.environ.get("JAX_COORDINATOR_ADDRESS")
     address, count, index, devices = ClusterEnv.auto_detect_unset_distributed_params(
