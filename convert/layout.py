@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_origin
 
-from vit_jax.config import NetworkConfig, replaced, value_at
+from vit_jax.config import NetworkConfig, leaves, replaced, value_at
 
 from .rules import Row, Shape
 
@@ -24,12 +24,13 @@ UNKNOWN = object()
 class Field:
     """Where one field of our config comes from in a layout, and which values it can have there.
 
-    `among` lists the only possible values (empty: any); a single one needs no source. `solve(names)` computes the value
-    from {name: shape} of a file, or gives None where that does not tell. `follow(names, values)` does so from names and
-    the fields that do not follow (the width of a head, once the number of heads is known). `key` is where config.json
-    states it, with dots into nested objects, as `encode` of our value (`decode` is the inverse); `default` is the value
-    of the layout's own library where the key is absent (UNKNOWN: it has none). `usual` is the value that is taken where
-    nothing states one, of a network whose tensors fit all of them (UNKNOWN: it has to be stated).
+    `among` lists the only possible values; a single one needs no source. Empty: any, of a field that is no choice.
+    `solve(names)` computes the value from {name: shape} of a file, or gives None where that does not tell.
+    `follow(names, values)` does so from names and the fields that do not follow (the width of a head, once the number
+    of heads is known). `key` is where config.json states it, with dots into nested objects, as `encode` of our value
+    (`decode` is the inverse); `default` is the value of the layout's own library where the key is absent (UNKNOWN: it
+    has none). `usual` is the value that is taken where nothing states one, of a network whose tensors fit all of them
+    (UNKNOWN: it has to be stated).
     """
 
     among: tuple[Any, ...] = ()
@@ -52,6 +53,11 @@ def always(value: Any) -> Field:
     Of a file with the same tensors the user may state another value (--set): its network is then not the library's.
     """
     return Field((value,))
+
+
+def defaults(network: type[NetworkConfig], but: Collection[str]) -> dict[str, Field]:
+    """A table in which every field has its default in all files; without those that are named."""
+    return {name: always(leaves(network)[name].default) for name in network.function_fields() if name not in but}
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,9 @@ class Layout:
     `write_side(config, facts) -> {file name: JSON}` are the files that the layout's library wants beside the weights.
     `outside` are regular expressions of tensors in such files that are no part of the network: left out, and reported.
     `resizes(config)` is the kernel of --adapt resize by which the layout's library fits positions to the images of each
-    call (where none are stored, any kernel); empty where its network takes images of one size.
+    call (where none are stored, any kernel); empty where its network takes images of one size. `holds_all`: it holds
+    every network of its class. Any other has to list the values of each field that is a choice, so that it refuses a
+    value that is newer than its table; ValueError if it does not.
     """
 
     dialect: str  # the file in dialects/, with dashes
@@ -124,7 +132,15 @@ class Layout:
     resizes: Callable[[Any], str] = lambda config: ""
     tokenizer: bool = False  # whether its library keeps a tokenizer beside the weights
     extras: tuple[str, ...] = ()  # the keys of Facts.extra that write_side cannot do without: --set may give them
+    holds_all: bool = False
     proven: str = ""  # the third party whose forward pass was compared, in tests/parity; empty: none was
+
+    def __post_init__(self) -> None:
+        for name, field_ in self.fields.items():
+            if not (field_.among or self.holds_all) and get_origin(leaves(self.network)[name].hint) is Literal:
+                raise ValueError(
+                    f"{self.name}: {name} is a choice, but its Field lists no values: add those it can have"
+                )
 
     @property
     def name(self) -> str:
@@ -247,24 +263,7 @@ def length(name: str, axis: int, otherwise: Any = None) -> Callable[[Names], Any
     )
 
 
-# The plain pre-norm ViT: tables begin with it and replace what differs. Each adds the fields that are not here.
-PLAIN_VIT: dict[str, Field] = {
-    **dict.fromkeys(
-        ("stem_pre_norm", "stem_norm", "distill_token", "register_position", "pre_norm", "qk_norm", "gated",
-         "head_norm", "distill_head", "distill_norm", "branch_norm", "attention_norm", "mlp_norm"), always(False)),
-    **dict.fromkeys(
-        ("stem_bias", "cls_token", "position_trained", "cls_position", "distill_position", "norm_first", "final_norm",
-         "norm_bias", "query_bias", "key_bias", "value_bias", "out_bias", "mlp_bias", "head_bias"), always(True)),
-    "stem": always(()), "stem_kernel": always(4), "stem_activation": always("none"),
-    "registers": always(0), "position": always("learned"),
-    "layer_scale": always(0.0), "head_width": always(0), "head_hidden": always(0), "head_activation": always("tanh"),
-    "pool": always("cls"), "pool_heads": always(0), "pool_hidden": always(0), "norm_kind": always("layer"),
-    "rotary": always("none"), "rotary_pairs": always("halves"), "rotary_places": always("centres"),
-    "rotary_first": always("rows"), "rotary_base": always(100.0), "rotary_offset": always(0.0),
-    "rotary_grid": always(0), "rotary_periods": always("exact"),
-}  # fmt: skip
-
 __all__ = [
-    "PLAIN_VIT", "UNKNOWN", "Facts", "Field", "Json", "Layout", "Names", "Refusal", "always", "count", "has", "length",
+    "UNKNOWN", "Facts", "Field", "Json", "Layout", "Names", "Refusal", "always", "count", "defaults", "has", "length",
     "look", "matches", "stated", "statement",
 ]  # fmt: skip

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 
 from vit_jax.config import ViTConfig, pair
 
-from ..layout import PLAIN_VIT, Field, Layout, Names, Refusal, always, count, has, length
+from ..layout import Field, Layout, Names, Refusal, always, count, has, length
 from ..rules import BfloatAsVoid, Operation, Order, Row, row
+from .plain_vit import PLAIN_VIT
 
 # The modules of a block: norm 1, attention, norm 2, mlp. Linen numbers each class, older Flax all modules together.
 LINEN = ("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")

@@ -12,9 +12,10 @@ import re
 
 from vit_jax.config import ViTConfig
 
-from ..layout import PLAIN_VIT, Field, Layout, Refusal, always, count, length
+from ..layout import Field, Layout, Refusal, always, count, length
 from ..rules import Row
 from .modules import Tensors, module_rows, oblong
+from .plain_vit import PLAIN_VIT
 
 TEXT = (
     r"token_embedding\.weight|positional_embedding|transformer\..*|ln_final\..*|"

@@ -15,10 +15,11 @@ import numpy as np
 
 from vit_jax.config import ViTConfig
 
-from ..layout import PLAIN_VIT, Field, Layout, Names, Refusal, always, count, has, length
+from ..layout import Field, Layout, Names, Refusal, always, count, has, length
 from ..rules import CARRIED, Concat, Constant, Row, carried
 from .dinov2 import activation, hidden
 from .modules import TOKEN, TOKENS, Tensors, module_rows
+from .plain_vit import PLAIN_VIT
 from .timm import patch
 
 BLOCK = {

@@ -17,9 +17,10 @@ from typing import Any
 from vit_jax.config import ViTConfig, pair
 from vit_jax.errors import UserError
 
-from ..layout import PLAIN_VIT, Facts, Field, Json, Layout, Names, Refusal, count, length, stated, statement
+from ..layout import Facts, Field, Json, Layout, Names, Refusal, count, length, stated, statement
 from ..rules import CARRIED, TRANSPOSE, Order, Row, carried, row
 from .huggingface_images import preprocess, processor
+from .plain_vit import PLAIN_VIT
 
 BODIES = ("", "vit.", "deit.")
 TOP = {

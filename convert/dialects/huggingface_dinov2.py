@@ -17,11 +17,12 @@ from dataclasses import replace
 from vit_jax.config import ViTConfig, pair
 from vit_jax.errors import UserError
 
-from ..layout import PLAIN_VIT, Facts, Field, Json, Layout, Names, Refusal, always, count, length
+from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length
 from ..rules import Row, carried
 from . import huggingface_encoders as encoders
 from .huggingface import ACTIVATIONS, by_function_name, size
 from .modules import TOKEN, TOKENS, Tensors, module_rows
+from .plain_vit import PLAIN_VIT
 
 PLAIN, REGISTERS = "dinov2", "dinov2_with_registers"  # values of model_type
 BODIES = ("", f"{PLAIN}.", f"{REGISTERS}.")

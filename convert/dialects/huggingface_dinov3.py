@@ -13,11 +13,12 @@ from dataclasses import replace
 
 from vit_jax.config import ViTConfig
 
-from ..layout import PLAIN_VIT, Facts, Field, Json, Layout, always, count, length
+from ..layout import Facts, Field, Json, Layout, always, count, length
 from ..rules import Row, carried
 from . import huggingface_encoders as encoders
 from .huggingface import ACTIVATIONS, by_function_name, size
 from .modules import TOKEN, TOKENS, Tensors, module_rows
+from .plain_vit import PLAIN_VIT
 
 FAMILY = "dinov3_vit"  # the value of model_type
 BLOCK = {

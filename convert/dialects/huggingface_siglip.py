@@ -14,11 +14,12 @@ from dataclasses import replace
 
 from vit_jax.config import ViTConfig
 
-from ..layout import PLAIN_VIT, Facts, Field, Json, Layout, Names, Refusal, always, count, length
+from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length
 from ..rules import Operation, Row, carried
 from . import huggingface_encoders as encoders
 from .huggingface import ACTIVATIONS, by_function_name, size
 from .modules import TOKEN, Tensors, convolution, module_rows, oblong
+from .plain_vit import PLAIN_VIT
 
 WHOLE, TOWER = "siglip", "siglip_vision_model"  # values of model_type
 BODIES = ("vision_model.", "")

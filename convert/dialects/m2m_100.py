@@ -8,7 +8,7 @@ which generation_config.json forces (forced_bos_token_id).
 from __future__ import annotations
 
 from ..layout import Field, Refusal, always
-from .marian import TORCH, WRITTEN_ACTIVATIONS, activation, cannot_hold, layout, table_rows
+from .marian import TORCH, cannot_hold, layout, stated_activation, table_rows
 
 FIRST = 2  # the position of the first token
 _vocabulary = Field(solve=table_rows(TORCH, "model.shared"))
@@ -31,9 +31,7 @@ LAYOUTS = (
             "target_vocabulary": _vocabulary,
             "outputs": _vocabulary,
             "output_bias": always(False),
-            "activation": Field(
-                key="activation_function", decode=activation, encode=WRITTEN_ACTIVATIONS.__getitem__, default="relu"
-            ),
+            "activation": stated_activation("relu"),
             "scale_embedding": Field(key="scale_embedding", default=True),
         },
         norms=(False, True),

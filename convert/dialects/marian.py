@@ -164,6 +164,12 @@ def activation(value: Any) -> str:
     return ACTIVATIONS[value]
 
 
+def stated_activation(default: str) -> Field:
+    """The activation, as config.json states it; `default` is that of the class in transformers."""
+    known, encode = tuple(WRITTEN_ACTIVATIONS), WRITTEN_ACTIVATIONS.__getitem__
+    return Field(known, key="activation_function", decode=activation, encode=encode, default=default)
+
+
 def fields(style: Style, **special: Field) -> dict[str, Field]:
     """The fields that all these networks have in common, and `special`, those of one of them."""
 
@@ -181,9 +187,7 @@ def fields(style: Style, **special: Field) -> dict[str, Field]:
         "decoder_depth": Field(solve=depth("decoder"), key="decoder_layers"),
         "heads": Field(key="encoder_attention_heads", default=16),
         "head_width": always(0),
-        "activation": Field(
-            key="activation_function", decode=activation, encode=WRITTEN_ACTIVATIONS.__getitem__, default="gelu"
-        ),
+        "activation": stated_activation("gelu"),
         "scale_embedding": Field(key="scale_embedding", default=False),
         "outputs": always(0) if style.base else Field(solve=length("final_logits_bias", 1)),
         "output_bias": always(True),

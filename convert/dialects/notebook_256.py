@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from vit_jax.config import ViTConfig, pair
 
-from ..layout import PLAIN_VIT, Field, Json, Layout, Names, Refusal, always, count, length
+from ..layout import Field, Json, Layout, Names, Refusal, always, count, length
 from ..rules import Order, Row
 from .modules import TOKEN, TOKENS, Tensors, module_rows
+from .plain_vit import PLAIN_VIT
 
 BLOCK = {
     "attention.query": "attn.in_proj_",

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from vit_jax.config import ViTConfig
 
-from ..layout import PLAIN_VIT, Field, Layout, Names, Refusal, always, count, length
+from ..layout import Field, Layout, Names, Refusal, always, count, length
 from ..rules import Concat, Reversed, Row
 from .modules import TOKEN, TOKENS, Tensors, headless, module_rows
+from .plain_vit import PLAIN_VIT
 
 PATCH, HEADS = "embedding.patch_embeddings.projection", r"encoder\.blocks\.0\.attention\.heads\.(\d+)\.query\.weight"
 QUERY = "encoder.blocks.0.attention.heads.0.query.weight"

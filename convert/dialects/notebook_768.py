@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from vit_jax.config import ViTConfig
 
-from ..layout import PLAIN_VIT, Field, Layout, Refusal, always, count, length
+from ..layout import Field, Layout, Refusal, always, count, length
 from ..rules import Row
 from .modules import TOKENS, headless, module_rows
+from .plain_vit import PLAIN_VIT
 
 LAYER = "transformer_encoder.layers"
 BLOCK = {

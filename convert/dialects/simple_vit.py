@@ -12,10 +12,11 @@ import functools
 from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
 
-from ..layout import PLAIN_VIT, Field, Layout, Names, Refusal, always
+from ..layout import Field, Layout, Names, Refusal, always
 from ..rules import Row
 from . import vit_pytorch
 from .modules import headless
+from .plain_vit import PLAIN_VIT
 from .vit_pytorch import STEM, Modules, block, ends_before
 
 BLOCK = block("0.norm", "0.to_qkv", "0.to_out", "1.net.0", "1.net.1", "1.net.3")

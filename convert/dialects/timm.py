@@ -17,9 +17,10 @@ from collections.abc import Callable
 
 from vit_jax.config import ViTConfig, pair
 
-from ..layout import PLAIN_VIT, Field, Json, Layout, Names, Refusal, always, count, has, length
+from ..layout import Field, Json, Layout, Names, Refusal, always, count, has, length
 from ..rules import Order, Row, Stack
 from .modules import TOKEN, TOKENS, Tensors, module_rows
+from .plain_vit import PLAIN_VIT
 from .timm_folder import cannot_state, read_side, write_side
 
 QKV = ("query", "key", "value")
@@ -180,7 +181,7 @@ FIELDS = PLAIN_VIT | {
     "image": Field(),
     "patch": Field(solve=patch),
     "eps": Field((1e-6, 1e-5)),
-    "activation": Field(),
+    "activation": Field(("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")),
     "heads": Field(solve=heads),
     "channels": Field(solve=lambda names: length("patch_embed.proj.weight", 1)(names) if patch(names) else None),
     "classes": Field(solve=length("head.weight", 0, 0)),
@@ -212,7 +213,7 @@ FIELDS = PLAIN_VIT | {
         (False, True), solve=branch_norm, usual=False
     ),  # timm's default; an architecture states others
     "gated": Field(solve=gated),
-    "pool": Field(solve=pool),
+    "pool": Field(("cls", "mean", "mean_all", "map", "map_all", "cls_distill"), solve=pool),
     "distill_head": Field(solve=has("head_dist.weight")),
 }
 
@@ -233,7 +234,6 @@ def cannot_hold(c: ViTConfig) -> list[str]:
         "with class token pooling timm's last norm is final_norm, not head_norm": c.pool == "cls" and c.head_norm,
         "timm's attention pooling has a plain mlp with biases": c.pool in MAPS and (c.gated or not c.mlp_bias),
         "with norms after its branches timm's block has no layer scale": c.branch_norm and bool(c.layer_scale),
-        f"timm has no pool {c.pool}": c.pool == "cls_mean",
         "heads do not divide width": bool(c.width % c.heads),
         "timm's distilled network has two heads on two tokens, with positions, no registers, no head_norm": distilled
         and (

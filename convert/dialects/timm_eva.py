@@ -26,14 +26,17 @@ Q_BIAS = has("blocks.0.attn.qkv.bias", "blocks.0.attn.q_bias", "blocks.0.attn.q_
 ALIKE = "the names are also those of timm's VisionTransformer or DeiT III, which have no rotary positions"
 
 
-def idle_unless(rotary: tuple[str, ...], value: Any, places: str = "") -> Field:
-    """A field of rotary positions: `value`, without effect, unless they are of a kind in `rotary` (and of `places`)."""
+def idle_unless(rotary: tuple[str, ...], value: Any, *others: Any, places: str = "") -> Field:
+    """A field of rotary positions: `value`, without effect, unless they are of a kind in `rotary` (and of `places`).
+
+    Of a field that is a choice, `others` are the other values that it can have.
+    """
 
     def follow(names: Names, known: Json) -> Any:
         used = known["rotary"] in rotary and (not places or known.get("rotary_places") in (None, places))
         return None if used else value
 
-    return Field(follow=follow)
+    return Field((value, *others) if others else (), follow=follow)
 
 
 def heads(names: Names) -> int | None:
@@ -51,13 +54,13 @@ FIELDS = (
         "distill_token": always(False),
         "distill_head": always(False),
         "position": Field(("learned", "none"), solve=lambda names: "learned" if "pos_embed" in names else "none"),
-        "rotary": Field(solve=lambda names: "mixed" if "rope.freqs" in names else None),
-        "rotary_places": idle_unless(("axial", "mixed"), "centres"),
-        "rotary_pairs": idle_unless(("axial", "mixed"), "halves"),
-        "rotary_first": idle_unless(("axial", "mixed"), "rows"),
+        "rotary": Field(("none", "axial", "mixed"), lambda names: "mixed" if "rope.freqs" in names else None),
+        "rotary_places": idle_unless(("axial", "mixed"), "centres", "indices"),
+        "rotary_pairs": idle_unless(("axial", "mixed"), "halves", "neighbours"),
+        "rotary_first": idle_unless(("axial", "mixed"), "rows", "columns"),
         "rotary_base": idle_unless(("axial",), 100.0),
-        "rotary_offset": idle_unless(("axial", "mixed"), 0.0, "indices"),
-        "rotary_grid": idle_unless(("axial", "mixed"), 0, "indices"),
+        "rotary_offset": idle_unless(("axial", "mixed"), 0.0, places="indices"),
+        "rotary_grid": idle_unless(("axial", "mixed"), 0, places="indices"),
         "branch_norm": Field((False, True), solve=timm.branch_norm),
         "attention_norm": Field(solve=has("blocks.0.attn.norm.weight")),
         "mlp_norm": Field(solve=has("blocks.0.mlp.norm.weight")),

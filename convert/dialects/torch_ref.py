@@ -65,6 +65,7 @@ LAYOUTS = tuple(
         title=f"torch_ref's {network.name}",
         network=network,
         fields=dict.fromkeys(network.function_fields(), Field()),
+        holds_all=True,
         rows=rows,
         signature=tuple(name.replace("kernel", "weight") for name in network.names),
         containers=("torch", "safetensors"),

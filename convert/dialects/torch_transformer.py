@@ -78,7 +78,7 @@ def fields(encoder: str, **special: Field) -> dict[str, Field]:
         "bias": Field(solve=has(f"{first}linear1.bias")),
         "norm_bias": Field(solve=has(f"{first}norm1.bias")),
         "heads": Field(),
-        "activation": Field(),
+        "activation": Field(("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")),
         "norm_first": Field(),
         "eps": Field(),
         "head_width": always(0),

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 
 from vit_jax.config import ViTConfig
 
-from ..layout import PLAIN_VIT, Field, Layout, Refusal, always, count, length
+from ..layout import Field, Layout, Refusal, always, count, length
 from ..rules import Row
 from .modules import TOKEN, TOKENS, headless, module_rows, oblong
+from .plain_vit import PLAIN_VIT
 
 BLOCK = "encoder.layers.encoder_layer_"
 MLP = {"1": ("linear_1", "linear_2"), "2": ("0", "3")}

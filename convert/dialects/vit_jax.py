@@ -39,6 +39,7 @@ LAYOUTS = tuple(
         title=f"our {network.name}",
         network=network,
         fields=dict.fromkeys(network.function_fields(), Field()),
+        holds_all=True,
         rows=rows,
         signature=network.names,
         containers=("orbax", "safetensors"),

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from vit_jax.config import ViTConfig, pair
 from vit_jax.errors import UserError
 
-from ..layout import PLAIN_VIT, Field, Json, Layout, Names, Refusal, always, count, length
+from ..layout import Field, Json, Layout, Names, Refusal, always, count, length
 from ..rules import TRANSPOSE, Order, Row, zeros
 from .modules import Tensors, module_rows
+from .plain_vit import PLAIN_VIT
 
 
 @dataclass(frozen=True)
