@@ -131,11 +131,7 @@ class ViT(nn.Module):
         self.pre_norm = norm(c) if c.pre_norm else None
         self.blocks = nn.ModuleList(Block(c, i) for i in range(c.depth))
         self.norm = norm(c) if c.final_norm else None
-        if c.pool in MAPS:
-            mlp = Mlp(c.width, c.pool_hidden or c.hidden, c.activation, gated=c.gated, bias=c.mlp_bias)
-            self.pool = AttentionPool(c.width, c.resolved_pool_heads, norm(c), mlp)
-        else:
-            self.pool = None
+        self.pool = attention_pool(c) if c.pool in MAPS else None
         self.head_norm = norm(c, c.pooled_width) if c.head_norm else None
         self.head_hidden = nn.Linear(c.pooled_width, c.head_hidden) if c.head_hidden else None
         self.head = nn.Linear(c.head_hidden or c.pooled_width, c.classes, c.head_bias) if c.classes else None
@@ -311,6 +307,12 @@ class ViT(nn.Module):
 
 def _tokens(present: bool, count: int, width: int) -> nn.Parameter | None:
     return nn.Parameter(torch.zeros(1, count, width)) if present else None
+
+
+def attention_pool(c: ViTConfig) -> AttentionPool:
+    """The pool with attention, whose mlp may be of another width than those of the blocks."""
+    mlp = Mlp(c.width, c.pool_hidden or c.hidden, c.activation, gated=c.gated, bias=c.mlp_bias)
+    return AttentionPool(c.width, c.resolved_pool_heads, norm(c), mlp)
 
 
 def norm(c: ViTConfig, width: int = 0) -> nn.Module:

@@ -200,12 +200,7 @@ class ViT(nnx.Module):
         self.pre_norm = norm(c, param_dtype) if c.pre_norm else None
         self.blocks = Stack([Block(c, param_dtype) for _ in range(c.depth)])
         self.norm = norm(c, param_dtype) if c.final_norm else None
-        if c.pool in MAPS:
-            hidden = c.pool_hidden or c.hidden
-            mlp = Mlp(c.width, hidden, c.activation, gated=c.gated, bias=c.mlp_bias, dtype=param_dtype)
-            self.pool = AttentionPool(c.width, c.resolved_pool_heads, norm(c, param_dtype), mlp, param_dtype)
-        else:
-            self.pool = None
+        self.pool = attention_pool(c, param_dtype) if c.pool in MAPS else None
         self.head_norm = norm(c, param_dtype, c.pooled_width) if c.head_norm else None
         self.head_hidden = Linear(c.pooled_width, c.head_hidden, dtype=param_dtype) if c.head_hidden else None
         self.head = Linear(c.head_hidden or c.pooled_width, c.classes, c.head_bias, param_dtype) if c.classes else None
@@ -373,6 +368,12 @@ class ViT(nnx.Module):
 
 def _token(present: bool, shape: tuple[int, ...], dtype: Any) -> nnx.Param[Array] | None:
     return nnx.Param(jnp.zeros(shape, dtype)) if present else None
+
+
+def attention_pool(c: ViTConfig, dtype: Any) -> AttentionPool:
+    """The pool with attention, whose mlp may be of another width than those of the blocks."""
+    mlp = Mlp(c.width, c.pool_hidden or c.hidden, c.activation, gated=c.gated, bias=c.mlp_bias, dtype=dtype)
+    return AttentionPool(c.width, c.resolved_pool_heads, norm(c, dtype), mlp, dtype)
 
 
 def norm(c: ViTConfig, dtype: Any, width: int = 0) -> LayerNorm:
