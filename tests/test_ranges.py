@@ -131,12 +131,16 @@ def test_a_field_takes_its_range_and_no_more(cls, name, refused, taken):
         assert error.subject == name and error.what.endswith(f" {number}") and error.remedy.startswith("give "), error
 
 
-def test_every_range_is_in_the_table():
+def test_every_range_is_in_the_table_and_in_the_help():
     for cls, fields in FIELDS.items():
         inherited = {f.name for base in cls.__mro__[1:] if base in FIELDS for f in dataclasses.fields(base)}
         own = {f.name for f in dataclasses.fields(cls) if f.name in cls.__annotations__ or f.name not in inherited}
-        ranged = {f.name for f in dataclasses.fields(cls) if f.name in own and str(f.metadata.get("range", ""))}
-        assert ranged == {name for names in fields for name in names.split()}, cls
+        ranged = {
+            f.name: f.metadata for f in dataclasses.fields(cls) if f.name in own and str(f.metadata.get("range", ""))
+        }
+        assert ranged.keys() == {name for names in fields for name in names.split()}, cls
+        for name, metadata in ranged.items():
+            assert metadata["help"].endswith(f"; {metadata['range']}"), name
 
 
 @pytest.mark.parametrize(

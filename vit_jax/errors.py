@@ -42,7 +42,7 @@ class Field(str):
 class UserError(Exception):
     """An error that the user can resolve: wrong input, or a problem of the environment; exit code 2.
 
-    It reads as one sentence: "model.width is 0: give a positive number" where the subject is a Field, and otherwise
+    It reads as one sentence: "model.width is 0: give 1 or more" where the subject is a Field, and otherwise
     "FILE: is empty; get it again".
 
     Args:
