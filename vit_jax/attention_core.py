@@ -49,10 +49,19 @@ def plain_or_fused(
     fused: bool,
     captured: bool,
 ) -> tuple[Array, Any]:
-    """`attention_core`, or with `fused` the same by a fused kernel where it can, with None in place of the weights.
+    """`attention_core`, or the same by a fused kernel where that can compute it.
 
-    It steps aside for float64, for weights that are `captured` or dropped, and for a mask that may leave a query
-    nothing to attend to, whose context would not be zero: for any but a causal one.
+    A fused kernel cannot in float64, where weights are captured or dropped, and under a mask that may leave a query
+    nothing to attend to, whose context would not be zero: under any but a causal one.
+
+    Args:
+        q, k, v, kept, rate: as of `attention_core`.
+        mask: as there, or `Causal`.
+        fused: whether a fused kernel may compute it.
+        captured: whether the weights are asked for.
+
+    Returns:
+        (context [B, H, Nq, Dh], weights [B, H, Nq, Nk]; None in place of the weights from a fused kernel).
     """
     causal, dtypes = isinstance(mask, Causal), {x.dtype.name for x in (q, k, v)}
     if fused and (mask is None or causal) and kept is None and not captured and len(dtypes) == 1 and dtypes <= FUSED:
@@ -94,11 +103,19 @@ def capability() -> tuple[int, int]:
 def attention_core(
     q: Array, k: Array, v: Array, mask: Array | None, kept: Array | None, rate: float
 ) -> tuple[Array, Array]:
-    """(context [B, H, Nq, Dh] in the dtype of v, weights [B, H, Nq, Nk] before dropout in float32 or float64).
+    """softmax(Q K') V.
 
-    q [B, H, Nq, Dh] is scaled already; k and v are [B, H, Nk, Dh]. `mask` is boolean and broadcasts to the weights,
-    True where to attend; a query that may attend to nothing has zero weights, context and gradients. `kept` [B, H, Nq,
-    Nk] is True where a weight is not dropped, and the rest are scaled by 1 / (1 - rate); None: no dropout.
+    Args:
+        q: queries [B, H, Nq, Dh], scaled already.
+        k: keys [B, H, Nk, Dh].
+        v: values [B, H, Nk, Dh].
+        mask: bool, broadcastable to the weights, True where to attend; a query that may attend to nothing has zero
+            weights, context and gradients. None: all attend to all.
+        kept: bool [B, H, Nq, Nk], True where dropout keeps a weight; None: no dropout.
+        rate: of dropout; weights that are kept are scaled by 1 / (1 - rate).
+
+    Returns:
+        (context [B, H, Nq, Dh] in the dtype of v, weights [B, H, Nq, Nk] before dropout in float32 or float64).
     """
     scores = jnp.einsum("bhqd,bhkd->bhqk", q, k)
     weights = jax.nn.softmax(scores.astype(jnp.promote_types(scores.dtype, jnp.float32)), axis=-1, where=mask)

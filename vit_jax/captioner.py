@@ -26,11 +26,16 @@ from .vit import ViT
 
 
 class Captioner(TargetSide):
-    """A captioner: `model(images, target) -> logits`.
+    """A captioner: `model(images, target) -> logits`. Norms, softmax and head compute in float32 or wider.
 
-    With `rngs` the weights are drawn as the config states; without it they are constants, to be replaced. Parameters
-    have `param_dtype`, activations `dtype`; norms, softmax and head compute in float32 or wider. Raises UserError on a
-    config that its `check` refuses.
+    Args:
+        config: what it computes.
+        rngs: what the weights are drawn with, as the config states; None: they are constants, to be replaced.
+        dtype: of activations.
+        param_dtype: of parameters.
+
+    Raises:
+        UserError: for a config that its `check` refuses.
     """
 
     def __init__(
@@ -67,22 +72,42 @@ class Captioner(TargetSide):
         causal: bool | None = None,
         keys: Array | None = None,
     ) -> Array:
-        """Normalised images [B, h, w, C], or vectors [B, S, C], and ids [B, T] to logits [B, T, K].
+        """The logits of the next tokens of a caption. Paddings and masks are boolean, True where to attend.
 
-        Paddings [B, N] and 4-D masks are boolean, True where a token may be attended to; `causal` defaults to that of
-        config.text. With `keys` [B], one PRNG key per example, it is a training pass with dropout; None means
-        evaluation. Raises ValueError on wrong shapes and dtypes.
+        Args:
+            source: normalised images [B, h, w, C], or vectors [B, S, C].
+            target: ids [B, T].
+            target_padding: [B, T].
+            memory_padding: [B, S].
+            target_mask: 4-D, broadcastable to [B, H, T, T].
+            memory_mask: 4-D, broadcastable to [B, H, T, S].
+            causal: whether a token attends only to itself and those before it; None: as config.text has it.
+            keys: PRNG keys [B], one an example, of a training pass, whose dropout they draw; None: evaluation.
+
+        Returns:
+            [B, T, K].
+
+        Raises:
+            ValueError: for wrong shapes and dtypes.
         """
         masks = dict(target_padding=target_padding, memory_padding=memory_padding, target_mask=target_mask)
         return self.forward(source, target, keys, None, **masks, memory_mask=memory_mask, causal=causal)
 
     def capture(self, source: Array, target: Array, names: Iterable[str], **masks: Any) -> dict[str, Array]:
-        """Inner values of an evaluation pass, {name: array}; `masks` are the keyword arguments of a call.
+        """Inner values of an evaluation pass.
 
-        vit.NAME: as `ViT.capture` gives tokens, blocks.I, features and attention; memory [B, S, D]: what the decoder
-        attends to; decoder.blocks.I [B, T, D]: output of block I; decoder.self_attention [B, L, H, T, T] and
-        decoder.cross_attention [B, L, H, T, S]: the weights of all blocks; logits: the result of a call. Raises
-        ValueError on any other name.
+        Args:
+            source, target: as of a call.
+            names: of vit.NAME (tokens, blocks.I, features and attention, as `ViT.capture` gives them), memory [B, S, D]
+                (what the decoder attends to), decoder.blocks.I [B, T, D] (what leaves block I), decoder.self_attention
+                [B, L, H, T, T] and decoder.cross_attention [B, L, H, T, S] (the weights of all blocks), and logits.
+            masks: keyword arguments of a call.
+
+        Returns:
+            {name: array}.
+
+        Raises:
+            ValueError: as a call, and for any other name.
         """
         of_vit = [] if self.vit is None else ["vit.attention"]
         known = [
@@ -106,7 +131,19 @@ class Captioner(TargetSide):
         return self.write(self.encode(source, keys=keys, tape=tape), target, keys, tape, **masks)
 
     def encode(self, source: Array, *, keys: Array | None = None, tape: Tape | None = None) -> Array:
-        """Normalised images [B, h, w, C], or vectors [B, S, C], to the memory [B, S, D]. Raises ValueError."""
+        """The memory of images or vectors.
+
+        Args:
+            source: normalised images [B, h, w, C], or vectors [B, S, C].
+            keys: as of a call.
+            tape: receives the inner values that it asks for, by their names in `capture`.
+
+        Returns:
+            [B, S, D].
+
+        Raises:
+            ValueError: for wrong shapes and dtypes.
+        """
         c = self.config
         if self.vit is None:
             check_vectors("source", source, c.memory_width)

@@ -34,9 +34,19 @@ class Embedding(nnx.Module):
         self.norm = LayerNorm(c.width, c.eps, c.norm_bias, dtype) if c.embedding_norm else None
 
     def __call__(self, x: Array, table: Array | None, dtype: Any, *, keys: Array | None = None) -> Array:
-        """Ids [B, N], or vectors [B, N, D] if the vocabulary is 0, to [B, N, D] of `dtype`.
+        """The input of a stack of blocks.
 
-        Raises ValueError on another shape or dtype, and on a length of 0 or beyond max_length.
+        Args:
+            x: ids [B, N], or vectors [B, N, D] if the vocabulary is 0.
+            table: the embedding [V, D] of ids; None for vectors.
+            dtype: of the result.
+            keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
+
+        Returns:
+            [B, N, D].
+
+        Raises:
+            ValueError: for another shape or dtype, and a length of 0 or beyond max_length.
         """
         c, length = self.config, x.shape[1] if x.ndim > 1 else 0
         if self.vocabulary and (x.ndim != 2 or not jnp.issubdtype(x.dtype, jnp.integer)):
@@ -111,10 +121,21 @@ class DecoderBlock(nnx.Module):
         tape: Tape | None = None,
         cross_tape: Tape | None = None,
     ) -> tuple[Array, Pair]:
-        """A call for tokens [B, N, D] that stand at `index` after earlier ones; `past` [B, H, T, Dh] has room for them.
+        """A call for tokens that follow others.
 
-        Returns the output [B, N, D], and the keys and values of all tokens so far. With `past` None there are no
-        earlier ones. `memory` is the projected memory.
+        Args:
+            x: [B, N, D].
+            past: keys and values [B, H, T, Dh] of earlier tokens, with room for these; None: there are none.
+            index: int32 [], the number of earlier tokens; None: there are none.
+            memory: keys and values [B, H, S, Dh] of the memory.
+            mask: of the target, as of `Attention`.
+            memory_mask: of the memory.
+            keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
+            tape: receives the weights of self-attention, as of `Attention`.
+            cross_tape: receives the weights of attention to the memory.
+
+        Returns:
+            ([B, N, D], the keys and values of all tokens so far).
         """
         y = self.norm1(x) if self.norm_first else x
         own = self.self_attention.project(y, y)
@@ -134,9 +155,18 @@ class DecoderBlock(nnx.Module):
         )
 
     def attend_memory(self, x: Array, pair: Pair, mask: Array | None, keys: Array | None, tape: Tape | None) -> Array:
-        """Attention to the memory and dropout: [R, N, D] -> [R, N, D]; `pair` has its keys and values [B, H, S, Dh].
+        """Attention to the memory, and dropout.
 
-        R is B, or K B in a search with K hypotheses for each memory: rows that follow each other then share one.
+        Args:
+            x: [R, N, D]. R is B, or K B in a search with K hypotheses for each memory: rows that follow each other then
+                share one.
+            pair: keys and values [B, H, S, Dh] of the memory.
+            mask: of the memory, as of `Attention`.
+            keys: as of `step`.
+            tape: receives the weights, as of `Attention`.
+
+        Returns:
+            [R, N, D].
         """
         together = x.reshape(len(pair[0]), -1, x.shape[-1])  # [B, K N, D]
         y = self.cross_attention.attend(together, *pair, mask, keys=fold(keys, 2), tape=tape)
@@ -177,9 +207,15 @@ class Decoder(nnx.Module):
     # Decoding, one token at a time.
 
     def init_cache(self, memory: Array, memory_padding: Array | None, length: int) -> Cache:
-        """The cache to decode up to `length` tokens with `step`, over a memory [B, S, D] with padding [B, S] or None.
+        """The cache to decode with `step`; projects the keys and values of the memory once.
 
-        Projects the keys and values of the memory once. Raises ValueError on a wrong padding or a length below 1.
+        Args:
+            memory: [B, S, D].
+            memory_padding: bool [B, S], True at real tokens; None: all are.
+            length: the most tokens, 1 or more.
+
+        Raises:
+            ValueError: for a wrong padding or length.
         """
         if length < 1:
             raise ValueError(f"length is {length}: give 1 or more")
@@ -202,10 +238,17 @@ class Decoder(nnx.Module):
             )
 
     def step(self, x: Array, cache: Cache) -> tuple[Array, Cache]:
-        """Decode one position: tokens [B, D], which attend to those in the cache -> [B, D], and the cache with them.
+        """Decode one position. Beyond the length of the cache the result is undefined: the caller has to stop.
 
-        Raises ValueError on a cache of another batch size or decoder. Beyond the length of the cache the result is
-        undefined: the caller has to stop.
+        Args:
+            x: tokens [B, D], which attend to those in the cache.
+            cache: as `init_cache` or the last step gave it.
+
+        Returns:
+            ([B, D], the cache with these tokens).
+
+        Raises:
+            ValueError: for a cache of another batch size or decoder.
         """
         self.check(x, cache)
         mask = (jnp.arange(cache.length, dtype=jnp.int32) <= cache.index)[None, None, None]  # [1, 1, 1, T]
@@ -281,10 +324,15 @@ class TargetSide(nnx.Module):
     # Decoding, one token at a time.
 
     def init_cache(self, memory: Array, memory_padding: Array | None, length: int) -> Cache:
-        """The cache to decode up to `length` tokens with `decode_step`, over a memory [B, S, D].
+        """The cache to decode with `decode_step`; projects the keys and values of the memory once.
 
-        Projects the keys and values of the memory once. Raises ValueError on a wrong padding, a length beyond
-        max_length, a decoder that is not causal, or a network without a decoder.
+        Args:
+            memory: [B, S, D].
+            memory_padding: bool [B, S], True at real tokens; None: all are.
+            length: the most tokens, at most max_length.
+
+        Raises:
+            ValueError: for a wrong padding or length, a decoder that is not causal, or a network without one.
         """
         c = self.side
         if self.decoder is None:
@@ -298,10 +346,17 @@ class TargetSide(nnx.Module):
         return self.decoder.init_cache(memory, memory_padding, length)
 
     def decode_step(self, tokens: Array, cache: Cache) -> tuple[Array, Cache]:
-        """Decode one position: tokens, ids [B] or vectors [B, D] -> logits [B, K] of the next, and the cache with them.
+        """Decode one position. Beyond the length of the cache the result is undefined: the caller has to stop.
 
-        Raises ValueError on a cache of another batch size or network. Beyond the length of the cache the result is
-        undefined: the caller has to stop.
+        Args:
+            tokens: ids [B] or vectors [B, D], which attend to those in the cache.
+            cache: as `init_cache` or the last step gave it.
+
+        Returns:
+            (logits [B, K] of the next tokens, the cache with these tokens).
+
+        Raises:
+            ValueError: for a cache of another batch size or network.
         """
         assert self.target is not None and self.decoder is not None  # there is a cache, so there is a decoder
         self.decoder.check(tokens, cache)
@@ -337,9 +392,10 @@ class Cache:
     memory_mask: Array | None  # bool [B, 1, 1, S]
 
     def take(self, rows: Array) -> Cache:
-        """The cache of the rows with these numbers, int32 [R], in this order; R may be another multiple of B.
+        """The cache of other rows. The memory is shared: the first R / B rows belong to the first memory, and so on.
 
-        The memory stays as it is and is shared: the first R / B rows belong to the first memory, and so on.
+        Args:
+            rows: int32 [R], the numbers of the rows in their new order; R is any multiple of B.
         """
         own = [(jnp.take(k, rows, axis=0, mode="clip"), jnp.take(v, rows, axis=0, mode="clip")) for k, v in self.own]
         return replace(self, own=own)
@@ -371,11 +427,17 @@ def attention(c: TransformerConfig, dtype: Any) -> Attention:
 
 
 def sinusoids(kind: str, length: int, width: int) -> np.ndarray:
-    """Positions [length, D], float64: sin and cos of t / 10000^(2i/D) (Vaswani et al. 2017, 3.5).
+    """Positions: sines and cosines of t / 10000^(2i/D) (Vaswani et al. 2017, section 3.5).
 
-    interleaved: column 2i is the sine, column 2i+1 the cosine; concatenated: all sines, then all cosines; fairseq: in
-    that order, of t / 10000^(i/(D/2-1)), so that the lowest frequency is 1/10000; one_frequency: sin(t) and cos(t) in
-    turn.
+    Args:
+        kind: interleaved (column 2i is the sine, 2i+1 the cosine), concatenated (all sines, then all cosines), fairseq
+            (so too, of t / 10000^(i/(D/2-1)), so that the lowest frequency is 1/10000), or one_frequency (sin(t) and
+            cos(t) in turn).
+        length: the number of positions.
+        width: D.
+
+    Returns:
+        [length, D], float64.
     """
     last = width - 2 if kind == "fairseq" else width
     periods = 1 if kind == "one_frequency" else 10000 ** (np.arange(0, width, 2) / last)

@@ -123,7 +123,15 @@ def fold(keys: None, site: int | Array) -> None: ...
 @overload
 def fold(keys: Array | None, site: int | Array) -> Array | None: ...
 def fold(keys: Array | None, site: int | Array) -> Array | None:
-    """The keys [B] of one dropout site of a network (a number, or int32 []), folded from keys [B]; None stays None."""
+    """The keys of one dropout site of a network.
+
+    Args:
+        keys: PRNG keys [B], one an example; None in evaluation.
+        site: the number of the site, an int or int32 [].
+
+    Returns:
+        Keys [B], folded from `keys` and `site`; None where `keys` is None.
+    """
     return None if keys is None else jax.vmap(jax.random.fold_in, (0, None))(keys, site)
 
 
@@ -155,9 +163,13 @@ def dropout(x: Array, rate: float, keys: Array | None) -> Array:
 
 
 def drop_path(x: Array, rates: Sequence[float], i: int | Array, keys: Array | None) -> Array:
-    """Stochastic depth (Huang et al. 2016): zero each example of x [B, ...] with probability rates[i], scale the rest.
+    """Stochastic depth (Huang et al. 2016): zero whole examples at random, and scale the rest by 1 / (1 - rate).
 
-    `i` is the number of a block, an int, or an int32 [] that is known only when the step runs.
+    Args:
+        x: what a branch adds to its input, [B, ...].
+        rates: the rate of each block.
+        i: the number of the block, an int, or an int32 [] that is known only when the step runs.
+        keys: PRNG keys [B], one an example; None: x is returned.
     """
     if keys is None or not any(rates) or (isinstance(i, int) and not rates[i]):
         return x
@@ -174,7 +186,15 @@ def drop_path(x: Array, rates: Sequence[float], i: int | Array, keys: Array | No
 class Mlp(nnx.Module):
     """fc2(dropout(act(fc1 x))), gated: fc2(dropout(act(gate x) * fc1 x)) (Shazeer 2020, arXiv 2002.05202).
 
-    `width` is D, `hidden` F, `inner_norm` is applied before fc2. `keys` [B], one an example, draw dropout; None: none.
+    Args:
+        width: D, of inputs and outputs.
+        hidden: F, width of the hidden layer.
+        activation: a key of ACTIVATIONS.
+        gated: whether there is a gate.
+        bias: whether the projections have biases.
+        dropout: rate of the hidden layer's dropout, where a call has keys [B].
+        inner_norm: what is applied before fc2; None: nothing.
+        dtype: of the parameters.
     """
 
     def __init__(
@@ -215,9 +235,21 @@ def attention_mask(
     mask: Array | None = None,
     causal: bool = False,
 ) -> Array | None:
-    """A padding of the keys [B, Nk], a 4-D mask and causality as one 4-D mask; None if nothing is masked.
+    """What masks an attention, as one mask.
 
-    Raises ValueError on a padding or mask of a wrong shape or dtype.
+    Args:
+        batch: B.
+        query_length: Nq.
+        key_length: Nk.
+        padding: bool [B, Nk], True at real keys.
+        mask: bool, 4-D, broadcastable to [B, H, Nq, Nk], True where to attend.
+        causal: whether query i attends to the keys up to i alone.
+
+    Returns:
+        A mask, bool, broadcastable to [B, H, Nq, Nk]; None if nothing is masked.
+
+    Raises:
+        ValueError: for a padding or mask of another shape or dtype.
     """
     masks = []
     if padding is not None:
@@ -242,8 +274,15 @@ def attention_mask(
 def from_torch_mask(mask: Any, heads: int = 0) -> Array:
     """A boolean mask of torch (True = ignore) in the form of this module (True = attend).
 
-    With heads=0 it is a key_padding_mask [B, Nk], which keeps its shape. Else it is an attn_mask: [Nq, Nk] becomes
-    [1, 1, Nq, Nk], and [B*H, Nq, Nk] becomes [B, H, Nq, Nk]. Raises ValueError on a float mask.
+    Args:
+        mask: with heads=0 a key_padding_mask [B, Nk], else an attn_mask [Nq, Nk] or [B*H, Nq, Nk].
+        heads: H of an attn_mask; 0: it is a padding.
+
+    Returns:
+        bool [B, Nk], [1, 1, Nq, Nk] or [B, H, Nq, Nk], in the order of the above.
+
+    Raises:
+        ValueError: for a float mask.
     """
     keep = ~jnp.asarray(mask) if jnp.asarray(mask).dtype == bool else None
     if keep is None:
@@ -258,10 +297,20 @@ def from_torch_mask(mask: Any, heads: int = 0) -> Array:
 class Attention(nnx.Module):
     """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section 3.2).
 
-    `key_width` and `value_width` are the widths of the inputs for keys and values; 0: `width`. `bias` says which of
-    query, key, value and out have biases, or whether all have. `query_norm` and `key_norm` are applied to each head,
-    `inner_norm` to what all heads give, before the output projection. `pairs` are the pairs of values that rotary
-    positions turn (rotary.py), whose frequencies are learned if `mixed`; empty: there are none.
+    Args:
+        width: D, of queries and outputs.
+        heads: H.
+        head_width: Dh.
+        key_width: width of the inputs for keys; 0: D.
+        value_width: width of the inputs for values; 0: D.
+        bias: whether query, key, value and out have biases, each or all.
+        query_norm: what is applied to the queries of each head; None: nothing.
+        key_norm: likewise to the keys.
+        inner_norm: what is applied to the context of all heads, before the output projection; None: nothing.
+        dropout: rate of the weights' dropout, where a call has keys.
+        pairs: the values that rotary positions turn together, as in `rotary.turn`; empty: there are none.
+        mixed: whether the frequencies of rotary positions are learned.
+        dtype: of the parameters.
     """
 
     fused = False  # whether a fused kernel computes what it can
@@ -308,11 +357,23 @@ class Attention(nnx.Module):
         keys: Array | None = None,
         tape: Tape | None = None,
     ) -> Array:
-        """[B, Nq, D], [B, Nk, Dk], [B, Nk, Dv] -> [B, Nq, D].
+        """Attention of queries to keys and values.
 
-        The mask is boolean and 4-D, True where to attend; ValueError on any other. A query that may attend to nothing
-        has a zero context. `rotary` is the table of rotary positions of the last tokens, as `angles` in rotary.py
-        takes it. If `tape` has the name "attention", it receives the weights [B, H, Nq, Nk].
+        Args:
+            query: [B, Nq, D].
+            key: [B, Nk, Dk].
+            value: [B, Nk, Dv].
+            mask: bool, 4-D, broadcastable to [B, H, Nq, Nk], True where to attend. A query that may attend to nothing
+                has a zero context.
+            rotary: the rotary table of the last tokens, as `rotary.angles` takes it.
+            keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
+            tape: receives the weights [B, H, Nq, Nk] if it has the name "attention".
+
+        Returns:
+            [B, Nq, D].
+
+        Raises:
+            ValueError: for a mask of another shape or dtype.
         """
         k, v = self.project(key, value)
         if rotary is not None:
@@ -336,9 +397,18 @@ class Attention(nnx.Module):
         keys: Array | None = None,
         tape: Tape | None = None,
     ) -> Array:
-        """The attention of [B, Nq, D] -> [B, Nq, D] to keys and values that `project` has given; else as a call.
+        """A call with keys and values that `project` has given.
 
-        `rotary` are the angles [..., N, Dh/2] by which the keys are turned already.
+        Args:
+            query: [B, Nq, D].
+            k: [B, H, Nk, Dh].
+            v: [B, H, Nk, Dh].
+            mask: as of a call.
+            rotary: the angles [..., N, Dh/2] by which `k` is turned already.
+            keys, tape: as of a call.
+
+        Returns:
+            [B, Nq, D].
         """
         q = self.split_heads(self.query(query))
         q = q if self.query_norm is None else self.query_norm(q)
@@ -428,10 +498,17 @@ def _integers(tree: Any) -> Any:
 def initial_values(
     parameters: Mapping[str, Parameter], key: Array, dtype: Any = jnp.float32, computed: Mapping[str, Any] | None = None
 ) -> dict[str, Array]:
-    """Initial values {dotted name: array of `dtype`} as each parameter's `start` in the table states.
+    """Initial values as each parameter's `start` in the table states.
 
-    `computed` {dotted name: array} has the values of parameters whose start is "computed"; `key` is a PRNG key. The key
-    of a parameter is folded from its name, so another layer in the network does not change the others' initial values.
+    Args:
+        parameters: the table, {dotted name: Parameter}.
+        key: a PRNG key. That of a parameter is folded from its name, so another layer in the network does not change
+            the others' initial values.
+        dtype: of the values.
+        computed: {dotted name: array} of the parameters whose start is "computed".
+
+    Returns:
+        {dotted name: array of `dtype`}.
     """
     values = {}
     for name, (shape, _, start, *_) in parameters.items():

@@ -69,11 +69,16 @@ class Block(nnx.Module):
 
 
 class ResNet(nnx.Module):
-    """A ResNet in evaluation mode: `model(images) -> logits`.
+    """A ResNet in evaluation mode: `model(images) -> logits`. Batch norm, pooling and head compute in float32 or wider.
 
-    With `rngs` the weights are drawn as torchvision draws them; without it they are constants, to be replaced.
-    Parameters have `param_dtype`, activations `dtype`; batch norm, pooling and head compute in float32 or wider. Raises
-    UserError on a config that its `check` refuses.
+    Args:
+        config: what it computes.
+        rngs: what the weights are drawn with, as torchvision draws them; None: they are constants, to be replaced.
+        dtype: of activations.
+        param_dtype: of parameters.
+
+    Raises:
+        UserError: for a config that its `check` refuses.
     """
 
     def __init__(
@@ -102,16 +107,31 @@ class ResNet(nnx.Module):
             replace_parameters(self, unflatten(initial_values(c.parameters(), rngs.params(), param_dtype)))
 
     def __call__(self, images: Array) -> Array:
-        """Normalised images [B, h, w, C], floating-point, to logits [B, K], float32 or wider.
+        """The logits of images.
 
-        Raises ValueError on images of another shape or of integers.
+        Args:
+            images: floating-point [B, h, w, C], normalised as in training.
+
+        Returns:
+            [B, K], float32 or wider.
+
+        Raises:
+            ValueError: for images of another shape, or of integers.
         """
         return self.capture(images, ("logits",))["logits"]
 
     def capture(self, images: Array, names: Iterable[str]) -> dict[str, Array]:
-        """Inner values, {name: array}: pooled [B, D], the input of the head, and logits [B, K].
+        """Inner values of a pass.
 
-        Raises ValueError on any other name, and as a call does.
+        Args:
+            images: as of a call.
+            names: of pooled [B, D] (what enters the head) and logits [B, K].
+
+        Returns:
+            {name: array}.
+
+        Raises:
+            ValueError: as a call, and for any other name.
         """
         tape: Tape = dict.fromkeys(names)
         if unknown := [n for n in tape if n not in CAPTURED]:

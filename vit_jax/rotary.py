@@ -20,11 +20,18 @@ from jax import Array, lax
 def places(
     grid: tuple[int, int], kind: str, first: str, offset: float = 0.0, reference: tuple[int, int] = (0, 0)
 ) -> np.ndarray:
-    """The places of the patches of a grid on the first and the second axis [n, 2], float64, row by row.
+    """The places of the patches of a grid on the first and the second axis.
 
-    `kind`: of their centres, from -2 pi at one edge of the image to 2 pi at the other (centres); or the numbers of
-    their rows and columns plus `offset`, scaled to those of a `reference` grid where it is not 0 (indices). `first` is
-    rows or columns.
+    Args:
+        grid: the number of rows and columns.
+        kind: centres (of the patches, from -2 pi at one edge of the image to 2 pi at the other) or indices (the numbers
+            of their rows and columns).
+        first: rows or columns, the first axis.
+        offset: of indices, added to them.
+        reference: of indices, the grid to whose numbers they are scaled; 0: they are not.
+
+    Returns:
+        [n, 2], float64, row by row.
     """
     axes: list[np.ndarray] = []
     for size, scaled in zip(grid, reference, strict=True):
@@ -48,18 +55,31 @@ def axial(places: np.ndarray, width: int, base: float, periods: str = "exact") -
 
 
 def mixed(heads: int, width: int, base: float) -> np.ndarray:
-    """Initial mixed frequencies [2, H, Dh/2], float64: those of two axes at right angles, which each head turns.
+    """Initial mixed frequencies: those of two axes at right angles, which each head turns.
 
     Heo et al. draw the direction of each head at random; here the heads share half a turn evenly.
+
+    Args:
+        heads: H.
+        width: Dh.
+        base: T of the frequencies T^(-4k / Dh).
+
+    Returns:
+        [2, H, Dh/2], float64.
     """
     size, along = frequencies(width, base), np.pi * np.arange(heads)[:, None] / heads
     return np.stack([np.concatenate([size * f(along), size * f(along + np.pi / 2)], 1) for f in (np.cos, np.sin)])
 
 
 def angles(table: Array, frequencies: Array | None) -> Array:
-    """Angles [..., H or 1, n, Dh/2] from those of a table [..., n, Dh/2], or from places [..., n, 2].
+    """The angles by which queries and keys of patches are turned.
 
-    `frequencies` are the learned ones [2, H, Dh/2]; None where the table has angles.
+    Args:
+        table: angles [..., n, Dh/2], or places [..., n, 2] where there are learned frequencies.
+        frequencies: the learned ones [2, H, Dh/2]; None: the table has angles.
+
+    Returns:
+        [..., H or 1, n, Dh/2].
     """
     table = table[..., None, :, :]
     if frequencies is None:
@@ -69,9 +89,15 @@ def angles(table: Array, frequencies: Array | None) -> Array:
 
 
 def turn(x: Array, angles: Array, pairs: str) -> Array:
-    """Queries or keys [B, H, N, Dh] with those of the last n tokens turned; computed in the dtype of the angles.
+    """Queries or keys with those of the last n tokens turned.
 
-    `pairs`: the values k and k + Dh/2 are a pair (halves), or 2k and 2k + 1 (neighbours).
+    Args:
+        x: queries or keys [B, H, N, Dh].
+        angles: [..., n, Dh/2], in whose dtype it is computed.
+        pairs: the values that are turned together: k and k + Dh/2 (halves), or 2k and 2k + 1 (neighbours).
+
+    Returns:
+        [B, H, N, Dh] in the dtype of x.
     """
     first, axis = x.shape[2] - angles.shape[-2], -2 if pairs == "halves" else -1
     patches = x[:, :, first:].astype(angles.dtype)

@@ -40,12 +40,21 @@ class Stack(nnx.List[Any]):
         prefix: str = "",
         maps: tuple[str, ...] = ("attention",),
     ) -> Array:
-        """What x [B, N, D] is after all blocks: `call(block, x, i, *tapes)` is x after block i.
+        """What x is after all blocks.
 
-        `tapes` has a tape with the name "attention" or None for each of `maps`, the kinds of attention weights of a
-        block; `i` is an int, or in remat and scan an int32 []. On `tape` are put, if it asks for them, the outputs
-        {prefix}blocks.I and the weights of all blocks {prefix}{map} [B, L, H, Nq, Nk]. With a tape, which training
-        never has, blocks are computed one after the other.
+        With a tape, which training never has, blocks are computed one after the other.
+
+        Args:
+            x: [B, N, D].
+            call: `call(block, x, i, *tapes)` gives x after block i. `tapes` has for each of `maps` a tape with the name
+                "attention", or None; `i` is an int, or in remat and scan an int32 [].
+            tape: receives, where it asks for them, the outputs {prefix}blocks.I and the weights of all blocks
+                {prefix}{map} [B, L, H, Nq, Nk].
+            prefix: precedes these names.
+            maps: the kinds of attention weights that a block has.
+
+        Returns:
+            [B, N, D].
         """
         if tape is None and (self.scan or self.remat != "none"):
             return self._chosen(x, call)

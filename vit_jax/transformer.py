@@ -75,9 +75,16 @@ class Encoder(nnx.Module):
 class Transformer(TargetSide):
     """An encoder-decoder Transformer: `model(source, target) -> logits`; an encoder alone: `model(source) -> memory`.
 
-    Without an encoder the source is the memory, vectors [B, S, D]. With `rngs` the weights are drawn as the config
-    states; without it they are constants, to be replaced. Parameters have `param_dtype`, activations `dtype`; norms,
-    softmax and head compute in float32 or wider. Raises UserError on a config that its `check` refuses.
+    Without an encoder the source is the memory, vectors [B, S, D]. Norms, softmax and head compute in float32 or wider.
+
+    Args:
+        config: what it computes.
+        rngs: what the weights are drawn with, as the config states; None: they are constants, to be replaced.
+        dtype: of activations.
+        param_dtype: of parameters.
+
+    Raises:
+        UserError: for a config that its `check` refuses.
     """
 
     def __init__(
@@ -111,12 +118,25 @@ class Transformer(TargetSide):
         causal: bool | None = None,
         keys: Array | None = None,
     ) -> Array:
-        """Ids [B, S], [B, T] or vectors [B, S, D], [B, T, D] to logits [B, T, K].
+        """The logits of the next tokens of a target. Paddings and masks are boolean, True where to attend.
 
-        Without a head the result is [B, T, D]; of an encoder alone it is the memory [B, S, D]. Paddings [B, N] and 4-D
-        masks are boolean, True where a token may be attended to. `memory_padding` defaults to `source_padding` and
-        `causal` to the config's. With `keys` [B], one PRNG key per example, it is a training pass with dropout; None
-        means evaluation. Raises ValueError on wrong shapes and dtypes.
+        Args:
+            source: ids [B, S] or vectors [B, S, D].
+            target: ids [B, T] or vectors [B, T, D]; None: of an encoder alone.
+            source_padding: [B, S].
+            target_padding: [B, T].
+            memory_padding: [B, S]; by default that of the source.
+            source_mask: 4-D, broadcastable to [B, H, S, S].
+            target_mask: 4-D, broadcastable to [B, H, T, T].
+            memory_mask: 4-D, broadcastable to [B, H, T, S].
+            causal: whether a target token attends only to itself and those before it; None: as the config has it.
+            keys: PRNG keys [B], one an example, of a training pass, whose dropout they draw; None: evaluation.
+
+        Returns:
+            Logits [B, T, K]; without a head [B, T, D]; of an encoder alone the memory [B, S, D].
+
+        Raises:
+            ValueError: for wrong shapes and dtypes.
         """
         given = dict(
             source_padding=source_padding,
@@ -132,11 +152,20 @@ class Transformer(TargetSide):
     def capture(
         self, source: Array, target: Array | None = None, names: Iterable[str] = (), **masks: Any
     ) -> dict[str, Array]:
-        """Inner values of an evaluation pass, {name: array}; `masks` are the keyword arguments of a call.
+        """Inner values of an evaluation pass.
 
-        encoder.blocks.I [B, S, D] and decoder.blocks.I [B, T, D]: outputs of block I; memory [B, S, D]: output of the
-        encoder; encoder.attention [B, L, H, S, S], decoder.self_attention [B, L, H, T, T] and decoder.cross_attention
-        [B, L, H, T, S]: the weights of all blocks; logits: the result of a call. Raises ValueError on any other name.
+        Args:
+            source, target: as of a call.
+            names: of encoder.blocks.I [B, S, D] and decoder.blocks.I [B, T, D] (what leaves block I), memory [B, S, D],
+                encoder.attention [B, L, H, S, S], decoder.self_attention [B, L, H, T, T] and decoder.cross_attention
+                [B, L, H, T, S] (the weights of all blocks), and logits (what a call returns).
+            masks: keyword arguments of a call.
+
+        Returns:
+            {name: array}.
+
+        Raises:
+            ValueError: as a call, and for any other name.
         """
         known = [
             *self.config.captured(),
@@ -198,7 +227,19 @@ class Transformer(TargetSide):
         keys: Array | None = None,
         tape: Tape | None = None,
     ) -> Array:
-        """A source, ids [B, S] or vectors [B, S, D], to its memory [B, S, D]; without an encoder that is the source."""
+        """The memory of a source.
+
+        Args:
+            source: ids [B, S] or vectors [B, S, D].
+            source_padding, source_mask, keys: as of a call.
+            tape: receives the inner values that it asks for, by their names in `capture`.
+
+        Returns:
+            [B, S, D]; without an encoder the source.
+
+        Raises:
+            ValueError: for wrong shapes and dtypes.
+        """
         if self.source is None or self.encoder is None:
             if source_mask is not None:
                 raise ValueError("source_mask is given, but there is no encoder in which it would count: leave it out")

@@ -143,7 +143,18 @@ class Block(nnx.Module):
         keys: Array | None = None,
         tape: Tape | None = None,
     ) -> Array:
-        """[B, N, D] -> [B, N, D]; `i` is the number of the block, `rotary` that of `rotary_table`."""
+        """x after the block.
+
+        Args:
+            x: tokens [B, N, D].
+            i: the number of the block, an int or int32 [], which decides the rate of drop path.
+            rotary: what `rotary_table` gives.
+            keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
+            tape: receives the attention weights, as of `Attention`.
+
+        Returns:
+            [B, N, D].
+        """
         if self.branch_norm:
             x = x + self.branch(self.attend(x, rotary, keys, tape), i, self.scale1, fold(keys, 1), self.norm1)
             return x + self.branch(self.mlp(x, keys=fold(keys, 2)), i, self.scale2, fold(keys, 3), self.norm2)
@@ -175,9 +186,16 @@ class Block(nnx.Module):
 class ViT(nnx.Module):
     """A Vision Transformer: `model(images, keys=None) -> logits`.
 
-    With `rngs` the weights are drawn as the config states; without it they are constants, to be replaced. Parameters
-    have `param_dtype`, activations `dtype`; norms, softmax and head compute in float32 or wider. Raises UserError on a
-    config that its `check` refuses.
+    Norms, softmax and head compute in float32 or wider.
+
+    Args:
+        config: what it computes.
+        rngs: what the weights are drawn with, as the config states; None: they are constants, to be replaced.
+        dtype: of activations.
+        param_dtype: of parameters.
+
+    Raises:
+        UserError: for a config that its `check` refuses.
     """
 
     def __init__(
@@ -222,29 +240,51 @@ class ViT(nnx.Module):
         return values
 
     def __call__(self, images: Array, *, keys: Array | None = None) -> Array:
-        """Normalised images [B, h, w, C], floating-point, to logits [B, K] (without a head: to features [B, D]).
+        """The logits of images.
 
-        With `keys` [B], one PRNG key per example, it is a training pass with dropout; None means evaluation. The result
-        is float32 or wider. A network that stores no positions takes images of any h and w that its patch divides.
-        Raises ValueError on images of another shape or of integers.
+        Args:
+            images: floating-point [B, h, w, C], normalised as in training. A network that stores no positions takes any
+                h and w that its patch divides.
+            keys: PRNG keys [B], one an example, of a training pass, whose dropout they draw; None: evaluation.
+
+        Returns:
+            [B, K], float32 or wider; without a head the features [B, D].
+
+        Raises:
+            ValueError: for images of another shape, or of integers.
         """
         return self.classify(self.encode(images, keys), keys)
 
     def both(self, images: Array, *, keys: Array | None = None) -> tuple[Array, Array]:
-        """The logits of the class token and of the distillation token, each by its own head: [B, K] and [B, K].
+        """The logits of the class token and of the distillation token, each by its own head.
 
-        Arguments and errors are those of a call. Raises ValueError too if the network has no two such heads.
+        Args:
+            images, keys: as of a call.
+
+        Returns:
+            ([B, K], [B, K]).
+
+        Raises:
+            ValueError: as a call, and if the network has no two such heads.
         """
         if self.cls_token is None or self.head is None or self.distill_head is None:
             raise ValueError("the network has no class token and distillation token with a head each")
         return self.two_logits(self.encode(images, keys), keys)
 
     def capture(self, images: Array, names: Iterable[str]) -> dict[str, Array]:
-        """Inner values of an evaluation pass, {name: array}.
+        """Inner values of an evaluation pass.
 
-        tokens [B, N, D]: input of the first block; blocks.I [B, N, D]: output of block I; features [B, N, D]: output of
-        the final norm; pooled [B, D]: input of the head; attention [B, L, H, N, N]: the weights of all blocks, float32;
-        logits [B, K]. Raises ValueError on any other name.
+        Args:
+            images: as of a call.
+            names: of tokens [B, N, D] (what enters the first block), blocks.I [B, N, D] (what leaves block I), features
+                [B, N, D] (after the last norm), pooled [B, D] (what enters the head), attention [B, L, H, N, N] (the
+                weights of all blocks, float32) and logits [B, K].
+
+        Returns:
+            {name: array}.
+
+        Raises:
+            ValueError: as a call, and for any other name.
         """
         known = [*self.config.captured(), "attention"]
         tape: Tape = dict.fromkeys(names)
@@ -254,9 +294,17 @@ class ViT(nnx.Module):
         return tape
 
     def encode(self, images: Array, keys: Array | None = None, *, tape: Tape | None = None) -> Array:
-        """Normalised images [B, h, w, C] to the tokens [B, N, D] after the last block and norm, before pooling.
+        """The tokens of images after the last block and norm, before pooling.
 
-        `keys` and errors are those of a call.
+        Args:
+            images, keys: as of a call.
+            tape: receives the inner values that it asks for, by their names in `capture`.
+
+        Returns:
+            [B, N, D].
+
+        Raises:
+            ValueError: as a call.
         """
         c = self.sized(images)
         if not jnp.issubdtype(images.dtype, jnp.floating):
@@ -287,9 +335,15 @@ class ViT(nnx.Module):
         return dataclasses.replace(c, image=(h, w))
 
     def embed(self, images: Array, c: ViTConfig, keys: Array | None) -> tuple[Array, Array | None]:
-        """(what enters the blocks, prefix tokens before patches: [B, h, w, C] -> [B, N, D]; a `rotary_table`).
+        """What enters the blocks: prefix tokens, then patches.
 
-        `c` is the config with the size of the images.
+        Args:
+            images: [B, h, w, C] in the dtype of activations.
+            c: the config with the size of these images.
+            keys: as of a call.
+
+        Returns:
+            (tokens [B, N, D], what `rotary_table` gives for those patches that dropout keeps).
         """
         x = images
         for convolution in self.stem:
@@ -315,9 +369,15 @@ class ViT(nnx.Module):
         return None if c.position == "none" else jnp.asarray(sinusoids(c), dtype)
 
     def drop_patches(self, x: Array, table: Array | None, keys: Array | None) -> tuple[Array, Array | None]:
-        """Keep a random share of the patch tokens [B, n, D], in their order (PatchDropout, Liu et al. 2022).
+        """Keep a random share of the patch tokens, in their order (PatchDropout, Liu et al. 2022, arXiv 2208.07220).
 
-        `table` [n, ...] has a row for each patch; that of the patches that are kept is [B, kept, ...].
+        Args:
+            x: patch tokens [B, n, D].
+            table: a row for each patch [n, ...], or None.
+            keys: PRNG keys [B]; None: all are kept.
+
+        Returns:
+            (tokens [B, kept, D], the rows of the table for them [B, kept, ...]).
         """
         rate, n = self.config.patch_dropout, x.shape[1]
         if keys is None or not rate:
