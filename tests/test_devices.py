@@ -22,7 +22,7 @@ PROGRAM = """
 import contextlib, io, json, sys
 import jax, jax.numpy as jnp, numpy as np
 from vit_jax.commands import evaluate
-from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig, parameters
+from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig
 from vit_jax.models import definition, start
 from vit_jax.optim import Optimizer
 from vit_jax.step import Engine
@@ -43,7 +43,7 @@ for parallel in ("jit", "pmap"):
         "classify", config, ImageData(), ImageAugment(), OptimConfig(), batch=10, ema=0.9, parallel=parallel
     )
     task = Classify(run.augment, (0.5,), (0.5,), 0.0)
-    engine = Engine(run, definition(config), task, Optimizer(run.optim, 10, 5, parameters(config)))
+    engine = Engine(run, definition(config), task, Optimizer(run.optim, 10, 5, config.parameters()))
     mine = start(config, jax.random.key(0))
     before = jax.tree.map(np.array, mine)
     state = engine.start(mine)

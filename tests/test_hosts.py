@@ -542,7 +542,7 @@ def test_the_host_that_has_done_least_is_named_once_when_all_stand_still(watches
 
 def test_what_a_run_states_is_json():
     """What hosts compare and share is what config.json holds."""
-    json.dumps(command.flags.said(["digits", "--model.image", "28", "28", "--flag", "--x=1"]))
-    assert command.flags.said(["digits", "--a", "1", "2", "--b", "--c=3"]) == {
+    json.dumps(command.flags.given_texts(["digits", "--model.image", "28", "28", "--flag", "--x=1"]))
+    assert command.flags.given_texts(["digits", "--a", "1", "2", "--b", "--c=3"]) == {
         "": ["digits"], "a": ["1", "2"], "b": [], "c": ["3"]
     }  # fmt: skip

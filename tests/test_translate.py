@@ -230,7 +230,7 @@ for name, how in {
     "both": {"parallel": "pmap", "accumulate": 2},
 }.items():
     its = replace(run, **how)
-    engine = Engine(its, definition(model), task, Optimizer(its.optim, 10, 10, parameters(model)))
+    engine = Engine(its, definition(model), task, Optimizer(its.optim, 10, 10, model.parameters()))
     state, metrics = engine.train(engine.start(start(model, jax.random.key(0))), batch)
     out |= {f"{name}.{k}": np.asarray(v) for k, v in flatten(engine.gather(state).parameters).items()}
     out |= {f"{name}.{k}": np.asarray(metrics[k]) for k in ("loss", "accuracy", "grad_norm")}

@@ -133,23 +133,13 @@ def given_values(words: Sequence[str], options: Any, part: type) -> dict[str, An
     return {name: getattr(options, name) for name in given(words, type(options)) if name in names}
 
 
-def value_of(words: Sequence[str], name: str) -> str:
-    """The value of the flag `name` among the words of a command line, before these are checked; '' if there is none."""
-    value = ""
-    for i, word in enumerate(words):
-        flag, equals, text = word.partition("=")
-        if flag == "--":
-            break
-        if _spelt(flag) == name:
-            value = text if equals else words[i + 1] if i + 1 < len(words) and not is_flag(words[i + 1]) else ""
-    return value
-
-
-def said(words: Sequence[str]) -> dict[str, list[str]]:
+def given_texts(words: Sequence[str]) -> dict[str, list[str]]:
     """{flag: the texts after it} of a command line, before its words are checked; "" has those before the first."""
     found: dict[str, list[str]] = {"": []}
     name = ""
     for word in words:
+        if word == "--":
+            break
         if is_flag(word):
             flag, equals, text = word.partition("=")
             name = _spelt(flag)
@@ -157,6 +147,11 @@ def said(words: Sequence[str]) -> dict[str, list[str]]:
         else:
             found[name].append(word)
     return found
+
+
+def value_of(given: Mapping[str, Sequence[str]], name: str) -> str:
+    """The first text after the flag `name` among `given_texts`; '' if there is none."""
+    return next(iter(given.get(name, ())), "")
 
 
 def _spelt(word: str) -> str:

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import sys
 import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -81,6 +82,10 @@ class Options(RunConfig):
         """The config of the run."""
         return RunConfig(**{f.name: getattr(self, f.name) for f in dataclasses.fields(RunConfig)})
 
+    def of(self, run: RunConfig) -> Options:
+        """These options with the fields of another run."""
+        return replace(self, **{f.name: getattr(run, f.name) for f in dataclasses.fields(RunConfig)})
+
 
 def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
     """Parse command-line arguments to (name of the preset, options, the run to resume or None).
@@ -90,89 +95,98 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
     """
     words = list(arguments)
     named = words.pop(0) if words and not flags.is_flag(words[0]) else ""
-    helping = bool({"-h", "--help"} & {*words})
-    resume, init, file, tune = (flags.value_of(words, name) for name in ("resume", "init", "config", "tune"))
-    folder = None
-    if resume:
-        for other, what in ((f"the preset {named!r}", named), (f"--config {file}", file), (f"--tune {tune}", tune)):
-            if what:
-                raise UserError(f"--resume {resume} uses the config of that run: leave out {other}")
-        folder = runs.find(resume, flags.value_of(words, "dir") or RunConfig.dir)
-        name, base = folder.record()["preset"], folder.config()
-        if (other := flags.value_of(words, "name")) and other != folder.path.name:
-            raise UserError(
-                f"--name {other}: --resume {resume} goes on in the run's own folder; leave --name out, or start a new "
-                f"run from its weights with --init {shlex.quote(resume)} in place of --resume"
-            )
-    else:
-        values, beside = read_config(file) if file else ({}, "")
-        encoder = flags.value_of(words, "init-encoder") or str(values.get("init_encoder", ""))
-        if not any(word.partition("=")[0] == "--init" for word in words):  # --init "" is none, whatever the file has
-            init = str(values.get("init", ""))
-        name = named or (FINETUNE if init else _of_task(values.get("task")))
-        base = _preset_run(name)
-        if init and not helping:
-            place = flags.value_of(words, "dir") or str(values.get("dir", RunConfig.dir))
-            called = flags.value_of(words, "name") or str(values.get("name", "")) or named or _name_of(file, beside)
-            with resumable(init, place, called or name):
-                base = _filled_in(replace(base, init=init, dir=place), name, words, values, file)
-        elif encoder and not helping:
-            place = flags.value_of(words, "dir") or str(values.get("dir", RunConfig.dir))
-            over = replace(overlaid(base, values, file) if file else base, init_encoder=encoder, dir=place)
-            base = starting.filled_encoder(over, _stated(over, words, values)[1])
-        elif file:
-            base = overlaid(base, values, file)
-        name = named or _name_of(file, beside) or name
-    program = "python -m vit_jax.train" + (f" {named}" if named else "")
-    description = _description(named, name) if helping else None
-    options = _parsed(base, _one_preset(words), prog=program, description=description)
-    return name, options, folder
+    given = flags.given_texts(words)
+    if flags.value_of(given, "resume"):
+        folder = _resumed(named, given)
+        name = folder.record()["preset"]
+        return name, _parsed(folder.config(), words, named, name), folder
+    file = flags.value_of(given, "config")
+    values, preset_of_file = read_config(file) if file else ({}, "")
+    # An empty --init is none, whatever the file has.
+    init = flags.value_of(given, "init") if "init" in given else str(values.get("init", ""))
+    preset_name = named or (FINETUNE if init else _of_task(values.get("task")))
+    name = named or _name_of(file, preset_of_file) or preset_name
+    run = _preset_run(preset_name)
+    if not init or {"-h", "help"} & given.keys():
+        options = _parsed(overlaid(run, values, file) if file else run, words, named, name)
+        if options.init_encoder:
+            options = options.of(starting.filled_encoder(options.run(), _stated(options, words, values)))
+        return name, options, None
+    place = flags.value_of(given, "dir") or str(values.get("dir", RunConfig.dir))
+    with resumable(init, place, flags.value_of(given, "name") or str(values.get("name", "")) or name):
+        if preset_name == FINETUNE:
+            run = starting.base(init, place)
+            _check_task(run, init, values.get("task"), file)
+        run = replace(run, init=init, dir=place)
+        options = _parsed(overlaid(run, values, file) if file else run, words, named, name)
+        return name, _filled_in(options, preset_name, words, values), None
 
 
-def _parsed(base: RunConfig, words: list[str], prog: str, description: str | None = None) -> Options:
-    """The options that the words of a command line give, with a run's fields as defaults."""
+def _resumed(named: str, given: Mapping[str, Sequence[str]]) -> runs.Run:
+    """The run that --resume names. Raises UserError on what cannot be given with it."""
+    resume, file, tune, other = (flags.value_of(given, flag) for flag in ("resume", "config", "tune", "name"))
+    for flag, value in ((f"the preset {named!r}", named), (f"--config {file}", file), (f"--tune {tune}", tune)):
+        if value:
+            raise UserError(f"--resume {resume} uses the config of that run: leave out {flag}")
+    folder = runs.find(resume, flags.value_of(given, "dir") or RunConfig.dir)
+    if other and other != folder.path.name:
+        raise UserError(
+            f"--name {other}: --resume {resume} goes on in the run's own folder; leave --name out, or start a new "
+            f"run from its weights with --init {shlex.quote(resume)} in place of --resume"
+        )
+    return folder
+
+
+def _parsed(base: RunConfig, words: list[str], named: str, name: str) -> Options:
+    """The options that the words after the preset give, with a run's fields as defaults; --help is printed here.
+
+    `named` is the preset as the user gave it, `name` as it is recorded.
+    """
     # Not dataclasses.asdict, which would turn the nested configs into dicts.
     default = Options(**{f.name: getattr(base, f.name) for f in dataclasses.fields(RunConfig)})
-    return flags.parse(Options, words, default=default, prog=prog, description=description)
+    return flags.parse(
+        Options,
+        _one_preset(words),
+        default=default,
+        prog="python -m vit_jax.train" + (f" {named}" if named else ""),
+        description=_description(named, name) if {"-h", "--help"} & {*words} else None,
+    )
 
 
-def _filled_in(run: RunConfig, name: str, words: list[str], values: dict[str, Any], file: str) -> RunConfig:
-    """A preset's run with the fields that the weights run.init decide, and over these the values of a --config.
+def _filled_in(options: Options, preset_name: str, words: list[str], values: dict[str, Any]) -> Options:
+    """The options with the fields that the weights of --init decide, unless flags or the values of --config state them.
 
-    Raises UserError where the weights cannot follow that, or the flags among `words`.
+    Raises UserError where the weights cannot follow what is stated.
     """
-    if name == FINETUNE:
-        run = replace(starting.base(run.init, run.dir), init=run.init, dir=run.dir)
-        _check_task(run, values.get("task"), file)
-    options, stated = _stated(overlaid(run, values, file) if file else run, words, values)
-    in_file, in_words = {*flatten(values)}, {*flags.given(words, options)}
+    stated = _stated(options, words, values)
     try:
-        filled = starting.filled(run, stated, own=name != FINETUNE)
-        return filled if options.tune == "none" else tuned(filled, options.tune, stated)
+        run = starting.filled(options.run(), stated, own=preset_name != FINETUNE)
+        return options.of(run if options.tune == "none" else tuned(run, options.tune, stated))
     except OtherNetwork as error:
         wanted, given = (c.describe()[0] for c in (error.wanted, error.given))
-        if wanted == given or not {f"model.{field}" for field in error.fields} & (in_file - in_words):
+        in_file_alone = {*flatten(values)} - {*flags.given(words, options)}
+        if wanted == given or not {f"model.{field}" for field in error.fields} & in_file_alone:
             raise
+        file = options.config
         raise Unfit(
-            f'--config {file}: its network is "{wanted}" and init {run.init} holds "{given}"; to train the latter, '
+            f'--config {file}: its network is "{wanted}" and init {options.init} holds "{given}"; to train the latter, '
             f'give a copy of {file} without "model", to train the former from random weights, give --init ""'
         ) from error
 
 
-def _stated(run: RunConfig, words: list[str], values: dict[str, Any]) -> tuple[Options, dict[str, Any]]:
-    """(the options that words give over a run, {field: value} of those that the user states, here or in a --config)."""
-    options = _parsed(run, words, prog="")
+def _stated(options: Options, words: list[str], values: dict[str, Any]) -> dict[str, Any]:
+    """{field: value} of the fields of the run that the user states, by flags or in a --config."""
     named = {*flatten(values), *flags.given(words, options)}
-    return options, {field: value for field, (value, _) in flat(options.run()).items() if field in named}
+    return {field: value for field, (value, _) in flat(options.run()).items() if field in named}
 
 
-def _check_task(run: RunConfig, task: object, file: str) -> None:
-    """Raise UserError where the task of a --config trains another kind of network than the weights of a run are of."""
+def _check_task(run: RunConfig, init: str, task: object, file: str) -> None:
+    """Raise UserError where the task of a --config trains another kind of network than the weights `init` are of."""
     other = _preset_run(_of_task(task))
     if task == other.task and type(other.model) is not type(run.model):
         held, trained = (each.model.name for each in (run, other))
         raise Unfit(
-            f"--config {file}: its task is {task}, which trains a {trained}, and init {run.init} holds a {held}; "
+            f"--config {file}: its task is {task}, which trains a {trained}, and init {init} holds a {held}; "
             f"start from weights of a {trained}, or leave --config out"
         )
 
@@ -258,11 +272,11 @@ def _fetched(run: RunConfig) -> str:
 
 def command(arguments: list[str]) -> int:
     """Parse the arguments and train, or print what they ask for; returns the exit code. Raises UserError."""
-    words = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    place = "" if {"-h", "--help", "--version"} & {*words} else flags.value_of(words, "hosts")
+    given = flags.given_texts(arguments)
+    place = "" if {"-h", "help", "version"} & given.keys() else flags.value_of(given, "hosts")
     if not place:
         return command_alone(arguments)
-    minutes = flags.value_of(words, "stall-minutes")
+    minutes = flags.value_of(given, "stall-minutes")
     with joined(
         place, float(minutes) if re.fullmatch(r"\d{1,6}(\.\d*)?", minutes) else RunConfig.stall_minutes
     ) as hosts:
@@ -271,7 +285,8 @@ def command(arguments: list[str]) -> int:
 
 def command_with(hosts: Hosts, arguments: list[str]) -> int:
     """`command` on these hosts. The owner alone reads a config, weights and the run's folder; the others ask it."""
-    hosts.compare({name: value for name, value in flags.said(arguments).items() if name not in OF_A_COMMAND})
+    given = flags.given_texts(arguments)
+    hosts.compare({name: value for name, value in given.items() if name not in OF_A_COMMAND})
     told: Any = None
     folder = None
     if hosts.owner:
@@ -284,7 +299,7 @@ def command_with(hosts: Hosts, arguments: list[str]) -> int:
         told = {"preset": name, "run": to_dict(checked(options, folder))}
     told = hosts.share(told)
     run = from_dict(RunConfig, told["run"])
-    own = flags.value_of(arguments, "data.dir")
+    own = flags.value_of(given, "data.dir")
     if own and not hosts.owner and isinstance(run.data, ImageData):
         run = replace(run, data=replace(run.data, dir=own))
     train_with(hosts, run, told["preset"], folder)
