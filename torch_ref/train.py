@@ -198,10 +198,8 @@ def parse(arguments: list[str]) -> tuple[str, RunConfig, str]:
     Raises UserError, or SystemExit(0) after printing help.
     """
     words = list(arguments)
-    name, file = (
-        words.pop(0) if words and not flags.is_flag(words[0]) else "",
-        flags.value_of(flags.given_texts(words), "resume"),
-    )
+    name = words.pop(0) if words and not flags.is_flag(words[0]) else ""
+    file = flags.value_of(flags.given_texts(words), "resume")
     if file and name:
         raise UserError(f"--resume {file} brings its own config", f"leave out the preset {name!r}")
     if file:

@@ -20,6 +20,7 @@ from ..config.ranges import check_ranges
 from ..errors import DONE, UserError, printable, run_command
 from ..report.table import check_folder, check_output, write_csv
 from ..tasks.table import task_spec
+from .selection import SelectionFlags
 
 if TYPE_CHECKING:
     from ..data import Data, Given
@@ -77,11 +78,57 @@ def evaluate(
         raise UserError("class_names: are those of examples given as data=...; leave them out")
     from ..data import Given
 
-    given = None if data is None else Given(data, class_names)
-    measured = measure(os.fspath(path), split, which, ema, data_dir, batch, source, given, flip, search, probe)
+    measured = measure(
+        Request(
+            path=os.fspath(path),
+            split=split,
+            which=which,
+            ema=ema,
+            data_dir=data_dir,
+            batch=batch,
+            source=source,
+            given=None if data is None else Given(data, class_names),
+            flip=flip,
+            probe=probe,
+            search=search,
+        )
+    )
     for remark in (*measured.remarks, *measured.result.notes):
         print(f"note     {printable(remark)}", file=sys.stderr)
     return measured.net.step, measured.result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is to be measured, as the arguments of `evaluate` say it."""
+
+    path: str
+    split: str
+    which: str
+    ema: bool | None
+    data_dir: str
+    batch: int
+    source: str
+    given: Given | None  # examples from Python
+    flip: bool
+    probe: Probe
+    search: Mapping[str, Any]
+
+    def check(self) -> None:
+        """Raise UserError on what can be known to be wrong before anything is opened."""
+        check_ranges(EvaluateFlags(run=self.path, batch=self.batch, probe=self.probe))
+        if self.given is not None and (self.source or self.data_dir):
+            raise UserError(f"data: is given, and so is {self.source or self.data_dir}; leave one of them out")
+        if self.flip and self.probe != "none":
+            raise UserError(
+                f"flip: is of the network's logits, and the probe {self.probe} has none; leave one of them out"
+            )
+        runs.mean_of(self.which)
+        if runs.is_foreign(self.path) and not self.source and self.given is None:
+            raise UserError(
+                f"{self.path}: no run here, and weights alone have no data of their own; "
+                "name the data to measure it on, as in --data.source folder:PATH"
+            )
 
 
 @dataclass(frozen=True)
@@ -96,33 +143,12 @@ class Measured:
     metadata: Mapping[str, Any]  # what results are named by: the network's, with a probe those of the data
 
 
-def measure(
-    path: str,
-    split: str,
-    which: str,
-    ema: bool | None,
-    data_dir: str,
-    batch: int,
-    source: str,
-    given: Given | None,
-    flip: bool = False,
-    search: Mapping[str, Any] | None = None,
-    probe: Probe = "none",
-) -> Measured:
+def measure(request: Request) -> Measured:
     """`evaluate`, with what it was made of. Raises UserError."""
-    check_ranges(EvaluateFlags(run=path, batch=batch, probe=probe))
-    if given is not None and (source or data_dir):
-        raise UserError(f"data: is given, and so is {source or data_dir}; leave one of them out")
-    if flip and probe != "none":
-        raise UserError(f"flip: is of the network's logits, and the probe {probe} has none; leave one of them out")
-    runs.mean_of(which)
-    foreign = runs.is_foreign(path)
-    if foreign and not source and given is None:
-        raise UserError(
-            f"{path}: no run here, and weights alone have no data of their own; "
-            "name the data to measure it on, as in --data.source folder:PATH"
-        )
-    recorded = None if foreign else runs.find(path).record()["data"]
+    request.check()
+    path, given = request.path, request.given
+    folder = None if runs.is_foreign(path) else runs.find(path)
+    recorded = folder.record()["data"] if folder else None
     backend.configure_jax()
     from ..layers import split as parts
     from ..step import Evaluator
@@ -132,53 +158,53 @@ def measure(
     from .probe import probed
 
     with backend.precision_kept():
-        net = complete(path, which, ema)
-    task = searching(_asked_for(net, path, flip, probe), search or {})
-    source = source if given is None else net.run.data.given
-    run = replace(net.run, data=_moved(net.run.data, source, data_dir))
-    run = run if foreign else replace(run, data=run.data.in_folder(runs.find(path).path))
+        net = complete(path, request.which, request.ema)
+    task = searching(_asked_for(net, request), request.search)
+    source = request.source if given is None else net.run.data.given
+    run = replace(net.run, data=_moved(net.run.data, source, request.data_dir))
+    run = replace(run, data=run.data.in_folder(folder.path)) if folder else run
     other = given is not None or bool(source and source != net.run.data.source)
     with backend.precision(run.compute_dtype):
         definition, tree = parts(net.model)
-        if probe != "none":
-            dataset, name = _learnable(net, run, task, split, None if other else recorded, given)
+        if request.probe != "none":
+            dataset, name = _learnable(net, run, task, request, None if other else recorded)
             examples, remarks = dataset.splits[name], dataset.remarks
         else:
-            opened = _other(net, run, split, recorded, given) if other else _own(net, run, split, recorded)
+            opened = _other(net, run, request, recorded) if other else _own(run, request.split, recorded)
             name, examples, remarks = opened
         task = task.load_frozen(teacher_of(run)) if task.frozen_in_outputs else task
-        evaluator, batch = Evaluator(run.model, definition, task), batch or run.batch
+        evaluator, batch = Evaluator(run.model, definition, task), request.batch or run.batch
         parameters = evaluator.to_devices(tree)
-        if probe != "none":
+        if request.probe != "none":
             features = functools.partial(evaluator.outputs_of, parameters, batch=batch)
-            result = probed(probe, features, dataset, name, task, run)
+            result = probed(request.probe, features, dataset, name, task, run)
         else:
             result = evaluator.measure(parameters, examples, batch)
-    return Measured(net, name, examples, result, remarks, net.metadata if probe == "none" else dataset.metadata())
+    metadata = net.metadata if request.probe == "none" else dataset.metadata()
+    return Measured(net, name, examples, result, remarks, metadata)
 
 
-def _asked_for(net: Predictor, path: str, flip: bool, probe: str) -> Task:
+def _asked_for(net: Predictor, request: Request) -> Task:
     """The task of a network, with mirror images or of its features. Raises UserError where it has no such."""
-    task = net.task.mirrored() if flip else net.task if probe == "none" else net.task.probed()
+    probe = request.probe
+    task = net.task.mirrored() if request.flip else net.task if probe == "none" else net.task.probed()
     if task is None:
-        asked, needed = ("flip", "images") if flip else (f"probe {probe}", "images with classes")
-        raise UserError(f"{asked}: is for {needed}, and {path} is of the task {net.run.task}; leave it out")
+        asked, needed = ("flip", "images") if request.flip else (f"probe {probe}", "images with classes")
+        raise UserError(f"{asked}: is for {needed}, and {request.path} is of the task {net.run.task}; leave it out")
     return task
 
 
-def _learnable(
-    net: Predictor, run: RunConfig, task: Task, wanted: str, recorded: Any, given: Given | None
-) -> tuple[Data, str]:
+def _learnable(net: Predictor, run: RunConfig, task: Task, request: Request, recorded: Any) -> tuple[Data, str]:
     """(data with a train split that a probe learns from, the split to measure), prepared as the network's own.
 
     `task` is what `Task.probed` returned; `recorded` is the identity of the run's own data, None of other data.
     """
     run = replaced(run, task_spec(run.task).prepared_as(net.metadata, {}))
-    dataset = task.open_data(run, given)
+    dataset = task.open_data(run, request.given)
     if not dataset.same_as(recorded):
         raise _not_its_data(run)
     train, *others = dataset.splits
-    name = wanted or ("test" if "test" in others else "validation")
+    name = request.split or ("test" if "test" in others else "validation")
     if name in others:
         return dataset, name
     if not others:
@@ -197,7 +223,7 @@ def _moved(data: DataConfig, source: str, folder: str) -> DataConfig:
     return replace(data, **changes)  # type: ignore[arg-type]  # texts
 
 
-def _own(net: Any, run: RunConfig, split: str, recorded: Any) -> tuple[str, Any, tuple[str, ...]]:
+def _own(run: RunConfig, split: str, recorded: Any) -> tuple[str, Any, tuple[str, ...]]:
     """(name of the split, its examples, remarks) of the data that a run was trained on, as `recorded`."""
     from ..tasks.computed import task_class
 
@@ -211,13 +237,11 @@ def _not_its_data(run: RunConfig) -> UserError:
     return UserError(f"data.source {run.data.source} is not the data that this run was trained on; restore it")
 
 
-def _other(
-    net: Any, run: RunConfig, split: str, recorded: Any, given: Given | None
-) -> tuple[str, Any, tuple[str, ...]]:
+def _other(net: Predictor, run: RunConfig, request: Request, recorded: Any) -> tuple[str, Any, tuple[str, ...]]:
     """(name of the split, its examples, remarks) of other data; `recorded` is the identity of that of training."""
     from ..tasks.computed import task_class
 
-    opened = task_class(run.task).open_other_data
+    split, given, opened = request.split, request.given, task_class(run.task).open_other_data
     sizes = recorded.get("sizes") if isinstance(recorded, dict) else None
     if isinstance(sizes, dict) and opened(run, net.metadata, "", given).total == sum(sizes.values()):
         # It may be a copy of the data that the run was trained on: then only the run's own splits are new to it.
@@ -256,7 +280,7 @@ class DataOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateFlags:
+class EvaluateFlags(SelectionFlags):
     """What is measured, on what, and what is written."""
 
     run: str = field(
@@ -272,16 +296,6 @@ class EvaluateFlags:
             "empty: test (of other data that has none: validation, or all)",
             "foreign": ("val", "valid", "dev"),
         },
-    )
-    weights: str = option(
-        "best",
-        "best: the checkpoint with the best validation (without any: the last); last: the last one; "
-        "mean:K: the mean of the weights of the last K that the run has kept (--keep of train)",
-    )
-    ema: bool = option(
-        True,
-        "take the averaged weights where validation chose them (of the last: if it has them); "
-        "--no-ema: always the raw ones",
     )
     batch: int = option(0, "examples per batch; 0: as in training", at_least=0)
     flip: bool = option(
@@ -318,8 +332,21 @@ def command(arguments: list[str]) -> int:
     o = flags.parse(Options, arguments, prog="python -m vit_jax.evaluate")
     check_output("csv", o.csv, o.force)
     check_folder("report", o.report, o.force)
-    search, ema = flags.given_values(arguments, o, SearchFlags), None if o.ema else False
-    m = measure(o.run, o.split, o.weights, ema, o.data.dir, o.batch, o.data.source, None, o.flip, search, o.probe)
+    m = measure(
+        Request(
+            path=o.run,
+            split=o.split,
+            which=o.weights,
+            ema=o.averaged,
+            data_dir=o.data.dir,
+            batch=o.batch,
+            source=o.data.source,
+            given=None,
+            flip=o.flip,
+            probe=o.probe,
+            search=flags.given_values(arguments, o, SearchFlags),
+        )
+    )
     what = f"{o.run} at step {m.net.step}" if m.net.step else o.run
     where = f"{m.name} of {o.data.source}" if o.data.source else m.name
     where += f", probe {o.probe}" if o.probe != "none" else ""

@@ -25,6 +25,7 @@ from ..config.fields import option
 from ..config.ranges import check_ranges
 from ..errors import DONE, UserError, printable, run_command
 from ..report.table import check_output, write_csv
+from .selection import SelectionFlags
 
 if TYPE_CHECKING:
     from ..tasks.base import Predictor
@@ -209,7 +210,7 @@ def _network(path: str, which: str, ema: bool | None, search: Mapping[str, Any] 
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictFlags:
+class PredictFlags(SelectionFlags):
     """What is predicted, by which weights, and what is written."""
 
     run: str = field(
@@ -249,16 +250,6 @@ class PredictFlags:
         "does; --no-norm: as they are, as timm's forward_intermediates gives them by default",
     )
     batch: int = option(BATCH, "inputs that are computed at a time; fewer take less memory", at_least=1)
-    weights: str = option(
-        "best",
-        "best: the checkpoint with the best validation (without any: the last); last: the last one; "
-        "mean:K: the mean of the weights of the last K that the run has kept (--keep of train)",
-    )
-    ema: bool = option(
-        True,
-        "take the averaged weights where validation chose them (of the last: if it has them); "
-        "--no-ema: always the raw ones",
-    )
     force: bool = option(False, "overwrite the files of --csv, --attention and --features if they exist")
 
 
@@ -279,8 +270,7 @@ def command(arguments: list[str]) -> int:
     stated = flags.given(arguments, Options)
     _check_outputs(o, stated)
     inputs = checked(o.run, sentences(o.inputs) if takes(o.run) == "ids" else o.inputs)
-    ema = None if o.ema else False
-    model = _network(o.run, o.weights, ema, flags.given_values(arguments, o, AnswerFlags))
+    model = _network(o.run, o.weights, o.averaged, flags.given_values(arguments, o, AnswerFlags))
     if "top" in stated and model.task.searching({}) is not None:
         raise UserError(
             f"top is {o.top}, but this network says a text and no classes: for {o.top} texts of each input "
@@ -297,7 +287,7 @@ def command(arguments: list[str]) -> int:
         if o.csv:
             write_csv(o.csv, model.header, rows)
     if o.attention:
-        model.draw_attention(inputs, Path(o.attention), layers, _caption(o.run, model, o.weights, ema))
+        model.draw_attention(inputs, Path(o.attention), layers, _caption(o.run, model, o.weights, o.averaged))
     return DONE
 
 
