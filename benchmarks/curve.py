@@ -78,7 +78,9 @@ def draw(lines: list[Line], path: Path) -> None:
             tested = averaged(line, "test")
             if tested[0].size:
                 ax.plot(tested[0][-1:], tested[1][-1:], color=color, marker="x", ms=9, mew=2)
-                text += f", test {tested[1][-1]:.4f}" + f" +-{tested[2][-1]:.4f}" * (len(line.members) > 1)
+                text += f", test {tested[1][-1]:.4f}"
+                if len(line.members) > 1:
+                    text += f" +-{tested[2][-1]:.4f}"
             print(text)
         title = f"{metric[0].upper()}{metric[1:]} over CPU time"
         ax.set(title=title, xlabel="core-seconds of training steps", ylabel=metric, xlim=(0, None))

@@ -319,7 +319,8 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         found = [kill for kill in every if kill[0] in stages]
         counts = Counter(saved for _, saved, _ in found)
         numbers = " | ".join(str(counts[name]) for name in VARIANTS)
-        lines += [f"| {what} | {numbers} | {sum(equal for *_, equal in found)} of {len(found)} |"] * bool(found)
+        if found:
+            lines.append(f"| {what} | {numbers} | {sum(equal for *_, equal in found)} of {len(found)} |")
     return lines
 
 

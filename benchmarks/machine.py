@@ -17,7 +17,9 @@ from vit_jax import backend
 
 def describe() -> dict[str, Any]:
     """The machine, its load and the versions of the packages, with which a result is stated."""
-    names = ["jax", "jaxlib", "flax", "optax", "tyro"] + ["torch"] * bool(importlib.util.find_spec("torch"))
+    names = ["jax", "jaxlib", "flax", "optax", "tyro"]
+    if importlib.util.find_spec("torch"):
+        names.append("torch")
     versions = {name: metadata.version(name) for name in names}
     return {
         "date": time.strftime("%Y-%m-%d"),

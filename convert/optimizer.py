@@ -74,7 +74,8 @@ def within(rows: Iterable[Row], names: Collection[str]) -> list[Row]:
                 "converted",
                 "add --weights-only",
             )
-        found += [r] * any(inside)
+        if any(inside):
+            found.append(r)
     return found
 
 
@@ -242,8 +243,12 @@ def _by_rate(
 def _grouping(c: OptimConfig) -> str:
     """The fields of a config that divide parameters into groups, with their values."""
     fields = [f"optim.decay {list(c.decay)}"]
-    fields += [f"optim.layer_decay {c.layer_decay}"] * (c.layer_decay != 1)
-    fields += [f"optim.freeze {list(c.freeze)}"] * bool(c.freeze) + ["optim.name muon"] * (c.name == "muon")
+    if c.layer_decay != 1:
+        fields.append(f"optim.layer_decay {c.layer_decay}")
+    if c.freeze:
+        fields.append(f"optim.freeze {list(c.freeze)}")
+    if c.name == "muon":
+        fields.append("optim.name muon")
     return " and ".join(fields)
 
 

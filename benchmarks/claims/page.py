@@ -57,7 +57,7 @@ def spread(values: Iterable[float], unit: str) -> str:
     """The mean and the standard deviation over seeds; of points in percent."""
     values = [100 * v if unit == "points" else v for v in values]
     mean, deviation = (number(x, unit) for x in (statistics.fmean(values), statistics.stdev(values)))
-    return f"{mean} +- {deviation}{' %' * (unit == 'points')}"
+    return f"{mean} +- {deviation}{' %' if unit == 'points' else ''}"
 
 
 def number(x: float, unit: str, sign: str = "-") -> str:
@@ -71,7 +71,9 @@ def draw(claims: Iterable[Claim], path: AnyPath, folder: Path = RESULTS) -> None
     for claim in claims:
         pointed = [each for each in claim.comparisons if each.unit == "points"]
         values = figures(stored(claim.experiment, folder))
-        rows += [(claim.says, None, values)] * bool(pointed) + [(str(each), each, values) for each in pointed]
+        if pointed:
+            rows.append((claim.says, None, values))
+        rows += [(str(each), each, values) for each in pointed]
     with page(path, 11, 0.24 * len(rows) + 1.2) as figure:
         ax = figure.subplots()
         ax.axvline(0, color="#000000", lw=0.8)

@@ -152,7 +152,7 @@ def steps(s: Session) -> Iterator[Measured]:
     for name in LAYERS:
         of = {(n, cores): [r[cores][f"{name} {n}"] for r in rounds] for n in LENGTHS for cores in (1, 2)}
         for (n, cores), values in of.items():
-            yield f"{name}, {n} tokens, {cores} core{'s' * (cores > 1)}: milliseconds", values
+            yield f"{name}, {n} tokens, {cores} {'core' if cores == 1 else 'cores'}: milliseconds", values
         for n in LENGTHS:
             yield f"{name}, {n} tokens: two cores over one", ratios(of[n, 1], of[n, 2])
         yield f"{name}: longest over shortest", ratios(of[LENGTHS[-1], 2], of[LENGTHS[0], 2])

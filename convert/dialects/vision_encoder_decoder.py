@@ -168,9 +168,10 @@ def read_side(files: Mapping[str, Json]) -> Facts:
         inner = config.get(part, {}) if part else config
         if not isinstance(inner, dict) or inner.get("model_type", known[0]) not in known:
             found = inner.get("model_type") if isinstance(inner, dict) else inner
+            of_part = f" of its {part}" if part else ""
             raise UserError(
                 "config.json",
-                f"model_type{' of its ' * bool(part)}{part} is {found!r}, but this layout is of {' and '.join(known)}",
+                f"model_type{of_part} is {found!r}, but this layout is of {' and '.join(known)}",
                 "it cannot be converted",
             )
     decoder = config.get("decoder", {})

@@ -136,7 +136,8 @@ def elsewhere(source: Source) -> str:
 def tied(source: Source, weights: TensorSet) -> list[tuple[str, ...]]:
     """The names that are one storage, of those alone that the weights have."""
     chosen = {tensor.name for tensor in weights.values()}
-    return [some for names in source.tied if len(some := tuple(name for name in names if name in chosen)) > 1]
+    kept = [tuple(name for name in names if name in chosen) for names in source.tied]
+    return [names for names in kept if len(names) > 1]
 
 
 def _members(source: Source) -> Members:
@@ -258,7 +259,7 @@ def _left_out(source: Source, label: str, chosen: set[int]) -> list[str]:
             apart = next((i for i, part in enumerate(parts) if i >= len(inside) or part != inside[i]), 0)
             group = separator.join(parts[: apart + 1])
             counts[group] = counts.get(group, 0) + 1
-    return [f"{group} ({count} tensor{'s' * (count != 1)})" for group, count in counts.items()]
+    return [f"{group} ({count} {'tensor' if count == 1 else 'tensors'})" for group, count in counts.items()]
 
 
 def _values(value: Any, path: TreePath = (), lists: bool = False) -> Iterator[tuple[TreePath, Any]]:

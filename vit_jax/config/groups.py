@@ -74,7 +74,7 @@ def check_frozen(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
             f"optim.freeze_epochs is {c.freeze_epochs:g} but optim.freeze is empty, so nothing is frozen: "
             "name parameters in optim.freeze, or leave the epochs out"
         )
-    first = dict.fromkeys(name.partition(".")[0] + ".*" * ("." in name) for name in table)
+    first = dict.fromkeys(name.partition(".")[0] + (".*" if "." in name else "") for name in table)
     for pattern in c.freeze:
         if not any(matches(name, (pattern,)) for name in table):
             raise UserError(
@@ -117,6 +117,6 @@ def _covering(prefix: str, names: list[tuple[list[str], bool]]) -> Iterator[str]
     for first in dict.fromkeys(parts[0] for parts, _ in names):
         inside = [(parts[1:], kept) for parts, kept in names if parts[0] == first]
         if not any(kept for _, kept in inside):
-            yield f"{prefix}{first}" + ".*" * any(parts for parts, _ in inside)
+            yield f"{prefix}{first}" + (".*" if any(parts for parts, _ in inside) else "")
         else:
             yield from _covering(f"{prefix}{first}.", [(parts, kept) for parts, kept in inside if parts])

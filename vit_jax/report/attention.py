@@ -78,13 +78,19 @@ def _one(layer: int, depth: int, heads: int) -> list[str]:
         titles = [f"{titles[0]},\nmean of {heads} heads", *(f"head {i + 1}" for i in range(min(heads, HEADS)))]
     if heads > HEADS:
         titles[-1] += f"\n({heads - HEADS} more not shown)"
-    return [*titles, f"rollout of\n{depth} layer{'s' * (depth > 1)}"]
+    return [*titles, f"rollout of\n{_count(depth)}"]
 
 
 def _several(layers: Sequence[int], heads: int) -> list[str]:
     """The titles of the maps of several layers, and of the rollout."""
-    first = f",\nmean of {heads} heads" * (heads > 1)
-    return [*(f"layer {layer + 1}" + first * (not i) for i, layer in enumerate(layers)), "rollout"]
+    titles = [f"layer {layer + 1}" for layer in layers]
+    if heads > 1:
+        titles[0] += f",\nmean of {heads} heads"
+    return [*titles, "rollout"]
+
+
+def _count(layers: int) -> str:
+    return f"{layers} layer" if layers == 1 else f"{layers} layers"
 
 
 def _maps(attention: np.ndarray, layers: Sequence[int], prefix: int, has_cls: bool) -> list[np.ndarray]:
@@ -142,7 +148,7 @@ def draw_cross_attention(
     width, height = 1 + (1 + shown) * (0.9 + 0.24 * len(source)), 0.8 + len(chosen) * (1.0 + 0.22 * len(target))
     with page(path, max(width, 7.5), height + 0.3) as figure:
         title = "Cross-attention: from each word of the translation (row) to the source words (columns)"
-        figure.suptitle(title + f"\n{caption}" * bool(caption))
+        figure.suptitle(f"{title}\n{caption}" if caption else title)
         for layer, row in zip(chosen, figure.subplots(len(chosen), 1 + shown, squeeze=False), strict=True):
             maps = [attention[layer].mean(0), *attention[layer, :shown]]
             for i, (ax, values) in enumerate(zip(row, maps, strict=True)):
@@ -170,7 +176,7 @@ def draw_words(
     """
     depth, heads = attention.shape[:2]
     chosen = [attention[layer].mean(0) for layer in layers] or [attention.mean((0, 1))]  # [T, gh, gw] each
-    names = [f"layer {layer + 1}" for layer in layers] or [f"mean of {depth} layer{'s' * (depth > 1)}"]
+    names = [f"layer {layer + 1}" for layer in layers] or [f"mean of {_count(depth)}"]
     names = [f"{name}, {heads} heads" for name in names]
     lines, columns = math.ceil(len(words) / WORDS), min(len(words), WORDS)
     w, h, top = 1.35, 1.35 * aspect(image), 0.95

@@ -98,7 +98,7 @@ def _dots(scores: np.ndarray, class_names: Sequence[str], path: AnyPath, caption
     columns = min(math.ceil(len(order) / 50), 5)
     each = math.ceil(len(order) / columns)
     with page(path, 4.6 * columns, 0.19 * each + 1.4) as figure:
-        figure.suptitle(title + f"\n{caption}" * bool(caption), x=0.01, ha="left")
+        figure.suptitle(f"{title}\n{caption}" if caption else title, x=0.01, ha="left")
         panels = figure.subplots(1, columns, squeeze=False)[0]
         for ax, start in zip(panels, range(0, len(order), each), strict=True):
             classes = order[start : start + each]

@@ -37,10 +37,12 @@ def draw_comparison(panels: dict[str, list[Series | None]], names: Sequence[str]
     looks = {i: (COLORS[k % len(COLORS)], LINES[k // len(COLORS) % len(LINES)]) for k, i in enumerate(named)}
     rows = math.ceil((len(panels) + 1) / 2)
     with page(path, 11, 3.75 * rows + 0.3) as figure:
-        banded = any(series and series.spread is not None for curves in panels.values() for series in curves)
-        title = shortened(title, 60) + "; bands are one standard deviation over seeds" * banded
-        chosen = f"; in colour the {len(named)} with the lowest validation loss" * (len(named) < len(names))
-        figure.suptitle(title + chosen)
+        title = shortened(title, 60)
+        if any(series and series.spread is not None for curves in panels.values() for series in curves):
+            title += "; bands are one standard deviation over seeds"
+        if len(named) < len(names):
+            title += f"; in colour the {len(named)} with the lowest validation loss"
+        figure.suptitle(title)
         axes = list(figure.subplots(rows, 2, squeeze=False).flat)
         handles = {}
         for ax, (name, curves) in zip(axes, panels.items(), strict=False):

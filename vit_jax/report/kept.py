@@ -115,22 +115,27 @@ def fitted(
         count = min(max(most // largest, 1), len(weights))
         note = f"only {count} of {len(weights)} examples are kept" if count < len(weights) else ""
         return [Fitted(x, list(range(len(x))), list(range(x.shape[2]))) for x in weights[:count]], note
-    x, told = weights[0], [f"only 1 of {len(weights)} examples is kept"] * (len(weights) > 1)
+    x, notes = weights[0], []
+    if len(weights) > 1:
+        notes.append(f"only 1 of {len(weights)} examples is kept")
     depth, heads, tokens, keys = x.shape
     looking = list(range(tokens))
     for apart in (2, 3, 4) if grid else ():
         if depth * heads * len(looking) * keys > most:
             looking = _spread(tokens, grid, apart) if grid else looking
-    told += [f"from {len(looking)} of its {tokens} tokens"] * (len(looking) < tokens)
+    if len(looking) < tokens:
+        notes.append(f"from {len(looking)} of its {tokens} tokens")
     x = x[:, :, looking]
     if heads > 1 and most // (heads * len(looking) * keys) < (depth + 1) // 2:
-        x, told = x.mean(1, keepdims=True), [*told, f"with the mean of its {heads} heads"]
+        x = x.mean(1, keepdims=True)
+        notes.append(f"with the mean of its {heads} heads")
     fit = min(depth, most // x[0].size)
     if not fit:
         return [], f"left out: the weights between {tokens:,} and {keys:,} tokens are too many for a page"
     layers = sorted({depth - 1 - i * depth // fit for i in range(fit)})
-    told += [f"in {fit} of its {depth} layers"] * (fit < depth)
-    return [Fitted(x[layers], layers, looking)], ", ".join(told)
+    if fit < depth:
+        notes.append(f"in {fit} of its {depth} layers")
+    return [Fitted(x[layers], layers, looking)], ", ".join(notes)
 
 
 def _spread(tokens: int, grid: tuple[int, int], apart: int) -> list[int]:

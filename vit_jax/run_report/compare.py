@@ -280,7 +280,9 @@ def draw(found: Comparison, path: str | os.PathLike[str]) -> None:
     count, groups = sum(len(line.members) for line in found.lines), [line for line in found.lines if line.group]
     best = told_apart(found)
     texts = [text if i in best else "" for i, text in enumerate(texts)]
-    title = f"{count} run{'s' * (count > 1)}" + f" in {len(groups)} groups" * (len(groups) == len(found.lines) > 1)
+    title = f"{count} runs"
+    if len(groups) == len(found.lines):
+        title += f" in {len(groups)} groups"
     draw_comparison(panels, texts, path, title if len(found.lines) > 1 else found.lines[0].name)
 
 
@@ -400,7 +402,8 @@ def _picture(found: Comparison, out: str) -> str:
         except UserError:
             return f"no picture: {file.parent} cannot be written; choose a file with --out"
     draw(found, file)
-    return f"curves are in {printable(runs.shown(file))}" + " (replaced)" * (there and not out)
+    replaced = " (replaced)" if there and not out else ""
+    return f"curves are in {printable(runs.shown(file))}{replaced}"
 
 
 def main() -> int:

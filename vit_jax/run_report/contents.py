@@ -65,9 +65,11 @@ def _faults(member: Member) -> list[str]:
     out = []
     for name in ("loss", "grad_norm", "param_norm"):
         lost = sum(1 for row in member.rows if name in row and not tables.is_number(row[name]))
-        out += [f"{lost:,} values of {worded(name)} are no numbers (NaN or infinite), and left out"] * bool(lost)
+        if lost:
+            out.append(f"{lost:,} values of {worded(name)} are no numbers (NaN or infinite), and left out")
     broken = _lines(member) - len(member.rows) if member.rows else 0
-    out += [f"{broken:,} lines of metrics.jsonl cannot be read, and are left out"] * bool(broken)
+    if broken:
+        out.append(f"{broken:,} lines of metrics.jsonl cannot be read, and are left out")
     if member.summary is None and not tables.is_converted(member):
         out.append("it has not ended, so there is no result on test; repeat its command to go on with it")
     return out
@@ -87,7 +89,8 @@ def _add_network(out: Contents, member: Member) -> None:
     for name, file in kept.items():
         found, fault = parts.read_part(member.folder.plots / file, getattr(parts, name))
         setattr(out, name, found)
-        out.missing += [fault] * bool(fault)
+        if fault:
+            out.missing.append(fault)
     if out.classes:
         out.matrix = charts.as_json(charts.confusion_chart(out.classes["names"]), "matrix")
         if left := out.classes["left_out"]:

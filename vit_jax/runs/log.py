@@ -129,4 +129,7 @@ def _changed(part: bytes, before: int) -> str:
     broken = [before + i for i, line in enumerate(part.splitlines(), 1) if _row(line) is None]
     if not broken:
         return f"a value in lines {before + 1} to {before + count} changed"
-    return ", ".join(f"line {i}" for i in broken[:LISTED]) + ", ..." * (len(broken) > LISTED) + " cannot be read"
+    listed = [f"line {i}" for i in broken[:LISTED]]
+    if len(broken) > LISTED:
+        listed.append("...")
+    return f"{', '.join(listed)} cannot be read"

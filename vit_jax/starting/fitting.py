@@ -93,9 +93,11 @@ def check_fit(run: RunConfig, given: NetworkConfig, change: Change) -> None:
         f"its {n} is {text(value_at(there, n))}, here it is {text(value_at(wanted, n))}" for n in different
     )
     own = [name for name in different if name not in RULES and name not in from_data]
-    hints = [f"give {' '.join(flag(name, value_at(there, name)) for name in own)}"] * bool(own)
-    if own and {*own} <= free:
-        hints = [f"{hints[0]}, or add --new-head to start with a new head of that kind"]
+    hints = []
+    if own:
+        hints.append(f"give {' '.join(flag(name, value_at(there, name)) for name in own)}")
+        if {*own} <= free:
+            hints[0] += ", or add --new-head to start with a new head of that kind"
     hints += [_following(name, run) for name in RULES if name in different]
     of_data = [name for name in different if name in from_data]
     if any(name in of_head for name in of_data):
@@ -123,10 +125,12 @@ def _of_any_head(there: NetworkConfig, values: Mapping[str, Any]) -> set[str]:
 
 def about_head(run: RunConfig, given: NetworkConfig) -> list[str]:
     """A clause on the new head of a run, if it has one, and in which fields it is of another kind than `given`'s."""
+    if not run.new_head:
+        return []
     kinds = [name for name in given.marked("of_head") if name not in given.marked("from_data")]
     both = {name: (value_at(run.model, name), value_at(given, name)) for name in kinds}
     other = [f"{name} {text(own)} in place of {text(its)}" for name, (own, its) in both.items() if own != its]
-    return ["the head is new" + f", with {' and '.join(other)}" * bool(other)] * run.new_head
+    return [f"the head is new, with {' and '.join(other)}" if other else "the head is new"]
 
 
 def going_back(run: RunConfig, layout: str, given: NetworkConfig) -> list[str]:

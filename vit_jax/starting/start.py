@@ -162,10 +162,12 @@ def _says(run: RunConfig, record: Mapping[str, Any], given: Mapping[str, Any], n
     names = task_spec(run.task).prepared
     values = {name: value for name, (value, _) in flat(run).items() if name in names and value != ()}
     fields = {name: f"{name} {text(value)}".replace(" ", UNBROKEN) for name, value in values.items()}
-    taken, own = (", ".join(t for n, t in fields.items() if (n in record["filled"]) is x) for x in (True, False))
+    taken = ", ".join(field for name, field in fields.items() if name in record["filled"])
+    own = ", ".join(field for name, field in fields.items() if name not in record["filled"])
     if taken:
         lines.append(f"it gives the network and how inputs are prepared: {taken}")
-        lines += [f"other than it, this run has {own}"] * bool(own)
+        if own:
+            lines.append(f"other than it, this run has {own}")
     elif given.keys() & {*names}:
         lines.append(f"it gives the network; how inputs are prepared is this run's own: {own}")
     elif own:

@@ -96,8 +96,13 @@ def draw(s: Session, result: Evaluation | None, parameters: dict[str, Any], best
     for folder in (s.folder.plots, s.folder.samples):
         folder.mkdir(exist_ok=True)
     smoothing, metric = s.run.loss.label_smoothing, s.task.selection_metric[0]
-    more = ["binary cross entropy"] * (s.run.loss.name == "binary")
-    more += [f"labels smoothed by {smoothing:g}"] * bool(smoothing) + ["with a teacher"] * bool(s.run.teacher)
+    more = []
+    if s.run.loss.name == "binary":
+        more.append("binary cross entropy")
+    if smoothing:
+        more.append(f"labels smoothed by {smoothing:g}")
+    if s.run.teacher:
+        more.append("with a teacher")
     step = s.best["step"] if s.best else None
     draw_curves(s.folder.metrics(), s.folder.plots / "curves.png", ", ".join(more), metric, step)
     caption = weights_caption("last", "raw", s.step, s.epoch)

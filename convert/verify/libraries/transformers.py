@@ -38,7 +38,8 @@ def network(c: ViTConfig) -> Any:
         layer_norm_eps=c.eps, qkv_bias=c.query_bias, hidden_act=ACTIVATIONS[c.activation],
         attn_implementation="sdpa",  # its eager attention casts to float32
     )  # fmt: skip
-    return getattr(transformers, f"{family}ForImageClassification{'WithTeacher' * c.distill_head}")(config)
+    teacher = "WithTeacher" if c.distill_head else ""
+    return getattr(transformers, f"{family}ForImageClassification{teacher}")(config)
 
 
 def images(weights: Weights) -> Built:
