@@ -23,9 +23,17 @@ PREFIX = 10  # more tokens than stand before the patches, of those that have pos
 
 
 def converted(path: str, **options: Any) -> tuple[Weights, dict[str, np.ndarray]]:
-    """(what a weight file or folder of any layout states, {our parameter name: array}).
+    """What a weight file or folder of any layout states, and its weights.
 
-    Arrays are float32, or float64 if the file has float64. `options` are those of `stating`. Raises UserError.
+    Args:
+        path: of the file or folder, or hf://owner/name.
+        options: as of `stating`.
+
+    Returns:
+        (what it states, {our parameter name: array}), float32, or float64 if the file has float64.
+
+    Raises:
+        UserError: where it cannot be read as a network of ours.
     """
     with stating(path, **options) as weights:
         arrays = {name: x if x.dtype == np.float64 else x.astype(np.float32) for name, x in weights.arrays()}
@@ -67,10 +75,14 @@ class Weights:
 
 @contextlib.contextmanager
 def stating(path: str, **options: Any) -> Iterator[Weights]:
-    """The weights in a file or folder of any layout, a run's folder, or hf://owner/name, that state their network.
+    """The weights in a file or folder that state their network, for images as large as they are prepared.
 
-    They are of a network for images of the size that their preprocessing makes. `options` are the fields of
-    convert.recognise.reading.Options. Raises UserError.
+    Args:
+        path: of a file or folder of any layout, a run's folder, or hf://owner/name.
+        options: fields of convert.recognise.reading.Options.
+
+    Raises:
+        UserError: where it cannot be read as a network of ours.
     """
     from convert.recognise.reading import Options, read
 
@@ -111,11 +123,16 @@ def opened(
 ) -> Iterator[Weights]:
     """The weights in a file or folder of any layout, a run's folder, or hf://owner/name, opened.
 
-    `otherwise` {field of the config: value} is taken where neither the file nor its side files tell a field. With
-    `square`, positions of an image that nothing tells are taken as those of a square one, as by the libraries that
-    resample them. With `resize`, they are of a network for images of the size that their preprocessing makes. Raises
-    UserError, Unstated where a field remains unknown, and where the weights are not those of a `network`, the class of
-    a config.
+    Args:
+        path: of it.
+        network: the class of the config of the networks that they may be of.
+        otherwise: {field of the config: value} where neither the file nor its side files tell a field.
+        square: whether positions of an image that nothing tells are taken as those of a square one, as by the libraries
+            that resample them.
+        resize: whether they are of a network for images of the size that their preprocessing makes.
+
+    Raises:
+        UserError: where they cannot be read, or are of another network; Unstated where a field remains unknown.
     """
     from convert.recognise.config import Untold
     from convert.recognise.reading import Options, read
@@ -272,16 +289,22 @@ def exported(
     chosen: Mapping[str, Any] | None = None,
     files: Mapping[str, bytes] | None = None,
 ) -> list[Path]:
-    """Write weights, or a program, with `convert` to a path; returns the files. Notes on them are printed on stderr.
+    """Write weights, or a program, with `convert`. Notes on them are printed on stderr.
 
     Args:
         given: the path of a run or of weights, or (config, {dotted parameter name: array}).
+        path: to write to.
         layout: its name, as for --to.
         stated: metadata of the network's task, {name: value}, before what the source states.
         sets: as --set of convert states them.
         chosen: of a run, {"step": ..., "key": ...}.
         files: of a network in memory, those that its run keeps of a tokenizer, {path in the folder: content}.
-    Raises UserError.
+
+    Returns:
+        The files.
+
+    Raises:
+        UserError: where the path exists, or the layout cannot hold the network.
     """
     from convert.containers import is_program
     from convert.plan.plan import plan

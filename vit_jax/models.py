@@ -26,8 +26,13 @@ def network_class(config: NetworkConfig) -> Any:
 def definition(config: NetworkConfig, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32) -> Any:
     """A network's definition without weights, for `layers.merge`; no arrays are allocated.
 
-    Activations have `dtype`, parameters `param_dtype`. Raises ValueError if the parameters of the class are not those
-    of the network's table, by name and shape.
+    Args:
+        config: of the network.
+        dtype: of activations.
+        param_dtype: of parameters.
+
+    Raises:
+        ValueError: where the parameters of the class are not those of the network's table, by name and shape.
     """
     cls = network_class(config)
     made, tree = split(nnx.eval_shape(lambda: cls(config, dtype=dtype, param_dtype=param_dtype)))
@@ -45,9 +50,16 @@ def definition(config: NetworkConfig, dtype: Any = jnp.float32, param_dtype: Any
 def start(
     config: NetworkConfig, key: Array, dtype: Any = jnp.float32, given: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Initial parameters of a network, arrays of `dtype` in a nested dict as `layers.split` gives it.
+    """Initial parameters of a network.
 
-    They are random, but for those that are `given` {dotted name: array}.
+    Args:
+        config: of the network.
+        key: a PRNG key.
+        dtype: of the arrays.
+        given: {dotted name: array} of parameters that are not random.
+
+    Returns:
+        Arrays in a nested dict, as `layers.split` gives it.
     """
     known = {name: jnp.asarray(array, dtype) for name, array in (given or {}).items()}
     drawn = {name: parameter for name, parameter in config.parameters().items() if name not in known}
@@ -62,10 +74,20 @@ def described(config: NetworkConfig) -> str:
 
 
 def build(name: str, classes: int = 1000, image: int = 224, seed: int = 0, **fields: Any) -> Any:
-    """An untrained Vision Transformer by name (vit-ti16, vit-s16, vit-b32, vit-l16, vit-h14, vit-g14).
+    """An untrained Vision Transformer by name.
 
-    `image` is its height and width in pixels; `fields` are those of ViTConfig, such as pool="mean". Raises UserError on
-    an unknown name.
+    Args:
+        name: vit-SIZEPATCH: vit-ti16, vit-s16, vit-b32, vit-l16, vit-h14, vit-g14.
+        classes: K.
+        image: height and width of an image, in pixels.
+        seed: of the initial weights.
+        fields: others of ViTConfig, such as pool="mean".
+
+    Returns:
+        A ViT.
+
+    Raises:
+        UserError: for an unknown name, a field that is out of range, or a network that is too large for this machine.
     """
     config = sized(name, classes, image, **fields)
     config.check()

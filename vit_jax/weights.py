@@ -62,18 +62,31 @@ def load(
 ) -> Any:
     """A network with its weights and everything that its use takes.
 
-    `path` is the folder of a run, or its name inside runs/. The result is a Classifier for a run on images, a
-    Translator for one on sentences. `which` is "best" (by validation; the last if there was none), "last", or "mean:K":
-    the mean of the weights, not of their averages, of the last K checkpoints that the run has kept. `ema` True takes
-    the averaged weights and requires them, False the others. None takes, of the best, those that validation chose, and
-    of the last the averaged ones if the run has them.
+    What the tensors of a file do not determine can be stated by `layout`, `model`, `key` and `fields`, as for `python
+    -m convert`. Weights become float32, but float64 stays float64 and turns jax_enable_x64 on. Where a file prepares
+    images in another size than its config states, the network is for that size, with its positions resized as its own
+    library does: stderr says so.
 
-    Or `path` is a file or folder of any layout that `python -m convert formats` lists, or hf://owner/name. The result
-    is the same if the file states how images become inputs, or has a tokenizer beside it, whose search is then as a
-    generation_config.json says; else a BareNetwork. Where it prepares images in another size than its config states,
-    the network is for that size, with its positions resized as its own library does: stderr says so. What its tensors
-    do not determine can be stated as for `python -m convert`: `layout` (--from), `model`, `key`, `fields` ({"heads":
-    12}, --set). Weights become float32, but float64 stays float64 and turns jax_enable_x64 on. Raises UserError.
+    Args:
+        path: the folder of a run, or its name inside runs/; or a file or folder of any layout that `python -m convert
+            formats` lists, or hf://owner/name.
+        which: of a run "best" (by validation; the last if there was none), "last", or "mean:K", the mean of the
+            weights, not of their averages, of the last K checkpoints that the run has kept.
+        ema: of a run, True takes the averaged weights and requires them, False the others. None takes, of the best,
+            those that validation chose, and of the last the averaged ones if the run has them.
+        layout: of a file, its layout, as --from.
+        model: of a file, the published model that it holds, as --model.
+        key: of a file, which of several sets of weights, as --key.
+        fields: of a file, fields of the config, {"heads": 12}, as --set.
+
+    Returns:
+        A Classifier of images, or a Translator of sentences, and so on by the task. Of a file too, if it states how
+            images
+        become inputs or has a tokenizer beside it, whose search is then as a generation_config.json says; else a
+        BareNetwork.
+
+    Raises:
+        UserError: where there are no such weights, or they are not known well enough to be used.
     """
     path = os.fspath(path)
     if not is_foreign(path):
@@ -201,10 +214,22 @@ def _sizes(vocabulary: Any) -> str:
 def weights(
     folder: Run, model: NetworkConfig, which: str = "best", ema: bool | None = None
 ) -> tuple[int, dict[str, Any]]:
-    """(step, parameters as a nested dict of numpy arrays) of a run, chosen by `which` and `ema` as in `load`.
+    """The weights of a run.
 
-    Damaged checkpoints that were skipped are reported on stderr, and what differs in config.json from what the
-    checkpoints have recorded. Raises UserError.
+    Damaged checkpoints that were skipped, and what differs in config.json from what the checkpoints have recorded, are
+    reported on stderr.
+
+    Args:
+        folder: the run's.
+        model: the config of its network.
+        which: as of `load`.
+        ema: as of `load`.
+
+    Returns:
+        (step, parameters as a nested dict of numpy arrays).
+
+    Raises:
+        UserError: where the run has no such weights.
     """
     count = mean_of(which)
     if count and ema:
@@ -274,19 +299,26 @@ def export(
 ) -> list[Path]:
     """Write a network's weights and config to a new file or folder, as `python -m convert` writes them.
 
+    `load` opens what was written, but for programs.
+
     Args:
         network: a model of this package (a ViT, a Transformer), also one that a training loop of one's own has trained;
             what `load` returned, whose preprocessing and class names or words go along; or the path of a run or of
-            weights, of which `which` and `ema` choose as in `load`.
+            weights.
         path: a file of a container that convert writes (X.safetensors, X.npz, X.pt, ...); or a folder: of our own
             layout a run's, of another the one that its library opens; or X.onnx or X.stablehlo, a program.
         to: a layout that `python -m convert formats` lists: "timm", "huggingface", ...; "vit-jax" is our own.
+        which: of the path of a run, as of `load`.
+        ema: of the path of a run, as of `load`.
         class_names: the names of the classes, where the network does not have them.
         fields: what neither the network nor its source states, by convert's names (--set): the "mean" and "std" of
             pixels in 0..1 that its images are normalised with, for example.
 
-    `load` opens what was written, but for programs. Returns the files. Raises UserError, also if the path exists, or if
-    the layout cannot hold the network.
+    Returns:
+        The files.
+
+    Raises:
+        UserError: where the path exists, or the layout cannot hold the network.
     """
     if str(path).startswith("hf://"):
         raise UserError(

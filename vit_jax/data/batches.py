@@ -29,12 +29,18 @@ def batches(split: Split, order: Order, start: int, stop: int, rows: Rows = None
 
 
 def evaluation_batches(split: Split, batch: int, rows: Rows = None) -> Generator[tuple[Batch, np.ndarray], None, None]:
-    """Batches of a whole split, each of size `batch`, with the numbers of the examples in it, int64 [k].
-
-    Of each there are only these `rows`, while k counts all.
+    """The batches of a whole split.
 
     They come in order, or, where examples have lengths, the short ones first: then those of a batch are about equally
-    long, and padded little. The last batch is filled up with copies of its last example, so k may be less than `batch`.
+    long, and padded little.
+
+    Args:
+        split: of the data.
+        batch: the size of each. The last is filled up with copies of its last example.
+        rows: of each batch only these are given; None: all.
+
+    Yields:
+        (batch, the numbers of the examples in it, int64 [k], of which k counts all and may be less than `batch`).
     """
     lengths = getattr(split, "longest", None)
     every = np.arange(len(split)) if lengths is None else np.argsort(lengths, kind="stable")

@@ -144,11 +144,15 @@ def open_captions(
         image: height and width of the network's images.
         channels: of the network's images.
         grid: rows and columns of the network's patches.
-        normalize: `augment.normalize`; `mean` and `std` are those of "given".
+        normalize: `augment.normalize`.
+        mean: of each channel, where that is given.
+        std: likewise.
         words: the number of ids of the network; 0: that of the data.
         seed: determines the validation split.
         given: images and captions from Python, in place of `data.source`.
-    Raises UserError.
+
+    Raises:
+        UserError: where there is no such data, or it does not suit the network.
     """
     preprocess = Preprocess(
         pair(image), channels, data.fit, data.size, data.interpolation, data.background, mean=(), std=()
@@ -171,10 +175,18 @@ def open_captions(
 def open_other_captions(
     data: CaptionData, wanted: str, preprocess: Preprocess, vocabulary: Tokenizer, seed: int, given: Given | None = None
 ) -> Other:
-    """Images with captions that a trained network is only evaluated on, in `data.source` or `given`.
+    """Images with captions that a network is only evaluated on. Each image is one example with all its captions.
 
-    Each image is one example with all its captions. `wanted` is the split; empty: test, else validation, else all.
-    Raises UserError, also where a closed vocabulary lacks their words.
+    Args:
+        data: the config of the data.
+        wanted: the split; empty: test, else validation, else all.
+        preprocess: how the network takes images.
+        vocabulary: that of the network.
+        seed: determines a split that is held out.
+        given: images and captions from Python, in place of `data.source`.
+
+    Raises:
+        UserError: where there is no such data, and where a closed vocabulary lacks its words.
     """
     if data.source == SHAPES and given is None:
         raise UserError(f"data.source is {SHAPES}, but there are captions of one's own to give: captions:FOLDER")

@@ -58,10 +58,14 @@ class Split(Protocol):
         """A split of only these examples. `indices` is int [k]."""
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """The training batch {name: [B, ...]} of these examples, called from a background thread.
+        """The training batch of these examples, called from a background thread.
 
-        B may exceed k: rows that pad a batch must not count in the task's loss. Every shape is compiled once, so the
-        shapes should be few.
+        Args:
+            indices: int [k].
+
+        Returns:
+            {name: [B, ...]}. B may exceed k: rows that pad a batch must not count in the task's loss. Every shape is
+                compiled once, so the shapes should be few.
         """
 
     def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
@@ -128,7 +132,13 @@ class Data(Protocol):
         """
 
     def order(self, batch: int, seed: int, batches: int = 0) -> Order:
-        """The order of training. With `batches` above 0, only over the first examples that fill so many batches.
+        """The order of training.
 
-        Raises UserError if there are fewer examples than a batch needs.
+        Args:
+            batch: examples in a step.
+            seed: determines the order.
+            batches: only the first examples that fill so many batches are taken; 0: all.
+
+        Raises:
+            UserError: where there are fewer examples than a batch needs.
         """

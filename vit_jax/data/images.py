@@ -79,8 +79,8 @@ def decode_image(encoded: bytes, name: str) -> Image.Image:
 class Preprocess:
     """How an image of any size and mode becomes the input of a network.
 
-    `fit`, `size`, `interpolation` and `background` are those of ImageData. `mean` and `std` have one value per channel,
-    for pixels in 0..1; they are applied later, on the device.
+    The fields fit, size, interpolation and background are those of ImageData. `mean` and `std` have one value per
+    channel, for pixels in 0..1; they are applied later, on the device.
     """
 
     image: tuple[int, int]  # height and width of the result

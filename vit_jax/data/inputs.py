@@ -15,11 +15,18 @@ _WANTED = "give paths, Pillow images or uint8 arrays"
 
 
 def listed(images: Any, channels: int) -> tuple[list[Any], bool]:
-    """(the images as a list, whether only one was given).
+    """Images as a list.
 
-    One is a path, a Pillow image, or an array [h, w] or [h, w, C] with C of 1, 3, 4 or `channels`. Several are an array
-    [n, h, w, C], for a network of grey images also [n, h, w], or anything to iterate over. Raises UserError where there
-    is none.
+    Args:
+        images: one, as a path, a Pillow image, or an array [h, w] or [h, w, C] with C of 1, 3, 4 or `channels`; or
+            several, as an array [n, h, w, C], for a network of grey images also [n, h, w], or anything to iterate over.
+        channels: of the network's images.
+
+    Returns:
+        (the images, whether only one was given).
+
+    Raises:
+        UserError: where there is none.
     """
     from PIL import Image
 

@@ -20,10 +20,18 @@ def permutation(n: int, *seed: int) -> np.ndarray:
 
 
 def hold_out(labels: np.ndarray, share: float, *seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Split examples by class: (indices that stay, indices held out), int64 and ascending; labels are int [n].
+    """Hold out a share of examples, by class.
 
     `share` of each class, rounded down, is held out, and one more of the classes with the largest remainders, until
     `share` of all examples is reached. At least one example of each class stays.
+
+    Args:
+        labels: int [n].
+        share: of all, from 0 to 1.
+        seed: numbers that determine which.
+
+    Returns:
+        (indices that stay, indices held out), int64 and ascending.
     """
     counts = np.bincount(labels)
     wanted = share * counts
@@ -43,11 +51,16 @@ class Order:
     """Which examples a step takes, as a function of the seed and the step alone.
 
     Each epoch permutes the n examples and cuts them into n // batch batches; the remaining examples, others in every
-    epoch, are left out. Without `shuffle` every epoch is in the order 0, 1, 2, ...
+    epoch, are left out.
 
-    With `repeats` above 1 a batch has that many copies of each of its examples, for which augmentation draws apart
-    (Hoffer et al. 2020, arXiv 1901.09335; the sampler of DeiT). An epoch has as many steps as without, and so takes
-    1/repeats of the examples. Copies follow each other at equal distance, never as neighbours, which may be mixed.
+    Args:
+        n: the number of examples.
+        batch: examples in a step.
+        seed: determines the order.
+        shuffle: without it every epoch is in the order 0, 1, 2, ...
+        repeats: copies of each example in a batch, for which augmentation draws apart (Hoffer et al. 2020, arXiv
+            1901.09335; the sampler of DeiT). An epoch has as many steps as without, and so takes 1/repeats of the
+            examples. Copies follow each other at equal distance, never as neighbours, which may be mixed.
     """
 
     def __init__(self, n: int, batch: int, seed: int, shuffle: bool = True, repeats: int = 1):

@@ -42,7 +42,9 @@ def open_other_images(
         preprocess: how the network takes images.
         class_names: the classes of the network; only numbers if they have no names.
         given: images from Python, in place of `data.source`.
-    Raises UserError, also for classes that the network does not have.
+
+    Raises:
+        UserError: where there is no such data, and for classes that the network does not have.
     """
     field = f"data.source {data.source}" if given is None else "data"
     folder = data.source.startswith("folder:")

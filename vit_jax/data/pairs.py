@@ -85,11 +85,18 @@ class Chosen(Collection[tuple[str, str]]):
 
 
 def read_pairs(source: str) -> dict[str, InFiles]:
-    """The pairs of a data.source, {split: pairs}; without splits all are train. Raises UserError.
+    """The pairs of sentences of a source. All files are UTF-8, compressed by gzip if their names end with .gz.
 
-    pairs:FROM-TO:FOLDER has a split in two files, such as train.FROM and train.TO; pairs:FILE,FILE is two such files.
-    Line i of one and line i of the other are pair i. tsv:FILE has a pair in a line, source and target in its first two
-    columns, with a tab between them. All files are UTF-8, compressed by gzip if their names end with .gz.
+    Args:
+        source: pairs:FROM-TO:FOLDER, which has a split in two files, such as train.FROM and train.TO; pairs:FILE,FILE,
+            two such files, of which line i of one and line i of the other are pair i; or tsv:FILE, a pair in a line,
+            source and target in its first two columns, with a tab between them.
+
+    Returns:
+        {split: pairs}; without splits all are train.
+
+    Raises:
+        UserError: where a file cannot be read.
     """
     kind, _, rest = source.partition(":")
     if kind == "tsv":

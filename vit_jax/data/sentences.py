@@ -179,7 +179,9 @@ def open_sentences(
         wanted: {source_vocabulary, target_vocabulary, outputs} of the network; 0 or absent: that of the data.
         seed: determines the validation split.
         given: pairs from Python, in place of `data.source`.
-    Raises UserError.
+
+    Raises:
+        UserError: where there is no such data, or it does not suit the network.
     """
     texts, (source, target), corpus = _open_pairs(data, one_vocabulary, seed, given)
     if target.files:
@@ -215,10 +217,20 @@ def open_sentences(
 def open_other_pairs(
     data: SentenceData, wanted: str, source: Tokenizer, target: Tokenizer, given: Given | None
 ) -> tuple[str, Sentences, int, tuple[str, ...]]:
-    """Pairs that a trained network is only evaluated on: (the split's name, its pairs, pairs of all splits, remarks).
+    """Pairs of sentences that a trained network is only evaluated on.
 
-    They are `given`, or in `data.source`. `wanted` is the split; empty: test, else validation, else the first. The
-    tokenizers are the network's. Raises UserError.
+    Args:
+        data: the config of the data.
+        wanted: the split; empty: test, else validation, else the first.
+        source: the network's tokenizer of sources.
+        target: the network's tokenizer of targets.
+        given: pairs from Python, in place of `data.source`.
+
+    Returns:
+        (the split's name, its pairs, the number of pairs of all splits, remarks).
+
+    Raises:
+        UserError: where there is no such data, and where a closed vocabulary lacks its words.
     """
     found = _found(data, given)
     if given.whole if given is not None else [*found] == ["train"]:

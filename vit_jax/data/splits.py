@@ -142,13 +142,17 @@ def open_images(
         data: the config of the data.
         image: height and width of the network's images.
         channels: of the network's images.
-        normalize: `augment.normalize`; `mean` and `std` are those of "given".
+        normalize: `augment.normalize`.
+        mean: of each channel, where that is given.
+        std: likewise.
         classes: the number of classes of the network; 0: that of the data.
         seed: determines the validation split.
         repeats: copies of an image in a training batch.
         given: examples from Python, in place of `data.source`.
         fetch: whether a set that is not here may be downloaded; if not, black images stand for it.
-    Raises UserError.
+
+    Raises:
+        UserError: where there is no such data, or it does not suit the network.
     """
     _check_fields(data, pair(image))
     source = open_image_source(data, given, fetch)
@@ -314,9 +318,19 @@ def _with_held_out(
 def statistics(
     normalize: str, source: str, preprocess: Preprocess, train: Any
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """(mean, std) of each channel, for pixels in 0..1, as `augment.normalize` selects them. Raises UserError.
+    """The mean and standard deviation of pixels. What is measured on images not in memory is kept for later starts.
 
-    What is measured on images that are not in memory is kept for later starts.
+    Args:
+        normalize: `augment.normalize`.
+        source: `data.source`.
+        preprocess: how images are prepared.
+        train: the split.
+
+    Returns:
+        (mean, std) of each channel, for pixels in 0..1.
+
+    Raises:
+        UserError: where those of ImageNet are asked for and images have neither 1 nor 3 channels.
     """
     channels = preprocess.channels
     if normalize == "none":

@@ -62,8 +62,14 @@ class Vectors:
 def open_features(data: FeatureData, width: int, words: int = 0, seed: int = 0) -> CaptionSet:
     """Open, check and split vectors with captions.
 
-    `width` is that of the vectors, `words` the number of ids of the network (0: that of the data); `seed` determines
-    the validation split, where the source has none. Raises UserError.
+    Args:
+        data: the config of the data.
+        width: that of the vectors.
+        words: the number of ids of the network; 0: that of the data.
+        seed: determines the validation split, where the source has none.
+
+    Raises:
+        UserError: where there is no such data, or it does not suit the network.
     """
     folder, vocabulary = read_words(data.source)
     if words not in (0, len(vocabulary)):
@@ -104,10 +110,16 @@ def open_features(data: FeatureData, width: int, words: int = 0, seed: int = 0) 
 
 
 def open_other_features(data: FeatureData, wanted: str, width: int, vocabulary: Tokenizer) -> Other:
-    """Vectors with captions that a trained network is only evaluated on, in `data.source`.
+    """Vectors with captions that a network is only evaluated on. Each picture is one example with all its captions.
 
-    Each picture is one example with all its captions. `wanted` is "train" or "validation"; empty: validation, or
-    train where there is no other. Raises UserError, also where the words are not those of the network.
+    Args:
+        data: the config of the data.
+        wanted: train or validation; empty: validation, or train where there is no other.
+        width: that of the vectors.
+        vocabulary: that of the network.
+
+    Raises:
+        UserError: where there is no such data, and where its words are not those of the network.
     """
     folder, words = read_words(data.source)
     clause = other_caption_words(words.kept, vocabulary.kept)
@@ -160,9 +172,14 @@ class Vector(NamedTuple):
 
 
 def vectors_in(inputs: Sequence[str | os.PathLike[str]]) -> list[Vector]:
-    """The vectors of files, all rows of FILE or one of FILE:ROW, counted from 0. Raises UserError.
+    """The vectors of files.
 
-    A file is a .npy [C] or [n, C], or a .npz or .h5 with such an array under the name `features`.
+    Args:
+        inputs: FILE for all its rows, or FILE:ROW for one, counted from 0. A file is a .npy [C] or [n, C], or a .npz or
+            .h5 with such an array under the name `features`.
+
+    Raises:
+        UserError: where one cannot be read.
     """
     found: list[Vector] = []
     for one in inputs:

@@ -26,10 +26,17 @@ def generate(
     rows: Array | None = None,
     keys: Array | None = None,
 ) -> Found:
-    """What a network generates from memories [B, S, D] with padding [B, S] or None, by `search`.
+    """What a network generates from memories, by `search`.
 
-    `model` has `init_cache` and `decode_step`, as a Transformer and a Captioner have. The other arguments are those of
-    `search`; without `rows` no memory only fills the batch up.
+    Args:
+        model: has `init_cache` and `decode_step`, as a Transformer and a Captioner have.
+        memory: [B, S, D].
+        memory_padding: bool [B, S], True at real tokens, or None.
+        ids: as of `search`.
+        settings: as of `search`.
+        room: as of `search`.
+        rows: as of `search`; None: no memory only fills the batch up.
+        keys: as of `search`.
     """
     cache = model.init_cache(memory, memory_padding, min(room, settings.max_length or room))
     rows = jnp.ones(memory.shape[:1], bool) if rows is None else rows
@@ -41,18 +48,23 @@ def search(
 ) -> Found:
     """The answers to B inputs by greedy search, beam search or sampling, as `settings` says: `nbest` to each.
 
+    It can be traced, with `settings`, `ids` and `room` static. Log-probabilities and scores are float32; a forced token
+    adds 0.
+
     Args:
         step: computes the logits of the next token, such as `model.decode_step`.
         take: chooses rows of a cache, such as `Cache.take`.
         cache: what `step` takes first, for B rows.
         rows: bool [B], False for rows that only fill the batch up; nothing is searched for them.
         ids: the decoder's first input, the end, and what is banned or forced.
-        room: the most tokens that there is room for in the cache. Where settings.max_length is more, what is cut off
-            is not `complete`.
+        settings: of the search.
+        room: the most tokens that there is room for in the cache. Where settings.max_length is more, what is cut off is
+            not `complete`.
         keys: PRNG keys [B], for sampling: a draw depends on the key of its row alone.
 
-    It can be traced, with `settings`, `ids` and `room` static. Log-probabilities and scores are float32; a forced token
-    adds 0. Raises UserError on settings and ids that cannot be, ValueError where sampling has no keys.
+    Raises:
+        UserError: for settings and ids that cannot be.
+        ValueError: where sampling has no keys.
     """
     d, longest = check_decoding(settings), settings.max_length or room
     rules, room = Rules(ids, d, longest), min(room, longest)

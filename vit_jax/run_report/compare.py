@@ -99,11 +99,19 @@ class Comparison:
 
 
 def compare(*names: str | os.PathLike[str], dir: str = "runs", out: str | os.PathLike[str] = "") -> dict[str, Any]:
-    """Compare runs and groups of runs, given as paths or as names inside `dir` (none: all that are in `dir`).
+    """Compare runs and groups of runs.
 
-    Returns {"lines": [{"name", "runs" (their number), "status", "fields" {field in which lines differ: value},
-    "results" {result: {"mean", "std" (with n-1), "values"}}}], "notes": sentences}. With `out` the curves are drawn as
-    that PNG. Raises UserError if there is nothing to compare.
+    Args:
+        names: paths, or names inside `dir`; none: all that are in `dir`.
+        dir: the folder of all runs.
+        out: a PNG file for the curves; empty: none.
+
+    Returns:
+        {"lines": [{"name", "runs" (their number), "status", "fields" {field in which lines differ: value}, "results"
+            {result: {"mean", "std" (with n-1), "values"}}}], "notes": sentences}.
+
+    Raises:
+        UserError: where there is nothing to compare.
     """
     found = gather([os.fspath(name) for name in names], dir)
     fields, results = found.fields(), found.results()

@@ -30,10 +30,15 @@ UNBROKEN = "\u00a0"  # in place of a space at which no line is broken
 def preset(name: str, init: str = "", fields: Mapping[str, Any] | None = None, *, tune: str = "none") -> Preset:
     """The preset with this name; with `init`, filled in for training that starts from these weights.
 
-    `init` is a file, a folder, a run or hf://owner/name, as for `python -m vit_jax.train --init`: see `filled`.
-    `fields` are other values of the run's fields by the names of their flags, {"model.heads": 6, "epochs": 5}, also
-    those that the tensors of `init` do not determine; fields of the network need no "model." before them. `tune` is a
-    recipe of fine-tuning: "full", "head" or "attention" (`tuned`). Raises UserError.
+    Args:
+        name: as `python -m vit_jax.train --help` lists them.
+        init: a file, a folder, a run or hf://owner/name, as for --init: see `filled`.
+        fields: other values of the run's fields by the names of their flags, {"model.heads": 6, "epochs": 5}, also
+            those that the tensors of `init` do not determine; fields of the network need no "model." before them.
+        tune: a recipe of fine-tuning: none, full, head or attention (`tuned`).
+
+    Raises:
+        UserError: for an unknown name or field, and where the weights cannot follow what is stated.
     """
     found = presets.preset(name)
     run = base(init) if init and name == presets.FINETUNE else found.run
@@ -79,9 +84,15 @@ def filled(run: RunConfig, stated: Mapping[str, Any] | None = None, *, own: bool
 
     They decide what their network computes (all fields of `model` but those of training and the number of classes or
     words) and how inputs are prepared (data.fit, size, interpolation and background, and mean and std), but neither the
-    optimizer, dropout, augmentation nor the data. `stated` is {"model.image": 96}. With `own`, the run's network is
-    taken where neither weights nor user tell a field. Raises UserError where a field remains unknown, and where the
-    weights cannot follow what is stated.
+    optimizer, dropout, augmentation nor the data.
+
+    Args:
+        run: with `init`.
+        stated: what the user states, {"model.image": 96}.
+        own: whether the run's network is taken where neither weights nor user tell a field.
+
+    Raises:
+        UserError: where a field remains unknown, and where the weights cannot follow what is stated.
     """
     said = stated or {}
     asked = replaced(run, said)
@@ -123,8 +134,12 @@ def check(run: RunConfig) -> None:
 def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
     """The parameters that a run begins with, from `run.init` or `run.init_encoder`.
 
-    The run has the sizes of its data, and `metadata` is that of the data. Raises UserError naming the first field or
-    metadata that does not fit the weights.
+    Args:
+        run: with the sizes of its data.
+        metadata: that of the data.
+
+    Raises:
+        UserError: naming the first field or entry of metadata that does not fit the weights.
     """
     if run.init_encoder:
         return Started(*encoder.start(run))

@@ -46,10 +46,10 @@ def train(
     Args:
         run: the config, such as `vit_jax.preset("digits").run`.
         data: examples in place of `run.data.source`: a pair (images, labels), images uint8 [n, h, w] or [n, h, w, C]
-            and labels int [n] from 0; for texts a list of pairs (source, target); for captions a pair
-            (images, captions), each caption a text or a list of texts. Or {"train": ..., "validation": ...,
-            "test": ...} of such; splits that are missing are held out from train. The same call with the same examples
-            continues the run.
+            and labels int [n] from 0; for texts a list of pairs (source, target); for captions a pair (images,
+            captions), each caption a text or a list of texts. Or {"train": ..., "validation": ..., "test": ...} of
+            such; splits that are missing are held out from train. The same call with the same examples continues the
+            run.
         class_names: the names of the classes of `data`, in order; empty: their numbers.
         preset: names the folder of a run without a name.
         folder: the run's folder; None: run.dir/run.name, or run.dir/PRESET with a number appended if that is taken.
@@ -57,9 +57,13 @@ def train(
             Kubernetes has started them, or "ADDRESS:PORT,COUNT,INDEX"; process 0 owns the folder. It has to be the
             first use of jax in the process. Empty: this process trains alone.
 
-    Returns the content of summary.json and "folder", the run's; in the processes of other hosts what these know of it.
-    Raises UserError on what the user can mend, and where another host is lost, CheckFailed if the loss is NaN or
-    infinite, Interrupted after a signal, once everything is saved.
+    Returns:
+        The content of summary.json and "folder", the run's; in the processes of other hosts what these know of it.
+
+    Raises:
+        UserError: for what the user can mend, and where another host is lost.
+        CheckFailed: where the loss is NaN or infinite.
+        Interrupted: after a signal, once everything is saved.
     """
     minutes = run.stall_minutes if isinstance(run, RunConfig) else 0.0  # what is no run is refused below
     with joined(hosts, minutes) as group:
@@ -146,10 +150,20 @@ def _remove_if_unused(folder: runs.Run, made: list[Path]) -> None:
 def train_seeds(
     run: RunConfig, seeds: int, *, data: Any = None, class_names: Sequence[str] = (), preset: str = "run"
 ) -> dict[str, Any]:
-    """Train `seeds` runs, with the seeds run.seed, run.seed + 1, ...; the other arguments are those of `train`.
+    """Train several runs that differ in their seed.
 
-    Returns the content of the group's summary.json, which has the mean and standard deviation of each metric. Raises as
-    `train` does.
+    Args:
+        run: the config of the first; the others have the seeds run.seed + 1, ...
+        seeds: the number of runs.
+        data: as of `train`.
+        class_names: as of `train`.
+        preset: as of `train`.
+
+    Returns:
+        The content of the group's summary.json, which has the mean and standard deviation of each metric.
+
+    Raises:
+        UserError, CheckFailed, Interrupted: as `train`.
     """
     run, _ = given_data(run, data, class_names)
     group = ready(run, preset, seeds=seeds)

@@ -13,10 +13,15 @@ from .records import open_tfds
 
 
 def open_image_source(data: ImageData, given: Given | None = None, fetch: bool = True) -> Source:
-    """Open the source that `data.source` names, or what was `given` in Python instead.
+    """Open a source of images.
 
-    Without `fetch` nothing is downloaded or written: black images then stand for a set that would be fetched. Raises
-    UserError if there is none or it cannot be used.
+    Args:
+        data: names it as `source`.
+        given: what Python gave instead.
+        fetch: whether a set may be downloaded and prepared; without it black images stand for one that would be.
+
+    Raises:
+        UserError: where there is none, or it cannot be used.
     """
     if given is not None:
         return open_given(given)

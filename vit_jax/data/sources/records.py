@@ -52,9 +52,14 @@ def _features(record: bytes) -> Any:
 
 
 def open_tfds(data: ImageData, fetch: bool) -> Source:
-    """A prepared TFDS set; one that can be fetched by name is, or (not `fetch`) is replaced by black images.
+    """A prepared TFDS set, opened by its folder: by name TFDS accepts no other version than its code has.
 
-    It is opened by its folder, because by name TFDS accepts no other version than its code has. Raises UserError.
+    Args:
+        data: names it as `source`, and `dir`.
+        fetch: whether one that can be fetched by name may be; without it black images stand for it.
+
+    Raises:
+        UserError: where it is not there, or cannot be read.
     """
     root = data_dir(data.dir)
     name, _, version = data.source.partition(":")
