@@ -346,7 +346,7 @@ def test_the_hubs_cache_serves_without_network(timm, tmp_path, monkeypatch):
         ("--init vit --model.image 32 64 --init-resize google", "google resamples only square grids, and the new"),
         ("--init nothing.safetensors", "no such file, folder or run; runs/ holds none"),
         ("--init photos", "holds no weights"),
-        ("--init .", "(safetensors file); give the path of one of them in place of .\n"),
+        ("--init .", "(safetensors file); give ./NAME with one of these names\n"),
         ("--init group", "holds a run for each seed; name one of them, such as group/seed-0"),
         ("--init cut.safetensors", "is damaged or no safetensors file"),
         ("--init owner/name", "; on Hugging Face's hub it is hf://owner/name"),

@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,51 @@ class Field(str):
     """The dotted name of a field of a config, as the subject of an error."""
 
 
+class Option(str):
+    """An option of `python -m convert`, which Python has as an argument, and training not at all.
+
+    As a text it is the flag: `Option("set", "mean=...", "std=...")` is "--set mean=... --set std=...".
+    """
+
+    name: str
+    values: tuple[str, ...]
+
+    def __new__(cls, name: str, *values: str) -> Option:
+        option = super().__new__(cls, " ".join(f"--{name} {value}" for value in values) or f"--{name}")
+        option.name, option.values = name, values
+        return option
+
+
+class Text(str):
+    """A text that knows the options in it, so that others than convert's command can write them in their own words.
+
+    `Text("choose one with ", Option("key", "LABEL"))` is "choose one with --key LABEL".
+    """
+
+    pieces: tuple[str, ...]
+
+    def __new__(cls, *pieces: str) -> Text:
+        text = super().__new__(cls, "".join(pieces))
+        text.pieces = tuple(
+            each for piece in pieces for each in (piece.pieces if isinstance(piece, Text) else (piece,))
+        )
+        return text
+
+    @classmethod
+    def joined(cls, separator: str, texts: Iterable[str]) -> Text:
+        """The texts with the separator between them."""
+        return cls(*[piece for text in texts for piece in (separator, text)][1:])
+
+    @property
+    def options(self) -> set[str]:
+        """The names of the options in the text."""
+        return {piece.name for piece in self.pieces if isinstance(piece, Option)}
+
+    def written(self, write: Callable[[Option], str]) -> Text:
+        """The text with the options in it as `write` writes them."""
+        return Text(*(write(piece) if isinstance(piece, Option) else piece for piece in self.pieces))
+
+
 class UserError(Exception):
     """An error that the user can resolve: wrong input, or a problem of the environment; exit code 2.
 
@@ -57,8 +102,31 @@ class UserError(Exception):
         self.what, self.remedy = what, remedy
 
     def __str__(self) -> str:
-        verb, then = (" ", ": ") if isinstance(self.subject, Field) else (": ", "; ")
-        return then.join(filter(None, [verb.join(filter(None, [self.subject, self.what])), self.remedy]))
+        return Text.joined(": " if isinstance(self.subject, Field) else "; ", filter(None, [self.fault, self.remedy]))
+
+    @property
+    def fault(self) -> Text:
+        """What is wrong, with the subject."""
+        return Text.joined(" " if isinstance(self.subject, Field) else ": ", filter(None, [self.subject, self.what]))
+
+    @property
+    def options(self) -> set[str]:
+        """The names of the options of convert in it."""
+        return Text(self.fault, self.remedy).options
+
+    def write(self, write: Callable[[Option], str]) -> None:
+        """Have its options as `write` writes them."""
+        self.subject, self.what, self.remedy = (
+            part if isinstance(part, Field) else Text(part).written(write)
+            for part in (self.subject, self.what, self.remedy)
+        )
+
+    def add(self, more: str) -> None:
+        """Let it end with more."""
+        if self.remedy:
+            self.remedy = Text(self.remedy, more)
+        else:
+            self.what = Text(self.what, more)
 
 
 @contextlib.contextmanager
@@ -78,7 +146,7 @@ def about(subject: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        error.subject, error.what = subject, str(UserError(error.subject, error.what))
+        error.subject, error.what = subject, error.fault
         raise
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .config import NetworkConfig, pair, replaced
-from .errors import UserError
+from .errors import Option, Text, UserError
 from .tasks.table import task_spec
 
 PREFIX = 10  # more tokens than stand before the patches, of those that have positions
@@ -94,13 +93,15 @@ def stating(path: str, **options: Any) -> Iterator[Weights]:
 def _planned(reading: Any, untold: tuple[str, ...], resize: bool = True) -> Weights:
     """A reading's weights; with `resize`, of a network for images of the size that its preprocessing makes."""
     from convert.plan.plan import plan
+    from convert.recognise import weights_in
 
     resized = reading.resize if resize else ""
     planned = plan(reading, "vit-jax", [resized] if resized else [])
     facts = planned.facts if resize else reading.facts
     says = "".join(as_library(each.says) for each in planned.adaptations)
-    name, chosen = reading.layout.name, _chosen(reading)
-    return Weights(name, planned.config, facts, untold, chosen, planned, "" if resized else reading.resize, says)
+    chosen = weights_in.chosen(reading.source, reading.label, option=False)
+    rest = "" if resized else reading.resize
+    return Weights(reading.layout.name, planned.config, facts, untold, chosen, planned, rest, says)
 
 
 def as_library(says: str) -> str:
@@ -159,12 +160,6 @@ def opened(
     with reading.source:
         check_network(type(reading.config), network)
         yield _planned(reading, untold, resize)
-
-
-def _chosen(reading: Any) -> str:
-    """Which weights of a run were read, in words."""
-    chosen: str = reading.chosen.partition(" (--key")[0]
-    return chosen
 
 
 def _square(path: str, otherwise: Mapping[str, Any], untold: Any) -> list[tuple[int, int]]:
@@ -316,7 +311,7 @@ def exported(
     program = is_program(path)
     if program and layout != "vit-jax":
         raise UserError(f"to {layout!r}: {path} is a program, which has no layout; leave it out")
-    try:
+    with convert_first(given if isinstance(given, str) else "", of_export):
         reading = read(given, Options(sets=sets, **chosen or {})) if isinstance(given, str) else _held(*given, sets)
         with reading.source:
             if files:
@@ -328,11 +323,8 @@ def exported(
             reading.facts = _with(reading.facts, stated, reading.config, any_size)
             planned = plan(reading, layout, as_used(reading) if program else ())
             written = write_program(planned, path) if program else write(planned, path)
-    except UserError as error:
-        text = _one_of(str(error), given) if isinstance(given, str) else str(error)
-        raise UserError(_in_python(text)) from error
-    for note in (*reading.facts.notes, *written.notes):
-        print(f"note     {_in_python(note)}", file=sys.stderr)
+    for note in (Text(note).written(of_export) for note in (*reading.facts.notes, *written.notes)):
+        print(f"note     {note}{EXPORTED if note.options & WRITING else ''}", file=sys.stderr)
     return written.files
 
 
@@ -382,61 +374,47 @@ def _with(facts: Any, stated: Mapping[str, Any], config: NetworkConfig, any_size
     )
 
 
-def _in_python(text: str) -> str:
-    """A message of convert with its flags as arguments of `vit_jax.export`."""
-    text = _with_fields(text).replace("--to ", "to ")
-    if re.search(r"--(adapt|dtype|weights-only)(?![\w.-])", text):
-        text += " of `python -m convert X.safetensors`, where X.safetensors is what vit_jax.export(network, X) writes"
-    return text
+# Options of convert that choose what is read of a source, and those that change what is written.
+READING = {"accept", "from", "key", "model", "set", "step"}
+WRITING = {"adapt", "dtype", "weights-only"}
+EXPORTED = " of `python -m convert X.safetensors`, where X.safetensors is what vit_jax.export(network, X) writes"
 
 
-def _one_of(text: str, path: str) -> str:
-    """A message of convert on several files of weights in a folder or a repository, with a path as the remedy."""
-    text = text.replace("; name one of them with --file", f"; give the path of one of them in place of {path}")
-    return text.replace("; name one with --file", f"; give {path}/NAME with one of these names")
+def as_argument(arguments: Mapping[str, str], option: Option) -> str:
+    """An option of convert as the argument of a function that is as good, {option: argument}; else as it is."""
+    if option.name not in arguments:
+        return option
+    if option.name != "set":
+        return "=".join((arguments[option.name], *option.values))
+    if not option.values:
+        return "fields={...}"
+    pairs = [value.partition("=") for value in option.values]
+    if not all(equals for _, equals, _ in pairs):
+        return ", ".join(option.values)
+    lists = [f"[{value}]" if "," in value and value[0] not in "([" else value for _, _, value in pairs]
+    return f"fields={{{', '.join(f'{name!r}: {value}' for (name, _, _), value in zip(pairs, lists, strict=True))}}}"
 
 
-def in_load(error: UserError, path: str) -> UserError:
-    """An error of `converted` with convert's flags as arguments of `vit_jax.load`, as far as that has them."""
-    names = {"model": "model", "key": "key", "from": "layout", "set": "fields={...}"}
-    text = re.sub(
-        r"--(model|key|from|set)(?![\w.-])(?: (?!(?:out|or|and)\b)(\S+))?",
-        lambda found: names[found[1]] + (f"={found[2]}" if found[2] else ""),
-        _with_fields(str(error)),
-    )
-    return convert_first(UserError(text), path)
+of_load = functools.partial(as_argument, {"from": "layout", "model": "model", "key": "key", "set": "fields"})
+of_export = functools.partial(as_argument, {"to": "to", "set": "fields"})
 
 
-def _with_fields(text: str) -> str:
-    """A message of convert with its --set as the argument `fields`, and without advice that only convert can follow."""
-    text = text.replace("; to convert it all the same, add --allow-nonfinite", "; take weights from before that")
-    open_flags = r"--set (\w+)=\.\.\."  # what the user has to fill in
-    text = re.sub(
-        rf"{open_flags}(?: {open_flags})*",
-        lambda found: f"fields={{{', '.join(f'{name!r}: ...' for name in re.findall(open_flags, found[0]))}}}",
-        text,
-    )
-    value = r"\([^)]*\)|\[[^]]*\]|'[^']*'|[^\s;:)]+"  # as Python writes it, or as an example of convert
-    text = re.sub(rf"--set (\w+)=({value})", _as_field, text)
-    return re.sub(r"--set (\w+)", r"\1", text)
+@contextlib.contextmanager
+def convert_first(path: str, write: Callable[[Option], str] = lambda option: option) -> Iterator[None]:
+    """A context in which an error that only convert can help about has as remedy to convert the weights first.
 
-
-def _as_field(found: re.Match[str]) -> str:
-    """`--set NAME=VALUE` as the argument `fields`."""
-    name, value = found.groups()
-    return f"fields={{{name!r}: {f'[{value}]' if ',' in value and value[0] not in '([' else value}}}"
-
-
-def convert_first(error: UserError, path: str) -> UserError:
-    """An error of `converted`; where its remedy is a flag that only `python -m convert` has, with that command.
-
-    Where the weights are one of several files, the remedy is the path of one of them.
+    They are at `path`; if that is empty, they are a network in Python. `write` writes options otherwise (`of_load`).
     """
-    what, _, remedy = str(error).partition("; to convert it all the same, add --allow-nonfinite")
-    if what != str(error) and not remedy:  # converted, they would still not be weights to start from
-        return UserError(f"{what}; take other weights")
-    if (text := _one_of(str(error), path)) != str(error):
-        return UserError(text)
-    if not re.search(r"--(accept|file|from|key|model|set|step)(?![\w.-])", str(error)):
-        return error
-    return UserError(f"{error} to `python -m convert {shlex.quote(path)} X.safetensors`, then give X.safetensors here")
+    try:
+        yield
+    except UserError as error:
+        error.write(write)
+        if "allow-nonfinite" in error.options:  # converted, they would still not be weights to use
+            error.remedy = "take other weights"
+        elif path and "file" in error.options:
+            error.remedy = f"give {path}/NAME with one of these names"
+        elif path and error.options & READING:
+            error.add(f" to `python -m convert {shlex.quote(path)} X.safetensors`, then give X.safetensors here")
+        elif error.options & WRITING:
+            error.add(EXPORTED)
+        raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 from typing import Any
 
@@ -12,7 +11,7 @@ from .config import RunConfig
 from .config.network import Teacher
 from .errors import UserError
 from .interop import convert_first, stated_by, stating
-from .starting.opening import place_of
+from .starting.opening import fault_of, place_of
 from .tasks.table import task_spec, untrained
 
 
@@ -26,9 +25,10 @@ def teacher_of(run: RunConfig, data: Any = None, *, values: bool = True) -> Teac
     if not run.teacher or not spec.has_teacher:
         return None
     try:
-        teacher = _opened(run.teacher, run.dir, values)
+        with convert_first(run.teacher):
+            teacher = _opened(run.teacher, run.dir, values)
     except UserError as error:
-        raise _named(error, run.teacher) from error
+        raise UserError(f"teacher {run.teacher}", fault_of(run.teacher, error), error.remedy) from error
     spec.check_teacher(teacher, run, data)
     return teacher
 
@@ -79,10 +79,3 @@ def _logits(path: str) -> dict[str, np.ndarray]:
     if logits.ndim != 2 or logits.dtype.kind != "f" or not np.isfinite(logits).all():
         raise UserError(f"logits are {logits.dtype} {list(logits.shape)}; give finite floating-point numbers [n, K]")
     return arrays
-
-
-def _named(error: UserError, path: str) -> UserError:
-    """An error of `_opened` that says that it is about the teacher, and what to do about it."""
-    what = str(convert_first(error, path))
-    place, _, rest = what.partition(": ")
-    return UserError(f"teacher {path}: {rest if rest and (place == path or os.path.exists(place)) else what}")

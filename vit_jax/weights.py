@@ -20,7 +20,7 @@ from .config.decoding import from_generation_config
 from .config.sentences import is_side, size_of_side
 from .config.trees import flatten, unflatten
 from .errors import UserError, printable
-from .interop import convert_first, converted, exported, in_load, stated_by
+from .interop import convert_first, converted, exported, of_load, stated_by
 from .layers import merge, split
 from .models import definition, described
 from .runs import Run, find, is_foreign, mean_of
@@ -94,10 +94,8 @@ def load(
             raise UserError(f"{path}: is a run, which states its network; leave {', '.join(stated)} out")
         return _of_run(path, which, ema)
     _check_unchosen(path, which, ema)
-    try:
+    with convert_first(path, of_load):
         return _foreign(path, layout=layout, model=model, key=key, sets=fields or {})
-    except UserError as error:
-        raise in_load(error, path) from error
 
 
 def _of_run(path: str, which: str, ema: bool | None) -> Predictor:
@@ -113,10 +111,8 @@ def complete(path: str, which: str = "best", ema: bool | None = None) -> Predict
     if not is_foreign(path):
         return _of_run(path, which, ema)
     _check_unchosen(path, which, ema)
-    try:
+    with convert_first(path):
         network = _foreign(path)
-    except UserError as error:
-        raise convert_first(error, path) from error
     if not isinstance(network, BareNetwork):
         return network
     if "preprocess" not in network.lacks:

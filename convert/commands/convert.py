@@ -88,7 +88,7 @@ def check_words(arguments: argparse.Namespace) -> None:
         where = f"{arguments.dst} is a place here"
         raise UserError(flag, f"is of a repository of the hub, and {where}", "give hf://owner/name, or leave it out")
     if arguments.to:
-        find(arguments.to, "--to")
+        find(arguments.to, "to")
     for text in arguments.adapt:
         operation(text)
     if is_program(arguments.dst):
@@ -125,7 +125,7 @@ def begun_from(path: str) -> str:
 
 def goes_on(arguments: argparse.Namespace) -> bool:
     """Whether DST takes a run with its optimizer's state, so that training goes on from it."""
-    layout, averaged = find(arguments.to or "vit-jax", "--to")[-1], arguments.key == "ema"
+    layout, averaged = find(arguments.to or "vit-jax", "to")[-1], arguments.key == "ema"
     return not arguments.weights_only and not averaged and holds_training(goal_of(arguments.dst, layout), layout)
 
 

@@ -34,7 +34,7 @@ def publish(arguments: argparse.Namespace) -> int:
         )
     with tempfile.TemporaryDirectory(prefix="vit-jax-") as place:
         folder = Path(place) / "model"
-        layout = find(arguments.to or begun_from(arguments.src) or "vit-jax", "--to")[-1]
+        layout = find(arguments.to or begun_from(arguments.src) or "vit-jax", "to")[-1]
         # Of our own layout a file: the checkpoints of a run's folder are not read through the links of the hub's cache.
         here = str(folder / "model.safetensors" if layout.dialect == "vit-jax" else folder)
         bare = arguments.weights_only or holds_training(goal_of(here, layout), layout)  # without an optimizer

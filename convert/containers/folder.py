@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vit_jax.errors import UserError
+from vit_jax.errors import Option, Text, UserError
 
 from . import limits, orbax, run_folder, strict_json
 from .kinds import SUFFIXES, check_file, container, open_file
@@ -99,9 +99,7 @@ def _file(path: Path) -> Candidate:
         kind = container(str(path))
         return Candidate(str(path), kind, f"{kind} file", path.stat().st_size)
     except UserError as error:  # listed all the same, with the reason: the user may have meant this file
-        return Candidate(
-            str(path), SUFFIXES[_suffix(path.name)], str(error).removeprefix(f"{path}: ").partition(";")[0], 0
-        )
+        return Candidate(str(path), SUFFIXES[_suffix(path.name)], error.what, 0)
 
 
 def _checkpoints(folder: Path) -> list[Candidate]:
@@ -135,7 +133,7 @@ def open_folder(folder: str, file: str = "", step: Step = None, training: bool =
     path = os.path.normpath(os.path.join(folder, file))
     if file and step is None and all(os.path.normpath(c.path) != path for c in found) and os.path.exists(path):
         if os.path.relpath(path, folder).split(os.sep)[0] == os.pardir:
-            raise UserError(f"--file {file}", f"is not in {folder}", "give the path itself as the source")
+            raise UserError(Option("file", file), f"is not in {folder}", "give the path itself as the source")
         if os.path.isfile(path):
             check_inside(path)
         return open_folder(path, training=training) if os.path.isdir(path) else _open(path)
@@ -151,7 +149,7 @@ def open_folder(folder: str, file: str = "", step: Step = None, training: bool =
         names += f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
         asked = f"--file {file}" if not named else f"--step {step}"
         fault = "there are several sets of weights" if chosen else f"{asked} is not there"
-        raise UserError(folder, f"{fault}: {names}", "name one of them with --file")
+        raise UserError(folder, f"{fault}: {names}", Text("name one of them with ", Option("file")))
     (one,) = chosen
     if one.what == RUN_FOLDER:
         return run_folder.open_run(one.path, step, training)
@@ -167,7 +165,9 @@ def numbered(folder: str, found: Sequence[Candidate], step: Step) -> Step:
         return step
     if step == "best":
         raise UserError(
-            folder, "--step best: only a run of vit-jax notes its best step", "give --step last or a number"
+            folder,
+            Text(Option("step", "best"), ": only a run of vit-jax notes its best step"),
+            Text("give ", Option("step", "last"), " or a number"),
         )
     return max((c.step for c in found if c.step is not None), default=None)
 
@@ -291,5 +291,7 @@ def read_json(path: str) -> dict[str, Any]:
     with open(path, "rb") as file:
         value = strict_json.parse(file.read(), path)
     if not isinstance(value, dict):
-        raise UserError(path, "is no JSON object", "correct it, or move it away and give its fields with --set")
+        raise UserError(
+            path, "is no JSON object", Text("correct it, or move it away and give its fields with ", Option("set"))
+        )
     return value

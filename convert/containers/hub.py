@@ -6,7 +6,7 @@ import os
 import re
 from typing import Any
 
-from vit_jax.errors import UserError, install
+from vit_jax.errors import Option, Text, UserError, install
 
 from .folder import INDEX, NO_WEIGHTS
 from .kinds import SUFFIXES
@@ -78,7 +78,11 @@ def _weights(names: list[str], address: str) -> str:
         and not re.search(SHARD, n)
     ]
     if len(found) > 1:
-        raise UserError(address, f"has several sets of weights, {', '.join(sorted(found))}", "name one with --file")
+        raise UserError(
+            address,
+            f"has several sets of weights, {', '.join(sorted(found))}",
+            Text("name one of them with ", Option("file")),
+        )
     return "".join(found)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from vit_jax.errors import UserError
+from vit_jax.errors import Option, Text, UserError
 
 from . import limits
 from .positional import CHUNK, PositionalFile
@@ -181,7 +181,7 @@ def write(
             raise UserError(
                 os.path.basename(path),
                 f"{name} is {spec.dtype.name}, which .npz does not have",
-                "choose another with --dtype, or another container",
+                Text("choose another with ", Option("dtype"), ", or another container"),
             )
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
         missing = set(tree)

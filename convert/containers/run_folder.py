@@ -14,7 +14,7 @@ import numpy as np
 
 from vit_jax.config import RunConfig
 from vit_jax.config.trees import unflatten
-from vit_jax.errors import UserError, printable
+from vit_jax.errors import Option, Text, UserError, printable
 from vit_jax.runs import NO_LOG, Run, array_digest, read_files, record_of, with_digest, write_json
 from vit_jax.runs.values import from_dict
 
@@ -22,7 +22,8 @@ from . import orbax
 from .source import FLOATS, Source, Spec, Step, Tensor, leaves
 
 Item = tuple[Mapping[str, Spec], Iterator[tuple[str, np.ndarray]]]  # specs and then arrays, by dotted names
-RESTORE = "restore the file, or leave it out and give the network's config with --set"
+ANOTHER = Text("take another step with ", Option("step"))
+RESTORE = Text("restore the file, or leave it out and give the network's config with ", Option("set"))
 
 
 def is_run(path: str | os.PathLike[str]) -> bool:
@@ -108,11 +109,16 @@ def _choose(run: Run, step: int | Literal["best", "last"]) -> _Choice:
     best, weights = _best(newest["notes"])
     taken = step if isinstance(step, int) else best if step == "best" and best is not None else int(newest["step"])
     if step == "best" and taken not in known:
-        raise UserError(run, f"the best checkpoint, of step {taken}, is not there", "take the last with --step last")
+        raise UserError(
+            run,
+            f"the best checkpoint, of step {taken}, is not there",
+            Text("take the last with ", Option("step", "last")),
+        )
     try:
         record = newest if taken == newest["step"] else _record(run, taken)
     except UserError as error:
-        raise UserError(f"{error}, such as --step last") from error
+        error.remedy = Text(error.remedy, ", such as ", Option("step", "last"))
+        raise
     steps = {"the last": newest["step"], "the best by validation": best}
     here = [name for name, each in steps.items() if each == taken]
     others = [f"{name} is {each}" for name, each in steps.items() if each not in (taken, None)]
@@ -143,7 +149,7 @@ def _record(run: Run, step: int) -> dict[str, Any]:
     try:
         return run.saved(step)
     except UserError as error:
-        raise UserError(run, f"the digest file of step {step} is damaged", "take another step with --step") from error
+        raise UserError(run, f"the digest file of step {step} is damaged", ANOTHER) from error
 
 
 def _checked(tensor: Tensor, digest: str, what: str) -> Tensor:
@@ -152,7 +158,7 @@ def _checked(tensor: Tensor, digest: str, what: str) -> Tensor:
     def read() -> np.ndarray:
         array = tensor.read()
         if array_digest(array) != digest:
-            raise UserError(f"{what} is damaged (its digest differs)", remedy="take another step with --step")
+            raise UserError(f"{what} is damaged (its digest differs)", remedy=ANOTHER)
         return array
 
     return dataclasses.replace(tensor, read=read)
@@ -189,7 +195,7 @@ def write_run(
                 raise UserError(
                     path,
                     f"{item}.{name} is {spec.dtype.name}, and a run's arrays are {wide.name}",
-                    f"add --dtype {wide.name}",
+                    Text("add ", Option("dtype", wide.name)),
                 )
     run.create(record_of(config, **beside))
     digests: dict[str, dict[str, str]] = {}

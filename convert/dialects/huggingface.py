@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from vit_jax.config import ViTConfig, pair
-from vit_jax.errors import UserError
+from vit_jax.errors import Option, Text, UserError
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, count, length, stated, statement
 from ..rules import CARRIED, TRANSPOSE, Order, Row, carried, row
@@ -222,7 +222,7 @@ def read_side(files: Mapping[str, Json]) -> Facts:
         raise UserError(
             "config.json",
             f"model_type is {model!r}, but this layout is of vit and deit",
-            "choose the layout of that class with --from",
+            Text("choose the layout of that class with ", Option("from")),
         )
     images, notes = preprocess(files["preprocessor_config.json"]) if "preprocessor_config.json" in files else (None, ())
     return Facts(stated(LAYOUTS[-1], config) if config else {}, images, class_names(config), notes=notes)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from vit_jax.config import ViTConfig
-from vit_jax.errors import UserError
+from vit_jax.errors import Option, Text, UserError
 
 from ..layout import Facts, Json, Layout, Names, length, stated, statement
 from ..rules import CARRIED, Row
@@ -66,7 +66,7 @@ def read(layout: Layout, files: Mapping[str, Json], config: Json, families: Coll
         raise UserError(
             "config.json",
             f"model_type is {model!r}, but this layout is of {' and '.join(families)}",
-            "choose the layout of that class with --from",
+            Text("choose the layout of that class with ", Option("from")),
         )
     images, notes = preprocess(files["preprocessor_config.json"]) if "preprocessor_config.json" in files else (None, ())
     names = class_names(files.get("config.json", {}))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.config import TransformerConfig
-from vit_jax.errors import UserError
+from vit_jax.errors import Option, Text, UserError
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length, stated, statement
 from ..rules import TRANSPOSE, Constant, Operation, Order, Row, Tie, row
@@ -298,10 +298,10 @@ def files(
     Raises UserError where ids of special tokens are not known or not below the size of the vocabulary.
     """
     if missing := [name for name in IDS if name not in known.extra]:
-        flags = " ".join(f"--set {name}=..." for name in missing)
+        options = Option("set", *(f"{name}=..." for name in missing))
         raise UserError(
             f"config.json of {layout.name} needs {', '.join(missing)}, which the source does not state",
-            remedy=f"give {flags}, or --weights-only",
+            remedy=Text("give ", options, ", or ", Option("weights-only")),
         )
     ids = {name: known.extra.get(name) for name in (*IDS, *MORE_IDS)}
     check_padding(model_type, ids)
@@ -311,7 +311,7 @@ def files(
             raise UserError(
                 "config.json",
                 f"{name} is {value}, but ids of {vocabulary} words end at {vocabulary - 1}",
-                f"correct it with --set {name}=...",
+                Text("correct it with ", Option("set", f"{name}=...")),
             )
     config = {
         "model_type": model_type,

@@ -9,7 +9,7 @@ from typing import Any
 
 from vit_jax.config import NETWORKS
 from vit_jax.config.trees import flatten
-from vit_jax.errors import UserError
+from vit_jax.errors import Option, Text, UserError
 from vit_jax.runs.formats import strip_format
 from vit_jax.runs.values import to_dict
 from vit_jax.tasks.table import TASKS, metadata_checks, task_spec
@@ -46,7 +46,9 @@ def own_layout(source: Source) -> str:
         return f"{dialect}@{next(name for name, config in NETWORKS.items() if config is network)}"
     except UserError as error:
         raise UserError(
-            source.path, str(error), "read it with the version that wrote it, or name its layout with --from"
+            source.path,
+            str(error),
+            Text("read it with the version that wrote it, or name its layout with ", Option("from")),
         ) from error
 
 

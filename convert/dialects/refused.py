@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from vit_jax.errors import Option, Text
+
 from ..layout import matches
 
 NO_NETWORK = "no network here has this architecture"
@@ -34,7 +36,7 @@ RESNET = (rf"{ANY}layer1\.0\.conv1\.weight", rf"{ANY}layer4\.0\.conv1\.weight", 
 REFUSED = (
     RefusedLayout(
         "a VisionEncoderDecoder without GPT-2 (transformers)",
-        "the captioner here has the decoder of GPT-2; take its ViT alone with --key encoder",
+        Text("the captioner here has the decoder of GPT-2; take its ViT alone with ", Option("key", "encoder")),
         (
             r"encoder\.encoder\.layer\.0\.layernorm_before\.weight",
             r"decoder\..*",
@@ -125,7 +127,11 @@ REFUSED = (
     ),
     RefusedLayout(
         "a model around the image tower of CLIP, SigLIP or a similar network (Hugging Face)",
-        "give its tower alone: --key with the part of its names that stands before vision_model or embeddings",
+        Text(
+            "give its tower alone: ",
+            Option("key"),
+            " with the part of its names that stands before vision_model or embeddings",
+        ),
         (
             rf"{ANY}embeddings\.patch_embedding\.weight",
             r"!(vision_model\.)?embeddings\.patch_embedding\.weight",
@@ -233,7 +239,7 @@ REFUSED = (
 def why(names: Iterable[str]) -> str:
     """A clause saying what a file with these names is and why it is refused; empty where it is no such file."""
     names = dict.fromkeys(names)
-    return next((f"is {one.title}: {one.why}" for one in REFUSED if matches(names, one.signature)), "")
+    return next((Text(f"is {one.title}: ", one.why) for one in REFUSED if matches(names, one.signature)), "")
 
 
 def titles() -> list[str]:

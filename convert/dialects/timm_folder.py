@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vit_jax.config import ViTConfig, pair
-from vit_jax.errors import UserError
+from vit_jax.errors import Option, Text, UserError
 
 from ..layout import Facts, Json
 
@@ -180,7 +180,7 @@ def read_side(files: Mapping[str, Json], arguments: Reader = plain_arguments) ->
         raise UserError(
             "config.json",
             f"is not as timm writes it ({error})",
-            "correct it, or remove it and give the config with --set",
+            Text("correct it, or remove it and give the config with ", Option("set")),
         ) from error
 
 

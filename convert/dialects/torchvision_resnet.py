@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vit_jax.config import ResNetConfig
-from vit_jax.errors import UserError
+from vit_jax.errors import Option, Text, UserError
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, count, has, length
 from ..rules import TRANSPOSE, Arrays, Ghost, Order, Row, carried, row
@@ -148,7 +148,9 @@ def read_side(files: Mapping[str, Json]) -> Facts:
         stated = timm_folder.facts({**config, "architecture": ""})
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
-            "config.json", f"is not as timm writes it ({error})", "correct it, or remove it and give --set image=..."
+            "config.json",
+            f"is not as timm writes it ({error})",
+            Text("correct it, or remove it and give ", Option("set", "image=...")),
         ) from error
     image = {name: size for name, size in stated.config.items() if name == "image"}
     return Facts(image, stated.preprocess, stated.class_names, notes=stated.notes)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from vit_jax.config import NETWORKS, NetworkConfig
-from vit_jax.errors import UserError
+from vit_jax.errors import Option, Text, UserError
 
 from ..layout import Facts, Field, Json, Layout
 from ..rules import Row, row
@@ -27,7 +27,8 @@ def read_side(files: Mapping[str, Json]) -> Facts:
         return run_facts({"config": json.loads(note["config"]), **json.loads(note.get("kept", "{}"))})
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise UserError(
-            "the config in the file's metadata is damaged", remedy="export the run again, or give the config with --set"
+            "the config in the file's metadata is damaged",
+            remedy=Text("export the run again, or give the config with ", Option("set")),
         ) from error
 
 

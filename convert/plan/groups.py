@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.errors import UserError
+from vit_jax.errors import Option, Text, UserError
 
 from .. import rules
 from ..adapt import Step
@@ -91,7 +91,7 @@ def cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
         out = array.astype(dtype)
     if finite(array) and not finite(out):
         raise UserError(
-            f"--dtype {dtype.name}", "a number beyond its range becomes infinite", "choose bfloat16 or float32"
+            Option("dtype", dtype.name), "a number beyond its range becomes infinite", "choose bfloat16 or float32"
         )
     return out
 
@@ -102,7 +102,7 @@ def _values(plan: Plan, name: str) -> np.ndarray:
         raise UserError(
             plan.reading.path,
             f"{name} holds NaN or infinity, as a training that failed leaves them",
-            "to convert it all the same, add --allow-nonfinite",
+            Text("to convert it all the same, add ", Option("allow-nonfinite")),
         )
     return array
 

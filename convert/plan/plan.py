@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from vit_jax.config import NetworkConfig
-from vit_jax.errors import UserError
+from vit_jax.errors import Option, Text, UserError
 
 from .. import rules
 from ..adapt import ANY_NETWORK, Adaptation, texts_to_fit
@@ -57,9 +57,9 @@ def plan(
     config = adaptations[-1].config if adaptations else reading.config
     layout = target_layout(target, config)
     if layout.cannot(config, weights_only):
-        raise UserError(reading.path, f"cannot become {layout.name}: {refusal(layout, config)}")
+        raise UserError(reading.path, Text(f"cannot become {layout.name}: ", refusal(layout, config)))
     if dtype and dtype not in DTYPES:
-        raise UserError(f"--dtype {dtype}", f"there are {', '.join(DTYPES)}")
+        raise UserError(Option("dtype", dtype), f"there are {', '.join(DTYPES)}")
     rounded = DTYPES[dtype] if dtype else None
     parameters = parameter_ghosts(reading, adaptations, rounded)
     rows = target_rows(layout, config, reading, parameters)
@@ -87,7 +87,8 @@ def of_one_size(facts: Facts, config: NetworkConfig, layout: Layout, resize: str
     if list(images) == [h, w]:
         return facts
     sizes = f"for images of {images[0]}x{images[1]}, and the network of {layout.name} takes {h}x{w} alone"
-    told = f"the preprocessing stated beside the weights is left out: it is {sizes}; keep it with --adapt {resize}"
+    option = Option("adapt", resize)
+    told = Text(f"the preprocessing stated beside the weights is left out: it is {sizes}; keep it with ", option)
     return replace(facts, preprocess=None, notes=(*facts.notes, told))
 
 
@@ -126,11 +127,11 @@ def target_rows(
 
 def target_layout(name: str, config: NetworkConfig) -> Layout:
     """The newest layout of this name that is of such networks. Raises UserError on an unknown name."""
-    found = find(name, "--to")
+    found = find(name, "to")
     return ([layout for layout in found if isinstance(config, layout.network)] or found)[-1]
 
 
-def refusal(layout: Layout, config: NetworkConfig) -> str:
+def refusal(layout: Layout, config: NetworkConfig) -> Text:
     """Why a layout cannot hold a network or state it, and what to do: adaptations that help, or another layout."""
     function_changing = [
         f"{name}={field.among[0]}"
@@ -139,25 +140,25 @@ def refusal(layout: Layout, config: NetworkConfig) -> str:
     ]
     helpful = texts_to_fit(config, function_changing, lambda adapted: not layout.cannot(adapted))
     function = "changes" if set(helpful) & set(function_changing) else "stays"
-    adapt = f"change it with {' '.join(f'--adapt {text}' for text in helpful)} (the function {function})"
+    adapt = Text("change it with ", Option("adapt", *helpful), f" (the function {function})")
     structure = layout.cannot(config, weights_only=True)
     reasons = "; ".join(structure if structure and not helpful else layout.cannot(config))
     if not structure:
-        return f"{reasons}; {f'{adapt}, or ' if helpful else ''}write the bare tensors with --weights-only"
-    if helpful:
-        return f"{reasons}; {adapt}"
-    return f"{reasons}; {_otherwise(layout, config)}"
+        bare = Text("write the bare tensors with ", Option("weights-only"))
+        return Text(f"{reasons}; ", *([adapt, ", or "] if helpful else []), bare)
+    return Text(f"{reasons}; ", adapt if helpful else _otherwise(layout, config))
 
 
-def _otherwise(layout: Layout, config: NetworkConfig) -> str:
+def _otherwise(layout: Layout, config: NetworkConfig) -> Text:
     """What to do about a network that no adaptation fits to a layout with its head."""
     ways = []
     if others := elsewhere(config)[:FEW]:
-        ways.append(f"choose a layout that holds it ({', '.join(f'--to {name}' for name in others)})")
+        options = Text.joined(", ", (Option("to", name) for name in others))
+        ways.append(Text("choose a layout that holds it (", options, ")"))
     if headless := texts_to_fit(config, ["head=drop"], lambda adapted: not layout.cannot(adapted)):
-        ways.append(f"leave its head out with {' '.join(f'--adapt {text}' for text in headless)}")
-    also = "choose another layout, or change the network with --adapt (`python -m convert formats` lists both)"
-    return ", or ".join(ways) or also
+        ways.append(Text("leave its head out with ", Option("adapt", *headless)))
+    also = ("choose another layout, or change the network with ", Option("adapt"))
+    return Text.joined(", or ", ways) or Text(*also, " (`python -m convert formats` lists both)")
 
 
 def elsewhere(config: NetworkConfig) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from vit_jax.config import leaves, nearest, replaced, value_at
 from vit_jax.config.trees import unflatten
-from vit_jax.errors import UserError
+from vit_jax.errors import Option, Text, UserError
 from vit_jax.flags import described
 from vit_jax.runs.values import from_dict
 
@@ -31,12 +31,16 @@ class Untold(UserError):
     """
 
     def __init__(self, path: str, layout: Layout, fields: Sequence[str], known: Json, names: Names):
-        flags = " ".join(f"--set {name}=..." for name in fields)
-        what, ways = ", ".join(fields), f"give --model NAME, or a config.json beside the file, or {flags}"
+        what, named = ", ".join(fields), Option("model", "NAME")
+        ways = Text(
+            "give ", named, ", or a config.json beside the file, or ", Option("set", *(f"{f}=..." for f in fields))
+        )
         if len(fields) == len(layout.fields):  # our own layout, whose names tell nothing, without its run
             what = "any field of the network's config"
-            ways = "give the folder of the run that it comes from, --model NAME, or all fields with --set"
-        super().__init__(f"{path}: its tensors cannot tell {what}; {ways}")
+            ways = Text(
+                "give the folder of the run that it comes from, ", named, ", or all fields with ", Option("set")
+            )
+        super().__init__(path, f"its tensors cannot tell {what}", ways)
         self.network, self.fields, self.known, self.names = layout.network, tuple(fields), known, names
 
 
@@ -156,7 +160,7 @@ def check_depth(config: Any, names: Names, values: Json, path: str) -> None:
             raise UserError(
                 path,
                 f"{name} is {values[name]} but it holds {len(names)} tensors",
-                f"correct the config that it carries, or give --set {name}=...",
+                Text("correct the config that it carries, or give ", Option("set", f"{name}=...")),
             )
 
 
@@ -171,7 +175,7 @@ def check_config(layout: Layout, config: Any, path: str, otherwise: Collection[s
             raise UserError(
                 path,
                 f"its config makes {name} {list(shape)}, more than any file holds",
-                "correct its sizes in the config that it carries, or by --set",
+                Text("correct its sizes in the config that it carries, or by ", Option("set")),
             )
     if reasons := layout.cannot(
         config, weights_only=True, stated=otherwise
@@ -179,7 +183,7 @@ def check_config(layout: Layout, config: Any, path: str, otherwise: Collection[s
         raise UserError(
             path,
             f"is not a file of {layout.name}: {'; '.join(reasons)}",
-            "name the right layout with --from, or correct the fields with --set",
+            Text("name the right layout with ", Option("from"), ", or correct the fields with ", Option("set")),
         )
 
 
@@ -190,7 +194,7 @@ def check_types(layout: Layout, fields: Json, who: str, path: str, typed: Mappin
         from_dict(layout.network, unflatten(fields))
     except UserError as error:
         if who != "--set":
-            raise UserError(path, f"{who}: {str(error).removeprefix('config: ')}", "correct it there") from error
+            raise UserError(path, f"{who}: {error.fault}", "correct it there") from error
         if len(fields) > 1:
             for name, value in fields.items():
                 check_types(layout, {name: value}, who, path, typed)
@@ -198,7 +202,7 @@ def check_types(layout: Layout, fields: Json, who: str, path: str, typed: Mappin
         ((name, value),) = fields.items()
         given, hint = typed.get(name, repr(value)), leaves(layout.network)[name].hint
         commas = " with commas, such as 32,64 or 32, or () for none" if get_args(hint)[-1:] == (...,) else ""
-        raise UserError(f"--set {name}={given}", f"give {described(hint)}{commas}") from error
+        raise UserError(Option("set", f"{name}={given}"), f"give {described(hint)}{commas}") from error
 
 
 def check_fields(names: Iterable[str], layout: Layout) -> None:
@@ -206,4 +210,4 @@ def check_fields(names: Iterable[str], layout: Layout) -> None:
     known = list(leaves(layout.network))
     for name in names:
         if name not in known:
-            raise UserError(f"--set {name}", f"there is no such field{nearest(name, known)}")
+            raise UserError(Option("set", name), f"there is no such field{nearest(name, known)}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from vit_jax.config import nearest, value_at
 from vit_jax.config.trees import unflatten
-from vit_jax.errors import UserError
+from vit_jax.errors import Option, Text, UserError
 from vit_jax.runs.values import from_dict
 
 from ..containers.source import Tensor
@@ -82,7 +82,7 @@ def which_layout(
     several = len(found.layouts) > 1
     fits = [each for each in found.layouts if not contradicted(each, said(each))] if several else []
     if asked:
-        versions = find(asked, "--from")
+        versions = find(asked, "from")
         fitting = [layout for layout in versions if layout in found.layouts]
         clear = [layout for layout in fitting if not layout.refuses("choice", found.names)]
         layout = ((clear if len(versions) > 1 else fitting) or versions)[-1]
@@ -90,8 +90,8 @@ def which_layout(
             what = ", ".join(f"{name} {value!r}" for name, value in contradicted(layout, said(layout)).items())
             raise UserError(
                 path,
-                f"--from {asked} has no network with {what}, as is stated of this file",
-                f"leave --from out or name {' or '.join(each.name for each in fits)}",
+                Text(Option("from", asked), f" has no network with {what}, as is stated of this file"),
+                Text("leave ", Option("from"), f" out or name {' or '.join(each.name for each in fits)}"),
             )
         return layout
     if found.refusal:
@@ -105,10 +105,10 @@ def which_layout(
     if len(clear) == 1:
         return clear[0]
     if found.layouts and not clear:
-        choices = " or ".join(f"--from {name}" for name in unclear)
-        raise UserError(path, list(unclear.values())[-1], f"name the right one with {choices}")
+        choices = Text.joined(" or ", (Option("from", name) for name in unclear))
+        raise UserError(path, list(unclear.values())[-1], Text("name the right one with ", choices))
     if found.layouts:
-        raise UserError(path, f"its names fit {', '.join(unclear)}", "name one with --from")
+        raise UserError(path, f"its names fit {', '.join(unclear)}", Text("name one with ", Option("from")))
     raise UserError(path, unknown(found.names, config), "`python -m convert formats` lists what is known")
 
 
@@ -135,11 +135,14 @@ def check_accept_flags(flags: Iterable[str]) -> None:
     there = sorted({flag for layout in LAYOUTS.values() for flag in layout.flags})
     for flag in flags:
         if flag not in there:
-            raise UserError(f"--accept {flag}", f"no layout asks for that{nearest(flag, there)}")
+            raise UserError(Option("accept", flag), f"no layout asks for that{nearest(flag, there)}")
 
 
-def find(name: str, flag: str) -> list[Layout]:
-    """The layouts that a --from or --to names: one, or all versions of a dialect, the newest last. Raises UserError."""
+def find(name: str, option: str) -> list[Layout]:
+    """The layouts that --from or --to, the `option`, names: one, or all versions of a dialect, the newest last.
+
+    Raises UserError.
+    """
     if name in LAYOUTS and "@" in name:
         return [LAYOUTS[name]]
     dialect, _, version = name.partition("@")
@@ -151,11 +154,11 @@ def find(name: str, flag: str) -> list[Layout]:
             return [module.layout_for(version)]
     if versions:
         known = ", ".join(layout.version for layout in versions if layout.version)
-        raise UserError(f"{flag} {name}", f"{dialect} has the versions {known}", "name one of them, or none")
+        raise UserError(Option(option, name), f"{dialect} has the versions {known}", "name one of them, or none")
     dialects = sorted({layout.dialect for layout in LAYOUTS.values()})
     if name in ("transformers", "hf"):
         dialects = [dialect for dialect in dialects if dialect.startswith("huggingface")]
-    raise UserError(f"{flag} {name}", f"there is no such layout{nearest(name, dialects)}")
+    raise UserError(Option(option, name), f"there is no such layout{nearest(name, dialects)}")
 
 
 def closest(names: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from vit_jax.config import NetworkConfig, replaced
 from vit_jax.config.fields import are_texts
-from vit_jax.errors import UserError
+from vit_jax.errors import Option, Text, UserError
 from vit_jax.tasks.preprocessing import LARGEST_SIZE, preprocess_fault
 
 from ..layout import Facts, Json
@@ -55,28 +55,31 @@ def taken(images: Any, c: NetworkConfig, any_size: bool) -> tuple[tuple[int, int
     try:
         replaced(c, {"image": tuple(size)}).check()
     except UserError as error:  # its patch does not divide that size
-        return (h, w, channels), str(error).partition(":")[0].replace("model.", "")
+        return (h, w, channels), error.fault
     return (*size, channels), ""
 
 
 UNSTATED = "does not state the mean and std of its images"
-STATED_BY = (
-    "--set mean=... --set std=... (one value a channel, of pixels in 0..1; images are stretched unless --set fit=...)"
+STATED_BY = Text(
+    Option("set", "mean=...", "std=..."),
+    " (one value a channel, of pixels in 0..1; images are stretched unless ",
+    Option("set", "fit=..."),
+    ")",
 )
 
 
 def unprepared(path: str, facts: Facts) -> UserError:
     """The error where a run has to state how images are prepared, and the source does not."""
     why = _unused(facts)
-    ways = STATED_BY if why else f"{STATED_BY}, or --model NAME"
+    ways = STATED_BY if why else Text(STATED_BY, ", or ", Option("model", "NAME"))
     needs = "and a run has to state how images are prepared"
-    return UserError(path, f"{why or UNSTATED}, {needs}", f"give {ways}, or write FILE.safetensors")
+    return UserError(path, f"{why or UNSTATED}, {needs}", Text("give ", ways, ", or write FILE.safetensors"))
 
 
 def left_out(facts: Facts) -> str:
     """A sentence where a target is written without stating how images are prepared, as the source does not."""
     why = "" if _unused(facts) else f": the source {UNSTATED}"  # another note says why it is not used
-    return f"no preprocessing is written{why}; its library may then assume one, so state it with {STATED_BY}"
+    return Text(f"no preprocessing is written{why}; its library may then assume one, so state it with ", STATED_BY)
 
 
 def _unused(facts: Facts) -> str:
@@ -90,8 +93,8 @@ def assumed(sets: Mapping[str, Any], stated: Json | None) -> list[str]:
     if stated or "mean" not in sets or not defaults:
         return []
     written = ", ".join(f"{name} {value}" for name, value in defaults.items())
-    flags = " ".join(f"--set {name}=..." for name in defaults)
-    return [f"the source does not state how images are fitted, so {written} is written; change it with {flags}"]
+    options = Option("set", *(f"{name}=..." for name in defaults))
+    return [Text(f"the source does not state how images are fitted, so {written} is written; change it with ", options)]
 
 
 def preprocessing(
@@ -109,7 +112,8 @@ def preprocessing(
     h, w, channels = shape
     if not stated and not {"mean", "std"} <= given.keys():
         raise UserError(
-            "--set mean and --set std belong together", "give both, a value a channel, such as --set mean=0.5,0.5,0.5"
+            Text(Option("set", "mean"), " and ", Option("set", "std"), " belong together"),
+            Text("give both, a value a channel, such as ", Option("set", "mean=0.5,0.5,0.5")),
         )
     for name in {"mean", "std"} & given.keys():  # one number is that of every channel
         values = given[name] if isinstance(given[name], list | tuple) else [given[name]]
@@ -118,7 +122,7 @@ def preprocessing(
     out = {**plain, **(stated or {}), **given}
     field, must = _fault(out, shape)
     if field:
-        raise UserError(f"--set {field}={_short(sets.get(field, out.get(field)))}", f"give {must}")
+        raise UserError(Option("set", f"{field}={_short(sets.get(field, out.get(field)))}"), f"give {must}")
     return out | {name: [float(each) for each in out[name]] for name in ("mean", "std")}
 
 

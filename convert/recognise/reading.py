@@ -13,7 +13,7 @@ import numpy as np
 
 from vit_jax.config import NetworkConfig
 from vit_jax.config.trees import flatten
-from vit_jax.errors import UserError
+from vit_jax.errors import Option, Text, UserError
 from vit_jax.runs.values import to_dict
 
 from .. import rules
@@ -49,7 +49,7 @@ class Options:
     # Fields that are taken where nothing else states them: those of a run's network, or some of them by name.
     otherwise: NetworkConfig | Mapping[str, Any] | None = None
     # The remedy where shapes are not those of the config.
-    unfit: str = "give the config of this very file with --set, or its layout with --from"
+    unfit: str = Text("give the config of this very file with ", Option("set"), ", or its layout with ", Option("from"))
 
 
 @dataclass
@@ -153,7 +153,8 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
         if not options.layout or layout in found.layouts or found.layouts == ():
             raise
         others = ", ".join(other.name for other in found.layouts)
-        raise UserError(f"{error} (its names are those of {others}, not of {layout.name})") from error
+        error.remedy = Text(error.remedy, f" (its names are those of {others}, not of {layout.name})")
+        raise
     rows = rules.narrow(layout.rows(config), names)
     rules.check(rules.file_shapes(rows), names, source.path, options.unfit)
     check_dtypes(source.path, tensors, layout, rows)
@@ -256,7 +257,9 @@ def check_accepted(path: str, layout: Layout, names: Names, options: Options) ->
     for refusal in layout.refusals:
         if refusal.stage == "function" and refusal.flag not in options.accept and (clauses := refusal.clauses(names)):
             raise UserError(
-                path, f"{layout.title}: {'; '.join(clauses)}", f"to convert all the same, add --accept {refusal.flag}"
+                path,
+                f"{layout.title}: {'; '.join(clauses)}",
+                Text("to convert all the same, add ", Option("accept", refusal.flag)),
             )
 
 

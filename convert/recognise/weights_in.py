@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from vit_jax.errors import UserError
+from vit_jax.errors import Option, Text, UserError
 
 from ..containers.source import Marker, Source, Tensor, TreePath, check_amount, check_names
 
@@ -36,6 +36,7 @@ STRIPPED, SETS = 6, 200  # at most so many wrappers and prefixes around each oth
 LOOKED = 20_000  # names in all of these places: comparing them with all layouts takes half a second
 PLACES, SHOWN = 30, 5  # prefixes under which weights are looked for that no known wrapper holds; shown of a long list
 TOP = "."  # the label of a file's own names
+ONE = Text("choose one with ", Option("key", "LABEL"))
 NEST = "\0"  # between a dictionary's key and what is in it, where names themselves are joined by dots
 
 Members = dict[str, tuple[TreePath, Any]]  # {what is left of a name: (path in the tree, Tensor or Marker)}
@@ -71,11 +72,11 @@ def choose(source: Source, recognise: Callable[[TensorSet], Found], key: str = "
         named = _named(source, key, sets, known)
         if named is None:
             there = f"there is {', '.join(known)}" if known else hint(source, recognise) or elsewhere(source)
-            there = "it holds one set, leave --key out" if known == [TOP] else there
-            raise UserError(source.path, f"--key {key} names no set of weights", there)
+            there = Text("it holds one set, leave ", Option("key"), " out") if known == [TOP] else there
+            raise UserError(source.path, Text(Option("key", key), " names no set of weights"), there)
         label = named
     elif len(known) > 1:
-        raise UserError(source.path, f"has several sets of weights: {', '.join(known)}", "choose one with --key LABEL")
+        raise UserError(source.path, f"has several sets of weights: {', '.join(known)}", ONE)
     else:
         label = known[0] if known else max(sets, key=lambda each: len(_tensors(sets[each][0])))
     members, found = sets[label]
@@ -84,10 +85,15 @@ def choose(source: Source, recognise: Callable[[TensorSet], Found], key: str = "
     return Chosen(label, weights, _left_out(source, label, {id(tensor) for tensor in weights.values()}), found)
 
 
-def chosen(source: Source, label: str) -> str:
-    """Which step of a run was opened, and which weights, those at `label`, are taken; empty for other sources."""
+def chosen(source: Source, label: str, option: bool = True) -> str:
+    """Which step of a run was opened, and which weights, those at `label`, are taken; empty for other sources.
+
+    With `option` it says by which option of the command they are chosen.
+    """
+    if not source.chosen:
+        return ""
     kind = {"model": "raw", "ema": "averaged"}.get(label, label)
-    return f"{source.chosen}, its {kind} weights (--key {label})" if source.chosen else ""
+    return f"{source.chosen}, its {kind} weights" + (f" ({Option('key', label)})" if option else "")
 
 
 def hint(source: Source, recognise: Callable[[TensorSet], Any]) -> str:
@@ -111,11 +117,10 @@ def hint(source: Source, recognise: Callable[[TensorSet], Any]) -> str:
         looked += count
         if recognise({n.removeprefix(prefix): t for n, t in every.items() if n.startswith(prefix)}):
             found.append(label)
-    return (
-        f"its weights lie under {', '.join(found)}; add {' or '.join(f'--key {label}' for label in found)}"
-        if found
-        else ""
-    )
+    if not found:
+        return ""
+    options = Text.joined(" or ", (Option("key", label) for label in found))
+    return Text(f"its weights lie under {', '.join(found)}; add ", options)
 
 
 def elsewhere(source: Source) -> str:
@@ -130,7 +135,7 @@ def elsewhere(source: Source) -> str:
         return "holds no tensors with names; give the file of the weights"
     more = f" and {len(counts) - SHOWN} more places" if len(counts) > SHOWN else ""
     places = ", ".join(f"{label} ({count})" for label, count in counts[:SHOWN])
-    return f"its tensors lie under {places}{more}; name the weights with --key {counts[0][0]}"
+    return Text(f"its tensors lie under {places}{more}; name the weights with ", Option("key", counts[0][0]))
 
 
 def tied(source: Source, weights: TensorSet) -> list[tuple[str, ...]]:
@@ -230,7 +235,7 @@ def _named(source: Source, key: str, sets: Mapping[str, tuple[Members, Any]], kn
         return key
     if len(inside) > 1:
         raise UserError(
-            source.path, f"--key {key} has several sets of weights: {', '.join(inside)}", "choose one with --key LABEL"
+            source.path, Text(Option("key", key), f" has several sets of weights: {', '.join(inside)}"), ONE
         )
     return inside[0] if inside else None
 

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from vit_jax.config import NETWORKS, NetworkConfig
-from vit_jax.errors import CheckFailed, UserError
+from vit_jax.errors import CheckFailed, Option, Text, UserError
 from vit_jax.runs import write_json
 
 from ..layout import Json
@@ -98,7 +98,9 @@ def check_network(plan: Plan) -> None:
             "give one, or write X.safetensors",
         )
     if any(spec.dtype == np.float64 for spec in plan.specs.values()):
-        raise UserError(path, "its weights are float64, and a program computes in float32", "add --dtype float32")
+        raise UserError(
+            path, "its weights are float64, and a program computes in float32", Text("add ", Option("dtype", "float32"))
+        )
 
 
 def output_of(config: NetworkConfig) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vit_jax.config import RunConfig, trained
-from vit_jax.errors import UserError
+from vit_jax.errors import Option, Text, UserError
 from vit_jax.tasks.table import task_spec, untrained
 
 from .. import optimizer
@@ -86,5 +86,5 @@ def task_metadata(run: RunConfig, facts: Facts, path: str, files: bool) -> tuple
             raise unprepared(path, facts)
         else:
             what = f"does not state its {name}, which a run of the task {run.task} keeps"
-            raise UserError(path, what, "write FILE.safetensors with --weights-only")
+            raise UserError(path, what, Text("write FILE.safetensors with ", Option("weights-only")))
     return out, notes

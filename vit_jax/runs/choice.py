@@ -103,15 +103,15 @@ def check_place(folder: Path) -> None:
         raise UserError(f"{shown(there)}: no permission to write here; choose another folder with --dir")
 
 
-def find(text: str, runs_dir: str = "runs") -> Run:
-    """The run at a path, or with a name inside `runs_dir`. Raises UserError if there is none."""
+def find(text: str, runs_dir: str = "runs", absent: str = "no run here") -> Run:
+    """The run at a path, or with a name inside `runs_dir`. Raises UserError if there is none, which is `absent`."""
     for path in (Path(text), Path(runs_dir) / text):
         if Run(path).exists():
             return Run(path)
         _no_group(path)
     if Path(text).is_file():
         raise UserError(f"{text}: is a file and no run; to start a run from weights, train with --init {text}")
-    raise UserError(f"{text}: no run here{there(text, runs_dir)}")
+    raise UserError(text, f"{absent}{there(text, runs_dir)}")
 
 
 def is_foreign(text: str, runs_dir: str = "runs") -> bool:

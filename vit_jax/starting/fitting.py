@@ -11,7 +11,7 @@ from ..config import NetworkConfig, RunConfig, Size, leaves, pair, replaced, val
 from ..errors import UserError, inside
 from ..interop import Change, Weights, can_hold, cannot_hold, changed, stated_by
 from ..tasks.table import task_spec
-from .opening import RULES, Unfit, flag, text
+from .opening import RULES, Unfit, flag, text, worded
 
 
 class OtherNetwork(Unfit):
@@ -51,14 +51,8 @@ def change_for(run: RunConfig, weights: Weights) -> Change:
         texts += [text] if text else []
     if run.init_channels != "none" and (channels := value_at(wanted, "channels")) != value_at(given, "channels"):
         texts.append(f"channels={channels}")
-    try:
-        with inside("model"):
-            return changed(weights, texts)
-    except UserError as error:
-        reason = str(error)
-        for text in texts:
-            reason = reason.removeprefix(f"--adapt {text}: ")
-        raise Unfit(f"init {run.init}: {reason}") from error
+    with worded(run.init), inside("model"):
+        return changed(weights, texts)
 
 
 def _resize(run: RunConfig, wanted: Size, given: Size, library: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..config import RunConfig
-from ..errors import UserError
+from ..errors import Text, UserError
 from ..interop import Unstated, Weights, convert_first, opened
 from ..runs import Run, array_digest, find, is_foreign, text_digest
 
@@ -44,41 +44,45 @@ def worded(init: str, field: str = "init", part: str = "") -> Iterator[None]:
     `field` is that of the run; the network's fields begin with `part`.
     """
     try:
-        yield
+        with convert_first(init):
+            yield
+    except Unstated as error:
+        raise Unfit(f"{field} {init}", *_untold(init, [f"{part}{name}" for name in error.fields])) from error
     except UserError as error:
-        if isinstance(error, Unstated):
-            raise Unfit(f"{field} {init}: {_untold(init, [f'{part}{name}' for name in error.fields])}") from error
-        what = str(convert_first(error, init))
-        path, _, rest = what.partition(": ")
-        what = rest if rest and (path == init or os.path.exists(path)) else what
-        raise Unfit(f"{field} {init}: {what}") from error
+        raise Unfit(f"{field} {init}", fault_of(init, error), error.remedy) from error
+
+
+def fault_of(path: str, error: UserError) -> str:
+    """What is wrong with the weights at a path, without the path, and without an option that the user has not given."""
+    known = error.subject == path or os.path.exists(error.subject) or Text(error.subject).options
+    return error.what if known and error.what else error.fault
 
 
 def place_of(init: str, folder: str) -> str:
     """The path or address of weights: of a run, inside the folder of all runs or not, its folder."""
     for place in () if init.startswith("hf://") else (Path(init), Path(folder) / init):
         if members := sorted(place.glob("seed-*/config.json")):
-            raise UserError(f"holds a run for each seed; name one of them, such as {Run(members[0].parent)}")
+            raise UserError("holds a run for each seed", remedy=f"name one of them, such as {Run(members[0].parent)}")
     if is_foreign(init, folder):
         return init
     try:
-        return str(find(init, folder))
+        return str(find(init, folder, "no such file, folder or run"))
     except UserError as error:
-        what = str(error).replace("no run here", "no such file, folder or run")
         if (found := ON_THE_HUB.fullmatch(init)) and not os.path.isdir(found["owner"]):
-            what += f"; on Hugging Face's hub it is hf://{found['owner']}/{found['name']}"
-        raise UserError(what) from error
+            error.add(f"; on Hugging Face's hub it is hf://{found['owner']}/{found['name']}")
+        raise
 
 
-def _untold(init: str, fields: Sequence[str]) -> str:
-    """A clause naming fields that weights do not tell, and how to state them."""
+def _untold(init: str, fields: Sequence[str]) -> tuple[str, str]:
+    """(a clause naming fields that weights do not tell, how to state them)."""
     if len(fields) > FEW:
-        return "states no config; name the preset whose network it holds, before --init"
+        return "states no config", "name the preset whose network it holds, before --init"
     flags = " ".join(f"{flag(name)} ..." for name in fields)
     command = f"python -m convert {shlex.quote(init)} X.safetensors --model NAME"
     return (
-        f"its tensors cannot tell {', '.join(fields)}; give {flags}, or a preset with its network (vit-s16, ...), "
-        f"or its published name to `{command}` and X.safetensors here"
+        f"its tensors cannot tell {', '.join(fields)}",
+        f"give {flags}, or a preset with its network (vit-s16, ...), or its published name to `{command}` and "
+        "X.safetensors here",
     )
 
 
