@@ -24,13 +24,17 @@ UNKNOWN = object()
 class Field:
     """Where one field of our config comes from in a layout, and which values it can have there.
 
-    `among` lists the only possible values; a single one needs no source. Empty: any, of a field that is no choice.
-    `solve(names)` computes the value from {name: shape} of a file, or gives None where that does not tell.
-    `follow(names, values)` does so from names and the fields that do not follow (the width of a head, once the number
-    of heads is known). `key` is where config.json states it, with dots into nested objects, as `encode` of our value
-    (`decode` is the inverse); `default` is the value of the layout's own library where the key is absent (UNKNOWN: it
-    has none). `usual` is the value that is taken where nothing states one, of a network whose tensors fit all of them
-    (UNKNOWN: it has to be stated).
+    Args:
+        among: the only possible values; a single one needs no source. Empty: any, of a field that is no choice.
+        solve: `solve(names)` computes the value from {name: shape} of a file, or gives None where that does not tell.
+        key: where config.json states it, with dots into nested objects.
+        decode: what config.json states as our value.
+        encode: the inverse.
+        default: the value of the layout's own library where the key is absent; UNKNOWN: it has none.
+        follow: `follow(names, values)` does as `solve`, from names and the fields that do not follow (the width of a
+            head, once the number of heads is known).
+        usual: the value that is taken where nothing states one, of a network whose tensors fit all of them; UNKNOWN: it
+            has to be stated.
     """
 
     among: tuple[Any, ...] = ()
@@ -81,16 +85,22 @@ class Refusal:
     """Why a layout does not take what it is given, and at which stage of a conversion that is asked.
 
     Of a file, whose names match the layout's signature ({name: shape} is given):
-      "shapes"     its shapes are those of another layout, so this one does not recognise it
-      "choice"     files that compute another function look the same, so only --from can choose this layout
-      "file"       it cannot be read as it is
-      "function"   it computes another function than our network would; `flag` is the --accept that goes on all the same
-    Of a network that is to be written (its config is given):
-      "network"    tensors of this layout cannot hold it, although each field has a value that the layout knows
-      "statement"  they can, but no file beside them can state its config, so that only bare tensors are written
-      "loading"    it is written, and its library does not load the file without the help that the reason names
 
-    `reasons` is a clause, or gives clauses from what is given, none where there is nothing to refuse.
+    - shapes: its shapes are those of another layout, so this one does not recognise it
+    - choice: files that compute another function look the same, so only --from can choose this layout
+    - file: it cannot be read as it is
+    - function: it computes another function than our network would
+
+    Of a network that is to be written (its config is given):
+
+    - network: tensors of this layout cannot hold it, although each field has a value that the layout knows
+    - statement: they can, but no file beside them can state its config, so that only bare tensors are written
+    - loading: it is written, and its library does not load the file without the help that the reason names
+
+    Args:
+        stage: one of these.
+        reasons: a clause, or gives clauses from what is given, none where there is nothing to refuse.
+        flag: of function, the --accept that goes on all the same.
     """
 
     stage: Stage
@@ -106,34 +116,49 @@ class Refusal:
 class Layout:
     """One public layout of one kind of network, in one version: a table of rows, and a table of config fields.
 
-    `signature`: regular expressions by which a file is recognised; each has to match a whole name of the file or, with
-    a leading "!", none. `rows(config)` are the tensors. `fields` says where each field of our config comes from.
-    `refusals` are the exceptions, each with its stage. `read_side({file name: JSON}) -> Facts` and
-    `write_side(config, facts) -> {file name: JSON}` are the files that the layout's library wants beside the weights.
-    `outside` are regular expressions of tensors in such files that are no part of the network: left out, and reported.
-    `resizes(config)` is the kernel of --adapt resize by which the layout's library fits positions to the images of each
-    call (where none are stored, any kernel); empty where its network takes images of one size. `holds_all`: it holds
-    every network of its class. Any other has to list the values of each field that is a choice, so that it refuses a
-    value that is newer than its table; ValueError if it does not.
+    Args:
+        dialect: the file in dialects/, with dashes.
+        version: empty where there is only one.
+        title: a few words on it.
+        network: the class of the config.
+        fields: where each field of our config comes from.
+        rows: `rows(config)` are the tensors.
+        signature: regular expressions by which a file is recognised; each has to match a whole name of the file or,
+            with a leading "!", none.
+        containers: of its files; the first is that of a folder we write.
+        refusals: the exceptions, each with its stage.
+        read_side: {file name: JSON} -> Facts, of the files that the layout's library wants beside the weights.
+        write_side: (config, facts) -> {file name: JSON}, the inverse.
+        outside: regular expressions of tensors in such files that are no part of the network: left out, and reported.
+        resizes: `resizes(config)` is the kernel of --adapt resize by which the layout's library fits positions to the
+            images of each call (where none are stored, any kernel); empty where its network takes images of one size.
+        tokenizer: whether its library keeps a tokenizer beside the weights.
+        extras: the keys of Facts.extra that write_side cannot do without: --set may give them.
+        holds_all: whether it holds every network of its class. Any other has to list the values of each field that is a
+            choice, so that it refuses a value that is newer than its table.
+        proven: the third party whose forward pass was compared, in tests/parity; empty: none was.
+
+    Raises:
+        ValueError: where a choice lists no values.
     """
 
-    dialect: str  # the file in dialects/, with dashes
-    version: str  # "" where there is only one
+    dialect: str
+    version: str
     title: str
     network: type[NetworkConfig]
     fields: Mapping[str, Field]
     rows: Callable[[Any], list[Row]]
     signature: tuple[str, ...]
-    containers: tuple[str, ...] = ("safetensors", "torch")  # of its files; the first is that of a folder we write
+    containers: tuple[str, ...] = ("safetensors", "torch")
     refusals: tuple[Refusal, ...] = ()
     read_side: Callable[[Mapping[str, Json]], Facts] = lambda files: Facts()
     write_side: Callable[[Any, Facts], dict[str, Json]] = lambda config, facts: {}
     outside: tuple[str, ...] = ()
     resizes: Callable[[Any], str] = lambda config: ""
-    tokenizer: bool = False  # whether its library keeps a tokenizer beside the weights
-    extras: tuple[str, ...] = ()  # the keys of Facts.extra that write_side cannot do without: --set may give them
+    tokenizer: bool = False
+    extras: tuple[str, ...] = ()
     holds_all: bool = False
-    proven: str = ""  # the third party whose forward pass was compared, in tests/parity; empty: none was
+    proven: str = ""
 
     def __post_init__(self) -> None:
         for name, field_ in self.fields.items():
@@ -165,9 +190,15 @@ class Layout:
         return [name for name in names if any(re.fullmatch(pattern, name) for pattern in self.outside)]
 
     def cannot(self, config: Any, weights_only: bool = False, stated: Collection[str] = ()) -> list[str]:
-        """Why a config has no file of this layout, a clause each; empty where it has one.
+        """Why a config has no file of this layout.
 
-        `stated` are fields in which the user states another value than those that the layout knows.
+        Args:
+            config: of a network.
+            weights_only: whether the files beside the weights are left out.
+            stated: fields in which the user states another value than those that the layout knows.
+
+        Returns:
+            A clause for each reason; empty where it has a file.
         """
         if not isinstance(config, self.network):
             return [f"it holds a {self.network.name}, this is a {config.name}"]

@@ -55,10 +55,14 @@ class Operation(Protocol):
 class Order:
     """Axes in another order, joined or split (transpose, reshape, squeeze), in the notation of einops.
 
-    Order("d c p q", "(p q c) d", dict(c=3, p=16, q=16)) reads a convolution's kernel [D, 3, 16, 16] as a matrix
-    [768, D]. `theirs` are the file's axes, `ours` those of our parameter. Axes in parentheses are one axis, the last
-    of them running fastest; 1 is an axis of length one, and may stand on one side only. `sizes` are the lengths of
-    axes in parentheses; in each pair of parentheses one may be left out.
+    Order("d c p q", "(p q c) d", dict(c=3, p=16, q=16)) reads a convolution's kernel [D, 3, 16, 16] as a matrix [768,
+    D].
+
+    Args:
+        theirs: the file's axes. Axes in parentheses are one axis, the last of them running fastest; 1 is an axis of
+            length one, and may stand on one side only.
+        ours: the axes of our parameter.
+        sizes: the lengths of axes in parentheses; in each pair of parentheses one may be left out.
     """
 
     theirs: str
@@ -77,9 +81,13 @@ TRANSPOSE = Order("o i", "i o")
 
 @dataclass(frozen=True)
 class Concat:
-    """One tensor of the file holds several of our parameters, joined along `axis`; `sizes` are their lengths there.
+    """One tensor of the file holds several of our parameters, joined along an axis.
 
     Concat(0, (8, 8, 8)) reads a packed in_proj_weight [24, 8] as three arrays [8, 8]: query, key and value.
+
+    Args:
+        axis: along which they are joined.
+        sizes: their lengths there.
     """
 
     axis: int
@@ -147,8 +155,10 @@ class Tie:
 class Constant:
     """A tensor of the file that follows from the config and is no parameter of ours: `read` checks and drops it.
 
-    `value()` computes it; it is compared and written in the dtype of the file. `index` is its place among the tensors
-    of the row. `read` raises ValueError where the file has other values, with the clause `why`.
+    Args:
+        value: computes it; it is compared and written in the dtype of the file.
+        index: its place among the tensors of the row.
+        why: the clause of the ValueError that `read` raises where the file has other values.
     """
 
     value: Callable[[], np.ndarray]
@@ -187,16 +197,20 @@ class BfloatAsVoid:
 
 @dataclass(frozen=True)
 class Row:
-    """Tensors of a file (`theirs`: their names there) that hold parameters of a network (`ours`: their dotted names).
-
-    `shapes` are those of our parameters; the file's shapes follow from them. `operations` are listed in the order in
-    which reading applies them. Names in `optional` may be missing from a file (copies of tied tensors, constants) and
-    are written only if asked for; an optional name that is not in `theirs` is another name under which some files hold
-    the row's only tensor. A row whose name of ours begins with `carried.` (see `carried`) may be missing altogether. A
-    later name of ours that does is a part of `theirs` that is no parameter; where there is none, zeros are written.
+    """Tensors of a file that hold parameters of a network.
 
         Row(("attn.qkv.weight",), ("query.kernel", "key.kernel", "value.kernel"), ((8, 8),) * 3,
             (Concat(0, (8, 8, 8)), TRANSPOSE))
+
+    Args:
+        theirs: the names in the file.
+        ours: the dotted names of our parameters. A row whose name begins with `carried.` (see `carried`) may be missing
+            altogether; a later name that does is a part of `theirs` that is no parameter: where there is none, zeros
+            are written.
+        shapes: those of our parameters; the file's follow from them.
+        operations: in the order in which reading applies them.
+        optional: names that may be missing from a file (copies of tied tensors, constants) and are written only if
+            asked for. One that is not in `theirs` is another name under which some files hold the row's only tensor.
     """
 
     theirs: tuple[str, ...]
@@ -267,10 +281,18 @@ def narrow(rows: Iterable[Row], names: Iterable[str] = ()) -> list[Row]:
 
 
 def read(rows: Sequence[Row], tensors: Mapping[str, np.ndarray], what: str = "tensors") -> dict[str, np.ndarray]:
-    """Our parameters {dotted name: array} from a file's tensors {name: array}.
+    """Our parameters from a file's tensors. Each tensor must belong to exactly one row and have the shape that follows.
 
-    Each tensor must belong to exactly one row and have the shape that follows from it. Raises UserError listing all
-    tensors that are missing, that no row claims, or that have another shape; `what` names the file in the message.
+    Args:
+        rows: those of the file's layout.
+        tensors: {name: array}.
+        what: names the file in messages.
+
+    Returns:
+        {dotted name: array}.
+
+    Raises:
+        UserError: listing all tensors that are missing, that no row claims, or that have another shape.
     """
     rows = narrow(rows, tensors)
     check(file_shapes(rows), {name: np.shape(array) for name, array in tensors.items()}, what)
@@ -284,9 +306,19 @@ def read(rows: Sequence[Row], tensors: Mapping[str, np.ndarray], what: str = "te
 def write(
     rows: Sequence[Row], parameters: Mapping[str, np.ndarray], what: str = "parameters", names: Iterable[str] = ()
 ) -> dict[str, np.ndarray]:
-    """A file's tensors {name: array} from our parameters {dotted name: array}: undoes `read`, and raises as it does.
+    """A file's tensors from our parameters: undoes `read`.
 
-    Optional tensors are written only where `names` lists them.
+    Args:
+        rows: those of the file's layout.
+        parameters: {dotted name: array}.
+        what: names the parameters in messages.
+        names: the optional tensors that are written.
+
+    Returns:
+        {name: array}.
+
+    Raises:
+        UserError: as `read`.
     """
     carried_names = [name.removeprefix(CARRIED) for name in parameters if name.startswith(CARRIED)]
     rows = narrow(rows, [*names, *carried_names])
@@ -314,7 +346,17 @@ def file_shapes(rows: Iterable[Row]) -> dict[str, Shape]:
 
 
 def check(expected: Mapping[str, Shape], given: Mapping[str, Shape], what: str, hint: str = "") -> None:
-    """Raise UserError, listing all names at fault, unless names and shapes are those expected; `hint` is the remedy."""
+    """Check names and shapes against those expected.
+
+    Args:
+        expected: {name: shape}.
+        given: {name: shape}.
+        what: names the file in messages.
+        hint: the remedy.
+
+    Raises:
+        UserError: listing all names at fault.
+    """
     missing = [name for name in expected if name not in given]
     unknown = [name for name in given if name not in expected]
     misshapen = [
@@ -388,7 +430,17 @@ def _joined(arrays: Arrays, axis: int, length: int) -> np.ndarray:
 
 
 def rearrange(array: np.ndarray, before: str, after: str, sizes: Mapping[str, int]) -> np.ndarray:
-    """An array with axes `before`, rearranged to axes `after` (einops' notation, see Order). Raises ValueError."""
+    """An array with its axes rearranged.
+
+    Args:
+        array: any.
+        before: its axes, in einops' notation: see `Order`.
+        after: those of the result.
+        sizes: lengths of axes in parentheses.
+
+    Raises:
+        ValueError: where its shape does not fit.
+    """
     groups = _groups(before)
     if array.ndim != len(groups):
         raise ValueError(f"{before!r} does not describe an array {list(array.shape)}")

@@ -211,9 +211,16 @@ def step(text: str | None) -> Step:
 
 
 def settings(texts: list[str]) -> dict[str, Any]:
-    """{key: value} of KEY=VALUE texts: numbers, booleans, 8x12 as a size, numbers with commas, else text.
+    """What KEY=VALUE texts state.
 
-    Raises UserError on a text without a value, and on a key that is given twice.
+    Args:
+        texts: values may be numbers, booleans, 8x12 as a size, numbers with commas, or else texts.
+
+    Returns:
+        {key: value}.
+
+    Raises:
+        UserError: for a text without a value, and a key that is given twice.
     """
     out: dict[str, Any] = {}
     for text in texts:

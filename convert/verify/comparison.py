@@ -26,10 +26,19 @@ def verify(
     steps: int = 0,
     reference: Reference | None = None,
 ) -> Report:
-    """Compare B with A after these adaptations (texts of --adapt) and the cast to this dtype.
+    """Compare B with A.
 
-    `inputs` (default: noise) are those of the adapted network. `reference` (default: made here) is for comparing
-    many files with one A. Raises UserError where a file's tensors are not those of its layout and config.
+    Args:
+        a: the weights that B is held against.
+        b: the weights that are compared.
+        adapt: texts of --adapt, adaptations of A.
+        dtype: what A is cast to after them; None: nothing.
+        inputs: those of the adapted network; None: noise.
+        steps: how many steps of an optimizer are compared too.
+        reference: A, prepared for many comparisons; None: made here.
+
+    Raises:
+        UserError: where a file's tensors are not those of its layout and config.
     """
     config, parameters, facts = a.config, a.parameters, a.facts
     for adaptation in adapting.adaptations(config, adapt):
