@@ -302,6 +302,24 @@ CAPTIONS = run_with({"task": "caption"})
 TAUGHT = run_with({"task": "distil", "model": TWO_HEADS})
 
 
+@pytest.mark.parametrize("member", ["computes", "parameters", "inputs"])
+def test_a_network_that_lacks_a_member_is_an_error_that_names_it_and_says_what_it_is_for(member):
+    members = {"computes": "module:class", "parameters": lambda self: {}, "inputs": lambda self: ()}
+    del members[member]
+    with pytest.raises(TypeError, match=rf"^TinyConfig lacks {member}: .{{20,}}; define it in the class"):
+        type("TinyConfig", (config.NetworkConfig,), members)
+
+
+def test_a_network_of_others_has_the_marks_of_their_fields_but_of_those_that_it_fixes():
+    marks = {mark: CaptionerConfig.marked(mark) for mark in ("from_data", "counts_blocks", "of_head")}
+    assert marks == {
+        "from_data": ("text.target_vocabulary", "text.outputs"),
+        "counts_blocks": ("vit.depth", "text.decoder_depth"),
+        "of_head": ("text.outputs", "text.output_bias"),
+    }
+    assert "vit.pool" not in CaptionerConfig.function_fields() and "vit.eps" in CaptionerConfig.function_fields()
+
+
 def refusal(check, bad):
     """The error, and the line that raised it."""
     with pytest.raises(UserError) as caught:
@@ -638,7 +656,7 @@ TEXT_KINDS = {
 
 
 def test_kind_of_every_parameter_name():
-    """Networks with all slots at once has all names, and no others."""
+    """Networks with all options at once has all names, and no others."""
     everything = ViTConfig(
         depth=1,
         stem=(8,),

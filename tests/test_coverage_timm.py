@@ -131,7 +131,7 @@ def test_207_of_the_248_names_convert_and_the_rest_is_left_for_its_reason(timm):
 
 
 @pytest.mark.parametrize(
-    ("layout", "slots"),
+    ("layout", "options"),
     [
         ("timm", dict(registers=1, pre_norm=True, layer_scale=0.1, qk_norm=True, stem_norm=True)),
         ("timm", dict(pool="map")),
@@ -144,12 +144,12 @@ def test_207_of_the_248_names_convert_and_the_rest_is_left_for_its_reason(timm):
     ],
     ids=str,
 )
-def test_layer_decay_scales_the_rate_of_each_parameter_as_timm_does(timm, layout, slots):
+def test_layer_decay_scales_the_rate_of_each_parameter_as_timm_does(timm, layout, options):
     from timm.optim import param_groups_layer_decay
 
     from convert.verify import libraries
 
-    c = ViTConfig(image=8, patch=4, classes=3, width=8, depth=3, heads=2, hidden=12, **slots)
+    c = ViTConfig(image=8, patch=4, classes=3, width=8, depth=3, heads=2, hidden=12, **options)
     model = importlib.import_module(f"{libraries.__name__}.{layout.replace('-', '_')}").network(c)
     names = {parameter: name for name, parameter in model.named_parameters()}
     theirs = {

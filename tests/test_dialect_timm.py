@@ -328,7 +328,7 @@ def test_a_folder_that_timm_saved_needs_no_flag_and_what_we_write_timm_opens(tim
 
 
 @pytest.mark.parametrize(
-    ("name", "slots"),
+    ("name", "options"),
     [
         ("aimv2_large_patch14_224", dict(norm_kind="rms", eps=1e-5, stem_norm=True, gated=True)),
         ("beit3_base_patch16_224", dict(attention_norm=True, mlp_norm=True, eps=1e-5)),
@@ -337,7 +337,7 @@ def test_a_folder_that_timm_saved_needs_no_flag_and_what_we_write_timm_opens(tim
         ("test_vit4", dict(norm_kind="rms", eps=1e-6)),
     ],
 )
-def test_networks_of_other_norms_are_read_from_their_folder_and_go_back(timm, tmp_path, name, slots):
+def test_networks_of_other_norms_are_read_from_their_folder_and_go_back(timm, tmp_path, name, options):
     torch = pytest.importorskip("torch")
     from timm.models import save_for_hf
 
@@ -349,7 +349,7 @@ def test_networks_of_other_norms_are_read_from_their_folder_and_go_back(timm, tm
     save_for_hf(model, str(tmp_path / "theirs"), model_config={"model_args": args}, safe_serialization=True)
     found = read(str(tmp_path / "theirs"))
     with found.source:
-        assert {field: getattr(found.config, field) for field in slots} == slots
+        assert {field: getattr(found.config, field) for field in options} == options
         write(plan(found, found.layout.name), str(tmp_path / "ours"))
     back = timm.create_model(f"local-dir:{tmp_path / 'ours'}", pretrained=True).eval()
     images = torch.randn(2, 3, 32, 32)
@@ -358,7 +358,7 @@ def test_networks_of_other_norms_are_read_from_their_folder_and_go_back(timm, tm
 
 
 @pytest.mark.parametrize(
-    ("layout", "slots", "said"),
+    ("layout", "options", "said"),
     [
         ("timm", dict(norm_kind="rms", eps=1e-5), "with RMS norms timm's config.json can only state 1e-06"),
         ("timm@gate-apart", dict(gated=True, activation="silu", eps=1e-5), "eps is 1e-05, but with a gated mlp"),
@@ -366,8 +366,8 @@ def test_networks_of_other_norms_are_read_from_their_folder_and_go_back(timm, tm
         ("timm", dict(branch_norm=True, layer_scale=1.0), "timm's block has no layer scale"),
     ],
 )
-def test_norms_that_no_folder_of_timm_states_are_refused(layout, slots, said):
-    assert said in "; ".join(LAYOUTS[layout].cannot(replace(SMALL, **slots)))
+def test_norms_that_no_folder_of_timm_states_are_refused(layout, options, said):
+    assert said in "; ".join(LAYOUTS[layout].cannot(replace(SMALL, **options)))
 
 
 def test_pixels_beyond_the_last_patch_are_left_out_as_timm_does(timm):

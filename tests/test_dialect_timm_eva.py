@@ -51,8 +51,8 @@ def state(side, names, layout=EVA):
 
 @pytest.mark.parametrize("form", ["EVA-02", "EVA-02 Base", "DINOv3", "DINOv3 with gate", "RoPE-ViT mixed"])
 def test_names_that_only_this_class_has_are_recognised(form):
-    layout, slots = FORMS[form]
-    names = shapes(replace(SMALL, **slots), layout)
+    layout, options = FORMS[form]
+    names = shapes(replace(SMALL, **options), layout)
     assert which_layout("file", Recognition.of(names), "", "") is layout
 
 
@@ -93,8 +93,8 @@ def test_what_no_tensor_tells_is_asked_for_and_never_guessed():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_config_json_says_the_whole_network(form):
-    layout, slots = FORMS[form]
-    config = replace(SMALL, **slots).normal()
+    layout, options = FORMS[form]
+    config = replace(SMALL, **options).normal()
     side = json.loads(json.dumps(layout.write_side(config, Facts())))
     assert state(side, shapes(config, layout), layout).normal() == config
 
@@ -229,8 +229,8 @@ def test_a_network_of_timm_and_ours_of_its_file_agree(timm, form):
     from tests.parity.layouts_timm import randomise, run
     from tests.parity.sides import ours
 
-    layout, slots = FORMS[form]
-    c = replace(SMALL, **slots)
+    layout, options = FORMS[form]
+    c = replace(SMALL, **options)
     module = randomise(network(c, apart=layout is APART, gate_apart=layout is APART), "A", "float64")
     file = {name: value.detach().numpy().copy() for name, value in module.state_dict().items()}
     read = rules.read(layout.rows(c), file)

@@ -223,7 +223,7 @@ def test_a_decoding_step_transposes_no_weight_and_projects_no_memory(tie):
     assert all(len(shape) == 4 for shape in transposed), transposed
 
 
-# ---------------------------------------------------------------------------------- slots, capture
+# ---------------------------------------------------------------------------------- options, capture
 
 
 def test_positions_are_the_published_sinusoids():

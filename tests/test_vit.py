@@ -1,4 +1,4 @@
-"""The Vision Transformer against plain numpy written from its papers, slot by slot; captured values; dropout."""
+"""The Vision Transformer against plain numpy written from its papers, option by option; captured values; dropout."""
 
 import dataclasses
 import functools
@@ -230,7 +230,7 @@ def reference(c, p, images):
     return out | {"logits": logits(pooled)}
 
 
-# ------------------------------------------------------------------------------------------ the slots
+# ------------------------------------------------------------------------------------------ the options
 
 # No two sizes alike: 2 x 4 patches of 3 x 2 pixels and 2 channels, 3 heads of 4. The image makes up for other prefix
 # tokens, so that every variant has 9 tokens: each new shape costs seconds of compilation.
@@ -325,7 +325,7 @@ CASES = {
     "mean of all": dict(pool="mean_all"),
     "attention pooling": dict(pool="map"),
     "attention pooling, patches alone": dict(**PATCHES | dict(pool="map")),
-    "attention pooling, other slots": dict(
+    "attention pooling, other options": dict(
         pool="map", gated=True, mlp_bias=False, norm_bias=False, head_width=7, activation="gelu_tanh"
     ),
     "attention pooling over all tokens, of its own size": dict(
@@ -363,7 +363,7 @@ TRAINING = {f.name for f in dataclasses.fields(ViTConfig) if f.name.endswith("dr
 STARTS = {"init", "attention_init", "init_std", "token_std", "position_std", "head_zero"}
 
 
-def test_the_cases_have_every_value_of_every_slot():
+def test_the_cases_have_every_value_of_every_option():
     for name, hint in field_types(ViTConfig).items():
         seen = {getattr(dataclasses.replace(BASE, **fields), name) for fields in CASES.values()}
         if name not in ENOUGH | TRAINING | STARTS:
@@ -433,7 +433,7 @@ def test_float32_equals_the_papers(c):
         "rotary=axial",
     ],
 )
-def test_the_comparison_sees_a_wrong_slot(field):
+def test_the_comparison_sees_a_wrong_option(field):
     """The faults that share all parameters with the base are far above the limits of the tests before."""
     name, value = field.split("=")
     wrong = dataclasses.replace(BASE, **{name: type(getattr(BASE, name))(0 if value == "False" else value)})
@@ -536,7 +536,7 @@ def test_parameters_of_sizes_are_those_of_the_modules(size):
     assert c.shapes() == modules(c)
 
 
-@pytest.mark.parametrize("case", ["base", "two heads, with norms", "attention pooling, other slots"])
+@pytest.mark.parametrize("case", ["base", "two heads, with norms", "attention pooling, other options"])
 def test_starting_values_have_the_names_and_shapes_of_the_parameters(case):
     c = dataclasses.replace(BASE, **CASES[case])
     values = flatten(jax.eval_shape(lambda: start(c, jax.random.key(0))))
@@ -585,7 +585,7 @@ def multiplications(jaxpr):
             "no head",
             "two convolutions of 3x3",
         ),
-        *("attention pooling", "attention pooling, other slots", "square grey image and patches, one block"),
+        *("attention pooling", "attention pooling, other options", "square grey image and patches, one block"),
     ],
 )
 def test_flops_are_those_of_the_program(case):

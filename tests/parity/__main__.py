@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
     )
     out.add_argument("parts", nargs="*", help="only parts whose names contain one of these")
     out.add_argument(
-        "--markdown", type=Path, help="write a table with a line for every model and slot value to this file"
+        "--markdown", type=Path, help="write a table with a line for every model and option value to this file"
     )
     out.add_argument("--json", type=Path, help="write every comparison to this file")
     out.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 4), help="processes")

@@ -1,4 +1,4 @@
-"""Which networks are compared: every preset, shrunk, and every value of every slot.
+"""Which networks are compared: every preset, shrunk, and every value of every option.
 
 Both come from the presets and from the configs' own type hints, so that a new one is compared the
 moment it exists; a field that no rule covers is an error.
@@ -18,7 +18,7 @@ from vit_jax.presets.table import PRESETS
 Config = ViTConfig | TransformerConfig | CaptionerConfig
 
 # Small, and no two sizes alike that a fault could mistake for each other: image and patch are not square,
-# grid 2 x 3, S != T, D, H*Dh, F, K and V all differ where their slots let them.
+# grid 2 x 3, S != T, D, H*Dh, F, K and V all differ where their options let them.
 VIT = ViTConfig(image=(4, 3), patch=(2, 1), classes=5, width=8, depth=2, heads=2, hidden=12)
 TRANSFORMER = TransformerConfig(
     width=8,
@@ -49,7 +49,7 @@ class Case:
 
 
 def shrink(c: Config) -> Config:
-    """The same network in small: every slot, activation and eps stays, and a head width that is not width/heads.
+    """The same network in small: every option, activation and eps stays, and a head width that is not width/heads.
 
     Widths become 8 (12 inside the mlp, 6 inside the head, 5, 6, ... in the stem), depths at most 2,
     heads 2 (1 where there was 1), images 4x3 in patches of 2x1 (each times the stride of the stem),
@@ -223,7 +223,7 @@ STARTS = {"init", "attention_init", "init_std", "token_std", "position_std", "em
 
 
 def alternatives(cls: type, name: str, hint: Any) -> tuple[Any, ...]:
-    """The values of a slot, from its type; KeyError where it is a number that NUMBERS does not list."""
+    """The values of an option, from its type; KeyError where it is a number that NUMBERS does not list."""
     if hint is bool:
         return (False, True)
     if typing.get_origin(hint) is Literal:
@@ -231,8 +231,8 @@ def alternatives(cls: type, name: str, hint: Any) -> tuple[Any, ...]:
     return NUMBERS[cls][name]
 
 
-def slots(base: Config) -> list[Case]:
-    """One case for every value of every slot, each a step away from the base network."""
+def options(base: Config) -> list[Case]:
+    """One case for every value of every option, each a step away from the base network."""
     cls, hints, out = type(base), field_types(type(base)), []
     for field in dataclasses.fields(base):
         for value in alternatives(cls, field.name, hints[field.name]):
@@ -248,7 +248,7 @@ def slots(base: Config) -> list[Case]:
 
 # Slots that meet: each pair has interacted wrongly in some port.
 def combinations() -> list[Case]:
-    """Networks that use many slots at once."""
+    """Networks that use many options at once."""
     v, t = VIT, TRANSFORMER
     tied = replace(t, source_vocabulary=9, outputs=9, tie="all", eps=1e-5)
     return [
@@ -356,8 +356,8 @@ def combinations() -> list[Case]:
 
 
 def all_cases() -> list[Case]:
-    """Presets, values of slots, and combinations."""
-    return [*presets(), *combinations(), *slots(VIT), *slots(TRANSFORMER)]
+    """Presets, values of options, and combinations."""
+    return [*presets(), *combinations(), *options(VIT), *options(TRANSFORMER)]
 
 
 def grid(c: ViTConfig) -> tuple[int, int, int]:

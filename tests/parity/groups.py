@@ -10,7 +10,7 @@ from typing import Any
 
 from convert.verify.checks import Check
 
-PARTS = 4  # of the slots of each network
+PARTS = 4  # of the options of each network
 SHARES = 4  # of the faults in code
 FAULTS = (*(f"faults {i + 1}/{SHARES}" for i in range(SHARES)), "faults in tables")
 
@@ -54,11 +54,11 @@ def combinations() -> Iterator[Check]:
             yield from twins.decoding(f"{case.name}, decoding", case.config)
 
 
-def slots(network: str, part: int) -> Iterator[Check]:
-    """A part of the values of all slots of one network."""
+def options(network: str, part: int) -> Iterator[Check]:
+    """A part of the values of all options of one network."""
     from . import cases, twins
 
-    for case in cases.slots(cases.VIT if network == "ViT" else cases.TRANSFORMER)[part::PARTS]:
+    for case in cases.options(cases.VIT if network == "ViT" else cases.TRANSFORMER)[part::PARTS]:
         yield from twins.case(case)
 
 
@@ -94,7 +94,7 @@ def groups() -> dict[str, Callable[[], Iterable[Check]]]:
         "encoder-decoder layouts": layouts_seq2seq.layouts,
         "encoder-decoder layouts, Flax": layouts_flax.flax,
         **{
-            f"{network} slots {i + 1}/{PARTS}": partial(slots, network, i)
+            f"{network} options {i + 1}/{PARTS}": partial(options, network, i)
             for network in ("ViT", "Transformer")
             for i in range(PARTS)
         },

@@ -200,9 +200,9 @@ def in_timm() -> Iterator[File]:
     rms = {"norm_kind": "rms"}
     yield one("RMS norms", rms, config=rms | {"norm_bias": True}, qk_norm=True)
     aim = rms | mean | {"activation": "silu", "eps": 1e-5}
-    slots = dict(cls_token=False, stem_norm=True, gated=True, out_bias=False, mlp_bias=False) | rms | mean
-    slots |= dict.fromkeys(("query_bias", "key_bias", "value_bias"), False)
-    yield one("RMS norms, gate apart (AIMv2)", aim, "timm@gate-apart", slots, gate_apart=True)
+    options = dict(cls_token=False, stem_norm=True, gated=True, out_bias=False, mlp_bias=False) | rms | mean
+    options |= dict.fromkeys(("query_bias", "key_bias", "value_bias"), False)
+    yield one("RMS norms, gate apart (AIMv2)", aim, "timm@gate-apart", options, gate_apart=True)
     every = {"pool": "map_all"}
     yield one("attention pooling over all tokens", every, config=every | {"cls_token": False, "registers": 2})
     yield one("no head", {}, config={"classes": 0})

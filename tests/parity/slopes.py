@@ -90,12 +90,12 @@ def differences(
 
 
 def networks() -> list[Case]:
-    """Every value of the slots that change the function's form, and the combinations; sizes and starts do not."""
+    """Every value of the options that change the function's form, and the combinations; sizes and starts do not."""
     sizes = {*cases.STARTS, "image", "patch", "width", "depth", "encoder_depth", "decoder_depth", "channels", "hidden"}
     listed = [
         c
         for base in (cases.VIT, cases.TRANSFORMER)
-        for c in cases.slots(base)
+        for c in cases.options(base)
         if c.name.partition("=")[0] not in sizes and "dropout" not in c.name
     ]
     return [*cases.combinations(), *listed]

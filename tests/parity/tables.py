@@ -67,8 +67,8 @@ def families(rows: Iterable[Row]) -> str:
     family = [
         {
             **row,
-            "family": row["part"].partition(" slots")[0]
-            + (", every value of every slot" if " slots" in row["part"] else ""),
+            "family": row["part"].partition(" options")[0]
+            + (", every value of every option" if " options" in row["part"] else ""),
         }
         for row in rows
     ]
@@ -88,12 +88,12 @@ def families(rows: Iterable[Row]) -> str:
 
 
 def every(rows: Iterable[Row]) -> str:
-    """One line for each quantity of each network, layer or slot value."""
+    """One line for each quantity of each network, layer or option value."""
     lines = [
         (subject, against, quantity, f"{worst(its)['difference']:.1e}", f"{worst(its)['limit']:.0e}", verdict(its))
         for (subject, against, quantity), its in grouped(rows, "subject", "against", "quantity").items()
     ]
-    return table(("model or slot", "compared with", "quantity", "largest difference", "limit", "verdict"), lines)
+    return table(("model or option", "compared with", "quantity", "largest difference", "limit", "verdict"), lines)
 
 
 def outcome(faults: Iterable[Row]) -> str:

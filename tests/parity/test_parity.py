@@ -102,10 +102,10 @@ def test_every_preset_is_compared():
 
 
 @pytest.mark.parametrize("base", [cases.VIT, cases.TRANSFORMER], ids=["ViT", "Transformer"])
-def test_every_value_of_every_slot_is_compared(base):
+def test_every_value_of_every_option_is_compared(base):
     seen = {
         (field.name, getattr(c.config, field.name))
-        for c in [cases.Case("", base), *cases.slots(base)]
+        for c in [cases.Case("", base), *cases.options(base)]
         for field in dataclasses.fields(base)
     }
     for name, hint in field_types(type(base)).items():
@@ -113,13 +113,13 @@ def test_every_value_of_every_slot_is_compared(base):
             assert (name, value) in seen, f"{name}={value} is in no case"
 
 
-def test_a_slot_without_values_is_an_error():
+def test_a_option_without_values_is_an_error():
     with pytest.raises(KeyError):
         cases.alternatives(ViTConfig, "a_new_number", int)
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_shrinking_keeps_every_slot(name):
+def test_shrinking_keeps_every_option(name):
     c = PRESETS[name]().run.model
     small = cases.shrink(c)
     sizes = {

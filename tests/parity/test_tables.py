@@ -23,7 +23,7 @@ def row(difference, part="presets", where="", quantity="float64, weights A", lim
 
 
 @pytest.mark.parametrize("full", [False, True])
-@pytest.mark.parametrize("part", ["presets", "ViT slots 1/4"])
+@pytest.mark.parametrize("part", ["presets", "ViT options 1/4"])
 def test_a_failure_and_a_fault_that_nothing_caught_are_named(part, full):
     rows = [
         row(1e-15, part),

@@ -1,4 +1,4 @@
-"""Ours against torch_ref: every preset and every value of every slot, forward pass block by block, and gradients."""
+"""Ours against torch_ref: every preset and every value of every option, forward pass block by block, and gradients."""
 
 from __future__ import annotations
 

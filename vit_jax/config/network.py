@@ -63,7 +63,7 @@ class NetworkConfig:
     # What each recipe of fine-tuning (starting/recipes.py) trains, {its name: patterns of names}; empty: it has none.
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     # The field that is the config of an encoder, whose parameters begin with the same name, and which --init-encoder
-    # starts: the config has a property `encoder`, what of it counts. Empty: there is none.
+    # starts; `encoder` is what of it counts. Empty: there is none.
     encoder_field: ClassVar[str] = ""
     # Regular expressions that recognise a file of its weights by full names of parameters: each must match one, or with
     # a leading "!" none. Empty: no file is recognised by its names alone.
@@ -122,6 +122,11 @@ class NetworkConfig:
     def pipeline(self) -> str:
         """What the Hugging Face Hub calls the task of such a network; empty where the network does not tell."""
         return ""
+
+    @property
+    def encoder(self) -> NetworkConfig | None:
+        """The config in `encoder_field`, as far as it counts; None where there is no encoder."""
+        return None
 
     # What follows from that.
 

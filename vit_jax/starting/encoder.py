@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +38,9 @@ def opened_encoder(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[tup
                 names = held.name, own.name
                 raise Unfit(f"holds a {names[0]}, but the encoder is a {names[1]}; give weights of such a network")
             weights = stack.enter_context(opened(place, type(own), known, resize=True))
-        yield weights, cast(Any, replaced(run.model, {part: weights.config})).encoder
+        encoder = replaced(run.model, {part: weights.config}).encoder
+        assert encoder is not None
+        yield weights, encoder
 
 
 def filled(run: RunConfig, stated: Mapping[str, Any]) -> RunConfig:
@@ -47,7 +49,7 @@ def filled(run: RunConfig, stated: Mapping[str, Any]) -> RunConfig:
     Over them go those that the user states, {"model.vit.dropout": 0.1}; raises UserError where these contradict them.
     """
     asked = replaced(run, stated)
-    if cast(Any, asked.model).encoder is None:
+    if asked.model.encoder is None:
         return asked  # which `check` refuses
     part = run.model.encoder_field
     inside = {name: value for name, value in stated.items() if name.startswith(f"model.{part}.")}
@@ -84,8 +86,8 @@ def start(run: RunConfig) -> tuple[dict[str, np.ndarray], dict[str, Any], str]:
 
 def check_fit(run: RunConfig, given: NetworkConfig) -> None:
     """Raise UserError where the encoder of a run is not that of its weights."""
-    part, there = run.model.encoder_field, given.normal()
-    wanted = cast(Any, run.model).encoder.normal()
+    assert run.model.encoder is not None
+    part, there, wanted = run.model.encoder_field, given.normal(), run.model.encoder.normal()
     different = [name for name in there.function_fields() if value_at(there, name) != value_at(wanted, name)]
     if different:
         values = ", ".join(
