@@ -43,34 +43,39 @@ def evaluate(
     probe: Probe = "none",
     **search: Any,
 ) -> tuple[int, Evaluation]:
-    """Measure a trained network on a split of its data, or on other data: (step of the weights, Evaluation).
-
-    `path` is a run or, with `source` or `data`, also a file or folder of weights of any layout. `split` is by default
-    test; of other data test, else validation, else all. `which` and `ema` select the weights of a
-    run as in `vit_jax.load`. `data_dir` replaces data.dir, `batch` (0: as in training) is the number of examples per
-    step.
-
-    `source` names other data, as data.source does (folder:PATH, FILE.npz, ...): images prepared as the network's own,
-    classes matched by name. A folder without splits is measured as a whole. `data` and `class_names` are examples in
-    the forms that `vit_jax.train` takes: where the run was trained on the same, its own split of them is measured, else
-    all of a pair. Without class_names, labels are the numbers of the network's classes.
-
-    With `flip`, the Evaluation has a second one beside it, `flipped`: of the mean of the logits of each image and its
-    mirror image.
-
-    `probe` measures not the network's answers but how well its features tell the classes of the data: a classifier
-    learns from the features of train, and is measured on the split. "knn" is DINO's vote of the 20 nearest neighbours
-    (cosine, temperature 0.07), "linear" a logistic regression on features as they are, whose C is chosen on validation,
-    or without one on a tenth of train, as in CLIP and DINOv2. The features are the input of the network's head,
-    "pooled" of `capture`. The data may then have any classes, and the network none; it is split as training would split
-    it. The Evaluation's `chosen` has the settings, and its metrics have no loss.
-
-    `search` are settings of the search for texts, such as beam=5 (the fields of config.decoding.Decoding).
+    """Measure a trained network on a split of its data, or on other data.
 
     What is to be known of the result, such as which classes were matched how, is printed on stderr.
 
-    Raises UserError if there is no such split, if the network does not have the classes, if the run's own data is not
-    what it was trained on, on `flip` where the data is no images, or on `probe` where it has no classes.
+    A probe measures not the network's answers but how well its features, "pooled" of `capture`, tell the classes of the
+    data: a classifier learns from the features of train, and is measured on the split. "knn" is DINO's vote of the 20
+    nearest neighbours (cosine, temperature 0.07), "linear" a logistic regression on features as they are, whose C is
+    chosen on validation, or without one on a tenth of train, as in CLIP and DINOv2. The data may then have any classes,
+    and the network none; it is split as training would split it.
+
+    Args:
+        path: a run; with `source` or `data` also a file or folder of weights of any layout.
+        split: of the data; empty: test, of other data that has none validation, or all.
+        which: the weights of a run, as of `vit_jax.load`.
+        ema: likewise.
+        data_dir: takes the place of data.dir.
+        batch: examples in a step; 0: as in training.
+        source: other data than the run's, as data.source names it (folder:PATH, FILE.npz, ...): images prepared as the
+            network's own, classes matched by name. A folder without splits is measured as a whole.
+        data: examples in the forms that `vit_jax.train` takes. Where the run was trained on the same, its own split of
+            them is measured, else all of a pair.
+        class_names: those of `data`; empty: its labels are the numbers of the network's classes.
+        flip: whether the Evaluation has a second one with it, `flipped`: of the mean of the logits of each image and
+            its mirror image.
+        probe: none, knn or linear.
+        search: settings of the search for texts, such as beam=5 (the fields of config.decoding.Decoding).
+
+    Returns:
+        (step of the weights, Evaluation). That of a probe has its settings as `chosen`, and no loss.
+
+    Raises:
+        UserError: where there is no such split, the network does not have the classes, the run's own data is not what
+            it was trained on, there are no images to mirror, or no classes for a probe.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise UserError(f"path is a {type(path).__name__}; give the folder of a run, or a file or folder of weights")

@@ -69,13 +69,24 @@ def predict(
 ) -> Any:
     """Classify images, translate sentences or caption images with a run, or with a file or folder of weights.
 
-    `inputs` are paths of images and of folders of images, or sentences. For a list of them, or a folder, the result is
-    a list of (input, prediction), for one image or sentence its prediction alone. The prediction is a list of the `top`
-    most probable classes [(name, probability), ...], or a translation. `which` and `ema` select the weights of a run as
-    in `vit_jax.load`, which is the way to use one network many times; `batch` is the number of inputs that are computed
-    at a time. `search` are settings of the search for a text, such as beam=5 (the fields of config.decoding.Decoding);
-    with nbest=3, a prediction is a list of three (text, score). Features of images, as --features writes them, are what
-    `vit_jax.load(path).features(images, blocks=[-1])` returns. Raises UserError.
+    `vit_jax.load` is the way to use one network many times. Features of images, as --features writes them, are what
+    `vit_jax.load(path).features(images, blocks=[-1])` returns.
+
+    Args:
+        path: a run, or a file or folder of weights of any layout.
+        inputs: paths of images and of folders of images, or sentences; one of them, or a list.
+        top: the number of classes of each image, the most probable first.
+        which: the weights of a run, as of `vit_jax.load`.
+        ema: likewise.
+        batch: inputs that are computed at a time.
+        search: settings of the search for a text, such as beam=5 (the fields of config.decoding.Decoding).
+
+    Returns:
+        For one image or sentence its prediction, else a list of (input, prediction). A prediction is a list of classes
+        [(name, probability), ...], or a text; with nbest=3, a list of three (text, score).
+
+    Raises:
+        UserError: where the weights or an input cannot be used.
     """
     path, one = os.fspath(path), isinstance(inputs, (str, os.PathLike))
     check_ranges(PredictFlags(run=path, inputs=(), top=top, batch=batch))
@@ -92,10 +103,18 @@ def draw_attention(
     ema: bool | None = None,
     layer: str | int = "",
 ) -> None:
-    """Draw the attention on the first images, or on the first sentence, as the PNG `out`.
+    """Draw the attention on the first images, or on the first sentence.
 
-    `layer` is the number of a layer, counted from 1, or "all"; empty: the last layer for images, all for sentences.
-    Raises UserError.
+    Args:
+        path: a run, or a file or folder of weights of any layout.
+        inputs: paths of images, or sentences.
+        out: a PNG file.
+        which: the weights of a run, as of `vit_jax.load`.
+        ema: likewise.
+        layer: the number of a layer, counted from 1, or all; empty: the last layer for images, all for sentences.
+
+    Raises:
+        UserError: where the network has no such layer, and as `predict`.
     """
     inputs = checked(path, inputs)
     model = _network(path, which, ema)

@@ -26,9 +26,13 @@ from .tree import Parameter
 class Input:
     """One argument of a network, without its batch axis.
 
-    pixels: normalised images of `shape` (h, w, C). ids: a sequence of integers below `size`. vectors: a sequence of
-    vectors of width `size`. `longest` is the maximum length of a sequence (0: no limit). `padding` is the name of the
-    boolean argument that is True at real tokens ("": the network has none).
+    Args:
+        name: that of the argument.
+        kind: pixels (normalised images), ids (a sequence of integers) or vectors (a sequence of vectors).
+        shape: (h, w, C) of pixels.
+        size: what ids are below, or the width of vectors.
+        longest: the maximum length of a sequence; 0: no limit.
+        padding: the name of the boolean argument that is True at real tokens; empty: the network has none.
     """
 
     name: str
