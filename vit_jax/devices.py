@@ -21,11 +21,18 @@ SMALL = 4096
 
 
 class Devices:
-    """The first `count` devices, or all, as a mesh: the examples of a batch are shared by all of them.
+    """Devices as a mesh: the examples of a batch are shared by all of them.
 
-    Parameters, and what belongs to them, are on each device, or with `fsdp` above 1 split among so many of them (FSDP;
-    Zhao et al. 2023, arXiv 2304.11277), of which there are then several groups. Raises UserError if there are not.
-    With several `hosts` they are those of all, and each host gives its own rows of a batch.
+    Parameters, and what belongs to them, are on each device, or split among several (FSDP; Zhao et al. 2023, arXiv
+    2304.11277), of which there are then several groups.
+
+    Args:
+        count: only the first so many; None: all.
+        fsdp: devices among which parameters are split; 1: each holds all.
+        hosts: whose devices they are; each host gives its own rows of a batch.
+
+    Raises:
+        UserError: where there are not so many devices, or they make no such groups.
     """
 
     def __init__(self, count: int | None = None, fsdp: int = 1, hosts: Hosts = ALONE) -> None:

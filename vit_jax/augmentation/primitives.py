@@ -24,9 +24,15 @@ SIGMAS = 200  # of a Gaussian blur, in hundredths of a pixel: the most that the 
 
 
 def affine(images: Array, matrix: Array) -> Array:
-    """The images under affine maps, nearest pixel: uint8 [B, h, w, C], float32 [B, 2, 3] -> uint8 [B, h, w, C].
+    """The images under affine maps, by the nearest pixel.
 
-    The pixel whose centre is (x, y), columns and rows from the upper left corner, is that at matrix @ (x, y, 1).
+    Args:
+        images: uint8 [B, h, w, C].
+        matrix: float32 [B, 2, 3]. The pixel whose centre is (x, y), columns and rows from the upper left corner, is
+            that at matrix @ (x, y, 1).
+
+    Returns:
+        uint8 [B, h, w, C].
     """
     b, h, w, channels = images.shape
     x, y = jnp.arange(w, dtype=jnp.float32) + 0.5, (jnp.arange(h, dtype=jnp.float32) + 0.5)[:, None]
@@ -45,8 +51,13 @@ def affine(images: Array, matrix: Array) -> Array:
 def blend(degenerate: Array, images: Array, factor: Array) -> Array:
     """degenerate + factor * (image - degenerate), cut off at 0 and 255 and rounded down, as Pillow's Image.blend.
 
-    `degenerate` and `images` are integers of 0..255, [B, h, w, C] or what broadcasts to it; `factor` is float32 [B] and
-    taken to the nearest 2^-14, so that nothing is rounded before the end.
+    Args:
+        degenerate: integers of 0..255, [B, h, w, C] or what broadcasts to it.
+        images: likewise.
+        factor: float32 [B], taken to the nearest 2^-14, so that nothing is rounded before the end.
+
+    Returns:
+        Integers of 0..255, [B, h, w, C].
     """
     parts = jnp.round(factor * ONE).astype(jnp.int32)[:, None, None, None]
     base = degenerate.astype(jnp.int32)
@@ -87,9 +98,14 @@ def smooth(images: Array) -> Array:
 
 
 def blurred(images: Array, sigma: Array) -> Array:
-    """Pillow's ImageFilter.GaussianBlur: uint8 [B, h, w, C] and float32 [B], of 0 to 2 pixels, to int32 [B, h, w, C].
+    """Pillow's ImageFilter.GaussianBlur: three box blurs along rows, then three along columns, in fixed point.
 
-    That is three box blurs along rows, then three along columns, in fixed point; sigma is taken to the nearest 0.01.
+    Args:
+        images: uint8 [B, h, w, C].
+        sigma: float32 [B], of 0 to 2 pixels, taken to the nearest 0.01.
+
+    Returns:
+        int32 [B, h, w, C].
     """
     index = jnp.clip(jnp.round(sigma * 100), 0, SIGMAS).astype(jnp.int32)
     weights = jnp.asarray(_box_weights())[index][:, :, None, None, None]  # uint32 [B, 3, 1, 1, 1]
