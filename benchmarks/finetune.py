@@ -128,7 +128,7 @@ def trained(run: Any, log: Any) -> dict[str, Any]:
     folder = Run(summary["folder"])
     model = folder.config().model
     table = config.parameters(model if model.classes else replace(model, classes=10))
-    counts = {name: table[name].shape for name in config.trained(run.optim, table)}
+    counts = {name: table[name].shape for name in config.trainable(run.optim, table)}
     speeds = [r["images_per_second"] for r in folder.metrics() if r["kind"] == "train" and r.get("images_per_second")]
     return {**summary, "trained": sum(map(math.prod, counts.values())), "speed": statistics.median(speeds)}
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import OptimConfig, Parameter, moments, muon_kernels, rate_scales, trained
+from vit_jax.config import OptimConfig, Parameter, moments, muon_kernels, rate_scales, trainable
 from vit_jax.errors import UserError
 
 from .containers.source import Spec, Tensor, TreePath
@@ -27,6 +27,7 @@ OPTIMIZERS = {  # {optim.name: as messages call it}
     "sgd": "SGD", "momentum": "SGD", "adam": "Adam or AdamW", "adamw": "Adam or AdamW", "muon": "Muon with AdamW",
     "lion": "Lion",
 }  # fmt: skip
+COUNTLESS = ("sgd", "momentum", "lion")  # torch's state of these does not count the updates
 UNSUPPORTED = {  # settings of torch's optimizers that must be off
     "amsgrad": "amsgrad keeps the largest second moments, which checkpoints of vit_jax do not have",
     "maximize": "it maximises the loss",
@@ -116,7 +117,7 @@ def from_torch(
     """
     _check_steps(c, what)
     states, groups = _opened(saved, what)
-    rows = within(moving(rows, weights), trained(c, table))
+    rows = within(moving(rows, weights), trainable(c, table))
     names = _names(groups, rows, weights, c, table, what, grouped)
     order = dict(zip((i for group in groups for i in group["params"]), names, strict=True))
     kinds = {name: {table[ours].kind for ours in r.ours} for r in rows for name in r.theirs}
@@ -449,7 +450,7 @@ def to_torch(
     state, as in torch. The paths of the parameters' steps are under the role `step`.
     """
     _check_steps(c, "the source")
-    moved = within(moving(rows, specs), trained(c, table))
+    moved = within(moving(rows, specs), trainable(c, table))
     order = registered(parameter_order(moved, specs))
     kept = _kept(moved, order, c, table)
     groups: Groups = []

@@ -12,7 +12,7 @@ from vit_jax.config import CaptionerConfig, OptimConfig, TransformerConfig, ViTC
 from vit_jax.config.captioner import HEADLESS
 from vit_jax.config.trees import flatten
 from vit_jax.models import definition, start
-from vit_jax.optim import Optimizer, decay_mask
+from vit_jax.optim import Optimizer
 from vit_jax.presets.table import PRESETS, preset
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=3, width=8, depth=2, heads=2, hidden=12)
@@ -139,11 +139,12 @@ def test_an_entry_without_a_parameter_is_an_error(monkeypatch):
 def test_the_optimizer_refuses_a_parameter_that_the_table_lacks():
     tree, table = start(VIT, jax.random.key(0)), VIT.parameters()
     tree["blocks"]["0"]["attention"]["temperature"] = jnp.zeros(())
-    for ask in (lambda: Optimizer(OptimConfig(), 1, 1, table).init(tree), lambda: decay_mask(tree, table, ("kernel",))):
+    optimizer = Optimizer(OptimConfig(), 1, 1, table)
+    for ask in (optimizer.init, optimizer.partition, lambda tree: optimizer.update(tree, None, tree)):
         with pytest.raises(
             ValueError, match=r"blocks\.0\.attention\.temperature is not in the network's table of parameters"
         ):
-            ask()
+            ask(tree)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ def test_the_optimizer_refuses_a_parameter_that_the_table_lacks():
 )
 def test_moments_are_kept_by_role_in_every_parameters_shape(name, kept):
     optim, table = OptimConfig(name=name), VIT.parameters()
-    moments = Optimizer(optim, 1, 1, table).init(start(VIT, jax.random.key(0)))
+    moments = Optimizer(optim, 1, 1, table).init(start(VIT, jax.random.key(0))).moments
     assert tuple(moments) == kept == roles(optim)
     for tree in moments.values():
         assert {n: x.shape for n, x in flatten(tree).items()} == VIT.shapes() and not any(
@@ -170,7 +171,7 @@ def test_muon_updates_the_hidden_kernels_and_keeps_one_moment_of_them():
         patterns = f"{inside}|{behind}" if config is EVERYTHING else inside
         kernels = {name for name in table if re.fullmatch(patterns, name)}
         assert len(kernels) == count
-        kept = Optimizer(optim, 1, 1, table).init(start(config, jax.random.key(0)))
+        kept = Optimizer(optim, 1, 1, table).init(start(config, jax.random.key(0))).moments
         assert flatten(kept["mu"]).keys() == table.keys() and flatten(kept["nu"]).keys() == table.keys() - kernels
         assert {role: tuple(flatten(tree)) for role, tree in kept.items()} == moments(optim, table)
 

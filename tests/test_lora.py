@@ -24,7 +24,7 @@ from vit_jax.config import (
     RunConfig,
     ViTConfig,
     factor_shapes,
-    learnt_table,
+    trainable_table,
 )
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.division import Division
@@ -75,7 +75,7 @@ def batches(size=6):
 def engine_of(run, dtype="float64"):
     task = task_of(run, {"preprocess": {"mean": [MEAN], "std": [STD]}})
     network = definition(run.model, run.compute_dtype, dtype)
-    return Engine(run, network, task, Optimizer(run.optim, STEPS, 5, learnt_table(run)))
+    return Engine(run, network, task, Optimizer(run.optim, STEPS, 5, trainable_table(run)))
 
 
 def steps(run):
@@ -119,7 +119,7 @@ def theirs(run, factors):
         own |= {f"{ours}.lora_a": a, f"{ours}.lora_b": b}
         modules[kernel].register_forward_hook(lambda _, args, out, a=a, b=b: out + scale * (args[0] @ a) @ b)
     own |= {places[name]: p for name, p in model.named_parameters() if places[name].startswith("head.")}
-    table, c = learnt_table(run), run.optim
+    table, c = trainable_table(run), run.optim
     last = max(each.layer for each in table.values())
     groups = [
         {"params": [p], "lr": c.lr * c.layer_decay ** (last - table[name].layer), "weight_decay": 0.1 * (p.ndim == 2)}

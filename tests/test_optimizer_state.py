@@ -31,13 +31,12 @@ from torch_ref.trainer import Trainer  # noqa: E402
 from vit_jax import models  # noqa: E402
 from vit_jax.config import OptimConfig, RunConfig, TransformerConfig, ViTConfig  # noqa: E402
 from vit_jax.config.trees import (  # noqa: E402
-    combine,
     flatten,
     unflatten,
 )
 from vit_jax.errors import UserError  # noqa: E402
 from vit_jax.layers import fold  # noqa: E402
-from vit_jax.optim import Optimizer  # noqa: E402
+from vit_jax.optim import Optimizer, OptimizerState  # noqa: E402
 from vit_jax.runs import Run  # noqa: E402
 from vit_jax.step import Engine  # noqa: E402
 from vit_jax.tasks.computed import task_of  # noqa: E402
@@ -156,9 +155,8 @@ def update(optim):
     rule = Optimizer(optim, STEPS, EPOCH, VIT.parameters())
 
     def step(gradients, moments, parameters, t):
-        trained, frozen = rule.parted(parameters)
-        updates, moments = rule.update(rule.parted(gradients)[0], moments, trained, t)
-        return combine(frozen, jax.tree.map(jnp.add, trained, updates)), moments
+        updates, state = rule.update(gradients, OptimizerState(t, moments), parameters)
+        return jax.tree.map(jnp.add, parameters, updates), state.moments
 
     return jax.jit(step, compiler_options=QUICK)
 
@@ -167,7 +165,7 @@ def ours(optim, weights, moments, first, last):
     """Our weights and moments (flat) after the steps first .. last-1."""
     with jax.enable_x64(True):
         p, m = (unflatten({k: jnp.asarray(v) for k, v in tree.items()}) for tree in (weights, moments))
-        m = m or Optimizer(optim, STEPS, EPOCH, VIT.parameters()).init(p)
+        m = m or Optimizer(optim, STEPS, EPOCH, VIT.parameters()).init(p).moments
         for t in range(first, last):
             p, m = update(optim)(gradients()(p, batch(VIT, t)), m, p, jnp.int32(t))
         return tuple({k: np.asarray(v) for k, v in flatten(tree).items()} for tree in (p, m))

@@ -5,12 +5,14 @@ The public names are imported when they are first used, so `import vit_jax` take
 
 TYPE_CHECKING = False  # importing typing would take longer than this package; type checkers know the name
 if TYPE_CHECKING:
+    from .augmentation.batch import augment
     from .captioner import Captioner
     from .commands.evaluate import evaluate
     from .commands.predict import predict
     from .config import CaptionerConfig, RunConfig, TransformerConfig, ViTConfig
     from .errors import UserError
     from .models import build
+    from .optim import optimizer
     from .run_report.compare import compare
     from .starting.start import preset
     from .training.train import train
@@ -27,11 +29,13 @@ _MODULES = {  # public name: the module that has it
     "TransformerConfig": "config",
     "ViTConfig": "config",
     "UserError": "errors",
+    "augment": "augmentation.batch",
     "build": "models",
     "compare": "run_report.compare",
     "evaluate": "commands.evaluate",
     "export": "weights",
     "load": "weights",
+    "optimizer": "optim",
     "predict": "commands.predict",
     "preset": "starting.start",
     "train": "training.train",
@@ -41,7 +45,8 @@ _MODULES = {  # public name: the module that has it
 
 __all__ = [
     "Captioner", "CaptionerConfig", "RunConfig", "Transformer", "TransformerConfig", "UserError", "ViT", "ViTConfig",
-    "__version__", "build", "compare", "evaluate", "export", "load", "predict", "preset", "train",
+    "__version__", "augment", "build", "compare", "evaluate", "export", "load", "optimizer", "predict",
+    "preset", "train",
 ]  # fmt: skip
 
 

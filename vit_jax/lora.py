@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from .config import RunConfig, adapted, factor_names, factors
-from .config.trees import flatten, unflatten
+from .config.trees import flatten, partition, unflatten
 from .layers import initial_values
 
 Tree = dict[str, Any]
@@ -45,8 +45,6 @@ class Lora:
             flat[name] = flat[name] + self.scale * jnp.matmul(a, b, precision="highest")
         return unflatten(flat)
 
-    def parted(self, tree: Tree) -> tuple[Tree, Tree]:
+    def partition(self, tree: Tree) -> tuple[Tree, Tree]:
         """(the factors in a tree, all else of it)."""
-        flat = flatten(tree)
-        inside, outside = ({n: x for n, x in flat.items() if (n in self.factors) is on} for on in (True, False))
-        return unflatten(inside), unflatten(outside)
+        return partition(tree, self.factors)

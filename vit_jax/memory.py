@@ -11,10 +11,10 @@ from .config import (
     RunConfig,
     adapted,
     averaged,
-    learnt_table,
     leaves,
     moments,
-    trained,
+    trainable,
+    trainable_table,
     value_at,
 )
 from .config.network import Teacher
@@ -31,8 +31,8 @@ def run_bytes(run: RunConfig, teacher: Teacher | None = None, division: Division
     leaves it, and of the activations of one part the inputs and the tokens, once: what else is kept depends on the
     compiler.
     """
-    table, width = learnt_table(run), 8 if run.compute_dtype == "float64" else 4
-    learnt = trained(run.optim, table)
+    table, width = trainable_table(run), 8 if run.compute_dtype == "float64" else 4
+    learnt = trainable(run.optim, table)
     # Weights; with LoRA kernels as they began, too; gradients and average of those that train; moments.
     averages = averaged(run) if run.ema else ()
     kept = (table, adapted(run), learnt, averages, *moments(run.optim, table).values())

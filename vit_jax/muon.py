@@ -6,8 +6,11 @@ optax.contrib.muon corrects the bias of the moment, which changes the direction 
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -15,17 +18,24 @@ ITERATIONS = 5
 EPS = 1e-7
 
 
-def muon(
-    gradients: dict[str, Array], moments: dict[str, Array], beta: Array | float
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """(directions to subtract, new moments) of kernels [in, out] by name, in their dtype; `beta` decays the moment.
+class MuonState(NamedTuple):
+    """The moment of each kernel, by name."""
+
+    mu: dict[str, Array]
+
+
+def scale_by_muon(beta: Array | float) -> optax.GradientTransformation:
+    """The directions of kernels {name: [in, out]}, in their dtype; `beta` decays the moment.
 
     With Nesterov momentum; scaled by sqrt(max(1, out / in)), so that kernels of all shapes can have one rate.
     """
-    moments = {name: beta * moments[name] + (1 - beta) * g for name, g in gradients.items()}
-    ahead = {name: beta * moments[name] + (1 - beta) * g for name, g in gradients.items()}
-    directions = {name: max(1, x.shape[1] / x.shape[0]) ** 0.5 * x for name, x in orthogonal(ahead).items()}
-    return directions, moments
+
+    def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, MuonState]:
+        mu = {name: beta * state.mu[name] + (1 - beta) * g for name, g in gradients.items()}
+        ahead = {name: beta * mu[name] + (1 - beta) * g for name, g in gradients.items()}
+        return {n: max(1, x.shape[1] / x.shape[0]) ** 0.5 * x for n, x in orthogonal(ahead).items()}, MuonState(mu)
+
+    return optax.GradientTransformation(lambda kernels: MuonState(optax.tree.zeros_like(kernels)), update)
 
 
 def orthogonal(matrices: dict[str, Array]) -> dict[str, Array]:

@@ -27,7 +27,7 @@ from .errors import UserError
 from .hosts import ALONE, Hosts
 from .layers import merge
 from .lora import Lora
-from .optim import Optimizer
+from .optim import Optimizer, OptimizerState
 from .runs.log import RESERVED_METRICS
 from .stack import as_chosen
 from .tasks.base import Batch, Evaluation, Task
@@ -197,8 +197,8 @@ class Engine:
         """The state before the first step."""
         beside = self.lora.start(parameters, jax.random.key(self.run.seed)) if self.lora else None
         state = State(jnp.zeros((), jnp.int32), parameters, {}, None, beside)
-        trained, rest = self.optimizer.parted(self.learnt(state))
-        state = replace(state, moments=self.optimizer.init(trained))
+        trained, rest = self.optimizer.partition(self.learnt(state))
+        state = replace(state, moments=self.optimizer.init(trained).moments)
         return self.averaging(state, trained, rest) if self.run.ema else state
 
     def learnt(self, state: State) -> Tree:
@@ -213,7 +213,7 @@ class Engine:
         """The state with this average of what trains; `rest` is what does not."""
         if not self.lora:
             return replace(state, ema=average)
-        factors, others = self.lora.parted(average)
+        factors, others = self.lora.partition(average)
         merged, kernels = flatten(self.lora.merged(combine(rest, average))), self.lora.kernels
         ema = combine(others, unflatten({name: merged[name] for name in kernels}))
         return replace(state, ema=ema, lora={**(state.lora or {}), "averages": factors})
@@ -298,7 +298,7 @@ class Engine:
     ) -> tuple[Array, dict[str, Array], Tree]:
         """`gradients` of a batch as it comes, on all devices."""
         task, keys = with_frozen(self.task, frozen), example_keys(seed, state.step, jnp.arange(_rows(batch)))
-        batch = task.prepare(batch, keys, state.step // self.optimizer.epoch)
+        batch = task.prepare(batch, keys, state.step // self.optimizer.steps_per_epoch)
         if len(self.devices) == 1 or self.run.fsdp > 1:  # whose split arrays the compiler gathers where it needs them
             return self.gradients(task, self.learnt(state), batch, keys, task.denominator(batch))
         # Each device adds up the gradients of its own parts, so they are exchanged once a step.
@@ -318,7 +318,7 @@ class Engine:
         """
         keys = example_keys(seed, step[0], jnp.arange(_rows(batch)))
         task = with_frozen(self.task, jax.tree.map(lambda x: x[0], frozen))
-        batch = task.prepare(batch, keys, step[0] // self.optimizer.epoch)
+        batch = task.prepare(batch, keys, step[0] // self.optimizer.steps_per_epoch)
         return jax.tree.map(lambda x: x.reshape(len(self.devices), -1, *x.shape[1:]), batch)
 
     def pmap_step(self, state: State, batch: Batch, seed: Array, frozen: Tree) -> tuple[State, dict[str, Array]]:
@@ -343,13 +343,13 @@ class Engine:
 
         The norms of gradients and updates are over the parameters that train, that of parameters over all.
         """
-        trained, rest = self.optimizer.parted(self.learnt(state))
-        updates, moments = self.optimizer.update(gradients, state.moments, trained, state.step)
+        trained, rest = self.optimizer.partition(self.learnt(state))
+        updates, after = self.optimizer.update(gradients, OptimizerState(state.step, state.moments), trained)
         trained = optax.apply_updates(trained, updates)
         learnt = combine(rest, trained)
-        new = replace(state, step=state.step + 1, parameters=self.network(learnt), moments=moments)
+        new = replace(state, step=after.step, parameters=self.network(learnt), moments=after.moments)
         if self.lora and state.lora:
-            new = replace(new, lora={**state.lora, "factors": self.lora.parted(learnt)[0]})
+            new = replace(new, lora={**state.lora, "factors": self.lora.partition(learnt)[0]})
         if state.ema is not None:
             known = flatten(state.ema) | flatten((state.lora or {}).get("averages", {}))
             average = unflatten({name: known[name] for name in flatten(trained)})
@@ -361,7 +361,7 @@ class Engine:
             )
         metrics |= {
             "loss": loss,
-            "lr": self.optimizer.rate(state.step),
+            "lr": self.optimizer.learning_rate(state.step),
             "grad_norm": optax.tree.norm(gradients),
             "param_norm": optax.tree.norm(new.parameters),
             "update_norm": optax.tree.norm(updates),
@@ -386,7 +386,7 @@ class Engine:
         """
         parts = self.parts
         denominator = denominator if denominator is None else denominator / parts
-        trained, rest = self.optimizer.parted(parameters)
+        trained, rest = self.optimizer.partition(parameters)
 
         def loss(trained: Tree, batch: Batch, keys: Array) -> tuple[Array, dict[str, Array]]:
             parameters = self.network(combine(rest, trained))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vit_jax.config import RunConfig, trained
+from vit_jax.config import RunConfig, trainable
 from vit_jax.errors import Option, Text, UserError
 from vit_jax.tasks.table import task_spec, untrained
 
@@ -36,7 +36,7 @@ def into_run(plan: Plan, state: Training | None, path: str, weights: Named) -> l
     items = {"model": (plan.specs, weights), "optimizer": optimizer_item(plan, state)}
     if state.run.ema:
         notes += [] if state.ema else ["the average of the weights starts anew"]
-        averaged = optimizer.within(rows, trained(state.run.optim, state.run.model.parameters()))
+        averaged = optimizer.within(rows, trainable(state.run.optim, state.run.model.parameters()))
         tensors = state.ema or plan.reading.tensors
         items["ema"] = converted(plan, rows, {name: tensors[name] for row in averaged for name in row.theirs})
     beside = {"preset": state.beside.get("preset", "converted"), "data": state.beside.get("data"), **stated}

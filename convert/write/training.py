@@ -70,7 +70,7 @@ def training(reading: Reading, run: RunConfig | None = None) -> Training | None:
         beside = {key: value for key, value in Run(path).record().items() if key in KEPT_FIELDS}
         return Training(run, beside, our_moments(saved, run.optim, path), ema)
     # The step of another training loop may count anything; torch's Adam keeps its own.
-    counted = bool(own_record(tree)) or run.optim.name in ("sgd", "momentum", "lion")
+    counted = bool(own_record(tree)) or run.optim.name in optimizer.COUNTLESS
     step = tree["step"] if counted and isinstance(tree.get("step"), int) else None
     table, grouped = run.model.parameters(), reading.layout.dialect == "torch-ref"
     moments = optimizer.from_torch(saved, reading.rows, reading.tensors, run.optim, table, path, step, grouped)

@@ -198,9 +198,9 @@ def projection_without_bias(f: Any, self: Any, *args: Any, **kwargs: Any) -> Any
         return f(self, *args, **kwargs)
 
 
-def no_step(f: Any, self: Any, gradients: Any, moments: Any, parameters: Any, step: Any) -> Any:
-    updates, moments = f(self, gradients, moments, parameters, step)
-    return jax.tree.map(jnp.zeros_like, updates), moments
+def no_step(f: Any, self: Any, gradients: Any, state: Any, parameters: Any) -> Any:
+    updates, state = f(self, gradients, state, parameters)
+    return jax.tree.map(jnp.zeros_like, updates), state
 
 
 def optax_one_cycle(f: Any, steps: int, *args: Any) -> Any:
@@ -535,7 +535,7 @@ def faults() -> list[Fault]:
         Fault("smoothing e/(V-1)", wrapped(optax, "smooth_labels", smoothing), "losses", lambda: losses.classify(0.1)),
         Fault(
             "decay on every leaf",
-            wrapped(optim, "decay_mask", lambda f, tree, table, kinds: jax.tree.map(lambda _: True, tree)),
+            wrapped(optim, "decaying", lambda f, c, table: {*table}),
             "ten steps",
             steps(adamw),
         ),

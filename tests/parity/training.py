@@ -26,7 +26,7 @@ from vit_jax.config import (
     SentenceData,
     ViTConfig,
 )
-from vit_jax.config.trees import combine, flatten, unflatten
+from vit_jax.config.trees import flatten, unflatten
 from vit_jax.layers import fold
 from vit_jax.models import definition
 from vit_jax.optim import Optimizer
@@ -141,14 +141,13 @@ def ours(c: Config, optim: OptimConfig, dtype: str) -> tuple[dict[str, np.ndarra
     with on_cpu(dtype):
         optimizer = Optimizer(make_run(c, optim, dtype).optim, STEPS_RUN, EPOCH, c.parameters())
         tree = unflatten({k: jnp.asarray(v, dtype) for k, v in weights(c).items()})
-        moments, losses = optimizer.init(tree), []
-        for step, batch in enumerate(batches(c)):
+        state, losses = optimizer.init(tree), []
+        for batch in batches(c):
             loss, _, gradients = compiled(c, dtype)(tree, batch)
-            learnt, frozen = optimizer.parted(tree)
-            updates, moments = optimizer.update(optimizer.parted(gradients)[0], moments, learnt, jnp.int32(step))
-            tree = combine(frozen, jax.tree.map(jnp.add, learnt, updates))
+            updates, state = optimizer.update(gradients, state, tree)
+            tree = jax.tree.map(jnp.add, tree, updates)
             losses.append(float(loss))
-        return _numpy(tree), _numpy(moments), losses
+        return _numpy(tree), _numpy(state.moments), losses
 
 
 def _numpy(tree: Any) -> dict[str, np.ndarray]:

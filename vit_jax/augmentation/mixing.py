@@ -29,7 +29,7 @@ def mixed(
     from 0, if it is not 0) none is. The share is drawn from Beta(a, a) with a = `cutmix` or `mixup`.
     """
     b, h, w = images.shape[:3]
-    pairs = jnp.repeat(keys[::2], 2)
+    pairs = jnp.repeat(keys[::2], 2, axis=0)
     draws = jax.vmap(lambda key: jax.random.uniform(key, (5,), jnp.float32))(pairs)  # [B, 5]
     done, switch, y, x, share = draws.T
     active = done < config.mix_chance

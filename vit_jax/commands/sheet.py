@@ -132,7 +132,6 @@ def views_of(run: RunConfig, images: int, views: int) -> Sheet:
     import jax.numpy as jnp
 
     from ..augmentation.batch import augment
-    from ..augmentation.mixing import mixed
     from ..data import open_images
     from ..data.order import SHUFFLE, permutation
     from ..layers import fold
@@ -149,10 +148,10 @@ def views_of(run: RunConfig, images: int, views: int) -> Sheet:
     def seen(step: jax.Array, config: ImageAugment) -> tuple[jax.Array, jax.Array | None]:
         of_step = jax.random.fold_in(jax.random.key(run.seed), step)
         keys = fold(jax.vmap(jax.random.fold_in, (None, 0))(of_step, jnp.arange(count)), 0)
-        changed = augment(jnp.asarray(examples["image"]), keys, config)
+        originals = jnp.asarray(examples["image"])
         if not config.mixes:
-            return changed, None
-        changed, targets = mixed(changed, jnp.asarray(examples["label"]), fold(keys, 5), config, classes, 0)
+            return augment(originals, keys, config), None
+        changed, targets = augment(originals, keys, config, labels=jnp.asarray(examples["label"]), classes=classes)
         return jnp.round(changed).astype(jnp.uint8), targets
 
     steps = [seen(jnp.int32(step), config) for step in range(views)]

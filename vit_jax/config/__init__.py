@@ -13,14 +13,14 @@ from .captions import CaptionData
 from .dotted import leaves, replaced, value_at
 from .features import FeatureData
 from .fields import Activation, Kind, Size, pair
-from .groups import held, moments, muon_kernels, rate_scales, trained
+from .groups import frozen_at_first, moments, muon_kernels, optimizer_of_others, rate_scales, roles, trainable
 from .images import ImageData
-from .lora import adapted, averaged, factor_names, factor_shapes, factors, kept_beside, learnt_table
+from .lora import adapted, averaged, factor_names, factor_shapes, factors, kept_beside, trainable_table
 from .nearest import nearest, similar
 from .network import Input, NetworkConfig, Teacher
 from .networks import NETWORKS, network_named
 from .resnet import ResNetConfig
-from .run import NO_DATA, AugmentConfig, DataConfig, LoraConfig, LossConfig, OptimConfig, RunConfig, profiled, roles
+from .run import NO_DATA, AugmentConfig, DataConfig, LoraConfig, LossConfig, OptimConfig, RunConfig, profiled
 from .sentences import SentenceData
 from .sizes import SIZES, is_sized, size_of, sized
 from .transformer import TransformerConfig
@@ -62,15 +62,15 @@ __all__ = [
     "factor_names",
     "factor_shapes",
     "factors",
-    "held",
+    "frozen_at_first",
     "is_sized",
     "kept_beside",
-    "learnt_table",
     "leaves",
     "moments",
     "muon_kernels",
     "nearest",
     "network_named",
+    "optimizer_of_others",
     "pair",
     "profiled",
     "rate_scales",
@@ -79,6 +79,7 @@ __all__ = [
     "similar",
     "size_of",
     "sized",
-    "trained",
+    "trainable",
+    "trainable_table",
     "value_at",
 ]

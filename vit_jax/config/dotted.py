@@ -8,6 +8,10 @@ import typing
 from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from ..errors import Field, UserError, inside
+from .nearest import nearest
+from .ranges import check_ranges
+
 T = TypeVar("T")
 
 
@@ -50,6 +54,25 @@ def _leaves(cls: Any) -> dict[str, Leaf]:
 def value_at(config: Any, name: str) -> Any:
     """The value of a field by its dotted name."""
     return functools.reduce(getattr, name.split("."), config)
+
+
+def with_options(config: T, options: Mapping[str, Any], part: str) -> T:
+    """A part of a run's config with other values of some fields, of which lists count as tuples.
+
+    Raises UserError on an unknown field and a value that the field does not take; `part` is its name in messages.
+    """
+    types, values = field_types(type(config)), dict(options)
+    with inside(part):
+        for name, value in options.items():
+            if name not in types:
+                raise UserError(Field(name), f"is no field{nearest(name, list(types))}")
+            if typing.get_origin(types[name]) is tuple:
+                if not isinstance(value, list | tuple):
+                    raise UserError(Field(name), f"is {value!r}", "give a list")
+                values[name] = tuple(value)
+        changed = dataclasses.replace(typing.cast(Any, config), **values)
+        check_ranges(changed)
+    return changed  # type: ignore[no-any-return]
 
 
 def replaced(config: T, values: Mapping[str, Any]) -> T:

@@ -11,11 +11,11 @@ from fnmatch import fnmatchcase
 
 from ..errors import UserError
 from .nearest import similar
-from .run import OptimConfig, roles
+from .run import MOMENTS, OptimConfig
 from .tree import Parameter
 
 
-def trained(c: OptimConfig, table: Mapping[str, Parameter]) -> tuple[str, ...]:
+def trainable(c: OptimConfig, table: Mapping[str, Parameter]) -> tuple[str, ...]:
     """The names of the parameters that train, in the table's order: those that no pattern of `freeze` matches.
 
     With `freeze_epochs` these too, as they do in the end.
@@ -25,7 +25,7 @@ def trained(c: OptimConfig, table: Mapping[str, Parameter]) -> tuple[str, ...]:
     )
 
 
-def held(c: OptimConfig, table: Mapping[str, Parameter]) -> frozenset[str]:
+def frozen_at_first(c: OptimConfig, table: Mapping[str, Parameter]) -> frozenset[str]:
     """The names of the parameters that train only after `freeze_epochs`; none if `freeze` holds for the whole run."""
     return frozenset(
         name for name, each in table.items() if each.trains and c.freeze_epochs and matches(name, c.freeze)
@@ -37,19 +37,32 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def moments(c: OptimConfig, table: Mapping[str, Parameter]) -> dict[str, tuple[str, ...]]:
-    """{role: names of the parameters that have this moment}, as checkpoints hold them; no role is empty.
+def optimizer_of_others(c: OptimConfig) -> str:
+    """The name of the optimizer of all parameters but those of `muon_kernels`."""
+    return "adamw" if c.name == "muon" else c.name
 
-    Of the kernels that Muon updates only mu is kept.
-    """
-    names, kernels = trained(c, table), muon_kernels(c, table)
-    kept = {role: names if role == "mu" else tuple(n for n in names if n not in kernels) for role in roles(c)}
-    return {role: its for role, its in kept.items() if its}
+
+def roles(c: OptimConfig) -> tuple[str, ...]:
+    """The names of the optimizer's moments, as in checkpoints."""
+    return tuple(dict.fromkeys(MOMENTS[optimizer_of_others(c)] + MOMENTS[c.name]))
+
+
+def moments(c: OptimConfig, table: Mapping[str, Parameter]) -> dict[str, tuple[str, ...]]:
+    """{role: names of the parameters that have this moment}, as checkpoints hold them; no role is empty."""
+    kernels, others = muon_kernels(c, table), optimizer_of_others(c)
+    kept = {name: MOMENTS[c.name if name in kernels else others] for name in trainable(c, table)}
+    names = {role: tuple(name for name, its in kept.items() if role in its) for role in roles(c)}
+    return {role: its for role, its in names.items() if its}
 
 
 def muon_kernels(c: OptimConfig, table: Mapping[str, Parameter]) -> frozenset[str]:
     """The names of the kernels that Muon updates; none if the optimizer is another."""
-    return frozenset(name for name in trained(c, table) if c.name == "muon" and table[name].muon)
+    return frozenset(name for name in trainable(c, table) if c.name == "muon" and table[name].muon)
+
+
+def decaying(c: OptimConfig, table: Mapping[str, Parameter]) -> frozenset[str]:
+    """The names of the parameters that decay: those of a kind that `decay` names."""
+    return frozenset(name for name, each in table.items() if each.kind in c.decay)
 
 
 def rate_scales(c: OptimConfig, table: Mapping[str, Parameter]) -> dict[str, float]:
@@ -64,11 +77,21 @@ def rate_scales(c: OptimConfig, table: Mapping[str, Parameter]) -> dict[str, flo
     }
 
 
-def check_frozen(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
-    """Raise UserError if a pattern of `freeze` matches no parameter of the table, or if none is left to train.
+def check_groups(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
+    """Raise UserError naming the first field that asks for what the parameters of this table do not allow."""
+    if c.layer_decay != 1 and not any(parameter.layer for parameter in table.values()):
+        raise UserError(
+            f"optim.layer_decay is {c.layer_decay}, but the layers of this network have no order from its input to its "
+            "output: leave it at 1"
+        )
+    _check_frozen(c, table)
+    if c.name == "muon" and not muon_kernels(c, table):
+        frozen = any(parameter.muon for parameter in table.values())
+        none = f"optim.freeze {' '.join(c.freeze)} leaves none" if frozen else "this network has none"
+        raise UserError(f"optim.name is muon, which needs hidden kernels to update, and {none}: choose adamw")
 
-    And if there is nothing that `freeze_epochs` could release.
-    """
+
+def _check_frozen(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
     if c.freeze_epochs and not c.freeze:
         raise UserError(
             f"optim.freeze_epochs is {c.freeze_epochs:g} but optim.freeze is empty, so nothing is frozen: "
@@ -87,20 +110,11 @@ def check_frozen(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
             f"optim.freeze is {' '.join(c.freeze)}, which matches all {len(own)} parameters that would train: leave "
             "out a pattern, so that some do"
         )
-    if c.freeze_epochs and not held(c, table):
+    if c.freeze_epochs and not frozen_at_first(c, table):
         raise UserError(
             f"optim.freeze_epochs is {c.freeze_epochs:g} but lora.rank keeps all that optim.freeze "
             f"{' '.join(c.freeze)} matches for the whole run: leave one of them out"
         )
-
-
-def check_muon(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
-    """Raise UserError if the optimizer is muon and updates none of the table's parameters by Muon."""
-    if c.name != "muon" or muon_kernels(c, table):
-        return
-    frozen = any(parameter.muon for parameter in table.values())
-    none = f"optim.freeze {' '.join(c.freeze)} leaves none" if frozen else "this network has none"
-    raise UserError(f"optim.name is muon, which needs hidden kernels to update, and {none}: choose adamw")
 
 
 def all_but(patterns: Iterable[str], table: Mapping[str, Parameter]) -> tuple[str, ...]:

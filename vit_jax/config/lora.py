@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..errors import UserError
-from .groups import matches, trained
+from .groups import matches, trainable
 from .nearest import similar
 from .run import LoraConfig, RunConfig
 from .tree import ZEROS, Parameter, Start
@@ -43,7 +43,7 @@ def factor_shapes(run: RunConfig) -> dict[str, tuple[int, ...]]:
     return {name: each.shape for name, each in factors(run).items()}
 
 
-def learnt_table(run: RunConfig) -> Mapping[str, Parameter]:
+def trainable_table(run: RunConfig) -> Mapping[str, Parameter]:
     """What a run's optimizer works on: the network's parameters, and with LoRA the factors beside them.
 
     With LoRA only the factors and the head's parameters train.
@@ -57,7 +57,7 @@ def learnt_table(run: RunConfig) -> Mapping[str, Parameter]:
 def averaged(run: RunConfig) -> tuple[str, ...]:
     """The names of the network's parameters that training changes, of which a run with `ema` keeps the average."""
     own = _network_table(run)
-    return (*(name for name in trained(run.optim, learnt_table(run)) if name in own), *adapted(run))
+    return (*(name for name in trainable(run.optim, trainable_table(run)) if name in own), *adapted(run))
 
 
 def kept_beside(run: RunConfig) -> dict[str, set[str]]:
@@ -66,7 +66,7 @@ def kept_beside(run: RunConfig) -> dict[str, set[str]]:
         return {}
     names = factors(run).keys()
     kept = {"kernels": {*adapted(run)}, "factors": {*names}}
-    return kept | ({"averages": names & {*trained(run.optim, learnt_table(run))}} if run.ema else {})
+    return kept | ({"averages": names & {*trainable(run.optim, trainable_table(run))}} if run.ema else {})
 
 
 def _network_table(run: RunConfig) -> dict[str, Parameter]:

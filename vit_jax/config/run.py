@@ -139,16 +139,11 @@ class OptimConfig:
     max_momentum: float = identity(0.95, "cycle_momentum: the highest value", at_least=0, below=1)
 
 
-# The moments of each optimizer: arrays of the shape of a parameter that it updates in each step.
-_ROLES: dict[str, tuple[str, ...]] = {
-    "sgd": (), "momentum": ("trace",), "adam": ("mu", "nu"), "adamw": ("mu", "nu"), "muon": ("mu", "nu"),
-    "lion": ("mu",),
+# The moments of each optimizer, as checkpoints and optax name them: arrays of the shape of the parameter. Of muon: of
+# the kernels that it updates itself.
+MOMENTS: dict[str, tuple[str, ...]] = {
+    "sgd": (), "momentum": ("trace",), "adam": ("mu", "nu"), "adamw": ("mu", "nu"), "lion": ("mu",), "muon": ("mu",),
 }  # fmt: skip
-
-
-def roles(c: OptimConfig) -> tuple[str, ...]:
-    """The names of the optimizer's moments, as in checkpoints; a moment has the shape of its parameter."""
-    return _ROLES[c.name]
 
 
 @dataclass(frozen=True)

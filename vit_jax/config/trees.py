@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from ..errors import Field, UserError
@@ -50,6 +50,13 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
                 raise UserError(Field(name), "is no field")
         node[leaf] = value
     return out
+
+
+def partition(tree: Mapping[str, Any], names: Container[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the leaves whose dotted names are among `names`, all others), each as a tree; `combine` joins them again."""
+    flat = flatten(tree)
+    inside = {name: leaf for name, leaf in flat.items() if name in names}
+    return unflatten(inside), unflatten({name: leaf for name, leaf in flat.items() if name not in names})
 
 
 def combine(tree: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..config.groups import check_frozen, check_muon
-from ..config.lora import check_lora, learnt_table
+from ..config.groups import check_groups
+from ..config.lora import check_lora, trainable_table
 from ..config.ranges import check_ranges
 from ..config.run import RunConfig, profiled
 from ..errors import UserError
@@ -39,7 +39,7 @@ def check_run(run: RunConfig) -> RunConfig:
     run.model.check_stack({"scan": run.scan, "remat": run.remat != "none"})
     check_settings(run)
     check_lora(run)
-    _check_optimizer(run)
+    check_groups(run.optim, trainable_table(run))
     return run
 
 
@@ -82,16 +82,3 @@ def check_encoder(run: RunConfig) -> None:
         raise UserError(
             f"init_encoder is {run.init_encoder} and init is {run.init}, which has an encoder: leave one of them out"
         )
-
-
-def _check_optimizer(run: RunConfig) -> None:
-    if run.optim.layer_decay == 1 and not (run.optim.freeze or run.optim.freeze_epochs) and run.optim.name != "muon":
-        return
-    table = learnt_table(run)
-    if run.optim.layer_decay != 1 and not any(parameter.layer for parameter in table.values()):
-        raise UserError(
-            f"optim.layer_decay is {run.optim.layer_decay}, but the layers of a {run.model.name} have no "
-            "order from its input to its output: leave it at 1"
-        )
-    check_frozen(run.optim, table)
-    check_muon(run.optim, table)

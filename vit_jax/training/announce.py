@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from .. import backend
-from ..config import RunConfig, adapted, held, learnt_table, muon_kernels, trained
+from ..config import RunConfig, adapted, frozen_at_first, muon_kernels, trainable, trainable_table
 from ..division import Division
 from ..errors import install, printable
 from ..memory import run_bytes
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def by_rule(run: RunConfig) -> str:
     """How many parameters Muon updates, in a run whose optimizer is muon, and AdamW, and at which rates."""
     table, c = run.model.parameters(), run.optim
-    kernels, names = muon_kernels(c, table), trained(c, table)
+    kernels, names = muon_kernels(c, table), trainable(c, table)
     by_muon, by_adam = (
         sum(math.prod(table[name].shape) for name in names if (name in kernels) is on) for on in (True, False)
     )
@@ -33,24 +33,24 @@ def announce(setup: Setup) -> None:
     """Print the network, data, memory, device and versions of a run."""
     run, environment = setup.run, setup.environment
     what, cost = run.model.describe()
-    table = learnt_table(run)
+    table = trainable_table(run)
     count = sum(math.prod(shape) for shape in run.model.shapes().values())
-    training = sum(math.prod(table[name].shape) for name in trained(run.optim, table))
+    training = sum(math.prod(table[name].shape) for name in trainable(run.optim, table))
     copies = len(setup.engine.devices) if setup.engine.devices.share_a_cpu else 1
     weights, _ = run_bytes(run, setup.teacher, Division(copies, setup.engine.parts))
     sizes = ", ".join(f"{name} {len(split):,}" for name, split in setup.dataset.splits.items())
     versions = environment["versions"]
     print(f"model    {what}")
     print(f"         {count:,} parameters, {cost}")
-    if late := held(run.optim, table):
+    if late := frozen_at_first(run.optim, table):
         first = setup.engine.optimizer.release + 1
         size = sum(math.prod(table[name].shape) for name in late)
         print(f"         {size:,} of them train from step {first} on, in {len(late)} of {len(table)} tensors")
     elif run.lora.rank:
         of = f"LoRA of rank {run.lora.rank} on {len(adapted(run))} kernels"
-        print(f"         {of}: {training:,} numbers train, in {len(trained(run.optim, table))} tensors with the head")
+        print(f"         {of}: {training:,} numbers train, in {len(trainable(run.optim, table))} tensors with the head")
     elif run.optim.freeze:
-        print(f"         {training:,} of them train, in {len(trained(run.optim, table))} of {len(table)} tensors")
+        print(f"         {training:,} of them train, in {len(trainable(run.optim, table))} of {len(table)} tensors")
     if run.optim.name == "muon":
         print(f"         {by_rule(run)}")
     if setup.teacher:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import runs
-from ..config import averaged, kept_beside, learnt_table, moments
+from ..config import averaged, kept_beside, moments, trainable_table
 from ..config.trees import flatten
 from ..errors import UserError, printable
 from ..hosts import ALONE, Hosts
@@ -101,7 +101,7 @@ def check_continues(folder: runs.Run, saved: Saved, setup: Setup) -> None:
     kept = {role: flatten(tree).keys() for role, tree in state.moments.items()}
     beside = {role: flatten(tree).keys() for role, tree in (state.lora or {}).items()}
     if (
-        kept != {role: {*names} for role, names in moments(run.optim, learnt_table(run)).items()}
+        kept != {role: {*names} for role, names in moments(run.optim, trainable_table(run)).items()}
         or flatten(state.ema or {}).keys() != {*(averaged(run) if run.ema else ())}
         or beside != kept_beside(run)
         or (best is not None and not {setup.task.selection_metric[0], "loss"} <= best.keys())

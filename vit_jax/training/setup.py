@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import backend, runs
-from ..config import RunConfig, learnt_table
+from ..config import RunConfig, trainable_table
 from ..config.network import Teacher
 from ..config.trees import flatten
 from ..division import planned
@@ -115,7 +115,7 @@ def set_up(run: RunConfig, dataset: Data | None = None, hosts: Hosts = ALONE) ->
         teacher = replace(teacher, arrays={})  # the task has them
     network = definition(run.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
     # The schedule spans the run with all its resumptions, whatever the budget of this process is.
-    optimizer = Optimizer(run.optim, epochs * order.steps_per_epoch, order.steps_per_epoch, learnt_table(run))
+    optimizer = Optimizer(run.optim, epochs * order.steps_per_epoch, order.steps_per_epoch, trainable_table(run))
     engine = Engine(run, network, task, optimizer, hosts)
     sizes = dataset.step_sizes(run.batch)
     check_divisible(sizes, len(engine.devices), engine.parts)

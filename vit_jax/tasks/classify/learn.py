@@ -16,7 +16,6 @@ from flax import nnx
 from jax import Array
 
 from ...augmentation.batch import augment, normalise
-from ...augmentation.mixing import mixed
 from ...config import ImageAugment, RunConfig, ViTConfig, replaced
 from ...config.network import Teacher
 from ...data import Dataset, Given, Other, Preprocess, Split, listed, open_images, open_other_images, prepared
@@ -97,10 +96,11 @@ class Classify:
         Where images are mixed, the batch has their targets too, {"target": float32 [B, K]}.
         """
         keys = fold(keys, 0)
-        images = augment(batch["image"], keys, self.augment)
         if not self.augment.mixes:
-            return {**batch, "image": images}
-        images, targets = mixed(images, batch["label"], fold(keys, 5), self.augment, self.classes, epoch)
+            return {**batch, "image": augment(batch["image"], keys, self.augment)}
+        images, targets = augment(
+            batch["image"], keys, self.augment, labels=batch["label"], classes=self.classes, epoch=epoch
+        )
         return {**batch, "image": images, "target": targets}
 
     def tokens(self, batch: Batch) -> tuple[int, int, int]:
