@@ -21,11 +21,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
 
 from vit_jax.errors import UserError, run_command
-from vit_jax.report.comparison import COLORS
-from vit_jax.report.curves import smooth
-from vit_jax.report.figure import page
-from vit_jax.report.table import shortened
-from vit_jax.run_report.compare import Line, Member, gather
+from vit_jax.figures.comparison import COLORS
+from vit_jax.figures.curves import smooth
+from vit_jax.figures.figure import page
+from vit_jax.files.output import shortened
+from vit_jax.report.compare import Line, Member, gather
 
 Points = dict[int, tuple[float, float]]  # {step: (core-seconds, accuracy)}
 

@@ -28,8 +28,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
 
 from benchmarks.machine import Cost, describe, heading, interleave, load, spread
-from vit_jax import backend
 from vit_jax.config.decoding import Decoding
+from vit_jax.machine import backend
 from vit_jax.text.ids import Ids
 
 SIZES: dict[str, dict[str, int]] = {
@@ -84,8 +84,8 @@ def ours(model: Any, source: np.ndarray, beam: int, cached: bool = True) -> Call
     import jax.numpy as jnp
 
     from vit_jax.decode.search import search
-    from vit_jax.decoder import Cache
-    from vit_jax.layers import attention_mask, merge, split
+    from vit_jax.models.decoder import Cache
+    from vit_jax.models.layers import attention_mask, merge, split
 
     (definition, tree), last = split(model), model.config.target_vocabulary - 1
     ids = Ids(pad=last, begin=last, end=0)

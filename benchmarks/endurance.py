@@ -43,7 +43,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
 
 from benchmarks.machine import describe, heading
-from vit_jax.runs import Run, bytes_digest
+from vit_jax.files.digests import bytes_digest
+from vit_jax.runs import Run
 
 COMMAND = shlex.split(
     "digits --name run --epochs 3 --batch 256 --accumulate 2 --ema 0.8 --keep 1 --log-every 4 "
@@ -73,21 +74,21 @@ IMPORTED = (
         "rich.live",
         "sklearn.datasets",
     ),
-    *("vit_jax.run_report.contents", "vit_jax.run_report.page"),
-    *("vit_jax.checkpoint", "vit_jax.report", "vit_jax.tasks.classify.learn", "vit_jax.commands.train"),
+    *("vit_jax.report.contents", "vit_jax.report.page"),
+    *("vit_jax.weights.checkpoint", "vit_jax.figures", "vit_jax.tasks.classify.learn", "vit_jax.commands.train"),
 )
 # (module, class, function, what is going on within it); of a save in a cell of its own, as it may have its own thread.
 SAVING = (
-    ("vit_jax.checkpoint", "Checkpoints", "save", "writing arrays"),
-    ("vit_jax.checkpoint", "", "sync_tree", "syncing arrays"),
-    ("vit_jax.checkpoint", "Checkpoints", "_write_record", "writing digests"),
-    ("vit_jax.checkpoint", "Checkpoints", "prune", "deleting old ones"),
+    ("vit_jax.weights.checkpoint", "Checkpoints", "save", "writing arrays"),
+    ("vit_jax.weights.checkpoint", "", "sync_tree", "syncing arrays"),
+    ("vit_jax.weights.checkpoint", "Checkpoints", "_write_record", "writing digests"),
+    ("vit_jax.weights.checkpoint", "Checkpoints", "prune", "deleting old ones"),
 )
 ELSE = (
     ("vit_jax.training.train", "", "loop", "steps"),
-    ("vit_jax.step", "Engine", "train", "steps, the first compiles"),
-    ("vit_jax.step", "Engine", "train_together", "steps, the first compiles"),
-    ("vit_jax.step", "Evaluator", "measure", "evaluation"),
+    ("vit_jax.training.engine.step", "Engine", "train", "steps, the first compiles"),
+    ("vit_jax.training.engine.step", "Engine", "train_together", "steps, the first compiles"),
+    ("vit_jax.training.engine.step", "Evaluator", "measure", "evaluation"),
     ("vit_jax.training.train", "", "finish", "end"),
     ("vit_jax.training.finish", "", "draw", "pictures"),
     ("vit_jax.training.finish", "", "leave_report", "report"),
@@ -137,7 +138,7 @@ class Watch:
 
 def left(run: Run) -> dict[str, Any]:
     """What a run leaves, as JSON, without what clocks measure; each array is read and compared with its digest."""
-    from vit_jax.checkpoint import Checkpoints
+    from vit_jax.weights.checkpoint import Checkpoints
 
     saved, skipped = Checkpoints(run).restore(run.config().model.shapes())
     assert saved is not None

@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, h
 
 from benchmarks.machine import describe, heading, interleave, load, spread
 from benchmarks.sides import MEAN, NETS, STD, config, data
-from vit_jax import backend
-from vit_jax.config import ViTConfig
+from vit_jax.machine import backend
+from vit_jax.models.vit_config import ViTConfig
 
 Call = Callable[[np.ndarray], np.ndarray]  # uint8 [B, h, w, C] -> float32 [B, K]
 
@@ -51,7 +51,7 @@ def theirs(path: Path, model: ViTConfig) -> tuple[str, Call]:
         net.load_state_dict(load_file(path))
     else:
         import torch_ref
-        from vit_jax.interop import converted
+        from vit_jax.weights.interop import converted
 
         name, net = "torch_ref", torch_ref.load(torch_ref.build(model), converted(str(path))[1])
     net.eval()
@@ -69,8 +69,8 @@ def write(model: ViTConfig, path: Path) -> None:
     import jax
 
     import vit_jax
-    from vit_jax.layers import merge
-    from vit_jax.models import definition, start
+    from vit_jax.models.build import definition, start
+    from vit_jax.models.layers import merge
 
     fields = {"mean": MEAN[0], "std": STD[0], "fit": "stretch", "interpolation": "bicubic"}
     vit_jax.export(merge(definition(model), start(model, jax.random.key(0))), path, to="timm", fields=fields)

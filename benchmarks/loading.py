@@ -35,8 +35,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
 
 from benchmarks.machine import describe, heading, load, spread
-from vit_jax import backend
-from vit_jax.config import ImageAugment, ImageData, RunConfig, ViTConfig
+from vit_jax.augmentation.config import ImageAugment
+from vit_jax.config.run import RunConfig
+from vit_jax.data.images.config import ImageData
+from vit_jax.machine import backend
+from vit_jax.models.vit_config import ViTConfig
 
 SIZE, CLASSES = 224, 4
 Pass = Callable[[], Iterable[int]]  # the sizes of the batches of one pass over the images
@@ -62,7 +65,7 @@ def write_jpegs(folder: Path, n: int, width: int, height: int) -> None:
 
 def ours(data: ImageData, image: int, batch: int) -> Pass:
     """One pass of the batches that training takes from a source."""
-    from vit_jax.data import batches
+    from vit_jax.data.batches import batches
     from vit_jax.tasks.classify.learn import Classify
 
     run = RunConfig("classify", ViTConfig(image=image, classes=0), data, ImageAugment(), batch=batch)
@@ -146,7 +149,8 @@ def one_core(split: Any, images: int) -> float:
 
 def stream(names: int, images: int) -> dict[str, Any]:
     """Measure a folder of so many names, print the results and return them."""
-    from vit_jax.data import batches, open_images
+    from vit_jax.data.batches import batches
+    from vit_jax.data.images.splits import open_images
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"

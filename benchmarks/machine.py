@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-from vit_jax import backend
+from vit_jax.machine import backend
 
 
 def describe() -> dict[str, Any]:

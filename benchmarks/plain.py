@@ -20,7 +20,8 @@ import optax
 from flax import nnx
 from jax import Array
 
-from vit_jax.config import OptimConfig, ViTConfig
+from vit_jax.config.run import OptimConfig
+from vit_jax.models.vit_config import ViTConfig
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "none": lambda x: x,

@@ -286,9 +286,9 @@ def cuts(trace: Sequence[Event], root: Path, folder: Path, count: int, draw: ran
 
 def read(cut: Cut) -> str:
     """How the readers of a resume take a folder: "newest", "one being written", "begins anew", or what is wrong."""
-    from vit_jax.checkpoint import Checkpoints
     from vit_jax.errors import UserError
     from vit_jax.runs import choice
+    from vit_jax.weights.checkpoint import Checkpoints
 
     run = Run(cut.place / "runs" / "run")
     try:

@@ -14,19 +14,15 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.machine import measure
-from vit_jax import backend
-from vit_jax.config import (
-    ImageAugment,
-    ImageData,
-    LossConfig,
-    NetworkConfig,
-    OptimConfig,
-    RunConfig,
-    ViTConfig,
-    pair,
-    sized,
-)
-from vit_jax.division import planned
+from vit_jax.augmentation.config import ImageAugment
+from vit_jax.config.fields import pair
+from vit_jax.config.network import NetworkConfig
+from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
+from vit_jax.data.images.config import ImageData
+from vit_jax.machine import backend
+from vit_jax.machine.division import planned
+from vit_jax.models.sizes import sized
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
 
 MEAN, STD = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)  # those of augment.normalize half
@@ -111,7 +107,7 @@ def weights(model: NetworkConfig) -> dict[str, Any]:
     """The nested dict of parameters from which all sides start."""
     import jax
 
-    from vit_jax.models import start
+    from vit_jax.models.build import start
 
     return start(model, jax.random.key(0))
 
@@ -136,7 +132,7 @@ def vit_jax_step(run: RunConfig, batch: dict[str, Any], count: int = 1) -> Step:
 def preset_step(run: RunConfig, count: int = 1) -> Step:
     """Ours on the first batch of the run's own data."""
     backend.configure_jax(planned(run).devices)
-    from vit_jax.data import batches
+    from vit_jax.data.batches import batches
     from vit_jax.training.setup import set_up
 
     setup = set_up(run)

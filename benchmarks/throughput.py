@@ -6,8 +6,8 @@ One side in a process, because jax and torch need different CUDA libraries. Both
 AdamW; weights float32, products bfloat16) on uint8 images that are on the device already. Steps are sent one after the
 other and waited for at the end of a block; the fastest batch size is the result, and those that do not fit are left
 out. MFU is three times the FLOPs of the forward pass (two per multiply-add) over the peak that the maker of the GPU
-states for dense bfloat16, or, of a device that vit_jax.mfu does not know, over that of the fastest product of large
-matrices.
+states for dense bfloat16, or, of a device that vit_jax.machine.mfu does not know, over that of the fastest product of
+large matrices.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, h
 
 from benchmarks.machine import measure
 from benchmarks.sides import MEAN, STD, data, deterministic, engine_of
-from vit_jax import backend
-from vit_jax.config import ImageAugment, ImageData, RunConfig, sized
-from vit_jax.mfu import stated_peak, step_flops
+from vit_jax.augmentation.config import ImageAugment
+from vit_jax.config.run import RunConfig
+from vit_jax.data.images.config import ImageData
+from vit_jax.machine import backend
+from vit_jax.machine.mfu import stated_peak, step_flops
+from vit_jax.models.sizes import sized
 
 SIDES = ("ours", "timm")
 Steps = Callable[[int], None]  # does this many steps and waits for the last
@@ -37,7 +40,7 @@ def ours(run: RunConfig) -> Steps:
     """The training step of vit_jax."""
     import jax
 
-    from vit_jax.models import start
+    from vit_jax.models.build import start
 
     batch = data(run.model, run.batch)
     engine = engine_of(run, batch)

@@ -54,9 +54,9 @@ def build_before(net: str, side: str, activation: str, nnx_jit: bool) -> Any:
         return sides.build(run, side, nnx_jit)
     from vit_jax.train.setup import set_up  # type: ignore[import-not-found, unused-ignore]
 
-    from vit_jax import backend
-    from vit_jax.data import batches
-    from vit_jax.division import planned
+    from vit_jax.data.batches import batches
+    from vit_jax.machine import backend
+    from vit_jax.machine.division import planned
     from vit_jax.presets import preset
 
     run = preset(net).run

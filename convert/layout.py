@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_origin
 
-from vit_jax.config import NetworkConfig, leaves, replaced, value_at
+from vit_jax.config.dotted import leaves, replaced, value_at
+from vit_jax.config.network import NetworkConfig
 
 from .rules import Row, Shape
 

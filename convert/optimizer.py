@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import OptimConfig, Parameter, moments, muon_kernels, rate_scales, trainable
+from vit_jax.config.groups import moments, muon_kernels, rate_scales, trainable
+from vit_jax.config.parameters import Parameter
+from vit_jax.config.run import OptimConfig
 from vit_jax.errors import UserError
 
 from .containers.source import Spec, Tensor, TreePath

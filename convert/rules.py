@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import ml_dtypes
 import numpy as np
 
-from vit_jax.config import nearest
+from vit_jax.config.nearest import nearest
 from vit_jax.errors import UserError
 
 Shape = tuple[int, ...]

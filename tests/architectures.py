@@ -16,7 +16,7 @@ from typing import Any
 from convert.dialects.architectures import NOT_FIXED
 from convert.dialects.timm_folder import DEFAULTS, preprocessing
 from tests.parity.libraries import load
-from vit_jax.config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig
 
 NETWORK = "vit"  # the row that the table is about
 Json = dict[str, Any]

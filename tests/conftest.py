@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from vit_jax.backend import cache_folder
+from vit_jax.machine.backend import cache_folder
 
 ROOT = Path(__file__).parents[1]
 
@@ -89,8 +89,8 @@ def quick_compilation() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No corpus that other code has encoded, and no index of images, is taken from the user's cache."""
-    from vit_jax.data import cached
-    from vit_jax.data.sources import index
+    from vit_jax.data.images.sources import index
+    from vit_jax.data.texts import cached
 
     folder = tmp_path_factory.mktemp("caches")
     with pytest.MonkeyPatch.context() as patch:
@@ -131,7 +131,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     """As `door`, but in this process, where jax is already imported: for what a command does once it has started."""
 
     def run(name: str, *args: object, cwd: Path = tmp_path) -> "subprocess.CompletedProcess[str]":
-        module = {"convert": "convert.__main__", "compare": "vit_jax.run_report.compare"}
+        module = {"convert": "convert.__main__", "compare": "vit_jax.report.compare"}
         main = importlib.import_module(module.get(name, f"vit_jax.commands.{name}")).main
         words = [name, *map(str, args)]
         capsys.readouterr()
@@ -148,7 +148,9 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 @pytest.fixture(scope="session")
 def rewrite_record() -> Callable[..., None]:
     """`rewrite_record(run, class_names=[...])` changes config.json and its copies in the checkpoints."""
-    from vit_jax.runs import Run, with_digest, write_json
+    from vit_jax.files.atomic import write_json
+    from vit_jax.files.digests import with_digest
+    from vit_jax.runs import Run
 
     def rewrite(run: Run, **changes: object) -> None:
         record = {**run.record(), **changes}

@@ -6,8 +6,11 @@ import json
 import numpy as np
 from PIL import Image
 
-from vit_jax.config import ImageAugment, ImageData, RunConfig, ViTConfig
-from vit_jax.data import open_images
+from vit_jax.augmentation.config import ImageAugment
+from vit_jax.config.run import RunConfig
+from vit_jax.data.images.config import ImageData
+from vit_jax.data.images.splits import open_images
+from vit_jax.models.vit_config import ViTConfig
 
 
 def a_run(source, image=8, channels=1, classes=0, seed=0, normalize="set", **data):

@@ -18,23 +18,28 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from vit_jax import checkpoint, config, export
+from vit_jax import export
 from vit_jax.augmentation.batch import normalise
 from vit_jax.commands import cli
-from vit_jax.config import Input, NetworkConfig, OptimConfig, RunConfig, Table
 from vit_jax.config.fields import identity
-from vit_jax.config.images import ImageData
-from vit_jax.data import Preprocess, open_image, open_images
+from vit_jax.config.network import Input, NetworkConfig
+from vit_jax.config.parameters import Table
+from vit_jax.config.run import OptimConfig, RunConfig
+from vit_jax.data.images.config import ImageData
+from vit_jax.data.images.preprocess import Preprocess, open_image
+from vit_jax.data.images.splits import open_images
 from vit_jax.errors import UserError
-from vit_jax.layers import Linear, fold
+from vit_jax.figures.figure import page
+from vit_jax.models.layers import Linear, fold
+from vit_jax.models.networks import NETWORKS
 from vit_jax.presets.entry import Preset
 from vit_jax.presets.table import PRESETS
-from vit_jax.report import page
 from vit_jax.tasks.base import Answer, Evaluation
 from vit_jax.tasks.image_spec import Preprocessing
 from vit_jax.tasks.spec import TaskSpec
 from vit_jax.tasks.table import TASKS
 from vit_jax.training import finish
+from vit_jax.weights import checkpoint
 
 # ------------------------------------------------------------------------------------- the network
 
@@ -239,7 +244,7 @@ def preset() -> Preset:
 
 
 def register() -> None:
-    config.NETWORKS["perceptron"], TASKS["ink"] = PerceptronConfig, InkSpec
+    NETWORKS["perceptron"], TASKS["ink"] = PerceptronConfig, InkSpec
     PRESETS["ink"] = preset
 
 

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 
-from vit_jax.data.archives import OFFICIAL, Archive, CifarSet
+from vit_jax.data.fetch.archives import OFFICIAL, Archive, CifarSet
 
 CLASSES = {"label": [f"class {i}" for i in range(10)], "coarse_label": [f"group {i}" for i in range(20)]}
 

@@ -12,8 +12,10 @@ from convert import adapt
 from convert.adapt.kernels import POSITIONS, resample
 from convert.adapt.vit import STATISTICS
 from convert.layout import Facts
-from vit_jax.config import NetworkConfig, TransformerConfig, ViTConfig
+from vit_jax.config.network import NetworkConfig
 from vit_jax.errors import UserError
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
 
 VIT = ViTConfig(image=(8, 12), patch=(4, 2), channels=3, classes=5, width=8, depth=2, heads=2, hidden=12, head_width=3)
 DEIT = replace(VIT, distill_token=True, distill_head=True, pool="cls_distill")
@@ -37,8 +39,8 @@ def logits(config, given, images):
     import jax
 
     from vit_jax.config.trees import unflatten
-    from vit_jax.layers import replace_parameters
-    from vit_jax.vit import ViT
+    from vit_jax.models.layers import replace_parameters
+    from vit_jax.models.vit import ViT
 
     with jax.enable_x64(True):
         model = ViT(config, dtype=np.float64, param_dtype=np.float64)

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import attention_core as module
-from vit_jax.attention_core import Causal, attention_core, implementation, plain_or_fused
-from vit_jax.layers import Attention, merge, split
+from vit_jax.models import attention_core as module
+from vit_jax.models.attention_core import Causal, attention_core, implementation, plain_or_fused
+from vit_jax.models.layers import Attention, merge, split
 
 DRAW = np.random.default_rng(0)
 B, H, NQ, NK, DH = 2, 3, 5, 7, 4
@@ -58,7 +58,7 @@ def close(got, expected):
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_are_those_of_the_formula(case, captured, narrow, monkeypatch):
     """In the form for narrow heads and in that for wide ones."""
-    monkeypatch.setattr("vit_jax.attention_core.NARROW", narrow)
+    monkeypatch.setattr("vit_jax.models.attention_core.NARROW", narrow)
     got, expected = (
         jax.jit(jax.value_and_grad(partial(value, core, case, captured=captured), (0, 1, 2)))(Q, K, V)
         for core in (attention_core, plain)

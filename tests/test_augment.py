@@ -10,7 +10,7 @@ import pytest
 
 from vit_jax.augmentation import batch
 from vit_jax.augmentation.batch import normalise
-from vit_jax.config import ImageAugment
+from vit_jax.augmentation.config import ImageAugment
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 augment = jax.jit(batch.augment, static_argnums=2)

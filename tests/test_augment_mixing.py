@@ -9,12 +9,12 @@ import pytest
 from scipy.stats import beta, kstest
 
 from tests.fixed import Fixed
+from vit_jax.augmentation.config import ImageAugment
 from vit_jax.augmentation.mixing import QUANTILES, mixed, quantiles
-from vit_jax.config import ImageAugment
 from vit_jax.errors import UserError
 from vit_jax.presets.table import preset
-from vit_jax.step import check_together
 from vit_jax.tasks.classify.learn import Classify
+from vit_jax.training.engine.step import check_together
 from vit_jax.training.setup import plan
 
 BATCH, SIZE, CLASSES = 1000, 12, 7

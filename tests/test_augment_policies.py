@@ -11,8 +11,8 @@ import pytest
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from vit_jax.augmentation import operations, policies, primitives
+from vit_jax.augmentation.config import ImageAugment
 from vit_jax.augmentation.operations import NUMBER, OPERATIONS
-from vit_jax.config import ImageAugment
 
 BATCH, H, W = 48, 13, 18
 

@@ -20,6 +20,8 @@ from PIL import Image
 from vit_jax import errors, runs
 from vit_jax.commands import evaluate, predict
 from vit_jax.commands import train as train_command
+from vit_jax.files.atomic import write_json
+from vit_jax.files.digests import text_digest
 from vit_jax.training import finish
 
 TINY = shlex.split(
@@ -512,7 +514,7 @@ def test_the_best_weights_damaged(copied, refused, capsys):
     digest = json.loads((copied.digests / f"{newest}.json").read_text())
     digest.pop("digest")
     digest["notes"]["best"] = {"step": older, "accuracy": 1.0, "weights": "raw"}
-    runs.write_json(copied.digests / f"{newest}.json", {**digest, "digest": runs.text_digest(digest)})
+    write_json(copied.digests / f"{newest}.json", {**digest, "digest": text_digest(digest)})
     spoil(copied, older)
     refused("evaluate copy", "copy: the best weights cannot be used", f"checkpoint {older}", "--weights last")
     assert evaluate.command(["copy", "--weights", "last"]) == 0

@@ -20,19 +20,22 @@ from flax import nnx
 sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is not installed
 
 from benchmarks import choices, curve, gpu, inference, loading, machine, plain, power_cut, sides, step, throughput
+from vit_jax.augmentation.config import ImageAugment
 from vit_jax.commands.train import parse
-from vit_jax.config import ImageAugment, ImageData, RunConfig, ViTConfig
+from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import flatten
+from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
-from vit_jax.layers import merge
-from vit_jax.mfu import stated_peak
-from vit_jax.models import definition, start
-from vit_jax.optim import Optimizer
-from vit_jax.run_report.compare import Line, Member
+from vit_jax.machine.mfu import stated_peak
+from vit_jax.models.build import definition, start
+from vit_jax.models.layers import merge
+from vit_jax.models.vit_config import ViTConfig
+from vit_jax.report.compare import Line, Member
 from vit_jax.runs.check import check_run
-from vit_jax.step import Engine
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.training import finish
+from vit_jax.training.engine.optim import Optimizer
+from vit_jax.training.engine.step import Engine
 
 # All that the compared nets have between them: a ReLU after the patches, a hidden layer in the head.
 SMALL = ViTConfig(

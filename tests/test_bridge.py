@@ -18,8 +18,8 @@ from convert import __main__ as convert
 from convert import rules
 from convert.dialects import LAYOUTS
 from vit_jax.commands import train as train_command
-from vit_jax.starting.start import start
 from vit_jax.training import finish
+from vit_jax.weights.start.start import start
 
 TINY = shlex.split(
     "digits --model.width 16 --model.depth 2 --model.heads 2 --model.hidden 32 --optim.schedule constant "
@@ -233,7 +233,7 @@ def test_positions_of_another_grid_are_told_to_the_run():
 
 
 def test_a_transformer_is_nothing_to_train_on_images_from():
-    from vit_jax.config import TransformerConfig
+    from vit_jax.models.transformer_config import TransformerConfig
 
     config = TransformerConfig(
         width=8,

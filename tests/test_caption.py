@@ -12,13 +12,13 @@ from PIL import Image
 
 import vit_jax
 from convert.__main__ import main as convert
-from vit_jax.data import shapes
-from vit_jax.data.captions import touched
+from vit_jax.data.captions import shapes
+from vit_jax.data.captions.open import touched
 from vit_jax.errors import UserError
 from vit_jax.runs import Run
-from vit_jax.step import Engine
 from vit_jax.tasks.caption import text as caption_text
 from vit_jax.tasks.computed import task_class, task_of
+from vit_jax.training.engine.step import Engine
 
 SMALL = (
     "--model.vit.width 16 --model.vit.depth 1 --model.vit.heads 2 --model.vit.hidden 16 --model.text.width 12 "
@@ -100,7 +100,7 @@ def trained(working_folder):
 
     with pytest.MonkeyPatch.context() as patch, open("stdout", "w+") as out:
         patch.setattr(sys, "stdout", out)
-        patch.setattr(sys.modules["vit_jax.data.captions"], "SPLITS", {"validation": 8, "test": 12, "unseen": 8})
+        patch.setattr(sys.modules["vit_jax.data.captions.open"], "SPLITS", {"validation": 8, "test": 12, "unseen": 8})
         assert command.command(["shapes", *SMALL.split(), "--epochs", "2", "--log-every", "1"]) == 0
         out.seek(0)
         yield Run("runs/shapes"), out.read()
@@ -108,7 +108,7 @@ def trained(working_folder):
 
 @pytest.fixture
 def few(trained, monkeypatch):
-    monkeypatch.setattr(sys.modules["vit_jax.data.captions"], "SPLITS", {"validation": 8, "test": 12, "unseen": 8})
+    monkeypatch.setattr(sys.modules["vit_jax.data.captions.open"], "SPLITS", {"validation": 8, "test": 12, "unseen": 8})
 
 
 def test_a_run_reports_its_controls(trained):
@@ -282,7 +282,7 @@ def test_torch_learns_the_same_task(trained, few):
     import torch_ref
     from torch_ref.tasks import task_of as twin_of
     from vit_jax.config.trees import flatten
-    from vit_jax.layers import split
+    from vit_jax.models.layers import split
 
     net = vit_jax.load("shapes")
     run, data = net.run, task_class("caption").open_data(net.run)

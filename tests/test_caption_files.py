@@ -8,10 +8,17 @@ import pytest
 from PIL import Image
 
 import vit_jax
-from vit_jax.config import CaptionData, CaptionerConfig, ImageAugment, RunConfig, TransformerConfig, ViTConfig
-from vit_jax.data import Given, open_captions, open_other_captions, shapes
-from vit_jax.data.captioned import read_captioned
+from vit_jax.augmentation.config import ImageAugment
+from vit_jax.config.run import RunConfig
+from vit_jax.data.base import Given
+from vit_jax.data.captions import shapes
+from vit_jax.data.captions.captioned import read_captioned
+from vit_jax.data.captions.config import CaptionData
+from vit_jax.data.captions.open import open_captions, open_other_captions
 from vit_jax.errors import UserError
+from vit_jax.models.captioner_config import CaptionerConfig
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
 from vit_jax.runs.values import to_dict
 from vit_jax.tasks.caption.score import bleu4, cider_d, plain

@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 import vit_jax
-from vit_jax.data import captions, shapes
+from vit_jax.data.captions import open as captions
+from vit_jax.data.captions import shapes
 
 END = "<|endoftext|>"
 # Of the form of GPT-2, and trained no longer than it takes to say different captions of different pictures.

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from vit_jax.captioner import Captioner
-from vit_jax.config import CaptionerConfig, TransformerConfig, ViTConfig
 from vit_jax.config.trees import flatten, unflatten
-from vit_jax.layers import merge, split
-from vit_jax.models import definition, start
+from vit_jax.models.build import definition, start
+from vit_jax.models.captioner import Captioner
+from vit_jax.models.captioner_config import CaptionerConfig
+from vit_jax.models.layers import merge, split
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
 
 IMAGE = ViTConfig(image=(4, 6), patch=2, classes=0, width=6, depth=1, heads=2, hidden=10, registers=1)
 TEXT = TransformerConfig(

@@ -17,12 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import checkpoint, runs
-from vit_jax.checkpoint import Checkpoints, Saved
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
+from vit_jax.files.digests import array_digest, text_digest
 from vit_jax.runs import Run
-from vit_jax.step import State
+from vit_jax.weights import checkpoint
+from vit_jax.weights.checkpoint import Checkpoints, Saved, State
 
 # Whatever breaks, stderr belongs to our own sentence.
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
@@ -614,9 +614,9 @@ def test_the_digest_file_is_text_that_others_can_check(run):
     """What runs.py says of it is enough to verify a checkpoint without this file's code."""
     record = json.loads(run.digest_file(20).read_text())
     digest = record.pop("digest")
-    assert digest == runs.text_digest(record)
+    assert digest == text_digest(record)
     assert set(record) == {"step", "notes", "arrays"} and record["step"] == 20
-    assert record["arrays"]["model"]["patch.kernel"] == runs.array_digest(state(20).parameters["patch"]["kernel"])
+    assert record["arrays"]["model"]["patch.kernel"] == array_digest(state(20).parameters["patch"]["kernel"])
     assert record["arrays"]["optimizer"].keys() == {
         "step",
         *(f"{role}.{n}" for role in ("mu", "nu") for n in PARAMETERS),

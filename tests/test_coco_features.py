@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import vit_jax
-import vit_jax.report
 from vit_jax.commands.train import command as train
-from vit_jax.config import CaptionerConfig, FeatureData, TransformerConfig
-from vit_jax.data import open_features, open_other_features, vectors_in
+from vit_jax.data.captions.features_config import FeatureData
+from vit_jax.data.captions.vectors import open_features, open_other_features, vectors_in
 from vit_jax.errors import UserError
-from vit_jax.text import Vocabulary
+from vit_jax.models.captioner_config import CaptionerConfig
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.text.vocabulary import Vocabulary
 
 h5py = pytest.importorskip("h5py")
 
@@ -249,7 +250,7 @@ def run(folder, tmp_path_factory, quick_compilation):
     place = tmp_path_factory.mktemp("runs")
     flags = ["coco-caption", "--data.source", f"coco-features:{folder}", *SMALL.split(), "--dir", str(place)]
     with pytest.MonkeyPatch.context() as patch:  # no curves, which are those of any run; the sample is the task's own
-        patch.setattr(vit_jax.report, "draw_curves", lambda *a, **k: None)
+        patch.setattr("vit_jax.figures.curves.draw_curves", lambda *a, **k: None)
         assert train([*flags, "--name", "r"]) == 0
     return place / "r"
 
@@ -328,7 +329,7 @@ def test_pytorch_measures_a_run_as_it_is_measured_here(run, folder):
     from torch_ref.evaluation import measure
     from torch_ref.trainer import Trainer
     from vit_jax.config.trees import flatten
-    from vit_jax.layers import split
+    from vit_jax.models.layers import split
     from vit_jax.runs import find
 
     config, (_, result) = find(run).config(), vit_jax.evaluate(run, split="validation", batch=8)

@@ -13,12 +13,14 @@ from PIL import Image
 
 import vit_jax
 from vit_jax import runs
-from vit_jax.config import SentenceData
+from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
+from vit_jax.figures import comparison
+from vit_jax.files.atomic import write_json
+from vit_jax.files.digests import with_digest
+from vit_jax.files.output import print_table, text_width
 from vit_jax.presets.table import preset
-from vit_jax.report import comparison
-from vit_jax.report.table import print_table, text_width
-from vit_jax.run_report import compare
+from vit_jax.report import compare
 
 BASE = replace(preset("digits").run, model=replace(preset("digits").run.model, classes=10))
 DATA = {"name": "digits", "sizes": {"train": 8, "test": 2}, "content": "c", "version": 2}
@@ -177,7 +179,7 @@ def test_a_seed_without_a_run_is_named_and_one_that_lost_its_config_is_read_from
         folder = runs.Run(f"runs/group/seed-{seed}")
         saved = {"step": 40, "notes": {}, "arrays": {"model": {}, "optimizer": {}}, "config": folder.record()}
         if seed == 2:
-            runs.write_json(folder.digest_file(40), runs.with_digest(saved))
+            write_json(folder.digest_file(40), with_digest(saved))
         folder.config_file.unlink()
     Path("runs/group/seed-notes").mkdir()
     notes = shown(capsys).split("note: ")[1:]

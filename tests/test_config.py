@@ -11,24 +11,21 @@ import typing
 
 import pytest
 
-from vit_jax import config
-from vit_jax.config import (
-    SIZES,
-    AugmentConfig,
-    CaptionData,
-    CaptionerConfig,
-    ImageAugment,
-    ImageData,
-    RunConfig,
-    SentenceData,
-    TransformerConfig,
-    ViTConfig,
-    augmentation,
-    sized,
-)
-from vit_jax.config.captioner import HEADLESS
-from vit_jax.config.features import FeatureData
+from vit_jax.augmentation import config as augmentation
+from vit_jax.augmentation.config import ImageAugment
+from vit_jax.config.dotted import replaced, value_at
+from vit_jax.config.fields import Kind
+from vit_jax.config.network import NetworkConfig
+from vit_jax.config.run import AugmentConfig, DataConfig, LossConfig, OptimConfig, RunConfig
+from vit_jax.data.captions.config import CaptionData
+from vit_jax.data.captions.features_config import FeatureData
+from vit_jax.data.images.config import ImageData
+from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
+from vit_jax.models.captioner_config import HEADLESS, CaptionerConfig
+from vit_jax.models.sizes import SIZES, sized
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.runs import check as checks
 from vit_jax.runs.check import check_run
@@ -153,7 +150,7 @@ BAD_STUDENTS = [
     (dict(model=dict(distill_token=True)), "model.distill_head", "False", "distil"),
     (dict(model=dict(**TWO_HEADS, pool="mean")), "model.pool", "mean", "cls", "cls_distill"),
     (dict(loss=dict(hard=True, divide_by_classes=True)), "loss.divide_by_classes", "True", "loss.hard"),
-    (dict(loss=config.LossConfig()), "loss", "LossConfig", "distil", "DistilLoss"),
+    (dict(loss=LossConfig()), "loss", "LossConfig", "distil", "DistilLoss"),
 ]
 
 BAD_TEXTS = [
@@ -263,7 +260,7 @@ BAD_RUNS = [
         (dict(task=task, data=other()), "data", other.__name__, task, right.__name__)
         for task, right, other in (
             ("classify", ImageData, SentenceData),
-            ("classify", ImageData, config.DataConfig),
+            ("classify", ImageData, DataConfig),
             ("translate", SentenceData, ImageData),
         )
     ),
@@ -290,7 +287,7 @@ PARTS = {
 def run_with(fields):
     """A run of the task that `fields` name, or on images; what is no dict is taken as it is."""
     task = fields.get("task", "classify")
-    parts = {"optim": config.OptimConfig, "loss": config.LossConfig, **PARTS.get(task, PARTS["classify"])}
+    parts = {"optim": OptimConfig, "loss": LossConfig, **PARTS.get(task, PARTS["classify"])}
     made = {
         name: cls(**value) if isinstance(value := fields.get(name, {}), dict) else value for name, cls in parts.items()
     }
@@ -307,7 +304,7 @@ def test_a_network_that_lacks_a_member_is_an_error_that_names_it_and_says_what_i
     members = {"computes": "module:class", "parameters": lambda self: {}, "inputs": lambda self: ()}
     del members[member]
     with pytest.raises(TypeError, match=rf"^TinyConfig lacks {member}: .{{20,}}; define it in the class"):
-        type("TinyConfig", (config.NetworkConfig,), members)
+        type("TinyConfig", (NetworkConfig,), members)
 
 
 def test_a_network_of_others_has_the_marks_of_their_fields_but_of_those_that_it_fixes():
@@ -448,7 +445,7 @@ def test_every_field_of_a_run_is_written_and_comes_back(run):
         if name == "task":  # it says what the others are
             continue
         part, _, leaf = name.rpartition(".")
-        hint = typing.get_type_hints(type(config.value_at(run, part)) if part else RunConfig)[leaf]
+        hint = typing.get_type_hints(type(value_at(run, part)) if part else RunConfig)[leaf]
         options = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
         other = next((o for o in options if o != value), None)
         if options == (value,):  # the only choice
@@ -465,7 +462,7 @@ def test_every_field_of_a_run_is_written_and_comes_back(run):
                 ),
             }
             other = moves[type(value)](value)
-        changed = config.replaced(run, {name: other})
+        changed = replaced(run, {name: other})
         again = from_dict(RunConfig, json.loads(json.dumps(to_dict(changed))))
         assert again == changed != run, name
 
@@ -477,9 +474,7 @@ def test_sizes_in_two_directions_come_back_as_tuples():
 
 def test_absent_fields_keep_their_defaults_and_whole_numbers_may_stand_for_floats():
     run = from_dict(RunConfig, {"task": "classify", "epochs": 3, "optim": {"lr": 1}})
-    assert (
-        run == dataclasses.replace(IMAGES, epochs=3, optim=config.OptimConfig(lr=1.0)) and type(run.optim.lr) is float
-    )
+    assert run == dataclasses.replace(IMAGES, epochs=3, optim=OptimConfig(lr=1.0)) and type(run.optim.lr) is float
 
 
 @pytest.mark.parametrize(
@@ -524,7 +519,7 @@ def test_differences_tell_identity_from_execution():
         old,
         batch=64,
         parallel="pmap",
-        optim=config.OptimConfig(lr=0.5),
+        optim=OptimConfig(lr=0.5),
         data=ImageData(dir="elsewhere", source="mnist"),
     )
     assert differences(old, new) == {"batch": (128, 64), "optim.lr": (1e-3, 0.5), "data.source": ("digits", "mnist")}
@@ -552,15 +547,15 @@ def test_only_what_leaves_the_result_alone_may_change_on_resume():
 
 
 def test_every_field_says_what_it_does():
-    data = (config.DataConfig, ImageData, SentenceData)
+    data = (DataConfig, ImageData, SentenceData)
     for cls in (
         ViTConfig,
         TransformerConfig,
         *data,
-        config.AugmentConfig,
+        AugmentConfig,
         ImageAugment,
-        config.OptimConfig,
-        config.LossConfig,
+        OptimConfig,
+        LossConfig,
         RunConfig,
     ):
         for field in dataclasses.fields(cls):
@@ -688,7 +683,7 @@ def test_kind_of_every_parameter_name():
         outputs=6,
     )
     assert {name: parameter.kind for name, parameter in text.parameters().items()} == TEXT_KINDS
-    assert set(typing.get_args(config.Kind)) == {*KINDS.values(), *TEXT_KINDS.values()}
+    assert set(typing.get_args(Kind)) == {*KINDS.values(), *TEXT_KINDS.values()}
     half = dataclasses.replace(text, encoder_depth=0, source_vocabulary=0)
     both = CaptionerConfig(vit=dataclasses.replace(everything, **HEADLESS), text=half)
     heads = ("pool.", "head", "distill_norm.", "distill_head.")

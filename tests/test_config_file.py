@@ -8,7 +8,7 @@ import pytest
 
 from vit_jax import errors
 from vit_jax.commands import train as train_command
-from vit_jax.config import RunConfig
+from vit_jax.config.run import RunConfig
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.runs.values import flat, from_dict, to_dict
 

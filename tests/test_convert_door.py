@@ -22,7 +22,7 @@ from convert.dialects import LAYOUTS
 from convert.plan import target as target_module
 from convert.write import weights
 from convert.write.origin import file_hash
-from vit_jax.config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig
 
 CONFIG = ViTConfig(image=8, patch=4, classes=5, width=12, depth=2, heads=2, hidden=20)
 SAID = ("--set", "heads=2", "--set", "eps=1e-6", "--set", "activation=gelu", "--set", "pool=cls", "--set", "image=8")

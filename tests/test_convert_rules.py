@@ -14,8 +14,10 @@ from convert import rules
 from convert.dialects import LAYOUTS, torch_ref
 from convert.plan.shared import members
 from convert.rules import TRANSPOSE, Order, Row, row
-from vit_jax.config import TransformerConfig, ViTConfig, sized
 from vit_jax.errors import UserError
+from vit_jax.models.sizes import sized
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
 
 VIT = ViTConfig(

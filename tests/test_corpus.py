@@ -6,12 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vit_jax import backend
-from vit_jax.config import SentenceData
-from vit_jax.data import Given, batches, cached, open_sentences
-from vit_jax.data import sentences as sentences_module
-from vit_jax.data.flat import gathered
-from vit_jax.runs import array_digest, parts_digest
+from vit_jax.data.base import Given
+from vit_jax.data.batches import batches
+from vit_jax.data.texts import cached
+from vit_jax.data.texts import sentences as sentences_module
+from vit_jax.data.texts.config import SentenceData
+from vit_jax.data.texts.flat import gathered
+from vit_jax.data.texts.sentences import open_sentences
+from vit_jax.files.digests import array_digest, parts_digest
+from vit_jax.machine import backend
 
 PAIRS = [(" ".join(["a", "dog"] * (i % 4 + 1)) + f" {i % 9}", f"ein {i % 9} Hund " * (i % 3 + 1)) for i in range(90)]
 

@@ -16,7 +16,9 @@ from convert.dialects import LAYOUTS
 from convert.dialects.architectures import lookup, names, other, table
 from convert.recognise.config import resolve
 from convert.recognise.layouts import Recognition, which_layout
-from vit_jax.config import OptimConfig, ViTConfig, rate_scales
+from vit_jax.config.groups import rate_scales
+from vit_jax.config.run import OptimConfig
+from vit_jax.models.vit_config import ViTConfig
 
 pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")

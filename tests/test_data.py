@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from tests.image_sources import a_run, everything, names, open_dataset, write_images, write_npz, write_tfds
-from vit_jax.config import ViTConfig
-from vit_jax.data import open_image
+from vit_jax.data.images.preprocess import open_image
 from vit_jax.errors import UserError
+from vit_jax.models.vit_config import ViTConfig
 
 
 def refusal(*args, **kwargs):
@@ -132,7 +132,7 @@ def test_tfds_set_by_name_decodes_test_only_when_taken(tmp_path, monkeypatch, ro
     pixels = write_tfds(tmp_path, "pets")
     write_tfds(tmp_path, "pets", version="0.9.0", splits=(("train", 2),))  # an older version beside it
     run = a_run("pets", image=(5, 6), dir=str(tmp_path), validation=0.1)
-    monkeypatch.setattr("vit_jax.data.sources.records._ROOM", room)
+    monkeypatch.setattr("vit_jax.data.images.sources.records._ROOM", room)
     data = open_dataset(run)
     assert data.class_names == ("cat", "dog") and {k: len(v) for k, v in data.splits.items()} == {
         "train": 18,
@@ -162,7 +162,7 @@ def test_tfds_validation_split_is_used_and_an_unlabelled_one_left_out(tmp_path, 
     write_tfds(tmp_path, "pets", splits=(("train", 20), ("validation", 6), ("test", 4)))
     data = open_dataset(a_run("pets", image=(5, 6), dir=str(tmp_path)))
     assert {k: len(v) for k, v in data.splits.items()} == {"train": 20, "validation": 6, "test": 4}
-    from vit_jax.data.sources import records
+    from vit_jax.data.images.sources import records
 
     scan = records._scan
     monkeypatch.setattr(
@@ -303,7 +303,7 @@ def test_npz_files_that_do_not_fit_into_memory_are_refused_unread(tmp_path, monk
     assert "not enough memory for its arrays" in refusal(tmp_path / "claims.npz")
     np.savez_compressed(tmp_path / "zeros.npz", images=np.zeros((4000, 8, 8), np.uint8), labels=np.arange(4000) % 2)
     assert (tmp_path / "zeros.npz").stat().st_size < 20_000
-    monkeypatch.setattr("vit_jax.data.sources.arrays.host_memory", lambda: 200_000)
+    monkeypatch.setattr("vit_jax.data.images.sources.arrays.host_memory", lambda: 200_000)
     assert "take 0.0 GB, but there are 0.0 GB here" in refusal(tmp_path / "zeros.npz")
     os.mkfifo(tmp_path / "pipe.npz")
     assert "is no regular file" in refusal(tmp_path / "pipe.npz")

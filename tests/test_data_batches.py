@@ -6,8 +6,8 @@ import threading
 import numpy as np
 import pytest
 
-from vit_jax.data import Order, batches, evaluation_batches
-from vit_jax.data.order import hold_out
+from vit_jax.data.batches import batches, evaluation_batches
+from vit_jax.data.order import Order, hold_out
 from vit_jax.errors import UserError
 from vit_jax.presets.table import preset
 from vit_jax.tasks.computed import task_class

@@ -10,8 +10,8 @@ from PIL import Image
 
 from tests.image_sources import a_run, open_dataset, write_images, write_npz, write_tfds
 from vit_jax import runs
-from vit_jax.data.identity import decoded_pixels, is_lossless, pixel_digest
-from vit_jax.data.images import decode_image
+from vit_jax.data.images.identity import decoded_pixels, is_lossless, pixel_digest
+from vit_jax.data.images.preprocess import decode_image
 from vit_jax.training.train import train
 
 RNG = np.random.default_rng(0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from vit_jax.data import Preprocess, open_image
+from vit_jax.data.images.preprocess import Preprocess, open_image
 from vit_jax.errors import UserError
 
 COLOUR = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.image_sources import a_run, everything, names, open_dataset, write_images, write_tfds
-from vit_jax.data import pixels
-from vit_jax.data.sources import folders, index, records
+from vit_jax.data.images import pixels
+from vit_jax.data.images.sources import folders, index, records
 from vit_jax.errors import UserError
 
 OLD = time.time_ns() - 10**12

@@ -5,15 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.config import TransformerConfig
 from vit_jax.config.decoding import Decoding
 from vit_jax.decode.search import search
-from vit_jax.layers import merge, split
-from vit_jax.models import start
+from vit_jax.models.build import start
+from vit_jax.models.layers import merge, split
+from vit_jax.models.transformer import Transformer
+from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.tasks.generated import Search
 from vit_jax.tasks.translate.learn import searched, translation_ids
-from vit_jax.text import closed
-from vit_jax.transformer import Transformer
+from vit_jax.text.vocabulary import closed
 
 IDS = closed([]).ids
 

@@ -6,13 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from vit_jax import backend
-from vit_jax.config import TransformerConfig
 from vit_jax.config.decoding import Decoding
 from vit_jax.config.trees import unflatten
 from vit_jax.decode.search import generate
-from vit_jax.layers import merge
-from vit_jax.models import definition
+from vit_jax.machine import backend
+from vit_jax.models.build import definition
+from vit_jax.models.layers import merge
+from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.text.ids import Ids
 
 # No size is another's, nor that of a batch, so that a shape tells a weight.

@@ -11,18 +11,18 @@ import pytest
 
 from tests import recurrent
 from tests.recurrent import BEGIN, END, PAD, V
-from vit_jax.config import TransformerConfig
 from vit_jax.config.decoding import Decoding, check_decoding, from_generation_config
+from vit_jax.decode.base import Found
 from vit_jax.decode.beam import beam_search
 from vit_jax.decode.buckets import in_buckets, lengths_to, rooms
-from vit_jax.decode.contract import Found
 from vit_jax.decode.rules import Rules
 from vit_jax.decode.search import search
 from vit_jax.decode.single import filtered
-from vit_jax.decoder import Cache
 from vit_jax.errors import UserError
-from vit_jax.layers import merge
-from vit_jax.models import definition, start
+from vit_jax.models.build import definition, start
+from vit_jax.models.decoder import Cache
+from vit_jax.models.layers import merge
+from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.text.ids import Ids
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

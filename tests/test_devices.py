@@ -22,11 +22,14 @@ PROGRAM = """
 import contextlib, io, json, sys
 import jax, jax.numpy as jnp, numpy as np
 from vit_jax.commands import evaluate
-from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig
-from vit_jax.models import definition, start
-from vit_jax.optim import Optimizer
-from vit_jax.step import Engine
-from vit_jax.tasks.classify import Classify
+from vit_jax.augmentation.config import ImageAugment
+from vit_jax.config.run import OptimConfig, RunConfig
+from vit_jax.data.images.config import ImageData
+from vit_jax.models.vit_config import ViTConfig
+from vit_jax.models.build import definition, start
+from vit_jax.training.engine.optim import Optimizer
+from vit_jax.training.engine.step import Engine
+from vit_jax.tasks.classify.learn import Classify
 from vit_jax.commands import train as command
 
 shown = []

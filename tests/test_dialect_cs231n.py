@@ -17,8 +17,8 @@ from convert.dialects import LAYOUTS, cs231n
 from convert.recognise.config import resolve
 from convert.verify.checks import failed
 from tests.parity import layouts_captions
-from vit_jax.config import CaptionerConfig
 from vit_jax.errors import UserError
+from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.presets.table import preset
 
 COURSE, GENERATIONS = layouts_captions.COURSE, layouts_captions.GENERATIONS

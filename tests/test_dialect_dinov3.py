@@ -15,9 +15,9 @@ from convert.plan.plan import plan
 from convert.recognise.config import Untold
 from convert.recognise.reading import Options, read
 from convert.write.write import write
-from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
-from vit_jax.interop import exported
+from vit_jax.models.vit_config import ViTConfig
+from vit_jax.weights.interop import exported
 
 META = LAYOUTS["dinov3"]
 CONFIG = ViTConfig(

@@ -12,8 +12,8 @@ from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.recognise import reading as recognising
 from convert.recognise.config import resolve
-from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
+from vit_jax.models.vit_config import ViTConfig
 
 V4, V5, FLAX = (LAYOUTS[name] for name in ("huggingface@v4", "huggingface@v5", "huggingface-flax"))
 VIT = ViTConfig(image=(4, 6), patch=(2, 3), classes=5, width=8, depth=2, heads=2, hidden=12, eps=1e-12)

@@ -12,8 +12,8 @@ from convert.dialects import LAYOUTS, refused
 from convert.layout import Facts
 from convert.recognise.config import resolve
 from convert.recognise.reading import Options, identify, read
-from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
+from vit_jax.models.vit_config import ViTConfig
 
 PLAIN = ViTConfig(image=8, patch=4, classes=5, width=8, depth=2, heads=2, hidden=16)
 DINOV2 = replace(PLAIN, layer_scale=1.0, pool="cls_mean")

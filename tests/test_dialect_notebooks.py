@@ -9,8 +9,8 @@ import pytest
 from convert import rules
 from convert.dialects import LAYOUTS, notebook_48, notebook_256, notebook_768
 from convert.recognise.config import resolve
-from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
 
 SMALL = ViTConfig(

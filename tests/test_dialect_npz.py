@@ -10,8 +10,8 @@ import pytest
 from convert import rules
 from convert.dialects import LAYOUTS, big_vision
 from convert.recognise.config import resolve
-from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
+from vit_jax.models.vit_config import ViTConfig
 
 LINEN, PRE_LINEN = LAYOUTS["augreg@linen"], LAYOUTS["augreg@pre-linen"]
 LOOP, SCAN, OLD, INLINED = (LAYOUTS[f"big-vision@{version}"] for version in ("loop", "scan", "2021", "2021-inlined"))

@@ -11,8 +11,8 @@ from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.plan.plan import target_layout
 from convert.recognise.config import resolve
-from vit_jax.config import TransformerConfig
 from vit_jax.errors import UserError
+from vit_jax.models.transformer_config import TransformerConfig
 
 BASE = TransformerConfig(
     width=8,

@@ -16,9 +16,9 @@ from convert.recognise.config import resolve
 from convert.recognise.layouts import Recognition, which_layout
 from convert.recognise.reading import read
 from convert.write.write import write
-from vit_jax.config import ViTConfig
-from vit_jax.data import Preprocess
+from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.errors import UserError
+from vit_jax.models.vit_config import ViTConfig
 
 TIMM = LAYOUTS["timm"]
 SMALL = ViTConfig(image=(8, 12), patch=(4, 2), classes=5, width=12, depth=2, heads=3, hidden=20)

@@ -15,8 +15,8 @@ from convert.recognise.config import resolve
 from convert.recognise.layouts import Recognition, which_layout
 from convert.recognise.reading import read
 from convert.write.write import write
-from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
+from vit_jax.models.vit_config import ViTConfig
 
 EVA, APART, GATE = (LAYOUTS[name] for name in ("timm-eva", "timm-eva@apart", "timm-eva@gate-apart"))
 SMALL = ViTConfig(image=(8, 12), patch=(4, 2), classes=5, width=16, depth=2, heads=2, hidden=20)
@@ -186,7 +186,7 @@ def test_the_angles_are_those_of_timm(timm, name):
     from timm.models.eva import Eva
 
     from convert.verify.libraries.timm_eva import network
-    from vit_jax import rotary
+    from vit_jax.models import rotary
 
     c = replace(SMALL, width=32, **ANGLES[name])
     reference = c.rotary_grid if isinstance(c.rotary_grid, tuple) else (c.rotary_grid,) * 2

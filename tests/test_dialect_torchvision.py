@@ -11,8 +11,8 @@ from convert.dialects.architectures import lookup, table
 from convert.plan.plan import plan
 from convert.recognise.config import resolve
 from convert.recognise.reading import Options, read
-from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
+from vit_jax.models.vit_config import ViTConfig
 
 OLD, NEW = LAYOUTS["torchvision@1"], LAYOUTS["torchvision@2"]
 SMALL = ViTConfig(image=8, patch=4, classes=5, width=12, depth=2, heads=3, hidden=20)

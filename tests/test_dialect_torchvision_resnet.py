@@ -17,11 +17,11 @@ from convert.recognise.reading import Options, read
 from convert.verify.sides import Ours
 from convert.verify.weights import Weights
 from tests.test_distil import STUDENT, a_run, lines
-from vit_jax.config import ResNetConfig
 from vit_jax.errors import UserError
-from vit_jax.resnet import ResNet
+from vit_jax.models.resnet import ResNet
+from vit_jax.models.resnet_config import ResNetConfig
 from vit_jax.tasks.computed import task_of
-from vit_jax.teacher import teacher_of
+from vit_jax.weights.teacher import teacher_of
 
 LAYOUT = LAYOUTS["torchvision-resnet"]
 SMALL = ResNetConfig(image=(33, 24), classes=5, stages=(2, 1, 2, 1), width=4, hidden=6, groups=2)

@@ -17,9 +17,11 @@ from convert.__main__ import main
 from convert.dialects import LAYOUTS, refused
 from convert.layout import Facts
 from convert.recognise.config import resolve
-from vit_jax.config import CaptionerConfig, TransformerConfig, ViTConfig
 from vit_jax.errors import UserError
-from vit_jax.text import made_one
+from vit_jax.models.captioner_config import CaptionerConfig
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
+from vit_jax.text.record import made_one
 
 LAYOUT = LAYOUTS["vision-encoder-decoder"]
 CONFIG = CaptionerConfig(

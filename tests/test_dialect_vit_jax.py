@@ -20,19 +20,21 @@ from convert.dialects import LAYOUTS
 from convert.dialects import vit_jax as dialect
 from convert.recognise.reading import Options, read
 from convert.verify.command import both
-from vit_jax import weights as trained
-from vit_jax.checkpoint import Checkpoints
 from vit_jax.commands import train as training
 from vit_jax.commands.evaluate import evaluate
-from vit_jax.config import OptimConfig, RunConfig, TransformerConfig, ViTConfig
-from vit_jax.config.sentences import numbered_words
+from vit_jax.config.run import OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
+from vit_jax.data.texts.config import numbered_words
 from vit_jax.errors import UserError
-from vit_jax.runs import Run, text_digest
+from vit_jax.files.digests import text_digest
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
+from vit_jax.runs import Run
 from vit_jax.runs.values import to_dict
-from vit_jax.starting.start import start
-from vit_jax.step import State
 from vit_jax.tasks.table import task_spec, untrained
+from vit_jax.weights import load as trained
+from vit_jax.weights.checkpoint import Checkpoints, State
+from vit_jax.weights.start.start import start
 
 VIT = ViTConfig(
     image=(8, 4), patch=2, channels=1, classes=3, width=12, depth=2, heads=3, hidden=20, layer_scale=0.1, registers=2

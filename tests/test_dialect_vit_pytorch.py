@@ -9,8 +9,8 @@ import pytest
 from convert import rules
 from convert.dialects import LAYOUTS, simple_vit, vit_pytorch, vit_pytorch_distill
 from convert.recognise.config import resolve
-from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
 
 MODULES = {"vit-pytorch": vit_pytorch, "simple-vit": simple_vit, "vit-pytorch-distill": vit_pytorch_distill}

@@ -18,26 +18,30 @@ from convert.verify.libraries import load as load_library
 from convert.verify.libraries import torch_ref, vit_pytorch
 from tests.parity.weights import weights
 from torch_ref.train import check_supported
-from vit_jax import memory
-from vit_jax.config import ImageAugment, ImageData, RunConfig, TransformerConfig, ViTConfig
+from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.network import Teacher
+from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import flatten, unflatten
-from vit_jax.data.archives import OFFICIAL
-from vit_jax.data.sources.open import open_image_source
+from vit_jax.data.fetch.archives import OFFICIAL
+from vit_jax.data.images.config import ImageData
+from vit_jax.data.images.sources.open import open_image_source
 from vit_jax.errors import UserError
-from vit_jax.layers import merge
-from vit_jax.models import definition, network_class
-from vit_jax.optim import Optimizer
+from vit_jax.machine import memory
+from vit_jax.models.build import definition, network_class
+from vit_jax.models.layers import merge
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
-from vit_jax.step import Engine
 from vit_jax.tasks.computed import task_of
 from vit_jax.tasks.distil import learn as distil
 from vit_jax.tasks.distil.learn import distillation_loss
 from vit_jax.tasks.distil.spec import DistilLoss
 from vit_jax.tasks.table import TASKS
-from vit_jax.teacher import teacher_of
 from vit_jax.training import finish
+from vit_jax.training.engine.optim import Optimizer
+from vit_jax.training.engine.step import Engine
+from vit_jax.weights.teacher import teacher_of
 
 # Small, with nothing square; the names of vit-pytorch's DistillWrapper.
 STUDENT = ViTConfig(

@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vit_jax import backend, memory
-from vit_jax.division import CACHED, Division, divided, planned
-from vit_jax.layers import merge
-from vit_jax.models import definition, start
+from vit_jax.machine import backend, memory
+from vit_jax.machine.division import CACHED, Division, divided, planned
+from vit_jax.models.build import definition, start
+from vit_jax.models.layers import merge
 from vit_jax.presets.table import preset
 
 DIGITS = preset("digits").run
@@ -101,7 +101,8 @@ def every(jaxpr):
 PROGRAM = """
 import json, sys
 from dataclasses import replace
-from vit_jax import backend, preset, train
+from vit_jax import preset, train
+from vit_jax.machine import backend
 from vit_jax.training import finish
 finish.draw = lambda *_: ""
 backend.cores = lambda: 2

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import functools
+import importlib.util
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("docs/architecture.md", "CONTRIBUTING.md")
-BASES = ("", "vit_jax", "vit_jax/config", "vit_jax/data")  # a page may call a file by its place in its room
+BASES = ("", "vit_jax")  # a page may call a file by its place in its room
 FREE = {"NAME", "runs/NAME/", "__init__.py", "[B, h, w, C]"}  # placeholders, shapes
 
 
@@ -84,7 +85,16 @@ def test_every_path_and_name_in_a_page_is_in_the_tree(page):
     assert all((ROOT / page).parent.joinpath(link).exists() for link in links)
 
 
-HAD = ("vit_jax/step.py", "Decoder.init_cache", "Classify.prepare", "vit_jax.errors")
+def test_the_picture_of_the_rooms_shows_the_imports_of_today():
+    from PIL import Image
+
+    spec = importlib.util.spec_from_file_location("draw_rooms", ROOT / "docs" / "draw_rooms.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert Image.open(module.PICTURE).text["Description"] == module.as_text(module.imports())
+
+
+HAD = ("vit_jax/training/engine/step.py", "Decoder.init_cache", "Classify.prepare", "vit_jax.errors")
 LACKED = ("vit_jax/tusks.py", "Enginne", "Decoder.init_cash", "Decoder.prepare", "evaluation.py", "vit_jax.mistakes")
 
 
@@ -194,9 +204,9 @@ def prepared(folder: Path) -> None:
     from convert import rules
     from convert.dialects import LAYOUTS
     from convert.dialects.architectures import lookup
-    from vit_jax.config import ViTConfig
-    from vit_jax.data.contents import Contents
-    from vit_jax.data.prepare import _write as write_set
+    from vit_jax.data.fetch.contents import Contents
+    from vit_jax.data.fetch.prepare import _write as write_set
+    from vit_jax.models.vit_config import ViTConfig
     from vit_jax.runs.values import from_dict
 
     rng = np.random.default_rng(0)

@@ -20,12 +20,13 @@ import pytest
 from PIL import Image
 
 import vit_jax
-from vit_jax import errors, flags, runs
+from vit_jax import errors, runs
 from vit_jax.commands import cli
 from vit_jax.commands import train as train_command
-from vit_jax.config import RunConfig
+from vit_jax.config import flags
+from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import flatten
-from vit_jax.data.archives import OFFICIAL
+from vit_jax.data.fetch.archives import OFFICIAL
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.runs.values import flat, from_dict, to_dict
 from vit_jax.training import finish
@@ -58,7 +59,7 @@ def lines(folder: runs.Run, kind: str) -> list:
 
 def kept(folder: runs.Run, which: str = "best") -> dict:
     """{name: array} of a run's weights."""
-    from vit_jax.weights import weights
+    from vit_jax.weights.load import weights
 
     return flatten(weights(folder, folder.config().model, which)[1])
 
@@ -554,7 +555,7 @@ def test_init_starts_from_another_runs_weights(trained):
 
 
 def test_init_starts_from_an_exported_file(trained, tmp_path):
-    from vit_jax.weights import export
+    from vit_jax.weights.load import export
 
     file = tmp_path / "weights.safetensors"
     export("runs/trained", file)

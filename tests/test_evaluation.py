@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 from sklearn.metrics import top_k_accuracy_score
 
-from vit_jax.config import ImageAugment, ViTConfig
-from vit_jax.data import Preprocess, Split
-from vit_jax.data.pixels import Images
-from vit_jax.data.sources.arrays import Arrays
-from vit_jax.devices import Devices
-from vit_jax.models import definition, start
+from vit_jax.augmentation.config import ImageAugment
+from vit_jax.data.images.pixels import Images
+from vit_jax.data.images.preprocess import Preprocess
+from vit_jax.data.images.sources.arrays import Arrays
+from vit_jax.data.images.splits import Split
+from vit_jax.models.build import definition, start
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
-from vit_jax.step import Evaluator
 from vit_jax.tasks.classify import learn as classify
 from vit_jax.tasks.classify.learn import Classify
+from vit_jax.training.engine.devices import Devices
+from vit_jax.training.engine.step import Evaluator
 
 
 def score(truth, predicted, classes, loss=None):

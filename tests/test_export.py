@@ -17,11 +17,12 @@ from convert.__main__ import main as convert
 from convert.verify.libraries.built import load as installed
 from tests.image_sources import a_run
 from vit_jax import runs
-from vit_jax.config import TransformerConfig, ViTConfig
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
-from vit_jax.layers import merge, split
-from vit_jax.models import definition, start
+from vit_jax.models.build import definition, start
+from vit_jax.models.layers import merge, split
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs.values import to_dict
 from vit_jax.training.train import train
 

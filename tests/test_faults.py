@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from vit_jax.checkpoint import Checkpoints
 from vit_jax.errors import INTERRUPTED, UserError, as_user_error
 from vit_jax.runs import Run
+from vit_jax.weights.checkpoint import Checkpoints
 
 slow = pytest.mark.slow
 EPOCH, STEPS = 5, 15  # steps
@@ -77,7 +77,9 @@ def half(path, *_, **__):
 def to(name):
     return lambda source, target: Path(target).match(name)
 
-from vit_jax import backend, checkpoint, runs
+from vit_jax import runs
+from vit_jax.machine import backend
+from vit_jax.weights import checkpoint
 from vit_jax.commands import train as command
 from vit_jax.training import finish, loop, session
 if moment == "start-up":
@@ -87,15 +89,16 @@ elif moment == "data":
 elif moment == "config.json":
     on_call(os, "replace", die, when=to("config.json"))
 else:
-    import vit_jax.checkpoint, vit_jax.report, vit_jax.step, vit_jax.tasks.classify.learn
-    evaluator, classify, engine = vit_jax.step.Evaluator, vit_jax.tasks.classify.learn, vit_jax.step.Engine
+    import vit_jax.weights.checkpoint, vit_jax.figures.curves, vit_jax.training.engine.step as step
+    import vit_jax.tasks.classify.learn as classify
+    evaluator, engine = step.Evaluator, step.Engine
     steps = lambda number: dict(number=number)
     MOMENTS = {
         "compilation": lambda: on_call(engine, "train", soon(0.05)),
         "first step": lambda: on_call(engine, "train", die, after=True),
         "step": lambda: on_call(engine, "train", die, 8, after=True),
         "log": lambda: on_call(
-            vit_jax.report.Log,
+            vit_jax.training.log.Log,
             "write",
             lambda self, *_, **__: (self._file.write(b'{"kind": "tr'), self._file.flush(), die()),
             5,

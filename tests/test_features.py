@@ -12,11 +12,11 @@ from PIL import Image
 
 import vit_jax
 from vit_jax.commands import predict
-from vit_jax.config import ViTConfig
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
-from vit_jax.layers import merge
-from vit_jax.models import definition
+from vit_jax.models.build import definition
+from vit_jax.models.layers import merge
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.classify.learn import Classifier
 
 C = ViTConfig(image=(8, 12), patch=4, classes=3, width=8, depth=3, heads=2, hidden=16, registers=4)
@@ -195,7 +195,7 @@ def test_blocks_that_python_cannot_give(blocks):
 
 def test_attention_lies_on_its_patches_behind_registers_and_without_a_head(tmp_path, monkeypatch):
     """Of a network whose class token attends to bright patches, on images with one of them."""
-    from vit_jax.report import attention
+    from vit_jax.figures import attention
 
     c = replace(C, classes=0, depth=1, heads=1)
     parameters = {name: np.zeros(shape, np.float32) for name, shape in c.shapes().items()}
@@ -239,7 +239,7 @@ def in_double(c, module, layout):
     """(our network with the weights of a library's module in float64, random images [2, h, w, C])."""
     from convert import rules
     from convert.dialects import LAYOUTS
-    from vit_jax.config import pair
+    from vit_jax.config.fields import pair
 
     state = {name: tensor.numpy().copy() for name, tensor in module.state_dict().items()}
     parameters = rules.read(rules.narrow(LAYOUTS[layout].rows(c), state), state)

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 import vit_jax
-from vit_jax.checkpoint import Checkpoints
-from vit_jax.config import ViTConfig
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
-from vit_jax.layers import merge
-from vit_jax.models import definition, start
+from vit_jax.models.build import definition, start
+from vit_jax.models.layers import merge
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
-from vit_jax.starting import start as starting
+from vit_jax.weights.checkpoint import Checkpoints
+from vit_jax.weights.start import start as starting
 
 LINE = "--new-head --data.source digits --batch 32 --epochs 1 --max-steps 8 --data.validation 0"
 RESIZED = "--model.image 48 --optim.layer-decay 0.75 --init-resize"
@@ -177,7 +177,8 @@ def test_what_is_frozen_of_dinov3_stays_to_the_bit_and_has_no_moments_on_disk(fo
     model = run.config().model
     found = flatten(Checkpoints(run).read(step, model.shapes()).state.parameters)
     given = {
-        name: np.asarray(x) for name, x in flatten(vit_jax.layers.split(vit_jax.load("./dinov3").model)[1]).items()
+        name: np.asarray(x)
+        for name, x in flatten(vit_jax.models.layers.split(vit_jax.load("./dinov3").model)[1]).items()
     }
     trained = {name for name in found if ".attention." in name or name.startswith("head.")}
     assert trained == {name for name in found if name not in given or not np.array_equal(found[name], given[name])}

@@ -13,12 +13,13 @@ import tyro
 
 from convert import __main__ as convert_door
 from convert.commands.arguments import parser as convert_parser
-from vit_jax import errors, flags
+from vit_jax import errors
 from vit_jax.commands import cli, evaluate, predict
 from vit_jax.commands import train as train_command
-from vit_jax.config import RunConfig
+from vit_jax.config import flags
+from vit_jax.config.run import RunConfig
+from vit_jax.config.synonyms import FLAGS, REASONS, VALUES
 from vit_jax.presets.table import PRESETS, preset
-from vit_jax.synonyms import FLAGS, REASONS, VALUES
 
 
 def options(name="digits"):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from vit_jax.config import RunConfig
+from vit_jax.config.run import RunConfig
 from vit_jax.errors import UserError
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.runs import Run

@@ -14,7 +14,7 @@ import pytest
 import vit_jax
 from tests.image_sources import a_run, everything, open_dataset
 from vit_jax import runs
-from vit_jax.data import Given
+from vit_jax.data.base import Given
 from vit_jax.errors import UserError
 from vit_jax.runs.values import to_dict
 from vit_jax.tasks.computed import task_class

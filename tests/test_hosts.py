@@ -15,12 +15,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vit_jax.checkpoint import Checkpoints
 from vit_jax.commands import train as command
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
-from vit_jax.hosts import Hosts, differing, joined, read_place, watch
+from vit_jax.machine.hosts import watch
+from vit_jax.machine.hosts.group import Hosts, differing, joined
+from vit_jax.machine.hosts.place import read_place
 from vit_jax.runs import Run
+from vit_jax.weights.checkpoint import Checkpoints
 
 SMALL = ["digits", "--model.width", 16, "--model.depth", 2, "--model.heads", 2, "--model.hidden", 32, "--log-every", 1]
 # Everything is drawn: dropout, drop path, crops, mixing.
@@ -33,9 +35,9 @@ PLANTED = """
 import importlib, os, signal, sys, time
 where, count, how, *words = sys.argv[1:]
 module, owner, name = {
-    "step": ("vit_jax.step", "Engine", "train"),
-    "save": ("vit_jax.step", "Engine", "collected"),
-    "evaluate": ("vit_jax.step", "Evaluator", "outputs"),
+    "step": ("vit_jax.training.engine.step", "Engine", "train"),
+    "save": ("vit_jax.training.engine.step", "Engine", "collected"),
+    "evaluate": ("vit_jax.training.engine.step", "Evaluator", "outputs"),
     "batch": ("vit_jax.data.batches", None, "_rows"),
 }[where]
 sys.argv = ["train", *words]
@@ -361,7 +363,7 @@ def test_places_are_read_and_one_process_needs_no_others(monkeypatch):
 
 
 def test_processes_that_do_not_come_together_say_why(monkeypatch):
-    group = sys.modules["vit_jax.hosts.group"]
+    group = sys.modules["vit_jax.machine.hosts.group"]
     monkeypatch.setattr(group, "ANSWER", 0.3)
     port = free_port()
     for index, why in (
@@ -408,7 +410,7 @@ def test_slurm_is_found(monkeypatch):
     for name, value in slurm.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
-    place, _ = sys.modules["vit_jax.hosts.group"]._found()
+    place, _ = sys.modules["vit_jax.machine.hosts.group"]._found()
     assert (place.address, place.count, place.index) == ("node3", 2, 1) and place.port > 1023
 
 

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from vit_jax.config import TransformerConfig
 from vit_jax.errors import UserError
-from vit_jax.models import definition
+from vit_jax.models.build import definition
+from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.presets.table import preset
-from vit_jax.step import Evaluator, check_ids
 from vit_jax.tasks.base import Trained
 from vit_jax.tasks.computed import task_of
 from vit_jax.tasks.translate.learn import Translate
-from vit_jax.text import Vocabulary, closed
+from vit_jax.text.vocabulary import Vocabulary, closed
+from vit_jax.training.engine.step import Evaluator, check_ids
 
 SMALL = TransformerConfig(
     width=8, heads=2, hidden=8, encoder_depth=1, decoder_depth=1, source_vocabulary=9, target_vocabulary=7, outputs=7
@@ -60,7 +60,7 @@ def test_evaluation_refuses_ids_that_the_network_has_no_row_for(side, ids):
 def test_prediction_refuses_a_vocabulary_that_is_larger_than_the_network():
     from flax import nnx
 
-    from vit_jax.transformer import Transformer
+    from vit_jax.models.transformer import Transformer
 
     run = preset("numbers").run
     words = ["<pad>", "<bos>", "<eos>", "<unk>", *(f"w{i}" for i in range(4, 12))]

@@ -17,23 +17,25 @@ from convert import rules
 from convert.__main__ import main as convert_main
 from convert.adapt.kernels import POSITIONS
 from convert.dialects import LAYOUTS
-from vit_jax import export, train, weights
+from vit_jax import export, train
 from vit_jax.commands import train as command
-from vit_jax.config import RunConfig, ViTConfig
+from vit_jax.config.dotted import replaced
+from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
-from vit_jax.interop import converted
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 from vit_jax.runs.values import flat, to_dict
-from vit_jax.starting import start as starting
-from vit_jax.starting.again import check_unchanged
-from vit_jax.starting.fitting import replaced
 from vit_jax.training import finish
 from vit_jax.training.resume import starting_state
 from vit_jax.training.session import open_session
 from vit_jax.training.setup import set_up
 from vit_jax.training.signals import Caught
+from vit_jax.weights import load as weights
+from vit_jax.weights.interop import converted
+from vit_jax.weights.start import start as starting
+from vit_jax.weights.start.again import check_unchanged
 
 # A network that timm could have trained, and what its config.json says of it.
 VIT = ViTConfig(image=32, patch=8, classes=3, width=24, depth=2, heads=4, hidden=96)

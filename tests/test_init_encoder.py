@@ -8,14 +8,15 @@ from flax import nnx
 
 import vit_jax
 from vit_jax import ViT
-from vit_jax.config import OptimConfig, Parameter, ViTConfig
-from vit_jax.config.tree import ZEROS
+from vit_jax.config.parameters import ZEROS, Parameter
+from vit_jax.config.run import OptimConfig
 from vit_jax.config.trees import flatten, unflatten
-from vit_jax.data import captions
+from vit_jax.data.captions import open as captions
 from vit_jax.errors import UserError
-from vit_jax.layers import split
-from vit_jax.optim import Optimizer
+from vit_jax.models.layers import split
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
+from vit_jax.training.engine.optim import Optimizer
 
 # ------------------------------------------------------------------------------- frozen, then released
 

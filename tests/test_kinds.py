@@ -7,13 +7,16 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from vit_jax import layers
-from vit_jax.config import CaptionerConfig, OptimConfig, TransformerConfig, ViTConfig, moments, roles
-from vit_jax.config.captioner import HEADLESS
+from vit_jax.config.groups import moments, roles
+from vit_jax.config.run import OptimConfig
 from vit_jax.config.trees import flatten
-from vit_jax.models import definition, start
-from vit_jax.optim import Optimizer
+from vit_jax.models import layers
+from vit_jax.models.build import definition, start
+from vit_jax.models.captioner_config import HEADLESS, CaptionerConfig
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
+from vit_jax.training.engine.optim import Optimizer
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=3, width=8, depth=2, heads=2, hidden=12)
 EVERYTHING = dataclasses.replace(

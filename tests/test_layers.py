@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from scipy.special import erf
 
-from vit_jax.config import ViTConfig
 from vit_jax.config.trees import flatten
-from vit_jax.layers import (
+from vit_jax.models.layers import (
     ACTIVATIONS,
     Attention,
     LayerNorm,
@@ -28,6 +27,7 @@ from vit_jax.layers import (
     replace_parameters,
     split,
 )
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
 
 

@@ -27,8 +27,12 @@ from convert.plan.shared import values as values_to_try
 from convert.recognise.config import resolve
 from convert.recognise.layouts import Recognition, which_layout
 from convert.recognise.reading import Reading
-from vit_jax.config import CaptionerConfig, ResNetConfig, TransformerConfig, ViTConfig, replaced, value_at
+from vit_jax.config.dotted import replaced, value_at
 from vit_jax.errors import UserError
+from vit_jax.models.captioner_config import CaptionerConfig
+from vit_jax.models.resnet_config import ResNetConfig
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
 
 FEW = 12  # members of a domain that are tried
 
@@ -94,7 +98,9 @@ def test_a_layout_has_a_domain_and_its_rows_make_every_parameter_once(layout):
 NEWER = """
 import typing
 
-from vit_jax.config import NETWORKS, dotted, leaves, replaced
+from vit_jax.config import dotted
+from vit_jax.config.dotted import leaves, replaced
+from vit_jax.models.networks import NETWORKS
 
 for network in NETWORKS.values():
     for name, hint in typing.get_type_hints(network).items():

@@ -13,29 +13,25 @@ import numpy as np
 import pytest
 
 import vit_jax
-from vit_jax import export, step
-from vit_jax.checkpoint import Checkpoints
+from vit_jax import export
+from vit_jax.augmentation.config import ImageAugment
 from vit_jax.commands import train as command
-from vit_jax.config import (
-    ImageAugment,
-    ImageData,
-    LoraConfig,
-    OptimConfig,
-    RunConfig,
-    ViTConfig,
-    factor_shapes,
-    trainable_table,
-)
+from vit_jax.config.lora import factor_shapes, trainable_table
+from vit_jax.config.run import LoraConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
-from vit_jax.division import Division
+from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
-from vit_jax.layers import merge
-from vit_jax.models import definition, start
-from vit_jax.optim import Optimizer
+from vit_jax.machine.division import Division
+from vit_jax.models.build import definition, start
+from vit_jax.models.layers import merge
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
 from vit_jax.runs.check import check_run
-from vit_jax.step import Engine
 from vit_jax.tasks.computed import task_of
+from vit_jax.training.engine import step
+from vit_jax.training.engine.optim import Optimizer
+from vit_jax.training.engine.step import Engine
+from vit_jax.weights.checkpoint import Checkpoints
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=10, width=8, depth=2, heads=2, hidden=12)
 TURNED = replace(
@@ -277,7 +273,7 @@ def test_a_run_goes_on_to_the_same_bits_and_is_used_and_converted_as_any(folder,
 
     name, places = "blocks.0.attention.query.kernel", Checkpoints(Run("runs/halves"), factors)
     kernels = [flatten(places.read(each, VIT.shapes()).state.parameters)[name] for each in (3, 4)]
-    mean = flatten(vit_jax.layers.split(vit_jax.load("halves", "mean:2").model)[1])[name]
+    mean = flatten(vit_jax.models.layers.split(vit_jax.load("halves", "mean:2").model)[1])[name]
     np.testing.assert_allclose(mean, (kernels[0] + kernels[1].astype(float)) / 2, rtol=1e-6)
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1)).astype(np.uint8)
     for ema, key in ((True, "ema"), (False, "model")):
@@ -287,7 +283,7 @@ def test_a_run_goes_on_to_the_same_bits_and_is_used_and_converted_as_any(folder,
         np.testing.assert_array_equal(vit_jax.load(key).logits(images), ours.logits(images))
         name = "blocks.0.attention.query.kernel"
         kernel = flatten(a.state.averaged if ema else a.state.parameters)[name]
-        np.testing.assert_array_equal(flatten(vit_jax.layers.split(ours.model)[1])[name], kernel)
+        np.testing.assert_array_equal(flatten(vit_jax.models.layers.split(ours.model)[1])[name], kernel)
     evaluated = inside(*shlex.split("evaluate runs/whole --weights last --split validation"), cwd=folder)
     assert evaluated.returncode == 0, evaluated.stderr
     state = inside(*shlex.split("convert runs/whole anew --to vit-jax"), cwd=folder)

@@ -6,15 +6,16 @@ import jax
 import numpy as np
 import pytest
 
-from vit_jax.attention_core import NARROW
-from vit_jax.config import ViTConfig, value_at
+from vit_jax.config.dotted import value_at
 from vit_jax.config.network import Teacher
 from vit_jax.config.trees import unflatten
-from vit_jax.models import definition
-from vit_jax.optim import Optimizer
+from vit_jax.models.attention_core import NARROW
+from vit_jax.models.build import definition
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
-from vit_jax.step import Engine, Evaluator
 from vit_jax.tasks.computed import task_of
+from vit_jax.training.engine.optim import Optimizer
+from vit_jax.training.engine.step import Engine, Evaluator
 
 WORDS = ["<pad>", "<bos>", "<eos>", "<unk>", "one", "two"]
 METADATA = {

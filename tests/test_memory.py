@@ -6,10 +6,13 @@ from dataclasses import replace
 import pytest
 
 import vit_jax
-from vit_jax import limits, memory
 from vit_jax.commands import train as train_command
-from vit_jax.config import CaptionerConfig, TransformerConfig, ViTConfig, sized
 from vit_jax.errors import UserError
+from vit_jax.machine import limits, memory
+from vit_jax.models.captioner_config import CaptionerConfig
+from vit_jax.models.sizes import sized
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
 
 SLOTS = ViTConfig(image=8, patch=4, width=8, heads=2, hidden=12, classes=3)

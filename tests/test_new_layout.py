@@ -16,7 +16,7 @@ from convert.__main__ import main
 from convert.commands.formats import pairs
 from convert.dialects import LAYOUTS
 from convert.layout import Layout
-from vit_jax.config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig
 
 PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"
 CONFIG = ViTConfig(image=8, patch=4, channels=3, width=8, depth=2, heads=2, hidden=12, classes=3)

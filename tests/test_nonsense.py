@@ -14,8 +14,8 @@ from convert import __main__ as door
 from convert import rules
 from convert.dialects import LAYOUTS
 from convert.verify.command import images
-from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
+from vit_jax.models.vit_config import ViTConfig
 
 CONFIG = ViTConfig(image=8, patch=4, classes=5, width=12, depth=1, heads=2, hidden=20)
 SAID = [

@@ -141,12 +141,12 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_is_neither_trained_
 
     monkeypatch.syspath_prepend(Path(__file__).parents[1])
     from tests import ink
-    from vit_jax import config
-    from vit_jax.models import definition, start
-    from vit_jax.optim import Optimizer
-    from vit_jax.step import Engine, Evaluator
+    from vit_jax.models.build import definition, start
+    from vit_jax.models.networks import NETWORKS
+    from vit_jax.training.engine.optim import Optimizer
+    from vit_jax.training.engine.step import Engine, Evaluator
 
-    monkeypatch.setitem(config.NETWORKS, "perceptron", ink.PerceptronConfig)
+    monkeypatch.setitem(NETWORKS, "perceptron", ink.PerceptronConfig)
     run, table = ink.preset().run, ink.PerceptronConfig().parameters()
     task = ink.Ink(128, (0.0,), (1.0,)).load_frozen(None)
     batch = {"image": np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), np.uint8), "label": np.zeros(4, np.int32)}

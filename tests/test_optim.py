@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
-from vit_jax.config import OptimConfig, Parameter, ViTConfig, rate_scales
-from vit_jax.config.tree import ZEROS
+from vit_jax.config.groups import rate_scales
+from vit_jax.config.parameters import ZEROS, Parameter
+from vit_jax.config.run import OptimConfig
 from vit_jax.config.trees import flatten, unflatten
-from vit_jax.muon import orthogonal
-from vit_jax.optim import Optimizer, clip, cycled_momentum, learning_rate, one_cycle
+from vit_jax.models.vit_config import ViTConfig
+from vit_jax.training.engine.muon import orthogonal
+from vit_jax.training.engine.optim import Optimizer, clip, cycled_momentum, learning_rate, one_cycle
 
 
 def rates(c, steps, epoch=10):

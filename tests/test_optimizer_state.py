@@ -28,19 +28,18 @@ from convert.write.into_run import into_run  # noqa: E402
 from convert.write.into_torch import into_torch  # noqa: E402
 from torch_ref import train  # noqa: E402
 from torch_ref.trainer import Trainer  # noqa: E402
-from vit_jax import models  # noqa: E402
-from vit_jax.config import OptimConfig, RunConfig, TransformerConfig, ViTConfig  # noqa: E402
-from vit_jax.config.trees import (  # noqa: E402
-    flatten,
-    unflatten,
-)
+from vit_jax.config.run import OptimConfig, RunConfig  # noqa: E402
+from vit_jax.config.trees import flatten, unflatten  # noqa: E402
 from vit_jax.errors import UserError  # noqa: E402
-from vit_jax.layers import fold  # noqa: E402
-from vit_jax.optim import Optimizer, OptimizerState  # noqa: E402
+from vit_jax.models import build  # noqa: E402
+from vit_jax.models.layers import fold  # noqa: E402
+from vit_jax.models.transformer_config import TransformerConfig  # noqa: E402
+from vit_jax.models.vit_config import ViTConfig  # noqa: E402
 from vit_jax.runs import Run  # noqa: E402
-from vit_jax.step import Engine  # noqa: E402
 from vit_jax.tasks.computed import task_of  # noqa: E402
 from vit_jax.tasks.table import task_spec  # noqa: E402
+from vit_jax.training.engine.optim import Optimizer, OptimizerState  # noqa: E402
+from vit_jax.training.engine.step import Engine  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -139,7 +138,7 @@ def gradients():
     run = run_of(VIT, OptimConfig())
     engine = Engine(
         run,
-        models.definition(VIT, dtype="float64", param_dtype="float64"),
+        build.definition(VIT, dtype="float64", param_dtype="float64"),
         task_of(run, beside(VIT)),
         Optimizer(run.optim, STEPS, EPOCH, VIT.parameters()),
     )
@@ -242,8 +241,7 @@ def test_25_steps_in_torch_and_25_here_are_50_in_torch_and_back(tmp_path, name):
 
 def write_ours(folder, run, weights, moments, step):
     """A run's folder as training leaves it."""
-    from vit_jax.checkpoint import Checkpoints
-    from vit_jax.step import State
+    from vit_jax.weights.checkpoint import Checkpoints, State
 
     Run(folder).create({"config": dataclasses.asdict(run), **beside(run.model)})
     notes = {"best": None, "environment": {"versions": {}}, "data": {"name": "drawn"}}
@@ -309,7 +307,7 @@ def test_parameters_stand_in_the_order_that_torch_gives_them(c):
 
 def test_a_run_that_was_converted_is_one_of_ours(tmp_path):
     """Its checkpoints are read by training itself, and a run without an average in its file starts one."""
-    from vit_jax.checkpoint import Checkpoints
+    from vit_jax.weights.checkpoint import Checkpoints
 
     one = trained(VIT, ADAMW, 4, ema=0.5)
     file = save(one, tmp_path / "a.pt")

@@ -15,8 +15,9 @@ from sklearn.metrics import precision_recall_fscore_support
 
 import vit_jax
 from vit_jax.commands import evaluate
-from vit_jax.config import ImageData
-from vit_jax.data import Preprocess, open_other_images
+from vit_jax.data.images.config import ImageData
+from vit_jax.data.images.preprocess import Preprocess
+from vit_jax.data.other import open_other_images
 from vit_jax.errors import UserError
 
 PREPROCESS = Preprocess((8, 8), 1, "crop", 0, "bilinear", 255, (0.3,), (0.4,))

@@ -11,13 +11,16 @@ import pytest
 from flax import nnx
 
 import vit_jax
+from vit_jax.augmentation.config import ImageAugment
 from vit_jax.augmentation.mixing import mixed
-from vit_jax.config import ImageAugment, OptimConfig, TransformerConfig, ViTConfig
+from vit_jax.config.run import OptimConfig
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
-from vit_jax.layers import fold, split
-from vit_jax.optim import Optimizer
-from vit_jax.vit import ViT
+from vit_jax.models.layers import fold, split
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit import ViT
+from vit_jax.models.vit_config import ViTConfig
+from vit_jax.training.engine.optim import Optimizer
 
 VIT = ViTConfig(image=4, channels=1, patch=2, classes=3, width=4, depth=2, heads=2, hidden=6)
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.config import TransformerConfig, ViTConfig
-from vit_jax.layers import merge
-from vit_jax.models import definition, start
+from vit_jax.models.build import definition, start
+from vit_jax.models.layers import merge
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=3, width=8, depth=2, heads=2, hidden=12, dropout=0.2)

@@ -9,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import backend, train
+from vit_jax import train
+from vit_jax.augmentation.config import ImageAugment
 from vit_jax.augmentation.policies import POLICIES
-from vit_jax.config import ImageAugment, OptimConfig
-from vit_jax.models import build
+from vit_jax.config.run import OptimConfig
+from vit_jax.machine import backend
+from vit_jax.models.build import build
 from vit_jax.presets.table import preset
 from vit_jax.tasks.computed import task_of
 from vit_jax.training import finish

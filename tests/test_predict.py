@@ -17,23 +17,25 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 import vit_jax
-from vit_jax import report, runs
-from vit_jax.checkpoint import Checkpoints
+from vit_jax import runs
 from vit_jax.commands import evaluate, predict
 from vit_jax.commands import train as train_command
-from vit_jax.config import ViTConfig, pair
+from vit_jax.config.fields import pair
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
-from vit_jax.hosts import ALONE
-from vit_jax.layers import merge, split
-from vit_jax.models import definition, start
-from vit_jax.step import Evaluator, State
+from vit_jax.figures import attention
+from vit_jax.machine.hosts.group import ALONE
+from vit_jax.models.build import definition, start
+from vit_jax.models.layers import merge, split
+from vit_jax.models.vit import ViT, sinusoids
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.classify import draw as classify_pictures
 from vit_jax.tasks.classify import learn as classify
 from vit_jax.tasks.computed import task_class, task_of
 from vit_jax.training import finish
-from vit_jax.vit import ViT, sinusoids
-from vit_jax.weights import BareNetwork, weights
+from vit_jax.training.engine.step import Evaluator
+from vit_jax.weights.checkpoint import Checkpoints, State
+from vit_jax.weights.load import BareNetwork, weights
 
 TINY = shlex.split(
     "digits --model.width 16 --model.depth 1 --model.heads 2 --model.hidden 32 --optim.schedule constant "
@@ -336,8 +338,10 @@ def test_csv_and_force(tmp_path, capsys):
 @pytest.mark.parametrize("flags, layers", [([], []), (["--layer", "all"], [0]), (["--layer", 1, "--no-ema"], [0])])
 def test_attention_is_drawn_for_the_first_images(flags, layers, tmp_path, capsys, monkeypatch):
     calls = []
-    draw = report.draw_attention
-    monkeypatch.setattr(report, "draw_attention", lambda *a, **how: (calls.append((a, how)), flags or draw(*a, **how)))
+    draw = attention.draw_attention
+    monkeypatch.setattr(
+        attention, "draw_attention", lambda *a, **how: (calls.append((a, how)), flags or draw(*a, **how))
+    )
     shown(capsys, "images", "--attention", tmp_path / "maps.png", *flags)
     (((images, maps, prefix, grid, has_cls, path), how),) = calls
     loaded, first = (
@@ -432,7 +436,8 @@ def test_pictures_know_where_the_patches_are(case, tmp_path, monkeypatch):
     )
     calls = {}
     for name in ("draw_patches", "draw_attention", "draw_positions"):
-        monkeypatch.setattr(report, name, lambda *a, name=name, **_: calls.__setitem__(name, a))
+        place = attention if name == "draw_attention" else classify_pictures
+        monkeypatch.setattr(place, name, lambda *a, name=name, **_: calls.__setitem__(name, a))
     network: ViT = merge(definition(c), start(c, jax.random.key(0)))
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 1), np.uint8)
     found = network.capture(np.float32(images) / 255, ["logits", "attention"])
@@ -458,9 +463,9 @@ def test_pictures_know_where_the_patches_are(case, tmp_path, monkeypatch):
 
 def test_no_positions_no_picture_of_them(tmp_path, monkeypatch):
     c = ViTConfig(image=8, patch=4, channels=1, classes=3, width=8, depth=1, heads=2, hidden=8, position="none")
-    for name in ("draw_patches", "draw_attention"):
-        monkeypatch.setattr(report, name, lambda *a, **_: None)
-    monkeypatch.setattr(report, "draw_positions", lambda *a: pytest.fail("there are none"))
+    monkeypatch.setattr(classify_pictures, "draw_patches", lambda *a, **_: None)
+    monkeypatch.setattr(attention, "draw_attention", lambda *a, **_: None)
+    monkeypatch.setattr(classify_pictures, "draw_positions", lambda *a: pytest.fail("there are none"))
     network = merge(definition(c), start(c, jax.random.key(0)))
     images = np.zeros((1, 8, 8, 1), np.uint8)
     found = network.capture(np.float32(images), ["logits", "attention"])
@@ -519,8 +524,8 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
         setup=SimpleNamespace(dataset=dataset),
     )
     result = classify.score(test, 1 - test, *[np.ones(len(test))] * 3, 2)
-    monkeypatch.setattr(report, "draw_confusion", lambda *a: None)
-    monkeypatch.setattr(report, "draw_per_class", lambda *a: None)
+    monkeypatch.setattr(classify_pictures, "draw_confusion", lambda *a: None)
+    monkeypatch.setattr(classify_pictures, "draw_per_class", lambda *a: None)
     finish.draw(session, result, tree, False)
     assert {p.name for p in folder.plots.iterdir()} == {
         "curves.png",
@@ -532,7 +537,7 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
     }
     assert not list(folder.samples.iterdir())
 
-    monkeypatch.setattr("vit_jax.weights.weights", lambda *a: (3, tree))
+    monkeypatch.setattr("vit_jax.weights.load.weights", lambda *a: (3, tree))
     loaded = vit_jax.load("many")
     assert np.array_equal(loaded.pixels(pixels[:2]), pixels[:2]) and loaded.logits(pixels[:2]).shape == (2, 2)
     Image.fromarray(pixels[0, ..., 0]).save("grey.png")
@@ -551,7 +556,7 @@ def test_the_pictures_of_a_run_are_of_its_best_weights(kind, tmp_path, monkeypat
         selection_metric=("accuracy", 1),
         pictures=lambda network, data, plots, samples, caption: shown.append((network, caption)) or "",
     )
-    monkeypatch.setattr(report, "draw_curves", lambda *a: shown.append(a[-1]))
+    monkeypatch.setattr("vit_jax.figures.curves.draw_curves", lambda *a: shown.append(a[-1]))
     run = runs.find("digits").config()
     last, raw, ema = (start(run.model, jax.random.key(seed)) for seed in range(3))
     saved = SimpleNamespace(state=State(0, raw, {}, ema))
@@ -660,7 +665,7 @@ def test_a_run_without_averages_has_none_to_give(tmp_path, monkeypatch):
     assert run.ema == 0
     saved = SimpleNamespace(step=3, state=State(3, {"x": 1}, {}, None), notes={})
     monkeypatch.setattr(
-        "vit_jax.weights.Checkpoints", lambda folder, factors: SimpleNamespace(restore=lambda shapes: (saved, []))
+        "vit_jax.weights.load.Checkpoints", lambda folder, factors: SimpleNamespace(restore=lambda shapes: (saved, []))
     )
     assert weights(runs.find("digits"), run.model) == (3, {"x": 1})
     with pytest.raises(UserError, match=r"keeps no averaged weights; train with --ema 0.999"):

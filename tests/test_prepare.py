@@ -15,11 +15,11 @@ import pytest
 
 from tests.image_sources import a_run, open_dataset
 from tests.official_sets import cifar_members, contents, serving, small, tar, with_files
-from vit_jax import runs
-from vit_jax.data import download, prepare
-from vit_jax.data.archives import OFFICIAL, CifarSet
-from vit_jax.data.sources.open import open_image_source as open_source
+from vit_jax.data.fetch import download, prepare
+from vit_jax.data.fetch.archives import OFFICIAL, CifarSet
+from vit_jax.data.images.sources.open import open_image_source as open_source
 from vit_jax.errors import UserError
+from vit_jax.files.locks import locked
 
 
 @pytest.fixture
@@ -246,7 +246,7 @@ def test_what_we_fetched_goes_at_the_next_start_where_a_process_was_killed_after
         (place / name).write_bytes(b"archive")
     mine = sorted([images, "mine.part"])
     open_source(of("mnist").data, fetch=False)  # as a dry run does
-    with runs.locked(place / ".lock", pytest.fail):  # another process is at work there
+    with locked(place / ".lock", pytest.fail):  # another process is at work there
         open_dataset(of("mnist"))
     assert len(list(place.glob("*.part"))) == 3
     open_dataset(of("mnist"))

@@ -14,8 +14,8 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.hashing import Hasher
 
 from tests.official_sets import cifar_members, serving, tar, with_files
-from vit_jax.data.archives import OFFICIAL, CifarSet
-from vit_jax.data.prepare import prepare
+from vit_jax.data.fetch.archives import OFFICIAL, CifarSet
+from vit_jax.data.fetch.prepare import prepare
 
 pytestmark = [
     pytest.mark.slow,
@@ -78,7 +78,7 @@ def test_a_set_by_name_is_the_real_one(name, tmp_path, monkeypatch):
 
 TRAIN = """
 import sys
-from vit_jax.data.archives import *
+from vit_jax.data.fetch.archives import *
 from vit_jax.commands import train as command
 
 OFFICIAL["cifar10"] = {official}

@@ -21,11 +21,11 @@ from convert.layout import Facts
 from convert.recognise.reading import read
 from convert.write.program import open_stablehlo
 from vit_jax.commands import train as command
-from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
-from vit_jax.starting import fitting, opening
-from vit_jax.starting import start as starting
+from vit_jax.weights.start import fitting, opening
+from vit_jax.weights.start import start as starting
 
 STATISTICS = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 PROCESSOR = STATISTICS | {
@@ -204,7 +204,7 @@ def test_a_size_that_the_network_cannot_take_is_said_and_left_out(tmp_path, size
         (note,) = read(str(path)).facts.notes
         assert why in note and source
     with pytest.raises(UserError, match=f"^{path}: the preprocessing stated beside the weights is left out: .*{why}"):
-        vit_jax.weights.complete(str(path))
+        vit_jax.weights.load.complete(str(path))
 
 
 def test_heads_that_rotary_positions_cannot_turn_are_refused_in_one_sentence(theirs, inside):
@@ -234,7 +234,7 @@ def test_what_is_prepared_otherwise_than_in_the_library_is_said_where_weights_ar
 def test_a_network_without_positions_takes_the_size_of_its_preprocessing(tmp_path, capsys):
     processor = STATISTICS | {"image_processor_type": "DINOv3ViTImageProcessor", "size": {"height": 8, "width": 12}}
     path = folder(tmp_path / "theirs", "huggingface-dinov3", DINOV3, processor)
-    found = vit_jax.interop.converted(str(path))[0]
+    found = vit_jax.weights.interop.converted(str(path))[0]
     assert found.config.image == (8, 12) and found.facts.preprocess["image"] == [8, 12]
     assert found.resized.startswith("image 28x28 becomes 8x12: there are no positions")
 

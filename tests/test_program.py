@@ -17,11 +17,13 @@ import pytest
 import vit_jax
 from convert.verify.libraries.built import load as installed
 from convert.write import program
-from vit_jax.config import ResNetConfig, TransformerConfig, ViTConfig
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
-from vit_jax.layers import merge
-from vit_jax.models import definition
+from vit_jax.models.build import definition
+from vit_jax.models.layers import merge
+from vit_jax.models.resnet_config import ResNetConfig
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
 
 CUMSUM = jax.numpy.cumsum
 pytestmark = pytest.mark.usefixtures("working_folder")

@@ -15,8 +15,8 @@ from convert.plan.plan import plan
 from convert.recognise.preprocessing import fitting, preprocessing
 from convert.recognise.reading import Options, read
 from convert.write.write import write
-from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
+from vit_jax.models.vit_config import ViTConfig
 
 CONFIG = ViTConfig(image=8, patch=4, classes=3, width=8, depth=1, heads=2, hidden=12)
 SAID = {name: getattr(CONFIG, name) for name in ("image", "heads", "eps", "activation", "pool")} | {

@@ -5,25 +5,22 @@ import math
 
 import pytest
 
+from vit_jax.augmentation.config import ImageAugment
 from vit_jax.commands import sheet, train
 from vit_jax.commands.evaluate import EvaluateFlags
 from vit_jax.commands.predict import PredictFlags
-from vit_jax.config import (
-    CaptionData,
-    CaptionerConfig,
-    ImageAugment,
-    ImageData,
-    ResNetConfig,
-    RunConfig,
-    SentenceData,
-    TransformerConfig,
-    ViTConfig,
-)
 from vit_jax.config.decoding import AnswerFlags, SearchFlags
-from vit_jax.config.features import FeatureData
 from vit_jax.config.ranges import Range, check_ranges
-from vit_jax.config.run import DataConfig, LoraConfig, LossConfig, OptimConfig
+from vit_jax.config.run import DataConfig, LoraConfig, LossConfig, OptimConfig, RunConfig
+from vit_jax.data.captions.config import CaptionData
+from vit_jax.data.captions.features_config import FeatureData
+from vit_jax.data.images.config import ImageData
+from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
+from vit_jax.models.captioner_config import CaptionerConfig
+from vit_jax.models.resnet_config import ResNetConfig
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
 from vit_jax.runs.check import check_run
 from vit_jax.tasks.distil.spec import DistilLoss

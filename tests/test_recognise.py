@@ -16,7 +16,7 @@ from convert.dialects import LAYOUTS
 from convert.layout import Layout, matches
 from convert.recognise.layouts import Recognition
 from convert.recognise.reading import Options, read
-from vit_jax.config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig
 
 TIMM = LAYOUTS["timm"]
 CONFIG = ViTConfig(image=8, patch=4, width=8, depth=1, heads=2, hidden=16, classes=3)

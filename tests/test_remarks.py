@@ -13,7 +13,8 @@ from convert import rules
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.recognise.reading import read
-from vit_jax.config import TransformerConfig, ViTConfig
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
 
 OBLONG = ViTConfig(image=(8, 12), patch=4, classes=5, width=12, depth=1, heads=2, hidden=20)
 BART = TransformerConfig(

@@ -16,7 +16,9 @@ from rich.console import Console
 
 from vit_jax import runs
 from vit_jax.errors import UserError, install
-from vit_jax.report import Log, Progress, progress
+from vit_jax.training import progress
+from vit_jax.training.log import Log
+from vit_jax.training.progress import Progress
 
 # ------------------------------------------------------------------------------------ progress
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax import report
-from vit_jax.report.attention import rollout, to_patches
-from vit_jax.report.curves import smooth
-from vit_jax.report.figure import BLUE, GREEN, ORANGE
-from vit_jax.report.patches import image_patches, similarity, tile
-from vit_jax.report.table import shortened
+from vit_jax.figures.attention import draw_attention, draw_cross_attention, rollout, to_patches
+from vit_jax.figures.classification import draw_confusion, draw_per_class, draw_wrong
+from vit_jax.figures.curves import draw_curves, smooth
+from vit_jax.figures.figure import BLUE, GREEN, ORANGE
+from vit_jax.figures.patches import draw_patches, draw_positions, image_patches, similarity, tile
+from vit_jax.files.output import shortened
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_curves(tmp_path, texts):
         + [eval_row("validation", w, e) for w in ("raw", "ema") for e in (1, 2, 3)]
         + [eval_row("test", "raw", 6)]
     )
-    report.draw_curves(rows, tmp_path / "curves.png", best_step=10)
+    draw_curves(rows, tmp_path / "curves.png", best_step=10)
     pixels = check(tmp_path / "curves.png")
     assert all(has_color(pixels, color) for color in (BLUE, ORANGE, GREEN))
     assert {
@@ -192,7 +192,7 @@ def test_curves(tmp_path, texts):
     ids=["none", "one", "seven", "only eval", "null", "some null"],
 )
 def test_curves_of_little(tmp_path, rows):
-    report.draw_curves(rows, tmp_path / "curves.png")
+    draw_curves(rows, tmp_path / "curves.png")
     check(tmp_path / "curves.png")
 
 
@@ -203,14 +203,14 @@ def test_classes(tmp_path, rng, k, texts):
     confusion = np.diag(rng.integers(20, 90, k)) + (rng.random((k, k)) < 0.1)
     confusion[1] = 0  # a class without examples
     (tmp_path / "a").mkdir()
-    report.draw_confusion(confusion, names, tmp_path / "a" / "confusion.png")
+    draw_confusion(confusion, names, tmp_path / "a" / "confusion.png")
     check(tmp_path / "a" / "confusion.png")
     assert (str(confusion[0, 0]) in texts) == (k <= 20)
     assert "true class" in texts and "predicted class" in texts and "$x_1$" in texts
     del texts[:]
     scores = rng.random((3, k))
     scores[:, 1] = np.nan
-    report.draw_per_class(*scores, names, tmp_path / "b" / "classes.png")
+    draw_per_class(*scores, names, tmp_path / "b" / "classes.png")
     check(tmp_path / "b" / "classes.png")
     assert {"precision", "recall", "F1"} <= set(texts)
     if k == 60:  # sorted: the best class comes before the second best, the one without a score last
@@ -224,7 +224,7 @@ def test_the_colours_of_a_confusion_matrix_are_shares_of_the_true_class(tmp_path
 
     shown, draw = [], Axes.imshow
     monkeypatch.setattr(Axes, "imshow", lambda ax, values, **how: shown.append(values) or draw(ax, values, **how))
-    report.draw_confusion(np.array([[3, 1, 0], [0, 0, 0], [5, 3, 2]]), ["a", "b", "c"], tmp_path / "confusion.png")
+    draw_confusion(np.array([[3, 1, 0], [0, 0, 0], [5, 3, 2]]), ["a", "b", "c"], tmp_path / "confusion.png")
     np.testing.assert_allclose(shown[0], [[0.75, 0.25, 0], [0, 0, 0], [0.5, 0.3, 0.2]])  # rows are the truth
 
 
@@ -232,7 +232,7 @@ def test_the_colours_of_a_confusion_matrix_are_shares_of_the_true_class(tmp_path
 def test_wrong(tmp_path, rng, m, channels, texts):
     images = rng.integers(0, 256, (m, 8, 12, channels), dtype=np.uint8)
     truth, predicted, confidence = np.zeros(m, int), np.ones(m, int), np.linspace(1, 0.5, m)
-    report.draw_wrong(images, truth, predicted, confidence, ["cat", "dog"], tmp_path / "wrong.png", "last weights")
+    draw_wrong(images, truth, predicted, confidence, ["cat", "dog"], tmp_path / "wrong.png", "last weights")
     check(tmp_path / "wrong.png")
     captions = [text for text in texts if "cat" in text and "dog" in text]
     assert len(captions) == min(m, 36)
@@ -245,7 +245,7 @@ def test_wrong(tmp_path, rng, m, channels, texts):
     ("shape", "patch", "numbered"), [((8, 8, 1), 2, True), ((32, 48, 3), (8, 4), True), ((224, 224, 3), 4, False)]
 )
 def test_patches(tmp_path, rng, shape, patch, numbered, texts):
-    report.draw_patches(rng.integers(0, 256, shape, dtype=np.uint8), patch, tmp_path / "patches.png")
+    draw_patches(rng.integers(0, 256, shape, dtype=np.uint8), patch, tmp_path / "patches.png")
     check(tmp_path / "patches.png")
     ph, pw = (patch, patch) if isinstance(patch, int) else patch
     count = shape[0] // ph * (shape[1] // pw)
@@ -254,7 +254,7 @@ def test_patches(tmp_path, rng, shape, patch, numbered, texts):
 
 @pytest.mark.parametrize("grid", [(1, 1), (4, 4), (2, 6), (20, 16)])
 def test_positions(tmp_path, rng, grid):
-    report.draw_positions(rng.normal(size=(2 + grid[0] * grid[1], 8)), 2, grid, tmp_path / "positions.png")
+    draw_positions(rng.normal(size=(2 + grid[0] * grid[1], 8)), 2, grid, tmp_path / "positions.png")
     check(tmp_path / "positions.png")
 
 
@@ -266,7 +266,7 @@ def test_attention(tmp_path, rng, m, heads, prefix, has_cls, texts):
     attention = rng.random((m, 2, heads, prefix + 6, prefix + 6), dtype=np.float32)
     labels = [f"true {i}\n→ predicted {i}" for i in range(m)]
     place = tmp_path / "attention.png"
-    report.draw_attention(images, attention, prefix, (2, 3), has_cls, place, labels=labels, caption="last weights")
+    draw_attention(images, attention, prefix, (2, 3), has_cls, place, labels=labels, caption="last weights")
     check(place)
     if m:
         assert any("cls" in text for text in texts) == has_cls
@@ -278,13 +278,13 @@ def test_attention(tmp_path, rng, m, heads, prefix, has_cls, texts):
 @pytest.mark.parametrize(("depth", "layers"), [(3, [1]), (3, [0, 1, 2]), (26, range(26))])
 def test_attention_of_chosen_layers(tmp_path, rng, depth, layers, texts, monkeypatch):
     """The maps that are drawn are those of the layers that the titles name."""
-    from vit_jax.report import attention as module
+    from vit_jax.figures import attention as module
 
     drawn, stretched = [], module.stretched
     monkeypatch.setattr(module, "stretched", lambda values: drawn.append(values) or stretched(values))
     maps = rng.random((1, depth, 2, 7, 7))
     images = rng.integers(0, 256, (1, 8, 12, 1), dtype=np.uint8)
-    report.draw_attention(images, maps, 1, (2, 3), True, tmp_path / "attention.png", layers=layers)
+    draw_attention(images, maps, 1, (2, 3), True, tmp_path / "attention.png", layers=layers)
     check(tmp_path / "attention.png")
     of_layers = [maps[0, layer, :, 0, 1:].mean(0) for layer in layers]
     np.testing.assert_allclose(drawn[: len(layers)], of_layers)
@@ -295,7 +295,7 @@ def test_attention_of_chosen_layers(tmp_path, rng, depth, layers, texts, monkeyp
 
 
 def test_cross_attention_of_one_layer(tmp_path, rng, texts):
-    report.draw_cross_attention(rng.random((3, 2, 4, 2)), list("abcd"), list("xy"), tmp_path / "a.png", layers=[1])
+    draw_cross_attention(rng.random((3, 2, 4, 2)), list("abcd"), list("xy"), tmp_path / "a.png", layers=[1])
     check(tmp_path / "a.png")
     assert {text.split(",")[0] for text in texts if text.startswith("layer")} == {"layer 2"}
 
@@ -310,7 +310,7 @@ def test_attention_marks_the_right_patch(tmp_path):
     """All attention on the patch at row 0, column 2 of 2 x 3: only there the overlay is bright."""
     attention = np.zeros((1, 1, 1, 7, 7), np.float32)
     attention[..., 1 + 2] = 1
-    report.draw_attention(np.zeros((1, 40, 60, 1), np.uint8), attention, 1, (2, 3), True, tmp_path / "attention.png")
+    draw_attention(np.zeros((1, 40, 60, 1), np.uint8), attention, 1, (2, 3), True, tmp_path / "attention.png")
     pixels = check(tmp_path / "attention.png").astype(int)
     warm = (pixels[..., 0] > 120) & (pixels[..., 2] < 140)  # inferno's upper end, over black
     warm[:, int(pixels.shape[1] * 0.86) :] = False  # the colour bar
@@ -328,7 +328,7 @@ def test_a_failed_figure_leaves_the_old_one(tmp_path, monkeypatch):
     from matplotlib.figure import Figure
 
     path = tmp_path / "curves.png"
-    report.draw_curves(train_rows(3), path)
+    draw_curves(train_rows(3), path)
     old = path.read_bytes()
 
     def fail(figure, name, **_):
@@ -338,7 +338,7 @@ def test_a_failed_figure_leaves_the_old_one(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Figure, "savefig", fail)
     with pytest.raises(OSError, match="no space"):
-        report.draw_curves(train_rows(30), path)
+        draw_curves(train_rows(30), path)
     assert path.read_bytes() == old
     check(path)
 
@@ -347,14 +347,14 @@ def test_the_users_matplotlibrc_is_left_out_and_left_alone(tmp_path):
     import matplotlib
 
     with matplotlib.rc_context({"text.usetex": True, "font.size": 40.0}):
-        report.draw_curves(train_rows(3), tmp_path / "curves.png")
+        draw_curves(train_rows(3), tmp_path / "curves.png")
         assert matplotlib.rcParams["font.size"] == 40
     check(tmp_path / "curves.png")
 
 
 def test_importing_the_report_is_light():
     code = (
-        "import sys, vit_jax.report; "
+        "import sys, vit_jax.figures; "
         "print([m for m in ('jax', 'matplotlib', 'rich', 'tensorboard', 'wandb') if m in sys.modules])"
     )
     assert (
@@ -364,7 +364,7 @@ def test_importing_the_report_is_light():
 
 def test_figures_never_touch_pyplot(tmp_path):
     code = (
-        "import sys; from vit_jax.report import draw_curves; "
+        "import sys; from vit_jax.figures.curves import draw_curves; "
         "draw_curves([], sys.argv[1]); print('matplotlib.pyplot' in sys.modules)"
     )
     done = subprocess.run(

@@ -29,20 +29,26 @@ import jax
 import numpy as np
 import pytest
 
-import vit_jax.weights
-from vit_jax import checkpoint, mfu, runs
-from vit_jax.checkpoint import Checkpoints
-from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig
+import vit_jax.weights.load
+from vit_jax import runs
+from vit_jax.augmentation.config import ImageAugment
+from vit_jax.config.run import OptimConfig, RunConfig
 from vit_jax.config.trees import flatten
+from vit_jax.data.images.config import ImageData
 from vit_jax.errors import CheckFailed, Interrupted, UserError, run_command
-from vit_jax.models import start
+from vit_jax.files.digests import array_digest
+from vit_jax.machine import mfu
+from vit_jax.models.build import start
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
 from vit_jax.runs.values import to_dict
-from vit_jax.step import Engine, Evaluator
 from vit_jax.training import finish, loop, resume, session, setup, stopping
 from vit_jax.training import train as training
+from vit_jax.training.engine.step import Engine, Evaluator
 from vit_jax.training.saving import Saver
 from vit_jax.training.train import train
+from vit_jax.weights import checkpoint
+from vit_jax.weights.checkpoint import Checkpoints
 
 slow = pytest.mark.slow
 EPOCH, STEPS = 5, 15  # steps
@@ -164,9 +170,7 @@ def seen(monkeypatch) -> list[tuple[int, str]]:
     step = Engine.train
 
     def note(self, state, batch, wishes=None):
-        batches.append(
-            (int(jax.device_get(state.step)), runs.array_digest(batch["image"]) + runs.array_digest(batch["label"]))
-        )
+        batches.append((int(jax.device_get(state.step)), array_digest(batch["image"]) + array_digest(batch["label"])))
         return step(self, state, batch, wishes)
 
     monkeypatch.setattr(Engine, "train", note)
@@ -612,7 +616,7 @@ def test_a_second_interrupt_ends_at_once(reference, folder, monkeypatch, capsys,
         "delete": (shutil, "rmtree", 1),
     }[moment]
     if moment == "save":
-        place = sys.modules["vit_jax.checkpoint"]
+        place = sys.modules["vit_jax.weights.checkpoint"]
 
     def twice() -> None:
         send("SIGINT")()
@@ -804,10 +808,10 @@ def test_the_best_is_chosen_among_raw_and_averaged_weights(folder, monkeypatch, 
     trees = {"raw": saved.parameters, "ema": saved.ema}
     model = folder.config().model
     for flag, expected in ((None, weights), (True, "ema"), (False, "raw")):
-        at, tree = vit_jax.weights.weights(folder, model, "best", flag)
+        at, tree = vit_jax.weights.load.weights(folder, model, "best", flag)
         assert at == step and (tree["cls_token"] == trees[expected]["cls_token"]).all()
     assert (trees["raw"]["cls_token"] != trees["ema"]["cls_token"]).any()
-    at, tree = vit_jax.weights.weights(folder, model, "last")
+    at, tree = vit_jax.weights.load.weights(folder, model, "last")
     last = Checkpoints(folder).read(STEPS, model.shapes()).state.ema
     assert at == STEPS and (tree["cls_token"] == last["cls_token"]).all(), "of the last, the average as ever"
 

@@ -18,14 +18,19 @@ import pytest
 import vit_jax
 from convert.recognise.reading import Options, read
 from vit_jax import runs
-from vit_jax.checkpoint import Checkpoints
-from vit_jax.config import ImageAugment, ImageData, LossConfig, OptimConfig, RunConfig, ViTConfig
+from vit_jax.augmentation.config import ImageAugment
+from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten
+from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
-from vit_jax.report import Log
-from vit_jax.runs import Run, shown
+from vit_jax.files.atomic import shown, write_json
+from vit_jax.files.digests import array_digest, bytes_digest, with_digest
+from vit_jax.models.vit_config import ViTConfig
+from vit_jax.runs import Run
 from vit_jax.training import finish
+from vit_jax.training.log import Log
 from vit_jax.training.train import train
+from vit_jax.weights.checkpoint import Checkpoints
 
 TINY = RunConfig(
     task="classify",
@@ -67,7 +72,7 @@ def run(whole: Run, tmp_path: Path) -> Run:
 def rewrite(run: Run, digest: bool = False, **changes: Any) -> None:
     """Change entries of config.json, as an editor would; with `digest` as another version of us would."""
     record = {**json.loads(run.config_file.read_text()), **changes}
-    runs.write_json(run.config_file, runs.with_digest(record) if digest else record)
+    write_json(run.config_file, with_digest(record) if digest else record)
 
 
 def smoother(run: Run) -> dict[str, Any]:
@@ -118,7 +123,7 @@ def test_without_a_copy_a_changed_config_is_refused_until_its_digest_is_taken_ou
         run.record()
     record = json.loads(run.config_file.read_text())
     del record["digest"]
-    runs.write_json(run.config_file, record)
+    write_json(run.config_file, record)
     assert run.config().loss.label_smoothing == 0.3 and not run.remark()
 
 
@@ -273,7 +278,7 @@ def test_a_log_is_digested_as_it_grows(tmp_path, monkeypatch):
     assert time.perf_counter() - began < 1
     data = path.read_bytes()
     kept = data[: data.rindex(b'{"kind"')]
-    digest = runs.bytes_digest()
+    digest = bytes_digest()
     digest.update(kept)
     assert records[-1] == {"bytes": len(kept), "digest": digest.hexdigest()}
     assert log.written()["bytes"] == len(data)
@@ -394,7 +399,7 @@ def test_what_a_stranger_states_is_checked_before_anything_is_made_of_it(run, re
 def test_notes_of_a_stranger_are_damage_where_they_are_not_of_their_types(run, notes):
     for step in (5, 7):
         saved = run.saved(step)
-        runs.write_json(run.digest_file(step), runs.with_digest({**saved, "notes": {**saved["notes"], **notes}}))
+        write_json(run.digest_file(step), with_digest({**saved, "notes": {**saved["notes"], **notes}}))
     with pytest.raises(UserError, match=r"checkpoint 7: its digest file is damaged; checkpoint 5: its digest"):
         Checkpoints(run).restore(TINY.model.shapes())
 
@@ -443,7 +448,7 @@ def seen(run: Run) -> tuple[dict[str, Any], list[str]]:
     saved, skipped = Checkpoints(run).restore(run.config().model.shapes())
     assert saved is not None
     state = {"step": saved.state.step, "model": saved.state.parameters, "moments": saved.state.moments}
-    arrays = {name: runs.array_digest(x) for name, x in flatten({**state, "ema": saved.state.ema}).items()}
+    arrays = {name: array_digest(x) for name, x in flatten({**state, "ema": saved.state.ema}).items()}
     log = run.metrics_file.read_bytes()[: run.saved(saved.step)["log"]["bytes"]]
     remarks = [*skipped, run.remark(), run.log_remark(saved.step)]
     try:

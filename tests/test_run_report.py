@@ -15,13 +15,14 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from vit_jax import report, runs
+from vit_jax import runs
 from vit_jax.errors import UserError
+from vit_jax.figures import kept
+from vit_jax.figures.kept import keep_attention, keep_classes, keep_positions, keep_texts
 from vit_jax.presets.table import preset
-from vit_jax.report import kept
-from vit_jax.run_report import charts, parts
-from vit_jax.run_report import command as report_command
-from vit_jax.run_report.command import command, leave_report, write_report
+from vit_jax.report import charts, parts
+from vit_jax.report import command as report_command
+from vit_jax.report.command import command, leave_report, write_report
 
 BASE = preset("digits").run
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"&{{ 7*7 }}"
@@ -76,11 +77,11 @@ def keep(folder, names, examples=6):
         {"name": f"test[{i}]", "image": x, "true": 0, "predicted": 1, "confidence": 0.9} for i, x in enumerate(images)
     ]
     scores = {name: np.linspace(0.5, 1, k) for name in ("precision", "recall", "f1")}
-    report.keep_classes(folder.plots, "test split, best weights", names, confusion, scores, worst)
+    keep_classes(folder.plots, "test split, best weights", names, confusion, scores, worst)
     weights = rng.dirichlet(np.ones(5), (2, 3, 5)).astype(np.float32)  # [L, H, N, N] of a cls token and 2 x 2 patches
     looks = [{"title": names[0], "image": x, "grid": (2, 2), "weights": weights} for x in images[:2]]
-    report.keep_attention(folder.plots, "best weights", looks, ["cls token"])
-    report.keep_positions(folder.plots, "best weights", rng.standard_normal((5, 7)), 1, (2, 2))
+    keep_attention(folder.plots, "best weights", looks, ["cls token"])
+    keep_positions(folder.plots, "best weights", rng.standard_normal((5, 7)), 1, (2, 2))
     return weights
 
 
@@ -206,7 +207,7 @@ def test_names_with_scripts_are_text_and_the_policy_allows_two_scripts_and_no_ne
     names = [EVIL, *map(str, range(1, 10))]
     folder = made("evil", names=names)
     keep(folder, names)
-    report.keep_texts(folder.plots, EVIL, 5, 1, [
+    keep_texts(folder.plots, EVIL, 5, 1, [
         {"name": EVIL, "references": [EVIL], "said": EVIL, "source": EVIL, "score": 1.5}
     ])  # fmt: skip
     page = page_of("evil")
@@ -299,11 +300,11 @@ def test_a_thousand_classes_fit(monkeypatch):
     worst = [
         {"name": f"test[{i}]", "image": x, "true": i, "predicted": 0, "confidence": 0.5} for i, x in enumerate(images)
     ]
-    report.keep_classes(folder.plots, "test split", names, confusion, scores, worst)
+    keep_classes(folder.plots, "test split", names, confusion, scores, worst)
     maps = rng.dirichlet(np.ones(197), (12, 197)).astype(np.float32)
     looks = [{"title": "x", "image": x, "grid": (14, 14), "weights": np.stack([maps] * 12)} for x in images[:2]]
-    report.keep_attention(folder.plots, "best weights", looks, ["cls token"])
-    report.keep_positions(folder.plots, "best weights", rng.standard_normal((197, 16)), 1, (14, 14))
+    keep_attention(folder.plots, "best weights", looks, ["cls token"])
+    keep_positions(folder.plots, "best weights", rng.standard_normal((197, 16)), 1, (14, 14))
     page = page_of("many")
     shown = drawn(page)["attention"][0]
     kept_cells = len(drawn(page)["classes"]["cells"]) // 3
@@ -322,7 +323,7 @@ def test_a_thousand_classes_fit(monkeypatch):
 def test_a_run_ends_without_its_report_where_that_cannot_be_written(capsys, monkeypatch):
     folder = made("a")
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "vit_jax.run_report.contents", None)  # as if a library of it were not there
+        patch.setitem(sys.modules, "vit_jax.report.contents", None)  # as if a library of it were not there
         leave_report(folder)
     (folder.path / "report.html").mkdir()
     leave_report(folder)
@@ -373,7 +374,7 @@ def test_of_too_many_layers_some_are_kept_the_last_among_them():
 
 
 def test_neither_bokeh_nor_jinja_is_loaded_before_a_report_is_written():
-    code = "import sys, vit_jax.train, vit_jax.run_report.command; print({'bokeh', 'jinja2'} & {*sys.modules})"
+    code = "import sys, vit_jax.train, vit_jax.report.command; print({'bokeh', 'jinja2'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "set()\n", done.stderr
 

@@ -12,11 +12,17 @@ import numpy as np
 import pytest
 
 from vit_jax import runs
+from vit_jax.augmentation.config import ImageAugment
 from vit_jax.commands.train import command
-from vit_jax.config import ImageAugment, ImageData, OptimConfig, RunConfig, ViTConfig
+from vit_jax.config.run import OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
+from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
-from vit_jax.runs import Run, choose, find, locks
+from vit_jax.files import locks
+from vit_jax.files.atomic import write_json
+from vit_jax.files.digests import array_digest, text_digest
+from vit_jax.models.vit_config import ViTConfig
+from vit_jax.runs import Run, choose, find
 from vit_jax.runs.formats import FORMAT
 
 PREPROCESS = {
@@ -352,7 +358,7 @@ def test_a_lock_that_another_process_removes_just_before_it_is_looked_at_is_made
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     file = tmp_path / "a.json"
-    runs.write_json(file, {"a": 1})
+    write_json(file, {"a": 1})
     assert json.loads(file.read_text()) == {"a": 1}
 
     def fail(*_):
@@ -362,11 +368,11 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(os, broken, fail)
             with pytest.raises(OSError, match="No space left"):
-                runs.write_json(file, {"a": 2})
+                write_json(file, {"a": 2})
         assert children(tmp_path) == ["a.json"], "nothing is left to fill a full disk"
         assert json.loads(file.read_text()) == {"a": 1}
     with pytest.raises(ValueError):
-        runs.write_json(file, {"a": float("nan")})
+        write_json(file, {"a": float("nan")})
     assert json.loads(file.read_text()) == {"a": 1}
 
 
@@ -410,7 +416,7 @@ def test_an_array_digest_is_of_dtype_shape_and_values():
 
     x = np.arange(6, dtype=np.float32)
     same = [x, x.copy(), np.arange(12, dtype=np.float32)[::2] / 2, x.astype(">f4")]
-    assert len({runs.array_digest(a) for a in same}) == 1
+    assert len({array_digest(a) for a in same}) == 1
     others = [
         x,
         x.reshape(2, 3),
@@ -423,8 +429,8 @@ def test_an_array_digest_is_of_dtype_shape_and_values():
         x[:0],
     ]
     others += [np.float32(0), np.zeros(1, np.float32), np.float32(-0.0), x.reshape(2, 3).T]
-    assert len({runs.array_digest(np.asarray(a)) for a in others}) == len(others)
-    assert runs.array_digest(np.asfortranarray(x.reshape(2, 3))) == runs.array_digest(x.reshape(2, 3))
+    assert len({array_digest(np.asarray(a)) for a in others}) == len(others)
+    assert array_digest(np.asfortranarray(x.reshape(2, 3))) == array_digest(x.reshape(2, 3))
 
 
 def test_every_bit_of_an_array_counts():
@@ -433,12 +439,12 @@ def test_every_bit_of_an_array_counts():
         np.frombuffer((int.from_bytes(x.tobytes(), "little") ^ 1 << bit).to_bytes(32, "little"), np.uint8)
         for bit in range(256)
     ]
-    assert len({runs.array_digest(a) for a in [x, *flipped]}) == 257
+    assert len({array_digest(a) for a in [x, *flipped]}) == 257
 
 
 def test_a_text_digest_does_not_see_order_or_layout():
-    assert runs.text_digest({"a": 1, "b": [1.5, None]}) == runs.text_digest(json.loads('{ "b": [1.50, null], "a": 1 }'))
-    assert runs.text_digest({"a": 1}) != runs.text_digest({"a": 1.0})
+    assert text_digest({"a": 1, "b": [1.5, None]}) == text_digest(json.loads('{ "b": [1.50, null], "a": 1 }'))
+    assert text_digest({"a": 1}) != text_digest({"a": 1.0})
 
 
 def test_trees_and_flat_names():

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vit_jax.augmentation.config import ImageAugment
 from vit_jax.commands.sheet import views_of
-from vit_jax.config import ImageAugment
 from vit_jax.presets.table import preset
-from vit_jax.step import example_keys
 from vit_jax.tasks.computed import task_class, task_of
+from vit_jax.training.engine.step import example_keys
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -11,24 +11,21 @@ import pytest
 
 from tests.test_lowering import METADATA, WORDS
 from tests.test_step import NOISY, examples
-from vit_jax.checkpoint import Checkpoints
+from vit_jax.augmentation.config import ImageAugment
 from vit_jax.commands import train as command
-from vit_jax.config import (
-    CaptionData,
-    CaptionerConfig,
-    ImageAugment,
-    OptimConfig,
-    RunConfig,
-    SentenceData,
-    TransformerConfig,
-    ViTConfig,
-)
+from vit_jax.config.run import OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
-from vit_jax.models import definition
-from vit_jax.optim import Optimizer
+from vit_jax.data.captions.config import CaptionData
+from vit_jax.data.texts.config import SentenceData
+from vit_jax.models.build import definition
+from vit_jax.models.captioner_config import CaptionerConfig
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
-from vit_jax.step import Engine
 from vit_jax.tasks.computed import task_of
+from vit_jax.training.engine.optim import Optimizer
+from vit_jax.training.engine.step import Engine
+from vit_jax.weights.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 STEPS, BATCH = 3, 8

@@ -18,19 +18,22 @@ import numpy as np
 import pytest
 
 from tests.fixed import Fixed
-from vit_jax import devices
-from vit_jax.config import ImageAugment, ImageData, LossConfig, OptimConfig, Parameter, RunConfig, ViTConfig
-from vit_jax.config.tree import ZEROS
+from vit_jax.augmentation.config import ImageAugment
+from vit_jax.config.parameters import ZEROS, Parameter
+from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
+from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
-from vit_jax.histograms import BINS, Histograms, histogram
-from vit_jax.layers import Linear, merge, split
-from vit_jax.models import definition
-from vit_jax.optim import Optimizer
-from vit_jax.step import Engine, Evaluator, check_divisible, example_keys
+from vit_jax.models.build import definition
+from vit_jax.models.layers import Linear, merge, split
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.dispatch import Batches, steps_together
+from vit_jax.training.engine import devices
+from vit_jax.training.engine.histograms import BINS, Histograms, histogram
+from vit_jax.training.engine.optim import Optimizer
+from vit_jax.training.engine.step import Engine, Evaluator, check_divisible, example_keys
 from vit_jax.training.saving import on_host
 
 STEPS = 10

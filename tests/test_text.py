@@ -7,12 +7,14 @@ import gzip
 import numpy as np
 import pytest
 
-from vit_jax.config import SentenceData
-from vit_jax.data import TokenOrder, batches, evaluation_batches, numbers
+from vit_jax.data.batches import batches, evaluation_batches
+from vit_jax.data.order import TokenOrder
+from vit_jax.data.texts import numbers
+from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
 from vit_jax.presets.table import preset
 from vit_jax.tasks.computed import task_class
-from vit_jax.text import Vocabulary, closed, counted, words
+from vit_jax.text.vocabulary import Vocabulary, closed, counted, words
 
 # ------------------------------------------------------------------------------------- vocabularies
 

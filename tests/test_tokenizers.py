@@ -11,16 +11,20 @@ import pytest
 
 import vit_jax
 from vit_jax.commands import evaluate, predict
-from vit_jax.config import OptimConfig, RunConfig, SentenceData, TransformerConfig
-from vit_jax.data import Given, numbers
+from vit_jax.config.run import OptimConfig, RunConfig
+from vit_jax.data.base import Given
+from vit_jax.data.texts import numbers
+from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
+from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.runs import Run
 from vit_jax.runs.record import check_record
-from vit_jax.step import Engine
 from vit_jax.tasks.computed import task_class
 from vit_jax.tasks.translate.score import corpus_scores
-from vit_jax.text import Ids, kept, made, opened
+from vit_jax.text.ids import Ids
+from vit_jax.text.record import kept, made, opened
 from vit_jax.training import finish, session, setup
+from vit_jax.training.engine.step import Engine
 from vit_jax.training.train import train
 
 pytest.importorskip("tokenizers")
@@ -474,7 +478,7 @@ def test_a_file_that_is_too_large_or_none_is_not_read(bart, tmp_path, monkeypatc
 def test_a_run_that_starts_from_weights_takes_the_tokenizer_beside_them(run, tmp_path):
     """As they are trained on other sentences: the weights fit, and no words have to be the same."""
     from vit_jax.config.trees import unflatten
-    from vit_jax.starting import start as starting
+    from vit_jax.weights.start import start as starting
 
     _, whole, _ = run
     base = replace(starting.base(str(whole.path)), init=str(whole.path))

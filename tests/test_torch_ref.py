@@ -17,10 +17,11 @@ import torch_ref.layers  # noqa: E402
 import torch_ref.transformer  # noqa: E402
 import torch_ref.vit  # noqa: E402
 from torch_ref.layers import Attention, attention_mask, drop_path  # noqa: E402
-from vit_jax import decoder, layers, models, transformer, vit  # noqa: E402
-from vit_jax.config import TransformerConfig, ViTConfig  # noqa: E402
 from vit_jax.config.trees import flatten, unflatten  # noqa: E402
 from vit_jax.errors import UserError  # noqa: E402
+from vit_jax.models import build, decoder, layers, transformer, vit  # noqa: E402
+from vit_jax.models.transformer_config import TransformerConfig  # noqa: E402
+from vit_jax.models.vit_config import ViTConfig  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -127,7 +128,7 @@ def random(config, seed=0):
 
 
 def ours(config, weights):
-    model = models.network_class(config)(config, dtype=jnp.float64, param_dtype=jnp.float64)
+    model = build.network_class(config)(config, dtype=jnp.float64, param_dtype=jnp.float64)
     layers.replace_parameters(model, unflatten({name: jnp.asarray(x) for name, x in weights.items()}))
     return model
 
@@ -380,7 +381,7 @@ def test_a_vit_starts_from_the_same_distributions(init, attention_init):
         position="sincos2d" if init == "fan_in" else "learned",
     )
     torch.manual_seed(0)
-    same_spread(config, torch_ref.parameters(torch_ref.build(config)), flatten(models.start(config, jax.random.key(0))))
+    same_spread(config, torch_ref.parameters(torch_ref.build(config)), flatten(build.start(config, jax.random.key(0))))
 
 
 @pytest.mark.parametrize("tie", ["none", "decoder"])
@@ -405,7 +406,7 @@ def test_a_transformer_starts_from_the_same_distributions(init, tie):
         embedding_norm=True,
     )
     torch.manual_seed(0)
-    same_spread(config, torch_ref.parameters(torch_ref.build(config)), flatten(models.start(config, jax.random.key(0))))
+    same_spread(config, torch_ref.parameters(torch_ref.build(config)), flatten(build.start(config, jax.random.key(0))))
 
 
 def same_spread(config, theirs, ours):

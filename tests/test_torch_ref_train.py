@@ -25,23 +25,18 @@ from torch_ref.evaluation import measure  # noqa: E402
 from torch_ref.optim import groups, make_optimizer, make_schedule  # noqa: E402
 from torch_ref.tasks import augmented, cross_entropy, normalised, shifted, translate_loss  # noqa: E402
 from torch_ref.trainer import Trainer, tensors  # noqa: E402
-from vit_jax import optim  # noqa: E402
-from vit_jax.config import (  # noqa: E402
-    AugmentConfig,
-    ImageAugment,
-    ImageData,
-    LossConfig,
-    OptimConfig,
-    RunConfig,
-    SentenceData,
-    TransformerConfig,
-    ViTConfig,
-)
+from vit_jax.augmentation.config import ImageAugment  # noqa: E402
+from vit_jax.config.run import AugmentConfig, LossConfig, OptimConfig, RunConfig  # noqa: E402
 from vit_jax.config.trees import unflatten  # noqa: E402
+from vit_jax.data.images.config import ImageData  # noqa: E402
+from vit_jax.data.texts.config import SentenceData  # noqa: E402
+from vit_jax.models.transformer_config import TransformerConfig  # noqa: E402
+from vit_jax.models.vit_config import ViTConfig  # noqa: E402
 from vit_jax.presets.table import preset  # noqa: E402
 from vit_jax.runs.values import from_dict  # noqa: E402
 from vit_jax.tasks.next_token import token_losses  # noqa: E402
-from vit_jax.text import closed  # noqa: E402
+from vit_jax.text.vocabulary import closed  # noqa: E402
+from vit_jax.training.engine import optim  # noqa: E402
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[1]
@@ -449,7 +444,7 @@ def test_a_run_starts_from_given_weights(monkeypatch, tmp_path):
 
 
 def test_weights_that_pytorch_trained_go_on_in_jax_and_back(monkeypatch, tmp_path):
-    from vit_jax.starting.start import start
+    from vit_jax.weights.start.start import start
 
     assert door(monkeypatch, tmp_path, "digits", *QUICK) == 0
     run = replace(preset("digits").run, init="runs/digits-torch.safetensors")
@@ -562,9 +557,9 @@ for arguments in (["--help"], ["digits"], ["--resume", "a.pt"]):
 
 def ours(one_run, parameters, metadata):
     """(vit_jax's evaluator of a run, weights {name: array} on its devices)."""
-    from vit_jax.models import definition
-    from vit_jax.step import Evaluator
+    from vit_jax.models.build import definition
     from vit_jax.tasks.computed import task_of
+    from vit_jax.training.engine.step import Evaluator
 
     network = definition(one_run.model, dtype=one_run.compute_dtype, param_dtype=one_run.compute_dtype)
     evaluator = Evaluator(one_run.model, network, task_of(one_run, metadata))

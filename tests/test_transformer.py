@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from vit_jax.config import TransformerConfig
 from vit_jax.config.trees import flatten, unflatten
-from vit_jax.decoder import sinusoids
-from vit_jax.layers import Attention, attention_mask, from_torch_mask, merge, split
-from vit_jax.models import definition, start
+from vit_jax.models.build import definition, start
+from vit_jax.models.decoder import sinusoids
+from vit_jax.models.layers import Attention, attention_mask, from_torch_mask, merge, split
+from vit_jax.models.transformer import Transformer
+from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.presets.table import PRESETS, preset
-from vit_jax.transformer import Transformer
 
 TINY = TransformerConfig(
     width=8,

@@ -18,26 +18,29 @@ import pytest
 from flax import nnx
 
 import vit_jax
-from vit_jax.checkpoint import Checkpoints
 from vit_jax.commands import evaluate, predict
 from vit_jax.commands import train as train_command
-from vit_jax.config import LossConfig, OptimConfig, RunConfig, SentenceData, TransformerConfig
+from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten
+from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
-from vit_jax.layers import merge
-from vit_jax.layers import split as parts
-from vit_jax.models import definition, start
-from vit_jax.optim import learning_rate
+from vit_jax.models.build import definition, start
+from vit_jax.models.layers import merge
+from vit_jax.models.layers import split as parts
+from vit_jax.models.transformer import Transformer
+from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
-from vit_jax.step import Evaluator
 from vit_jax.tasks.base import Evaluation
 from vit_jax.tasks.next_token import shifted, token_losses
 from vit_jax.tasks.translate.learn import Translate
-from vit_jax.text import Ids, closed
+from vit_jax.text.ids import Ids
+from vit_jax.text.vocabulary import closed
 from vit_jax.training import finish, session, setup
+from vit_jax.training.engine.optim import learning_rate
+from vit_jax.training.engine.step import Evaluator
 from vit_jax.training.train import train
-from vit_jax.transformer import Transformer
+from vit_jax.weights.checkpoint import Checkpoints
 
 V = 65
 WORDS = closed(f"w{i}" for i in range(V - 3))
@@ -205,12 +208,12 @@ import sys
 from dataclasses import replace
 import jax, numpy as np
 from vit_jax.config import *
-from vit_jax.models import definition, start
-from vit_jax.optim import Optimizer
+from vit_jax.models.build import definition, start
+from vit_jax.training.engine.optim import Optimizer
 from vit_jax.config.trees import flatten
-from vit_jax.step import Engine
+from vit_jax.training.engine.step import Engine
 from vit_jax.tasks.translate.learn import Translate
-from vit_jax.text import closed
+from vit_jax.text.vocabulary import closed
 
 model = TransformerConfig(
     width=8, heads=2, hidden=8, encoder_depth=1, decoder_depth=1,

@@ -30,7 +30,7 @@ from tests.parity.layouts_notebooks import HEADS
 from tests.parity.layouts_seq2seq import MARIAN
 from tests.parity.libraries import load
 from tests.parity.weights import weights
-from vit_jax.config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig
 
 VIT = ViTConfig(image=(6, 4), patch=2, classes=5, width=8, depth=3, heads=2, hidden=12)
 TIMM = LAYOUTS["timm"]

@@ -17,8 +17,9 @@ from convert.verify.command import images
 from tests.parity.groups import quick_compilation
 from tests.parity.libraries import load
 from tests.parity.weights import weights
-from vit_jax.config import TransformerConfig, ViTConfig
 from vit_jax.errors import UserError
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
 
 VIT = ViTConfig(image=(6, 4), patch=2, classes=5, width=8, depth=3, heads=2, hidden=12)
 

@@ -14,14 +14,16 @@ from flax import nnx
 from scipy.special import erf
 
 import vit_jax
-from vit_jax.config import SIZES, ViTConfig, pair, sized
 from vit_jax.config.dotted import field_types
+from vit_jax.config.fields import pair
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
-from vit_jax.layers import merge, split
-from vit_jax.models import definition, start
+from vit_jax.models.build import definition, start
+from vit_jax.models.layers import merge, split
+from vit_jax.models.sizes import SIZES, sized
+from vit_jax.models.vit import ViT, sinusoids
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
-from vit_jax.vit import ViT, sinusoids
 
 
 @pytest.fixture(autouse=True, scope="module")

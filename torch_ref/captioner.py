@@ -1,6 +1,6 @@
 """The captioner in PyTorch: a Vision Transformer reads an image, and a Transformer's decoder writes its caption.
 
-It is the counterpart of vit_jax/captioner.py: the same class with the same attributes.
+It is the counterpart of vit_jax/models/captioner.py: the same class with the same attributes.
 Dimensions: B batch, h and w image height and width, C channels of an image or width of given vectors, S length of the
 memory, T of the caption, D width of the decoder, K outputs.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit_jax.config import CaptionerConfig
+from vit_jax.models.captioner_config import CaptionerConfig
 
 from .decoder import TargetSide, check_vectors
 from .layers import Tape, evaluating, initialise, record

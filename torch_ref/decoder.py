@@ -1,6 +1,6 @@
 """The half of a network that writes, in PyTorch: embedding, decoder over a memory, head.
 
-It is the counterpart of vit_jax/decoder.py: the same classes in the same order under the same names.
+It is the counterpart of vit_jax/models/decoder.py: the same classes in the same order under the same names.
 Dimensions: B batch, S and T source and target length, D width, H heads, Dh head width, L blocks, V vocabulary,
 K outputs. Masks are boolean, True where a token may be attended to.
 """
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vit_jax.config import TransformerConfig
+from vit_jax.models.transformer_config import TransformerConfig
 
 from .layers import Attention, Mlp, Tape, attention_mask, record
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
-from vit_jax.data import evaluation_batches
+from vit_jax.data.batches import evaluation_batches
 from vit_jax.errors import CheckFailed
 
 from .trainer import Trainer, tensors

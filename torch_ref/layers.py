@@ -1,4 +1,4 @@
-"""The layers that the models are built from, in idiomatic PyTorch: the counterpart of vit_jax/layers.py.
+"""The layers that the models are built from, in idiomatic PyTorch: the counterpart of vit_jax/models/layers.py.
 
 torch.nn has Linear (weights stored as [out, in]), LayerNorm and Dropout, so those have no class here.
 Dimensions: B batch, N tokens, D width, H heads, Dh head width, I = H*Dh, F hidden; Nq queries, Nk keys.

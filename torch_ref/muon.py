@@ -1,4 +1,4 @@
-"""Muon in PyTorch, in the dtype of the parameters: the counterpart of vit_jax/muon.py.
+"""Muon in PyTorch, in the dtype of the parameters: the counterpart of vit_jax/training/engine/muon.py.
 
 torch.optim.Muon computes the iteration in bfloat16, and takes matrices only.
 """

@@ -1,4 +1,4 @@
-"""Optimizers and schedules of PyTorch with the numbers of a config: the counterpart of vit_jax/optim.py."""
+"""Optimizers and schedules of PyTorch with the numbers of a config: the counterpart of training/engine/optim.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
-from vit_jax.config import OptimConfig
+from vit_jax.config.run import OptimConfig
 
 from .lion import Lion
 from .muon import Muon
@@ -122,7 +122,7 @@ def make_schedule(optimizer: Optimizer, c: OptimConfig, steps: int, epoch: int, 
     """The schedule of the learning rate for the steps t = done .. steps-1; an epoch has `epoch` steps.
 
     With `done` above 0 the optimizer has the state of that many steps. The formulas are those of
-    vit_jax.optim.learning_rate.
+    vit_jax.training.engine.optim.learning_rate.
     """
     if c.schedule == "one_cycle":
         return OneCycleLR(

@@ -12,11 +12,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit_jax.config import FeatureData, LossConfig, RunConfig, nearest
-from vit_jax.data import open_captions, open_features, open_images, open_sentences
+from vit_jax.config.nearest import nearest
+from vit_jax.config.run import LossConfig, RunConfig
+from vit_jax.data.captions.features_config import FeatureData
+from vit_jax.data.captions.open import open_captions
+from vit_jax.data.captions.vectors import open_features
+from vit_jax.data.images.splits import open_images
+from vit_jax.data.texts.sentences import open_sentences
 from vit_jax.errors import Field, UserError
 from vit_jax.tasks.distil.spec import DistilLoss
-from vit_jax.text import Ids, opened, opened_one
+from vit_jax.text.ids import Ids
+from vit_jax.text.record import opened, opened_one
 
 from .captioner import Captioner
 from .decode import likeliest

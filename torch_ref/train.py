@@ -14,18 +14,19 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vit_jax import flags
-from vit_jax.config import RunConfig
+from vit_jax.config import flags
 from vit_jax.config.fields import option
-from vit_jax.data import batches
+from vit_jax.config.run import RunConfig
+from vit_jax.config.synonyms import REASONS
+from vit_jax.data.batches import batches
 from vit_jax.errors import DONE, CheckFailed, Field, UserError, install, run_command
-from vit_jax.memory import check_memory
+from vit_jax.files.atomic import write_json
+from vit_jax.machine.memory import check_memory
 from vit_jax.presets.table import DEFAULT, preset
-from vit_jax.runs import check_place, write_json
+from vit_jax.runs import check_place
 from vit_jax.runs.check import check_run
 from vit_jax.runs.complete import check_complete, check_name
 from vit_jax.runs.values import flat
-from vit_jax.synonyms import REASONS
 from vit_jax.tasks.table import task_spec
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from convert.optimizer import TORCH_NAMES
-from vit_jax.config import RunConfig, moments
+from vit_jax.config.groups import moments
+from vit_jax.config.run import RunConfig
 from vit_jax.errors import UserError, about
-from vit_jax.runs import sync_file, sync_folder
+from vit_jax.files.atomic import sync_file, sync_folder
 from vit_jax.runs.values import differences, from_dict, to_dict
 
 from .optim import freeze, frozen, make_optimizer, make_schedule

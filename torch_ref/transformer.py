@@ -1,6 +1,6 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017, arXiv 1706.03762) in PyTorch.
 
-It is the counterpart of vit_jax/transformer.py: the same classes in the same order under the same names.
+It is the counterpart of vit_jax/models/transformer.py: the same classes in the same order under the same names.
 Dimensions: B batch, S and T source and target length, D width, H heads, L blocks, K outputs. Masks are boolean, True
 where a token may be attended to.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit_jax.config import TransformerConfig
+from vit_jax.models.transformer_config import TransformerConfig
 
 from .decoder import Embedding, TargetSide, attention, check_vectors, record_maps, wanted
 from .layers import Mlp, Tape, attention_mask, evaluating, initialise, record

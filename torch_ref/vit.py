@@ -1,4 +1,4 @@
-"""The Vision Transformer (Dosovitskiy et al. 2021, arXiv 2010.11929) in PyTorch: the counterpart of vit_jax/vit.py.
+"""The Vision Transformer (Dosovitskiy et al. 2021, arXiv 2010.11929) in PyTorch: the counterpart of models/vit.py.
 
 It has the same classes in the same order under the same names. Images have torch's axes, [B, C, h, w].
 Dimensions: B batch, h and w image height and width, C channels, N tokens, D width, H heads, L blocks, K classes.
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vit_jax.config import ViTConfig, pair
-from vit_jax.config.vit import MAPS
+from vit_jax.config.fields import pair
+from vit_jax.models.vit_config import MAPS, ViTConfig
 
 from . import rotary
 from .layers import ACTIVATIONS, NORMS, Attention, AttentionPool, Mlp, Tape, drop_path, evaluating, initialise, record

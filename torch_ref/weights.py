@@ -10,7 +10,7 @@ import torch
 
 from convert import rules
 from convert.dialects import torch_ref as dialect
-from vit_jax.config import NetworkConfig
+from vit_jax.config.network import NetworkConfig
 from vit_jax.errors import UserError
 
 from .captioner import Captioner

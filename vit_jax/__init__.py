@@ -6,41 +6,44 @@ The public names are imported when they are first used, so `import vit_jax` take
 TYPE_CHECKING = False  # importing typing would take longer than this package; type checkers know the name
 if TYPE_CHECKING:
     from .augmentation.batch import augment
-    from .captioner import Captioner
     from .commands.evaluate import evaluate
     from .commands.predict import predict
-    from .config import CaptionerConfig, RunConfig, TransformerConfig, ViTConfig
+    from .config.run import RunConfig
     from .errors import UserError
-    from .models import build
-    from .optim import optimizer
-    from .run_report.compare import compare
-    from .starting.start import preset
+    from .models.build import build
+    from .models.captioner import Captioner
+    from .models.captioner_config import CaptionerConfig
+    from .models.transformer import Transformer
+    from .models.transformer_config import TransformerConfig
+    from .models.vit import ViT
+    from .models.vit_config import ViTConfig
+    from .report.compare import compare
+    from .training.engine.optim import optimizer
     from .training.train import train
-    from .transformer import Transformer
-    from .vit import ViT
-    from .weights import export, load
+    from .weights.load import export, load
+    from .weights.start.start import preset
 
     __version__: str
 
 _MODULES = {  # public name: the module that has it
-    "Captioner": "captioner",
-    "CaptionerConfig": "config",
-    "RunConfig": "config",
-    "TransformerConfig": "config",
-    "ViTConfig": "config",
+    "Captioner": "models.captioner",
+    "CaptionerConfig": "models.captioner_config",
+    "RunConfig": "config.run",
+    "TransformerConfig": "models.transformer_config",
+    "ViTConfig": "models.vit_config",
     "UserError": "errors",
     "augment": "augmentation.batch",
-    "build": "models",
-    "compare": "run_report.compare",
+    "build": "models.build",
+    "compare": "report.compare",
     "evaluate": "commands.evaluate",
-    "export": "weights",
-    "load": "weights",
-    "optimizer": "optim",
+    "export": "weights.load",
+    "load": "weights.load",
+    "optimizer": "training.engine.optim",
     "predict": "commands.predict",
-    "preset": "starting.start",
+    "preset": "weights.start.start",
     "train": "training.train",
-    "Transformer": "transformer",
-    "ViT": "vit",
+    "Transformer": "models.transformer",
+    "ViT": "models.vit",
 }
 
 __all__ = [

@@ -22,7 +22,7 @@ from benchmarks.claims import images, sequences
 from benchmarks.claims.claims import CLAIMS
 from benchmarks.claims.page import draw, markdown
 from benchmarks.claims.session import RESULTS, Session, measure
-from vit_jax.backend import configure_jax
+from vit_jax.machine.backend import configure_jax
 
 EXPERIMENTS = {**images.EXPERIMENTS, **sequences.EXPERIMENTS}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from vit_jax.report.figure import BLUE, GREY, ORANGE, AnyPath, page
+from vit_jax.figures.figure import BLUE, GREY, ORANGE, AnyPath, page
 
 from .session import RESULTS, stored
 from .verdict import Claim, Comparison, Figures, difference, verdict

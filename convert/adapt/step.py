@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import NetworkConfig
+from vit_jax.config.network import NetworkConfig
 
 from ..layout import Facts
 from ..rules import Arrays, Shape, contiguous

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import Size, ViTConfig, nearest, pair
+from vit_jax.config.fields import Size, pair
+from vit_jax.config.nearest import nearest
 from vit_jax.errors import Option, UserError
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts
 from ..rules import Arrays

@@ -7,8 +7,8 @@ import ast
 import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from vit_jax.config.flags import Flag, instead, shown
 from vit_jax.errors import UserError
-from vit_jax.flags import Flag, instead, shown
 
 from .terminal import wrapped
 

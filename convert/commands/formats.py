@@ -7,8 +7,8 @@ import inspect
 import itertools
 import string
 
-from vit_jax.config import NETWORKS
 from vit_jax.errors import install
+from vit_jax.models.networks import NETWORKS
 
 from ..adapt import OPERATIONS
 from ..adapt.kernels import PATCHES, POSITIONS

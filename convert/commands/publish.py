@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from vit_jax.errors import DONE, CheckFailed, UserError, print_line
-from vit_jax.runs import write_json
+from vit_jax.files.atomic import write_json
 
 from ..layout import Json
 from ..plan.plan import Plan

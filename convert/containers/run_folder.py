@@ -12,10 +12,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from vit_jax.config import RunConfig
+from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import Option, Text, UserError, printable
-from vit_jax.runs import NO_LOG, Run, array_digest, read_files, record_of, with_digest, write_json
+from vit_jax.files.atomic import write_json
+from vit_jax.files.digests import array_digest, with_digest
+from vit_jax.files.metrics import NO_LOG
+from vit_jax.runs import Run, read_files, record_of
 from vit_jax.runs.values import from_dict
 
 from . import orbax

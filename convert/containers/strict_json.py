@@ -5,8 +5,8 @@ from __future__ import annotations
 import codecs
 from typing import Any
 
-from vit_jax.config import strict_json
 from vit_jax.errors import UserError
+from vit_jax.files import strict_json
 
 from . import limits
 

@@ -10,8 +10,9 @@ import json
 from importlib import resources
 from typing import Any
 
-from vit_jax.config import NETWORKS, nearest
+from vit_jax.config.nearest import nearest
 from vit_jax.errors import Option, UserError
+from vit_jax.models.networks import NETWORKS
 
 from ..layout import Json
 

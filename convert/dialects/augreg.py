@@ -12,7 +12,8 @@ import functools
 import re
 from collections.abc import Mapping
 
-from vit_jax.config import ViTConfig, pair
+from vit_jax.config.fields import pair
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Layout, Names, Refusal, always, count, has, length
 from ..rules import BfloatAsVoid, Operation, Order, Row, row

@@ -12,7 +12,7 @@ import functools
 from dataclasses import dataclass
 from math import isqrt
 
-from vit_jax.config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Layout, Names, Refusal, always, has, length
 from ..rules import BfloatAsVoid, Row, Stack, row

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from vit_jax.config import CaptionerConfig, value_at
+from vit_jax.config.dotted import value_at
+from vit_jax.models.captioner_config import CaptionerConfig
 
 from ..layout import Field, Layout, Refusal, always, count, length
 from ..rules import TRANSPOSE, Constant, Row, row

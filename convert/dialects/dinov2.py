@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from vit_jax.config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Json, Layout, Names, Refusal, always, has, length
 from ..rules import Row, carried

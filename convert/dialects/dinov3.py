@@ -13,7 +13,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 
-from vit_jax.config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Layout, Names, Refusal, always, count, has, length
 from ..rules import CARRIED, Concat, Constant, Row, carried

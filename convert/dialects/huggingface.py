@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from vit_jax.config import ViTConfig, pair
+from vit_jax.config.fields import pair
 from vit_jax.errors import Option, Text, UserError
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, count, length, stated, statement
 from ..rules import CARRIED, TRANSPOSE, Order, Row, carried, row

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vit_jax.config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, length
 from ..rules import Row, carried

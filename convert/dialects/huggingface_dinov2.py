@@ -14,8 +14,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from vit_jax.config import ViTConfig, pair
+from vit_jax.config.fields import pair
 from vit_jax.errors import UserError
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length
 from ..rules import Row, carried

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from vit_jax.config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Field, Json, Layout, always, count, length
 from ..rules import Row, carried

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from vit_jax.config import ViTConfig
 from vit_jax.errors import Option, Text, UserError
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Json, Layout, Names, length, stated, statement
 from ..rules import CARRIED, Row

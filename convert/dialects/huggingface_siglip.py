@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from vit_jax.config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length
 from ..rules import Operation, Row, carried

@@ -13,7 +13,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from vit_jax.config import ViTConfig, pair
+from vit_jax.config.fields import pair
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal
 from ..rules import TRANSPOSE, Row

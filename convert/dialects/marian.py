@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import TransformerConfig
 from vit_jax.errors import Option, Text, UserError
+from vit_jax.models.transformer_config import TransformerConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length, stated, statement
 from ..rules import TRANSPOSE, Constant, Operation, Order, Row, Tie, row

@@ -6,7 +6,8 @@ value and erf GELU, a class token, no norm after the blocks; the head has a hidd
 
 from __future__ import annotations
 
-from vit_jax.config import ViTConfig, pair
+from vit_jax.config.fields import pair
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Json, Layout, Names, Refusal, always, count, length
 from ..rules import Order, Row

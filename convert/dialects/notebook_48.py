@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vit_jax.config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Layout, Names, Refusal, always, count, length
 from ..rules import Concat, Reversed, Row

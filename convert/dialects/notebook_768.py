@@ -7,7 +7,7 @@ of a batch, and not between the patches of an image. Our network has the same la
 
 from __future__ import annotations
 
-from vit_jax.config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Layout, Refusal, always, count, length
 from ..rules import Row

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from vit_jax.config import TransformerConfig
+from vit_jax.models.transformer_config import TransformerConfig
 
 from ..layout import Field, Layout, Names, Refusal, always, count, length
 from ..rules import TRANSPOSE, Concat, Reversed, Row, row

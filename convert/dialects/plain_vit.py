@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vit_jax.config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, defaults
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 
-from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Layout, Names, Refusal, always
 from ..rules import Row

@@ -15,7 +15,8 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
-from vit_jax.config import ViTConfig, pair
+from vit_jax.config.fields import pair
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Json, Layout, Names, Refusal, always, count, has, length
 from ..rules import Order, Row, Stack

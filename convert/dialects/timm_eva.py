@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from vit_jax.config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Json, Layout, Names, Refusal, always, has, length
 from . import timm

@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from vit_jax.config import ViTConfig, pair
+from vit_jax.config.fields import pair
 from vit_jax.errors import UserError
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Json
 from . import timm_folder

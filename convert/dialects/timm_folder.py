@@ -11,8 +11,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vit_jax.config import ViTConfig, pair
+from vit_jax.config.fields import pair
 from vit_jax.errors import Option, Text, UserError
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Json
 

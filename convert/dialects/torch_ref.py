@@ -10,7 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from vit_jax.config import NETWORKS, CaptionerConfig, NetworkConfig, Parameter, ViTConfig
+from vit_jax.config.network import NetworkConfig
+from vit_jax.config.parameters import Parameter
+from vit_jax.models.captioner_config import CaptionerConfig
+from vit_jax.models.networks import NETWORKS
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Layout
 from ..rules import TRANSPOSE, Order, Row, row

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from vit_jax.config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Layout, Refusal, always, count, length
 from ..rules import Row

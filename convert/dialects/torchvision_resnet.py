@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vit_jax.config import ResNetConfig
 from vit_jax.errors import Option, Text, UserError
+from vit_jax.models.resnet_config import ResNetConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, count, has, length
 from ..rules import TRANSPOSE, Arrays, Ghost, Order, Row, carried, row

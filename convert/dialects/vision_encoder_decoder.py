@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from vit_jax.config import CaptionerConfig
-from vit_jax.config.captioner import HEADLESS
 from vit_jax.errors import UserError
+from vit_jax.models.captioner_config import HEADLESS, CaptionerConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length, stated, statement
 from ..rules import CARRIED, TRANSPOSE, Concat, Row, Tie, carried, row

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from vit_jax.config import NETWORKS, NetworkConfig
+from vit_jax.config.network import NetworkConfig
 from vit_jax.errors import Option, Text, UserError
+from vit_jax.models.networks import NETWORKS
 
 from ..layout import Facts, Field, Json, Layout
 from ..rules import Row, row

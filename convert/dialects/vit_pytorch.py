@@ -13,8 +13,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from vit_jax.config import ViTConfig, pair
+from vit_jax.config.fields import pair
 from vit_jax.errors import UserError
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Json, Layout, Names, Refusal, always, count, length
 from ..rules import TRANSPOSE, Order, Row, zeros

@@ -12,8 +12,8 @@ import functools
 import re
 from dataclasses import replace
 
-from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
+from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Layout, Names, Refusal, always, has
 from ..rules import Row

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import ml_dtypes
 import numpy as np
 
-from vit_jax.config import NetworkConfig
+from vit_jax.config.network import NetworkConfig
 from vit_jax.errors import Option, Text, UserError
 
 from .. import rules

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from vit_jax.config import leaves, replaced
+from vit_jax.config.dotted import leaves, replaced
 from vit_jax.errors import UserError
 
 from ..layout import Layout

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vit_jax.errors import UserError
-from vit_jax.runs import sync_file, sync_folder
+from vit_jax.files.atomic import sync_file, sync_folder
 
 from ..containers import is_program, open_source
 from ..containers.folder import read_json

@@ -6,10 +6,11 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
-from vit_jax.config import leaves, nearest, replaced, value_at
+from vit_jax.config.dotted import leaves, replaced, value_at
+from vit_jax.config.flags import described
+from vit_jax.config.nearest import nearest
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import Option, Text, UserError
-from vit_jax.flags import described
 from vit_jax.runs.values import from_dict
 
 from .. import rules

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vit_jax.config import nearest, value_at
+from vit_jax.config.dotted import value_at
+from vit_jax.config.nearest import nearest
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import Option, Text, UserError
 from vit_jax.runs.values import from_dict

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from vit_jax.config import NetworkConfig, replaced
+from vit_jax.config.dotted import replaced
 from vit_jax.config.fields import are_texts
+from vit_jax.config.network import NetworkConfig
 from vit_jax.errors import Option, Text, UserError
 from vit_jax.tasks.preprocessing import LARGEST_SIZE, preprocess_fault
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import network_named
 from vit_jax.config.fields import are_texts
 from vit_jax.errors import Option, Text, UserError
+from vit_jax.models.networks import network_named
 from vit_jax.runs.values import from_dict, to_dict
 from vit_jax.tasks.table import metadata_checks
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import NetworkConfig
+from vit_jax.config.network import NetworkConfig
 from vit_jax.config.trees import flatten
 from vit_jax.errors import Option, Text, UserError
 from vit_jax.runs.values import to_dict

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from vit_jax.config import strict_json
 from vit_jax.config.vocabulary import FOLDER, SIDES
 from vit_jax.errors import UserError
+from vit_jax.files import strict_json
 
 from ..containers.source import Source
 from ..layout import Json

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vit_jax.config import NetworkConfig, value_at
+from vit_jax.config.dotted import value_at
+from vit_jax.config.network import NetworkConfig
 
 from ..layout import Facts
 from ..rules import same

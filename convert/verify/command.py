@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vit_jax.config import NetworkConfig, value_at
+from vit_jax.config.dotted import value_at
+from vit_jax.config.network import NetworkConfig
 from vit_jax.errors import CHECK, DONE, CheckFailed, UserError, print_line
-from vit_jax.runs import write_json
+from vit_jax.files.atomic import write_json
 
 from .. import adapt as adapting
 from ..adapt.vit import resized
@@ -51,7 +52,7 @@ def place_of(written: Written) -> Path:
 
 def compared(plan: Plan, written: Written) -> Report:
     """What a comparison of a conversion's source with what was written finds."""
-    from vit_jax.backend import configure_jax
+    from vit_jax.machine.backend import configure_jax
 
     from ..recognise.reading import Options, read
     from ..write.origin import source_hash
@@ -70,7 +71,7 @@ def compared(plan: Plan, written: Written) -> Report:
 
 def moved(plan: Plan) -> list[str]:
     """How far a plan's adaptations move the outputs of its network, in words; empty where shapes change."""
-    from vit_jax.backend import configure_jax
+    from vit_jax.machine.backend import configure_jax
 
     if shapes_apart(plan.reading.config, plan.config):
         return []
@@ -88,7 +89,7 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
 
     Where the provenance of one names the other, that is first adapted and cast as the provenance states.
     """
-    from vit_jax.backend import configure_jax
+    from vit_jax.machine.backend import configure_jax
 
     from ..plan.plan import DTYPES
     from ..write.origin import source_hash
@@ -259,7 +260,7 @@ def pictures(path: str, shape: tuple[int, ...], preprocess: Json | None) -> np.n
         raise UserError(f"--images {path}", "the file says nothing of its preprocessing", remedy)
     from PIL import Image
 
-    from vit_jax.data.images import EXTENSIONS, Preprocess, open_image
+    from vit_jax.data.images.preprocess import EXTENSIONS, Preprocess, open_image
 
     files = (
         sorted(p for p in Path(path).iterdir() if p.suffix.lower() in EXTENSIONS and p.is_file())[:IMAGES]

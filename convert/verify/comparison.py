@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vit_jax.config import NetworkConfig
+from vit_jax.config.network import NetworkConfig
 
 from .. import adapt as adapting
 from .checks import Check, bits, configs, relative, returned, statistics

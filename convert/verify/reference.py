@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vit_jax.config import NetworkConfig
+from vit_jax.config.network import NetworkConfig
 
 from .checks import Check, gradients, stepped, values
 from .libraries.built import Built

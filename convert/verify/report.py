@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 
-from vit_jax.config import NetworkConfig
+from vit_jax.config.network import NetworkConfig
 from vit_jax.runs.values import to_dict
 
 from ..layout import Json

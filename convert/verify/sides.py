@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import NetworkConfig
+from vit_jax.config.network import NetworkConfig
 
 from .. import rules
 from ..rules import CARRIED, Constant, Operation, Row, Tie
@@ -44,7 +44,7 @@ class Ours:
         import jax.numpy as jnp
 
         from vit_jax.config.trees import unflatten
-        from vit_jax.layers import replace_parameters
+        from vit_jax.models.layers import replace_parameters
 
         self.model, self.dtype, self.call = model, dtype, call or _called
         self.compile: Callable[[Any], Any] = jax.jit if compiled else lambda function: function
@@ -59,7 +59,7 @@ class Ours:
         """The network of a config."""
         import jax.numpy as jnp
 
-        from vit_jax.models import network_class
+        from vit_jax.models.build import network_class
 
         kinds: dict[str, Any] = {"dtype": jnp.dtype(dtype), "param_dtype": jnp.dtype(dtype)}
         with on_cpu(dtype):
@@ -128,7 +128,7 @@ class Ours:
 
     def _definition(self) -> Callable[[Any], Any]:
         """The model as a function of its tree of parameters."""
-        from vit_jax.layers import merge, split
+        from vit_jax.models.layers import merge, split
 
         definition = split(self.model)[0]
         return lambda tree: merge(definition, tree)

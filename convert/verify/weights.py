@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vit_jax.config import NetworkConfig
+from vit_jax.config.network import NetworkConfig
 
 from .. import rules
 from ..layout import Facts, Layout

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vit_jax.config import NO_DATA, RunConfig
+from vit_jax.config.run import NO_DATA, RunConfig
 from vit_jax.runs import Run
 from vit_jax.tasks.table import task_spec
 

@@ -12,9 +12,10 @@ from functools import partial
 
 import numpy as np
 
-from vit_jax.config import NETWORKS, NetworkConfig
+from vit_jax.config.network import NetworkConfig
 from vit_jax.errors import CheckFailed, Option, Text, UserError
-from vit_jax.runs import write_json
+from vit_jax.files.atomic import write_json
+from vit_jax.models.networks import NETWORKS
 
 from ..layout import Json
 from ..plan.groups import stream

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from vit_jax.config import RunConfig, trainable
+from vit_jax.config.groups import trainable
+from vit_jax.config.run import RunConfig
 from vit_jax.errors import Option, Text, UserError
 from vit_jax.tasks.table import task_spec, untrained
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.errors import CheckFailed
-from vit_jax.runs import array_digest
+from vit_jax.files.digests import array_digest
 from vit_jax.runs.values import to_dict
 
 from .. import optimizer

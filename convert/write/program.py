@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import NetworkConfig
+from vit_jax.config.network import NetworkConfig
 from vit_jax.errors import UserError, install
 
 from ..containers.source import DATA
@@ -38,14 +38,14 @@ class Forward:
     """The forward pass of a network in float32: `forward(images)`, [B, h, w, C] to [B, K], to be traced."""
 
     def __init__(self, config: NetworkConfig, arrays: Mapping[str, np.ndarray]):
-        from vit_jax.backend import configure_jax
+        from vit_jax.machine.backend import configure_jax
 
         configure_jax()
         import jax
         import jax.numpy as jnp
 
         from vit_jax.config.trees import unflatten
-        from vit_jax.models import definition
+        from vit_jax.models.build import definition
 
         shape = config.pixels()
         assert shape is not None
@@ -55,7 +55,7 @@ class Forward:
             self.tree = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), unflatten(arrays))
 
     def __call__(self, images: Any) -> Any:
-        from vit_jax.layers import merge
+        from vit_jax.models.layers import merge
 
         return merge(self.definition, self.tree)(images)
 
@@ -63,8 +63,8 @@ class Forward:
         """Its outputs for images, computed by jax in this dtype."""
         import jax
 
-        from vit_jax.layers import merge
-        from vit_jax.models import definition
+        from vit_jax.models.build import definition
+        from vit_jax.models.layers import merge
 
         with on_cpu(dtype):
             made = definition(self.config, np.dtype(dtype), np.dtype(dtype))

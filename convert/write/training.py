@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import NO_DATA, OptimConfig, RunConfig, roles
+from vit_jax.config.groups import roles
+from vit_jax.config.run import NO_DATA, OptimConfig, RunConfig
 from vit_jax.errors import UserError
 from vit_jax.runs import Run
 from vit_jax.runs.values import to_dict

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.errors import CheckFailed, UserError
-from vit_jax.runs import sync_file
+from vit_jax.files.atomic import sync_file
 
 from ..containers import open_source, writer
 from ..containers.source import CARRIED_SUFFIX, DIGESTED, SEPARATORS, Spec, Tensor, leaves

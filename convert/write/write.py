@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from vit_jax.config import RunConfig
+from vit_jax.config.run import RunConfig
 from vit_jax.errors import Option, Text, UserError
-from vit_jax.runs import write_json
+from vit_jax.files.atomic import write_json
 
 from ..containers import SUFFIXES, writer
 from ..containers.source import DIGESTED, PROVENANCE

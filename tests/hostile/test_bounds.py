@@ -27,8 +27,8 @@ from tests.hostile.converting import convert, refusal, with_few_files
 from tests.hostile.flat import ENTRY, A, npy, npz, st
 from tests.hostile.test_shards import shards
 from tests.hostile.test_target import CONFIG, SAID, model
-from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
+from vit_jax.models.vit_config import ViTConfig
 
 SECONDS = 5  # of CPU, for a whole command
 

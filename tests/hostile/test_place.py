@@ -26,9 +26,9 @@ from tests.hostile import test_target
 from tests.hostile.child import CONTEXT
 from tests.hostile.converting import convert, told
 from tests.hostile.test_target import SAID
-from vit_jax.config import ViTConfig
 from vit_jax.errors import UserError
-from vit_jax.runs import locked
+from vit_jax.files.locks import locked
+from vit_jax.models.vit_config import ViTConfig
 
 # Large enough that writing takes a while, small enough that a hundred are written in a minute.
 CONFIG = ViTConfig(image=8, patch=4, classes=5, width=192, depth=4, heads=2, hidden=768)

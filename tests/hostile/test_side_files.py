@@ -20,9 +20,9 @@ from convert.layout import Facts
 from convert.plan.plan import plan
 from convert.recognise.reading import Options, read
 from convert.write.write import write
-from vit_jax.config import ViTConfig
-from vit_jax.data import Preprocess
+from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.errors import UserError
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs.values import to_dict
 from vit_jax.tasks.table import untrained
 

@@ -15,7 +15,7 @@ from convert.containers.source import Spec
 from convert.dialects import LAYOUTS
 from tests.hostile.child import run
 from tests.hostile.converting import convert
-from vit_jax.config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig
 
 CONFIG = ViTConfig(image=8, patch=4, classes=5, width=12, depth=1, heads=2, hidden=20)
 SAID = [

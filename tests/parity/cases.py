@@ -11,8 +11,11 @@ import typing
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from vit_jax.config import CaptionerConfig, TransformerConfig, ViTConfig, pair
 from vit_jax.config.dotted import field_types
+from vit_jax.config.fields import pair
+from vit_jax.models.captioner_config import CaptionerConfig
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS
 
 Config = ViTConfig | TransformerConfig | CaptionerConfig

@@ -16,11 +16,11 @@ import jax
 import numpy as np
 
 from torch_ref.trainer import Trainer
-from vit_jax import backend
-from vit_jax.config import RunConfig
+from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import flatten
-from vit_jax.data import batches
-from vit_jax.models import start
+from vit_jax.data.batches import batches
+from vit_jax.machine import backend
+from vit_jax.models.build import start
 from vit_jax.presets.table import preset
 from vit_jax.runs.values import to_dict
 from vit_jax.tasks.table import task_spec

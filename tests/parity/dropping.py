@@ -16,7 +16,7 @@ import torch
 
 from convert.verify.checks import Check, values
 from convert.verify.sides import Ours, on_cpu
-from vit_jax import attention_core, decoder, layers, transformer, vit
+from vit_jax.models import attention_core, decoder, layers, transformer, vit
 
 from .cases import TRANSFORMER, VIT, Config
 from .sides import ours, torch_twin

@@ -23,7 +23,11 @@ from convert.verify import Weights
 from convert.verify.checks import Check, values
 from convert.verify.libraries import build, library_of
 from convert.verify.sides import ByRows
-from vit_jax.config import CaptionerConfig, ResNetConfig, TransformerConfig, ViTConfig, pair
+from vit_jax.config.fields import pair
+from vit_jax.models.captioner_config import CaptionerConfig
+from vit_jax.models.resnet_config import ResNetConfig
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
 
 from . import layouts_captions, layouts_notebooks, layouts_timm, layouts_vit_pytorch
 from .cases import CAPTIONER, VIT, Config

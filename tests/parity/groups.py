@@ -22,7 +22,7 @@ def quick_compilation() -> None:
     """
     import jax
 
-    from vit_jax.backend import cache_folder
+    from vit_jax.machine.backend import cache_folder
 
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", str(cache_folder().with_name("tests")))

@@ -18,7 +18,8 @@ from convert import adapt
 from convert.adapt.vit import computed
 from convert.verify.checks import Check, relative
 from convert.verify.sides import on_cpu
-from vit_jax.config import ViTConfig, pair
+from vit_jax.config.fields import pair
+from vit_jax.models.vit_config import ViTConfig
 
 from . import weights
 from .cases import VIT
@@ -215,7 +216,7 @@ def channels() -> Iterator[Check]:
 
 def sinusoids() -> Iterator[Check]:
     """Computed positions against those of the networks."""
-    from vit_jax.vit import sinusoids
+    from vit_jax.models.vit import sinusoids
 
     for position in ("sincos1d", "sincos2d"):
         for c in (

@@ -23,7 +23,8 @@ from convert.recognise.config import resolve
 from convert.verify.checks import Check, bits, gradients, values
 from convert.verify.libraries.built import Built
 from convert.verify.sides import ByRows
-from vit_jax.config import CaptionerConfig, TransformerConfig
+from vit_jax.models.captioner_config import CaptionerConfig
+from vit_jax.models.transformer_config import TransformerConfig
 
 from .layouts_huggingface import SMALL, Arrays, identify, randomise, written
 from .libraries import load
@@ -271,7 +272,7 @@ def generated(folder: Path) -> Iterator[Check]:
     """
     import vit_jax
     from vit_jax.commands.train import command
-    from vit_jax.data import shapes
+    from vit_jax.data.captions import shapes
 
     assert command(["shapes", *TRAINING.split(), "--dir", str(folder), "--name", "trained"]) == 0
     net = vit_jax.load(folder / "trained")
@@ -297,7 +298,7 @@ def _ours(net: Any, pixels: np.ndarray, settings: dict[str, Any]) -> tuple[list[
 
     from vit_jax.config.decoding import Decoding
     from vit_jax.decode.search import search
-    from vit_jax.decoder import Cache
+    from vit_jax.models.decoder import Cache
 
     ids, model = net.task.words.ids, net.model
 

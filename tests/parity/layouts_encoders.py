@@ -23,8 +23,8 @@ from convert.verify.checks import Check, bits, values
 from convert.verify.libraries import transformers_encoders
 from convert.verify.reference import Reference, compared, forward
 from convert.verify.sides import ByRows
-from vit_jax import rotary
-from vit_jax.config import ViTConfig
+from vit_jax.models import rotary
+from vit_jax.models.vit_config import ViTConfig
 
 from .layouts_huggingface import identify, written
 from .libraries import load

@@ -21,8 +21,8 @@ from convert.dialects import LAYOUTS, huggingface
 from convert.layout import Facts, Layout
 from convert.recognise.config import resolve
 from convert.verify.checks import Check, bits, values
-from vit_jax.config import ViTConfig
-from vit_jax.data import Preprocess
+from vit_jax.data.images.preprocess import Preprocess
+from vit_jax.models.vit_config import ViTConfig
 
 from .libraries import load
 from .sides import ours

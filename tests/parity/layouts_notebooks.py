@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from convert import rules
 from convert.dialects import notebook_768
 from convert.verify.checks import Check, relative
-from vit_jax.config import ViTConfig, pair
+from vit_jax.config.fields import pair
+from vit_jax.models.vit_config import ViTConfig
 
 from .cases import VIT
 from .layouts_vit_pytorch import Case, compare

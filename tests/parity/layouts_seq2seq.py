@@ -24,7 +24,7 @@ from convert.recognise.config import resolve
 from convert.verify.checks import Check, bits, values
 from convert.verify.libraries.transformers import exact_sinusoids
 from convert.verify.weights import Arrays
-from vit_jax.config import TransformerConfig
+from vit_jax.models.transformer_config import TransformerConfig
 
 from .cases import TRANSFORMER
 from .libraries import absent, load

@@ -32,7 +32,7 @@ from convert.verify.checks import Check, bits, values
 from convert.verify.libraries.timm import network
 from convert.verify.libraries.timm_eva import network as eva
 from convert.verify.sides import ByRows
-from vit_jax.config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig
 
 from .cases import VIT
 from .libraries import absent, load, timm, torchvision

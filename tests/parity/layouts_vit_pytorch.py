@@ -21,7 +21,8 @@ from convert.dialects import LAYOUTS
 from convert.recognise.config import resolve
 from convert.verify.checks import Check, bits, values
 from convert.verify.libraries import load, vit_pytorch
-from vit_jax.config import ViTConfig, pair
+from vit_jax.config.fields import pair
+from vit_jax.models.vit_config import ViTConfig
 
 from .cases import VIT
 from .sides import ours

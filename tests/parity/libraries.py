@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from convert.verify import libraries as builders
 from convert.verify.checks import Check, gradients, values
 from convert.verify.libraries import load
-from vit_jax.config import ViTConfig, pair
+from vit_jax.config.fields import pair
+from vit_jax.models.vit_config import ViTConfig
 
 from .cases import VIT
 from .sides import ByMap, ours

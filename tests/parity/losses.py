@@ -15,13 +15,16 @@ import torch
 from convert.verify.checks import Check, distance
 from convert.verify.sides import on_cpu
 from torch_ref import tasks as reference
-from vit_jax.config import ImageAugment, ImageData, LossConfig, RunConfig, ViTConfig
+from vit_jax.augmentation.config import ImageAugment
+from vit_jax.config.run import LossConfig, RunConfig
+from vit_jax.data.images.config import ImageData
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.computed import task_of
 from vit_jax.tasks.distil.learn import distillation_loss
 from vit_jax.tasks.distil.spec import DistilLoss
 from vit_jax.tasks.translate import learn as sentences
-from vit_jax.text import closed
+from vit_jax.text.vocabulary import closed
 
 WORDS = closed(f"w{i}" for i in range(6))  # pad 0, begin 1, end 2; 9 in all
 IDS = WORDS.ids

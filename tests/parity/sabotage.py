@@ -18,12 +18,13 @@ import optax
 
 from convert import rules
 from convert.verify.checks import Check
-from vit_jax import captioner, decoder, layers, optim, rotary, transformer, vit
 from vit_jax.decode import beam
 from vit_jax.decode.rules import Rules
-from vit_jax.layers import Attention, LayerNorm, Linear, Mlp
+from vit_jax.models import captioner, decoder, layers, rotary, transformer, vit
+from vit_jax.models.layers import Attention, LayerNorm, Linear, Mlp
 from vit_jax.tasks import next_token
 from vit_jax.tasks.translate import learn as translate
+from vit_jax.training.engine import optim
 
 from . import dropping, losses, searches, torch_nn, training, twins
 from .cases import CAPTIONER, INDICES, MIXED, ROTARY, TRANSFORMER, VIT

@@ -18,10 +18,10 @@ from convert.verify.sides import on_cpu
 from torch_ref import decode as reference
 from vit_jax.config.decoding import Decoding, from_generation_config
 from vit_jax.config.trees import flatten
-from vit_jax.decode.contract import Found
+from vit_jax.decode.base import Found
 from vit_jax.decode.search import generate
 from vit_jax.decode.single import filtered
-from vit_jax.layers import merge, split
+from vit_jax.models.layers import merge, split
 from vit_jax.text.ids import Ids
 
 from . import trained

@@ -12,7 +12,7 @@ import numpy as np
 from convert.verify.checks import Check
 from convert.verify.sides import Ours, on_cpu
 from vit_jax.config.trees import unflatten
-from vit_jax.layers import merge, split
+from vit_jax.models.layers import merge, split
 
 from . import cases
 from .cases import Case, Config

@@ -25,8 +25,9 @@ from tests.parity import (
 )
 from tests.parity.groups import quick_compilation
 from tests.parity.weights import inputs, weights
-from vit_jax.config import ViTConfig, leaves, sized, value_at
-from vit_jax.config.dotted import field_types
+from vit_jax.config.dotted import field_types, leaves, value_at
+from vit_jax.models.sizes import sized
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS
 
 QUICK = [

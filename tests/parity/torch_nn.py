@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from convert.verify.checks import Check, gradients, values
 from convert.verify.sides import Ours, on_cpu
-from vit_jax.config import TransformerConfig
-from vit_jax.decoder import Decoder, DecoderBlock
-from vit_jax.layers import Attention, attention_mask, from_torch_mask
-from vit_jax.transformer import Encoder, EncoderBlock
+from vit_jax.models.decoder import Decoder, DecoderBlock
+from vit_jax.models.layers import Attention, attention_mask, from_torch_mask
+from vit_jax.models.transformer import Encoder, EncoderBlock
+from vit_jax.models.transformer_config import TransformerConfig
 
 from .sides import ByMap, ours
 from .weights import MASKS, Inputs, inputs, masks, weights
@@ -327,7 +327,7 @@ def attentions() -> Iterator[Check]:
 def _random(layer: Any) -> dict[str, np.ndarray]:
     """Random float64 parameters of one layer."""
     from vit_jax.config.trees import flatten
-    from vit_jax.layers import split
+    from vit_jax.models.layers import split
 
     rng = np.random.default_rng(0)
     return {
@@ -338,7 +338,7 @@ def _random(layer: Any) -> dict[str, np.ndarray]:
 
 def norms() -> Iterator[Check]:
     """nn.LayerNorm on tokens far from zero: the one-pass variance loses all digits there, in float32 already at 100."""
-    from vit_jax.layers import LayerNorm
+    from vit_jax.models.layers import LayerNorm
 
     rng = np.random.default_rng(0)
     p = {"scale": 1 + 0.3 * rng.standard_normal(8), "bias": rng.standard_normal(8)}

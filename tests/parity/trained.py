@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from vit_jax.config import TransformerConfig
+from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.text.ids import Ids
 
 from .libraries import load

@@ -14,25 +14,20 @@ import numpy as np
 from convert.verify.checks import STEPS, Check, distance
 from convert.verify.sides import on_cpu
 from torch_ref.trainer import Trainer
-from vit_jax.config import (
-    AugmentConfig,
-    CaptionerConfig,
-    FeatureData,
-    ImageAugment,
-    ImageData,
-    LossConfig,
-    OptimConfig,
-    RunConfig,
-    SentenceData,
-    ViTConfig,
-)
+from vit_jax.augmentation.config import ImageAugment
+from vit_jax.config.run import AugmentConfig, LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
-from vit_jax.layers import fold
-from vit_jax.models import definition
-from vit_jax.optim import Optimizer
-from vit_jax.step import Engine
+from vit_jax.data.captions.features_config import FeatureData
+from vit_jax.data.images.config import ImageData
+from vit_jax.data.texts.config import SentenceData
+from vit_jax.models.build import definition
+from vit_jax.models.captioner_config import CaptionerConfig
+from vit_jax.models.layers import fold
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.computed import task_of
 from vit_jax.text.vocabulary import COURSE
+from vit_jax.training.engine.optim import Optimizer
+from vit_jax.training.engine.step import Engine
 
 from .cases import CAPTIONER, TRANSFORMER, VIT, Config, grid
 from .weights import weights, zero_gradients

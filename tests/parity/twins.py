@@ -10,7 +10,7 @@ import torch
 
 from convert.verify.checks import Check, bits, gradients, values
 from convert.verify.sides import Ours, on_cpu
-from vit_jax.config import CaptionerConfig
+from vit_jax.models.captioner_config import CaptionerConfig
 
 from .cases import Case, Config
 from .sides import ours, torch_twin

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import CaptionerConfig, ResNetConfig, TransformerConfig
+from vit_jax.models.captioner_config import CaptionerConfig
+from vit_jax.models.resnet_config import ResNetConfig
+from vit_jax.models.transformer_config import TransformerConfig
 
 from .cases import Case, Config
 
@@ -52,7 +54,7 @@ def starts(case: Case) -> dict[str, np.ndarray]:
     import jax
 
     from vit_jax.config.trees import flatten
-    from vit_jax.models import start
+    from vit_jax.models.build import start
 
     return {k: np.asarray(v, np.float64) for k, v in flatten(start(case.config, jax.random.key(0))).items()}
 

@@ -9,11 +9,10 @@ from typing import Any, overload
 import jax.numpy as jnp
 from jax import Array
 
-from ..config import ImageAugment
-from ..config.augmentation import check_augment
 from ..config.dotted import with_options
 from ..errors import Field, UserError
-from ..layers import fold
+from ..models.layers import fold
+from .config import ImageAugment, check_augment
 from .crops import erase, flip, padded_crop, resized_crop
 from .mixing import mixed
 from .policies import apply_policy

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..config import ImageAugment
+from .config import ImageAugment
 
 QUANTILES = 4096  # of a distribution: so many values, all as likely
 

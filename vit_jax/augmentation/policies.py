@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..config import ImageAugment
-from ..layers import fold
+from ..models.layers import fold
+from .config import ImageAugment
 from .operations import NUMBER, apply
 
 

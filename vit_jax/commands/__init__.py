@@ -1,1 +1,1 @@
-"""The commands: words of a command line to results."""
+"""The commands: from arguments to results."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import sys
 
-from ..config import is_sized, nearest
+from ..config.flags import shown
+from ..config.nearest import nearest
 from ..errors import USER
-from ..flags import shown
+from ..models.sizes import is_sized
 
 COMMANDS = {
     "train": "train a network, or resume a run",
@@ -41,7 +42,7 @@ def main(program: str = "vit-jax") -> int:
     sys.argv = [f"{program} {name}", *sys.argv[2:]]
     if name == "convert":
         return importlib.import_module("convert.__main__").main(f"{program} convert")
-    module = {"compare": "..run_report.compare", "report": "..run_report.command"}.get(name, f".{name}")
+    module = {"compare": "..report.compare", "report": "..report.command"}.get(name, f".{name}")
     return importlib.import_module(module, __package__).main()
 
 

@@ -12,18 +12,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from .. import backend, flags, runs
-from ..config import DataConfig, RunConfig, replaced
+from .. import runs
+from ..config import flags
 from ..config.decoding import SearchFlags
+from ..config.dotted import replaced
 from ..config.fields import option
 from ..config.ranges import check_ranges
+from ..config.run import DataConfig, RunConfig
 from ..errors import DONE, UserError, printable, run_command
-from ..report.table import check_folder, check_output, write_csv
+from ..files.atomic import write_json
+from ..files.output import check_folder, check_output, write_csv
+from ..machine import backend
 from ..tasks.table import task_spec
 from .selection import SelectionFlags
 
 if TYPE_CHECKING:
-    from ..data import Data, Given
+    from ..data.base import Data, Given
     from ..tasks.base import Evaluation, Predictor, Task
 
 Probe = Literal["none", "knn", "linear"]
@@ -81,7 +85,7 @@ def evaluate(
         raise UserError(f"path is a {type(path).__name__}; give the folder of a run, or a file or folder of weights")
     if class_names and data is None:
         raise UserError("class_names: are those of examples given as data=...; leave them out")
-    from ..data import Given
+    from ..data.base import Given
 
     measured = measure(
         Request(
@@ -155,11 +159,11 @@ def measure(request: Request) -> Measured:
     folder = None if runs.is_foreign(path) else runs.find(path)
     recorded = folder.record()["data"] if folder else None
     backend.configure_jax()
-    from ..layers import split as parts
-    from ..step import Evaluator
+    from ..models.layers import split as parts
     from ..tasks.computed import searching
-    from ..teacher import teacher_of
-    from ..weights import complete
+    from ..training.engine.step import Evaluator
+    from ..weights.load import complete
+    from ..weights.teacher import teacher_of
     from .probe import probed
 
     with backend.precision_kept():
@@ -381,7 +385,7 @@ def write_report(m: Measured, folder: Path, title: str) -> tuple[str, ...]:
     facts |= {"chosen": dict(m.result.chosen)} if m.result.chosen else {}
     for name, result in results.items():  # the loss of a network that has diverged is no number, which JSON lacks
         facts[name] = {key: value if math.isfinite(value) else None for key, value in result.metrics.items()}
-    runs.write_json(folder / "metrics.json", facts)
+    write_json(folder / "metrics.json", facts)
     task, given = m.net.task, (m.examples, m.result, m.metadata)
     write_csv(folder / "predictions.csv", *task.table(*given))
     lines = task.draw_result(*given, folder, title)

@@ -18,13 +18,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import backend, flags, runs
-from ..config import NetworkConfig
+from .. import runs
+from ..config import flags
 from ..config.decoding import AnswerFlags
 from ..config.fields import option
+from ..config.network import NetworkConfig
 from ..config.ranges import check_ranges
 from ..errors import DONE, UserError, printable, run_command
-from ..report.table import check_output, write_csv
+from ..files.output import check_output, write_csv
+from ..machine import backend
 from .selection import SelectionFlags
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ def image_files(paths: Sequence[str]) -> list[Path]:
 
     Raises UserError for a path that does not exist or a folder without images.
     """
-    from ..data.images import EXTENSIONS
+    from ..data.images.preprocess import EXTENSIONS
 
     found: list[Path] = []
     for text in paths:
@@ -144,8 +146,8 @@ def _blocks(text: str, depth: int) -> list[int]:
 
 def _caption(path: str, model: Predictor, which: str, ema: bool | None) -> str:
     """A line for a figure: what was given, and which of its weights were used."""
-    from ..report import weights_caption
-    from ..report.table import shortened
+    from ..figures.figure import weights_caption
+    from ..files.output import shortened
 
     if runs.is_foreign(path):
         return shortened(path.rstrip("/"), 60)
@@ -169,7 +171,7 @@ def takes(path: str) -> str:
     """
     if not runs.is_foreign(path):
         return _kind(runs.find(path).config().model)
-    from ..interop import config_in
+    from ..weights.interop import config_in
 
     with contextlib.suppress(UserError):  # `_network` raises another, which says more
         return _kind(config_in(path))
@@ -184,7 +186,7 @@ def checked(path: str, inputs: Sequence[str]) -> list[Any]:
     """The inputs as image files (with those inside folders), vectors or texts, before jax starts. Raises UserError."""
     kind = takes(path)
     if kind == "vectors":
-        from ..data import vectors_in
+        from ..data.captions.vectors import vectors_in
 
         vectors_in(inputs)  # which raises where one cannot be read
     return image_files(inputs) if kind == "pixels" else list(inputs)
@@ -192,7 +194,7 @@ def checked(path: str, inputs: Sequence[str]) -> list[Any]:
 
 def sentences(inputs: Sequence[str]) -> list[str]:
     """Sentences as they are typed; a file is replaced by its lines, and - by those on stdin. Raises UserError."""
-    from ..data.pairs import lines_of
+    from ..data.texts.pairs import lines_of
 
     found: list[str] = []
     for text in inputs:
@@ -222,7 +224,7 @@ def _network(path: str, which: str, ema: bool | None, search: Mapping[str, Any] 
         runs.find(path)
     backend.configure_jax()
     from ..tasks.computed import searching
-    from ..weights import complete
+    from ..weights.load import complete
 
     model: Any = complete(path, which, ema)
     return replace(model, task=searching(model.task, search)) if search else model

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import backend
-from ..config import RunConfig
+from ..config.run import RunConfig
 from ..data.order import VALIDATION, hold_out
 from ..errors import UserError
+from ..machine import backend
 
 NEIGHBOURS, TEMPERATURE = 20, 0.07
 LARGEST = 6  # C is searched for from 10^-6 to 10^6, CLIP's range: in steps of 100, ever smaller around the best

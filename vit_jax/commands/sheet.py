@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from .. import backend, flags
-from ..config import AugmentConfig, DataConfig, ImageAugment, RunConfig
+from ..augmentation.config import ImageAugment
+from ..config import flags
 from ..config.fields import option
+from ..config.run import AugmentConfig, DataConfig, RunConfig
 from ..errors import DONE, UserError, run_command
+from ..files.output import check_output
+from ..machine import backend
 from ..presets.table import preset
-from ..report.table import check_output
 from ..runs.check import check_run
 from ..runs.complete import check_complete
 from ..tasks.table import task_spec
@@ -111,7 +113,7 @@ class Sheet:
 
     def draw(self, path: str | os.PathLike[str], title: str, caption: str) -> None:
         """Write the contact sheet as a PNG."""
-        from ..report.views import draw_views
+        from ..figures.views import draw_views
 
         names = [self.class_names[label] for label in self.labels]
         under = None if self.targets is None else [[self.shares(view) for view in row] for row in self.targets]
@@ -132,9 +134,9 @@ def views_of(run: RunConfig, images: int, views: int) -> Sheet:
     import jax.numpy as jnp
 
     from ..augmentation.batch import augment
-    from ..data import open_images
+    from ..data.images.splits import open_images
     from ..data.order import SHUFFLE, permutation
-    from ..layers import fold
+    from ..models.layers import fold
 
     c, data, config = cast(Any, (run.model, run.data, run.augment))  # of images
     how = {name: getattr(config, name) for name in ("normalize", "mean", "std")}

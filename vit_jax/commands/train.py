@@ -15,29 +15,33 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from .. import backend, flags, runs
-from ..config import ImageData, RunConfig, is_sized
+from .. import runs
+from ..config import flags
 from ..config.fields import option
+from ..config.run import RunConfig
 from ..config.trees import flatten
-from ..division import planned
+from ..data.images.config import ImageData
 from ..errors import DONE, UserError, lasting_output, run_command
-from ..hosts import Hosts, joined
+from ..machine import backend
+from ..machine.division import planned
+from ..machine.hosts.group import Hosts, joined
+from ..models.sizes import is_sized
 from ..presets.table import DEFAULT, FINETUNE, PRESETS, preset
 from ..runs.check import check_run
 from ..runs.complete import check_trained, is_name
 from ..runs.file import overlaid, read_config
 from ..runs.values import differences, flat, from_dict, to_dict
-from ..starting import start as starting
-from ..starting.again import resumable
-from ..starting.fitting import OtherNetwork
-from ..starting.opening import Unfit
-from ..starting.recipes import says, tuned
 from ..tasks.table import TASKS
 from ..training.announce import announce
 from ..training.preflight import OF_A_HOST, ready
 from ..training.resume import starting_parameters
 from ..training.setup import own_data, set_up
 from ..training.train import train, train_seeds, train_with
+from ..weights.start import start as starting
+from ..weights.start.again import resumable
+from ..weights.start.fitting import OtherNetwork
+from ..weights.start.opening import Unfit
+from ..weights.start.recipes import says, tuned
 
 # Flags that each host may give in its own way.
 OF_A_COMMAND = {"hosts", *OF_A_HOST}
@@ -264,7 +268,7 @@ def _description(named: str, name: str) -> str:
 
 def _fetched(run: RunConfig) -> str:
     """How large the archives of a run's data are, in words, if these are fetched by name; else empty."""
-    from ..data.archives import OFFICIAL
+    from ..data.fetch.archives import OFFICIAL
 
     official = OFFICIAL.get(run.data.source)
     return f"{sum(archive.bytes for archive in official.archives) / 1e6:.0f} MB" if official else ""

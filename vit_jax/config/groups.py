@@ -11,8 +11,8 @@ from fnmatch import fnmatchcase
 
 from ..errors import UserError
 from .nearest import similar
+from .parameters import Parameter
 from .run import MOMENTS, OptimConfig
-from .tree import Parameter
 
 
 def trainable(c: OptimConfig, table: Mapping[str, Parameter]) -> tuple[str, ...]:

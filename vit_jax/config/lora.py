@@ -1,8 +1,8 @@
 """Low-rank adaptation (LoRA): the kernels that a run adapts, the factors that it trains for them, and what stays.
 
 The factors of `blocks.0.attention.query.kernel`, of shape [n_in, n_out], are `blocks.0.attention.query.lora_a`
-[n_in, rank] and `.lora_b` [rank, n_out]. They are no parameters of the network: vit_jax/lora.py adds their product to
-the kernel.
+[n_in, rank] and `.lora_b` [rank, n_out]. They are no parameters of the network: training/engine/lora.py adds their
+product to the kernel.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from ..errors import UserError
 from .groups import matches, trainable
 from .nearest import similar
+from .parameters import ZEROS, Parameter, Start
 from .run import LoraConfig, RunConfig
-from .tree import ZEROS, Parameter, Start
 
 
 def adapted(run: RunConfig) -> tuple[str, ...]:

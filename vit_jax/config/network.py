@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Literal, Self
 from ..errors import UserError
 from .dotted import field_types, leaves, replaced, value_at
 from .fields import Mark
+from .parameters import Parameter
 from .ranges import check_ranges
-from .tree import Parameter
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from typing import Any
 
 from ..errors import Field, UserError
 
+Tree = dict[str, Any]  # nested dictionaries of arrays, with strings as keys
+
 
 def flatten(tree: Mapping[Any, Any], separator: str = ".", *, strict: bool = True) -> dict[str, Any]:
     """{"a": {"b": x}} as {"a.b": x}, in the tree's order; an empty dictionary inside leaves no entry.

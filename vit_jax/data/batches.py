@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from .contract import Order, Split
+from .base import Order, Split
 
 DEPTH = 2  # batches made in advance: one is being made while another is ready
 MAKERS = 2  # threads that make batches of images that are decoded for them: one goes on while another waits

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from .images import Preprocess, open_image
+from .images.preprocess import Preprocess, open_image
 
 _WANTED = "give paths, Pillow images or uint8 arrays"
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from ..config import ImageData, nearest
-from ..config.images import numbered_classes
+from ..config.nearest import nearest
 from ..errors import UserError
-from .contract import Given
-from .images import Preprocess
-from .pixels import Images, sizes
-from .sources.arrays import Arrays
-from .sources.contract import Source
-from .sources.folders import WHOLE, open_test_folder
-from .sources.open import open_image_source
-from .splits import Split
+from .base import Given
+from .images.config import ImageData, numbered_classes
+from .images.pixels import Images, sizes
+from .images.preprocess import Preprocess
+from .images.sources.arrays import Arrays
+from .images.sources.base import Source
+from .images.sources.folders import WHOLE, open_test_folder
+from .images.sources.open import open_image_source
+from .images.splits import Split
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from .contract import Found, Step, Take
+from .base import Found, Step, Take
 from .rules import Rules
 
 NEVER = -1e9  # added to the score of what is not to be chosen; finite, so that what is banned stays below it

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .contract import Found
+from .base import Found
 
 ROOMS = (64, 256)  # tokens that there is room for at first, and for answers that are longer
 

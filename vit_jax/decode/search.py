@@ -10,8 +10,8 @@ from jax import Array
 
 from ..config.decoding import Decoding, check_decoding
 from ..text.ids import Ids
+from .base import Found, Step, Take
 from .beam import beam_search
-from .contract import Found, Step, Take
 from .rules import Rules
 from .single import drawn, likeliest, one_by_one
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..config.decoding import Decoding
-from .contract import Found, Step
+from .base import Found, Step
 from .rules import Rules
 
 Choose = Callable[[Array, Array], Array]  # (scores float32 [R, V], place int32 []) -> tokens int32 [R]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import OptimConfig, RunConfig
+from ..config.run import OptimConfig, RunConfig
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ..config import ImageAugment, ImageData, OptimConfig, RunConfig, sized
+from ..augmentation.config import ImageAugment
+from ..config.run import OptimConfig, RunConfig
+from ..data.images.config import ImageData
+from ..models.sizes import sized
 from .entry import Preset
 
 

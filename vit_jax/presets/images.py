@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..config import ImageAugment, ImageData, LossConfig, OptimConfig, RunConfig, ViTConfig
+from ..augmentation.config import ImageAugment
+from ..config.run import LossConfig, OptimConfig, RunConfig
+from ..data.images.config import ImageData
+from ..models.vit_config import ViTConfig
 from ..tasks.distil.spec import DistilLoss
 from .entry import FEW_EPOCHS, Preset
 

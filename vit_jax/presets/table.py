@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ..config import is_sized, nearest, size_of
+from ..config.nearest import nearest
 from ..errors import UserError
+from ..models.sizes import is_sized, size_of
 from . import given, images, text
 from .entry import Preset
 

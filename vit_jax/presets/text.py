@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..config import (
-    CaptionData,
-    CaptionerConfig,
-    FeatureData,
-    ImageAugment,
-    LossConfig,
-    OptimConfig,
-    RunConfig,
-    SentenceData,
-    TransformerConfig,
-    ViTConfig,
-)
+from ..augmentation.config import ImageAugment
+from ..config.run import LossConfig, OptimConfig, RunConfig
+from ..data.captions.config import CaptionData
+from ..data.captions.features_config import FeatureData
+from ..data.texts.config import SentenceData
+from ..models.captioner_config import CaptionerConfig
+from ..models.transformer_config import TransformerConfig
+from ..models.vit_config import ViTConfig
 from .entry import FEW_EPOCHS, Preset
 
 

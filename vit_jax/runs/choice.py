@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..config import RunConfig
+from ..config.run import RunConfig
 from ..config.vocabulary import FOLDER
 from ..errors import UserError
+from ..files.atomic import shown
 from .complete import check_name
-from .files import shown
 from .folder import Run
 from .several import members, there
 from .values import differences
@@ -21,7 +21,7 @@ from .values import differences
 def choose(run: RunConfig, name: str, named: bool, seeds: int = 0, data: Any = None) -> Run:
     """The folder for this run (or this group of `seeds` runs): one that has the same run already, or a new one.
 
-    `data` is the run's opened data (vit_jax.data.Data) where its config does not name it: the same run has the same.
+    `data` is the run's opened data (data.base.Data) where its config does not name it: the same run has the same.
 
     If the user did not name the folder (`named`), numbers are tried (digits, digits-2, ...) until a folder is free or
     has the same run. Raises UserError if a named folder has another run, listing the fields that differ, and on any

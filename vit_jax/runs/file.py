@@ -7,9 +7,9 @@ import stat
 from collections.abc import Mapping
 from typing import Any
 
-from ..config import strict_json
 from ..config.run import RunConfig
 from ..errors import Field, UserError, about
+from ..files import strict_json
 from .formats import FORMAT, strip_format
 from .values import from_dict, to_dict
 

@@ -26,11 +26,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..config import RunConfig
+from ..config.run import RunConfig
 from ..errors import UserError
-from .beside import read_files, write_files
-from .digests import text_digest, with_digest, without_digest
-from .files import (
+from ..files.atomic import (
     LARGEST_JSON,
     RESTORE,
     check_regular,
@@ -41,10 +39,12 @@ from .files import (
     write_json,
     write_text,
 )
+from ..files.digests import text_digest, with_digest, without_digest
+from ..files.locks import locked
+from ..files.metrics import HISTOGRAMS, has_log, histogram_rows, log_fault, read_rows
 from .formats import FORMAT
-from .locks import locked
-from .log import HISTOGRAMS, has_log, histogram_rows, log_fault, read_rows
 from .record import check_record, differing, is_log_record, is_saved, is_summary
+from .sidecar import read_files, write_files
 from .values import from_dict
 
 SHOWN = 3  # most differences of a config.json that are listed

@@ -7,15 +7,17 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..config import NetworkConfig, RunConfig, leaves, value_at
+from ..config.dotted import leaves, value_at
 from ..config.fields import are_texts
+from ..config.network import NetworkConfig
 from ..config.ranges import check_ranges
+from ..config.run import RunConfig
 from ..errors import Field, UserError, about, inside
+from ..files.atomic import RESTORE
 from ..tasks.table import task_spec
-from .beside import are_files
 from .check import check_settings
-from .files import RESTORE
 from .formats import check_format
+from .sidecar import are_files
 from .values import from_dict, to_dict
 
 # Sizes beyond which a network is taken for damage, or for an attack, before a list or an array is made as long as they.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..config import similar
+from ..config.nearest import similar
 from ..errors import UserError
 
 SHOWN = 5  # most names that a message lists

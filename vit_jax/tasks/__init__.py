@@ -1,5 +1,4 @@
-"""What a network learns and is used for: the base classes (spec, base), the table of all tasks, and a folder for each.
+"""What networks are trained for. A folder holds all of a task.
 
-A task's spec says what a run of it may state and keep, and loads no jax; its `Task` computes. Read spec.py and base.py,
-then the folder classify.
+spec.py says what its runs state (free of jax), learn.py how it learns, use.py how a trained network is used.
 """

@@ -11,7 +11,7 @@ trained networks; CONTRIBUTING.md lists the other steps. In order of their calls
     prediction  from_run, predictor; then `Predictor.answer`, `Predictor.draw_attention`, `Predictor.write_features`
 
 B is the number of examples of a batch, n that of a split. A batch is {name: array [B, ...]}, with the names and dtypes
-that the task's own splits return (vit_jax/data/contract.py). An array that a network takes as ids has the name of
+that the task's own splits return (vit_jax/data/base.py). An array that a network takes as ids has the name of
 the network's argument, so that the values can be checked against the rows of the embedding table.
 """
 
@@ -25,9 +25,9 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from jax import Array
 
-from ..config import RunConfig
 from ..config.network import Teacher
-from ..data import Data, Given
+from ..config.run import RunConfig
+from ..data.base import Data, Given
 
 Batch = dict[str, Any]
 

@@ -7,8 +7,9 @@ from dataclasses import fields
 from importlib import import_module
 from typing import Any, cast
 
-from ..config import RunConfig, nearest
 from ..config.decoding import Decoding
+from ..config.nearest import nearest
+from ..config.run import RunConfig
 from ..errors import UserError
 from .base import Task
 from .table import task_spec

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from .. import backend
 from ..config.decoding import Decoding, check_decoding
-from ..decode.contract import Found
+from ..decode.base import Found
 from ..decode.search import generate
 from ..errors import UserError
-from ..layers import merge, split
-from ..text import Ids
+from ..machine import backend
+from ..models.layers import merge, split
+from ..text.ids import Ids
 from .base import Answer
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from ..config.augmentation import ImageAugment, check_augment
+from ..augmentation.config import ImageAugment, check_augment
 from ..config.fields import Size, pair
 from ..config.network import NetworkConfig
 from ..config.run import RunConfig

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..text import Ids
+from ..text.ids import Ids
 
 
 def shifted(target: Array, source: Array, ids: Ids, source_pad: int) -> tuple[Array, Array, Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..config.images import FITS, KERNELS
+from ..data.images.config import FITS, KERNELS
 
 # Bounds of a std and of a mean: beyond them a normalised float32 pixel is zero or infinite.
 SMALLEST, LARGEST = 1e-6, 1e6

@@ -125,5 +125,5 @@ class TaskSpec:
         Args:
             teacher: the opened teacher.
             run: the run of the student.
-            data: its `vit_jax.data.contract.Data`; None before that is opened.
+            data: its `vit_jax.data.base.Data`; None before that is opened.
         """

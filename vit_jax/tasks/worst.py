@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import report
-from ..runs import write_text
+from ..figures.captions import draw_captions
+from ..figures.kept import keep_texts
+from ..files.atomic import write_text
 
 ORDER = 6  # letters of the longest n-gram of chrF
 WORST = 50  # most texts in the file of the worst ones
@@ -85,7 +86,7 @@ def write_worst(
         parts.append(f"{w.name}  chrF {w.score:.1f}\n" + "".join(f"  {what:9}  {text}\n" for what, text in lines))
     write_text(path, "\n".join(parts))
     rows = [{**_row(w), "source": source} for w, source in shown]
-    report.keep_texts(path.parent, caption, total, len(wrong), rows)
+    keep_texts(path.parent, caption, total, len(wrong), rows)
 
 
 def _row(w: Wrong) -> dict[str, Any]:
@@ -104,6 +105,6 @@ def draw_worst(
     shown = images(np.array([w.number for w in worst], int))
     title = f"Worst captions by chrF: {len(worst)} of {len(wrong):,} that are not as in the data, of {total:,}"
     references, said = [w.references[0] for w in worst], [w.said for w in worst]
-    report.draw_captions(shown, references, said, path, title, caption)
+    draw_captions(shown, references, said, path, title, caption)
     rows = [{**_row(w), "image": image} for w, image in zip(worst, shown, strict=True)]
-    report.keep_texts(path.parent, caption, total, len(wrong), rows)
+    keep_texts(path.parent, caption, total, len(wrong), rows)

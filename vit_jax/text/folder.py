@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config import strict_json
 from ..config.vocabulary import SIDES
 from ..errors import UserError
-from ..runs import bytes_digest, check_regular, text_digest
+from ..files import strict_json
+from ..files.atomic import check_regular
+from ..files.digests import bytes_digest, text_digest
 from .ids import Ids
 from .pieces import PIECES, Pieces, from_merges, open_pieces
 from .sentence_pieces import SentencePieces

@@ -11,8 +11,8 @@ import numpy as np
 
 from ..config.vocabulary import SPECIALS
 from ..errors import UserError
+from ..machine.libraries import broken, needed
 from .ids import Ids
-from .library import broken, needed
 
 PIECES = "tokenizer.json"  # the file of a tokenizer
 UNKEPT = "\N{REPLACEMENT CHARACTER}"  # what a part of a character's bytes decodes to

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..config.vocabulary import FOLDER, SIDES, TRAINED, WORDS
 from ..errors import UserError
-from ..runs import text_digest
+from ..files.digests import text_digest
 from .folder import has_two, open_files, read_folder, with_ids
 from .pieces import train_pieces
 from .tokenizer import Tokenizer

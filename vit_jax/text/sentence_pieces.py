@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ..machine.libraries import broken, needed
 from .ids import Ids
-from .library import broken, needed
 from .pieces import checked
 
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # stands for a space in pieces

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ..config import nearest
+from ..config.nearest import nearest
 from ..config.vocabulary import SPECIALS
 from ..errors import UserError
 from .ids import Ids

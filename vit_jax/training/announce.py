@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from .. import backend
-from ..config import RunConfig, adapted, frozen_at_first, muon_kernels, trainable, trainable_table
-from ..division import Division
+from ..config.groups import frozen_at_first, muon_kernels, trainable
+from ..config.lora import adapted, trainable_table
+from ..config.run import RunConfig
 from ..errors import install, printable
-from ..memory import run_bytes
-from ..teacher import says
+from ..machine import backend
+from ..machine.division import Division
+from ..machine.memory import run_bytes
+from ..weights.teacher import says
 
 if TYPE_CHECKING:
     from .setup import Setup

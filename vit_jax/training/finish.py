@@ -7,16 +7,17 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from .. import runs
-from ..config import RunConfig
+from ..config.run import RunConfig
 from ..errors import Interrupted, UserError, printable
-from ..run_report.command import FILE, leave_report
+from ..files.atomic import shown, sync_tree
+from ..report.command import FILE, leave_report
 from ..tasks.table import task_spec
 from .loop import TOKENS, measure, measure_and_log, watched_split
 from .session import Session
 
 if TYPE_CHECKING:
-    from ..step import State
     from ..tasks.base import Evaluation
+    from ..weights.checkpoint import State
 
 
 def finish(s: Session, status: str) -> dict[str, Any]:
@@ -60,7 +61,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
     # With a summary nothing is done again: what it stands for has to outlast a power cut as well.
     s.log.kept()
     for folder in (s.folder.plots, s.folder.samples):
-        runs.sync_tree(folder)
+        sync_tree(folder)
     s.folder.write_summary(summary, s.log.written())
     leave_report(s.folder)
     show(s.folder, summary)
@@ -90,8 +91,9 @@ def draw(s: Session, result: Evaluation | None, parameters: dict[str, Any], best
     `result` is the Evaluation of the test split, or None. The figures show these parameters, which are the `best`, or
     else the last.
     """
-    from ..layers import merge
-    from ..report import draw_curves, weights_caption
+    from ..figures.curves import draw_curves
+    from ..figures.figure import weights_caption
+    from ..models.layers import merge
 
     for folder in (s.folder.plots, s.folder.samples):
         folder.mkdir(exist_ok=True)
@@ -213,7 +215,7 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
     print("next:")
     if sample := summary.get("sample"):
         file = folder.path / sample
-        given = runs.shown(file) if file.is_file() else sample
+        given = shown(file) if file.is_file() else sample
         print(printable(f"  python -m vit_jax.predict {path} {shlex.quote(given)}"))
     python = given_in_python(run)
     print(f"  vit_jax.evaluate({str(folder)!r}, data=...)" if python else f"  python -m vit_jax.evaluate {path}")

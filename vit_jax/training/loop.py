@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import backend, mfu
 from ..errors import CheckFailed
-from ..runs.log import STEP_METRICS
+from ..files.metrics import STEP_METRICS
+from ..machine import backend, mfu
 from .dispatch import Batches, steps_together
 from .profile import Profile
 from .session import Session
@@ -29,7 +29,7 @@ TOKENS = "tokens_per_second"  # of targets, ends included, padding not
 
 def loop(s: Session) -> str:
     """Do steps until the run ends, and return why, as `why_end` does. By then everything is saved."""
-    from ..data import batches
+    from ..data.batches import batches
 
     if s.due:
         measure_epoch(s)

@@ -6,19 +6,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .. import runs
-from ..config import RunConfig
+from ..config.run import RunConfig
 from ..errors import UserError
-from ..hosts import Hosts
-from ..memory import check_memory
-from ..report.log import check_extras
+from ..machine.hosts.group import Hosts
+from ..machine.memory import check_memory
 from ..runs.check import check_run
 from ..runs.complete import check_complete, check_name
-from ..starting.again import check_unchanged
-from ..starting.start import check as check_start
-from ..teacher import teacher_of
+from ..weights.start.again import check_unchanged
+from ..weights.start.start import check as check_start
+from ..weights.teacher import teacher_of
+from .log import check_extras
 
 if TYPE_CHECKING:
-    from ..data import Data
+    from ..data.base import Data
 
 
 def ready(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..config import profiled
+from ..config.run import profiled
 
 
 class Profile:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import runs
-from ..config import averaged, kept_beside, moments, trainable_table
+from ..config.groups import moments
+from ..config.lora import averaged, kept_beside, trainable_table
 from ..config.trees import flatten
 from ..errors import UserError, printable
-from ..hosts import ALONE, Hosts
-from ..starting.again import check_same
-from ..starting.start import start as start_from
+from ..machine.hosts.group import ALONE, Hosts
+from ..weights.start.again import check_same
+from ..weights.start.start import start as start_from
 from .setup import parameter_dtype
 
 if TYPE_CHECKING:
-    from ..checkpoint import Checkpoints, Saved
-    from ..step import State
+    from ..weights.checkpoint import Checkpoints, Saved, State
     from .setup import Setup
 
 
@@ -41,7 +41,7 @@ def new_state(setup: Setup, folder: runs.Run) -> tuple[State, dict[str, Any]]:
     """(the state before the first step, the entry `init` of config.json for a run with `init`). Raises UserError."""
     import jax
 
-    from ..models import start
+    from ..models.build import start
 
     given, init = starting_parameters(setup, folder)
     with setup.engine.devices.apart():

@@ -13,8 +13,7 @@ import numpy as np
 from ..errors import printable
 
 if TYPE_CHECKING:
-    from ..checkpoint import Checkpoints
-    from ..step import State
+    from ..weights.checkpoint import Checkpoints, State
 
 
 class Saver:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .. import runs
-from ..config import RunConfig, factor_shapes
+from ..config.lora import factor_shapes
+from ..config.run import RunConfig
 from ..errors import printable
-from ..hosts import ALONE, Hosts
+from ..files.digests import text_digest
+from ..machine.hosts.group import ALONE, Hosts
 from ..runs.values import to_dict
 from .announce import announce
 from .resume import is_rewritten, starting_state
@@ -20,12 +22,13 @@ from .signals import Caught
 from .stopping import Decision
 
 if TYPE_CHECKING:
-    from ..checkpoint import Checkpoints
-    from ..data import Data
-    from ..histograms import Histograms
-    from ..report import Log, Progress
-    from ..step import Engine, State
+    from ..data.base import Data
     from ..tasks.base import Task
+    from ..weights.checkpoint import Checkpoints, State
+    from .engine.histograms import Histograms
+    from .engine.step import Engine
+    from .log import Log
+    from .progress import Progress
 
 NOTED = ("best", "stale", "due", "totals", "seconds", "cpu_seconds")  # fields of a session that a checkpoint keeps
 
@@ -94,12 +97,12 @@ def open_session(
     """
     import jax
 
-    from ..checkpoint import Checkpoints
-    from ..histograms import Histograms
-    from ..report import Progress
+    from ..weights.checkpoint import Checkpoints
+    from .engine.histograms import Histograms
+    from .progress import Progress
 
     setup = set_up(run, dataset or own_data(run, folder), hosts)
-    hosts.compare({"data": runs.text_digest(setup.identity)} | setup.environment["versions"])
+    hosts.compare({"data": text_digest(setup.identity)} | setup.environment["versions"])
     run = setup.run
     announce(setup)
     checkpoints = Checkpoints(folder, factor_shapes(run))
@@ -156,7 +159,7 @@ def _create_or_mend(folder: runs.Run, setup: Setup, preset: str, init: dict[str,
 
 def _open_log(folder: runs.Run, setup: Setup, step: int, notes: dict[str, Any]) -> Log:
     """The log of a run that goes on after `step`, without the rows that will be written again."""
-    from ..report import Log
+    from .log import Log
 
     if remark := folder.log_remark(step):
         print(f"note     {printable(remark)}")

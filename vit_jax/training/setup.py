@@ -9,22 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import backend, runs
-from ..config import RunConfig, trainable_table
+from .. import runs
+from ..config.lora import trainable_table
 from ..config.network import Teacher
+from ..config.run import RunConfig
 from ..config.trees import flatten
-from ..division import planned
 from ..errors import UserError
-from ..hosts import ALONE, Hosts
+from ..files.digests import array_digest, text_digest
+from ..machine import backend
+from ..machine.division import planned
+from ..machine.hosts.group import ALONE, Hosts
 from ..runs.check import check_run
 from ..tasks.table import task_spec
-from ..teacher import teacher_of
+from ..weights.teacher import teacher_of
 
 if TYPE_CHECKING:
-    from ..data import Data
-    from ..data.contract import Order
-    from ..step import Engine, Evaluator
+    from ..data.base import Data, Order
     from ..tasks.base import Task
+    from .engine.step import Engine, Evaluator
 
 
 OVERFIT_STEPS = 100  # steps of a run with overfit_batches and no max_steps
@@ -48,8 +50,8 @@ class Setup:
     @property
     def identity(self) -> dict[str, Any]:
         """JSON values of config.json by which a run resumes only with the data and frozen arrays that it began with."""
-        frozen = {name: runs.array_digest(np.asarray(x)) for name, x in flatten(self.task.frozen).items()}
-        return {"data": self.dataset.identity, **({"frozen": runs.text_digest(frozen)} if frozen else {})}
+        frozen = {name: array_digest(np.asarray(x)) for name, x in flatten(self.task.frozen).items()}
+        return {"data": self.dataset.identity, **({"frozen": text_digest(frozen)} if frozen else {})}
 
     @property
     def steps(self) -> int:
@@ -79,7 +81,7 @@ def given_data(run: Any, data: Any, class_names: Sequence[str], hosts: int = 1) 
         raise UserError(f"data: the task {run.task} takes none from Python; give data.source")
     run = check_run(replace(run, data=replace(run.data, source=source)))
     backend.configure_jax(planned(run, hosts).devices)
-    from ..data import Given
+    from ..data.base import Given
     from ..tasks.computed import task_class
 
     return run, task_class(run.task).open_data(run, Given(data, class_names))
@@ -101,10 +103,10 @@ def set_up(run: RunConfig, dataset: Data | None = None, hosts: Hosts = ALONE) ->
 
     Raises UserError.
     """
-    from ..models import definition
-    from ..optim import Optimizer
-    from ..step import Engine, Evaluator, check_divisible, check_together
+    from ..models.build import definition
     from ..tasks.computed import task_class, task_of
+    from .engine.optim import Optimizer
+    from .engine.step import Engine, Evaluator, check_divisible, check_together
 
     dataset = dataset or task_class(run.task).open_data(run)
     stated = replace(run, model=run.model.with_sizes(dataset.sizes))

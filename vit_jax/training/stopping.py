@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..hosts import Hosts
+from ..machine.hosts.group import Hosts
 from .signals import Caught
 
 WISHES = ("SIGINT", "SIGTERM", "time", "save")

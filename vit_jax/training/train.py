@@ -11,14 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import backend, runs
-from ..config import RunConfig
+from .. import runs
+from ..config.run import RunConfig
 from ..config.trees import flatten
-from ..division import planned
 from ..errors import UserError, printable
-from ..hosts import Hosts, joined
-from ..run_report.command import leave_report
-from ..run_report.compare import draw, gather
+from ..files.atomic import shown
+from ..machine import backend
+from ..machine.division import planned
+from ..machine.hosts.group import Hosts, joined
+from ..report.command import leave_report
+from ..report.compare import draw, gather
 from ..runs.values import flat
 from ..tasks.table import task_spec
 from .finish import finish, show_again, splits
@@ -29,7 +31,7 @@ from .setup import given_data
 from .signals import signals
 
 if TYPE_CHECKING:
-    from ..data import Data
+    from ..data.base import Data
 
 
 def train(
@@ -130,7 +132,7 @@ def _ended(folder: runs.Run) -> dict[str, Any] | None:
     try:
         summary = folder.summary()
     except UserError:
-        print(f"note     {runs.shown(folder.summary_file)}: is damaged; it is written again")
+        print(f"note     {shown(folder.summary_file)}: is damaged; it is written again")
         return None
     if summary and summary["status"] == "finished":
         for remark in filter(None, (folder.remark(), folder.log_remark())):

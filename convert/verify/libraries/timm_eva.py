@@ -8,7 +8,8 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from vit_jax.config import ViTConfig, pair
+from vit_jax.config.fields import pair
+from vit_jax.models.vit_config import ViTConfig
 
 from ... import rules
 from ...dialects import LAYOUTS

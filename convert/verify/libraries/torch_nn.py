@@ -8,7 +8,9 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
-from vit_jax.config import ResNetConfig, ViTConfig, pair
+from vit_jax.config.fields import pair
+from vit_jax.models.resnet_config import ResNetConfig
+from vit_jax.models.vit_config import ViTConfig
 
 from ... import rules
 from ...dialects import LAYOUTS

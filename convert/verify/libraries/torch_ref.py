@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import NetworkConfig
+from vit_jax.config.network import NetworkConfig
 from vit_jax.errors import UserError
 
 from ...dialects import torch_ref as names

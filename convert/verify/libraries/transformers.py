@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config import TransformerConfig, ViTConfig
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
 
 from ... import rules
 from ...dialects import LAYOUTS, vision_encoder_decoder

@@ -15,7 +15,8 @@ from unittest import mock
 
 import numpy as np
 
-from vit_jax.config import ViTConfig, pair
+from vit_jax.config.fields import pair
+from vit_jax.models.vit_config import ViTConfig
 
 from ... import rules
 from ...dialects import LAYOUTS

@@ -12,22 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ...captioner import Captioner
-from ...config import FeatureData, RunConfig
-from ...data import (
-    CaptionSet,
-    Given,
-    Other,
-    Vector,
-    Vectors,
-    checked_vectors,
-    open_features,
-    open_other_features,
-    vectors_in,
-)
+from ...config.run import RunConfig
+from ...data.base import Given
+from ...data.captions.caption_set import CaptionSet
+from ...data.captions.features_config import FeatureData
+from ...data.captions.vectors import Vector, Vectors, checked_vectors, open_features, open_other_features, vectors_in
+from ...data.other import Other
 from ...errors import UserError
-from ...models import described
-from ...text import kept_one, opened_one
+from ...models.build import described
+from ...models.captioner import Captioner
+from ...text.record import kept_one, opened_one
 from ..base import Answer, Batch, Evaluation, Trained
 from ..generated import answer, header, value
 from ..worst import printed, worst, write_worst

@@ -12,25 +12,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ... import report
 from ...augmentation.batch import augment, normalise
-from ...captioner import Captioner
-from ...config import CaptionData, ImageAugment, RunConfig
-from ...data import (
-    CaptionedImages,
-    Captions,
-    Given,
-    Other,
-    Preprocess,
-    listed,
-    open_captions,
-    open_other_captions,
-    prepared,
-)
+from ...augmentation.config import ImageAugment
+from ...config.run import RunConfig
+from ...data.base import Given
+from ...data.captions.config import CaptionData
+from ...data.captions.open import CaptionedImages, Captions, open_captions, open_other_captions
+from ...data.images.preprocess import Preprocess
+from ...data.inputs import listed, prepared
+from ...data.other import Other
 from ...errors import UserError
-from ...layers import fold
-from ...models import described
-from ...text import kept_one, made_one, opened_one
+from ...figures.attention import draw_words
+from ...figures.kept import keep_attention
+from ...models.build import described
+from ...models.captioner import Captioner
+from ...models.layers import fold
+from ...text.record import kept_one, made_one, opened_one
 from ..base import Answer, Batch, Evaluation, Trained
 from ..classify.draw import save_samples, visible
 from ..generated import answer, header, value
@@ -131,8 +128,8 @@ class Caption(Captioning):
             shown = {"title": title, "image": visible(image), "grid": network.config.vit.grid, "queries": words}
             examples.append({**shown, "weights": maps.reshape(*maps.shape[:3], -1)})
             if len(examples) == 1:
-                report.draw_words(visible(image), maps, words, plots / "words.png", caption=caption)
-        report.keep_attention(plots, caption, examples)
+                draw_words(visible(image), maps, words, plots / "words.png", caption=caption)
+        keep_attention(plots, caption, examples)
         return f"{samples.name}/{saved[0]}" if saved else ""
 
     def attention(self, network: Captioner, images: Array) -> tuple[list[str], np.ndarray]:
@@ -241,7 +238,7 @@ class Describer:
         """Draw the cross-attention of the first image's caption, word by word, as the PNG `path`. Raises UserError."""
         words, maps = self.attention(inputs[0])
         pixels = visible(self.pixels([inputs[0]]))[0]
-        report.draw_words(pixels, maps, words, path, layers=layers, caption=caption)
+        draw_words(pixels, maps, words, path, layers=layers, caption=caption)
 
     def write_features(
         self, inputs: Sequence[Any], path: Path, blocks: Sequence[int] = (), norm: bool = True, batch: int = BATCH

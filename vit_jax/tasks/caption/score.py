@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from ...text import words
+from ...text.vocabulary import words
 
 Words = Sequence[str]
 WORDS = "CIDEr-D and BLEU-4 count words in lower case, without punctuation; not those of the PTB tokenizer"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ...config.augmentation import ImageAugment
-from ...config.captioner import CaptionerConfig
-from ...config.captions import SHAPES, CaptionData, other_caption_words
-from ...config.features import FeatureData
+from ...augmentation.config import ImageAugment
 from ...config.network import NetworkConfig
 from ...config.run import NO_DATA, OptimConfig, RunConfig
-from ...config.sentences import is_side, numbered_words, size_of_side
+from ...data.captions.config import SHAPES, CaptionData, other_caption_words
+from ...data.captions.features_config import FeatureData
+from ...data.texts.config import is_side, numbered_words, size_of_side
 from ...errors import UserError
+from ...models.captioner_config import CaptionerConfig
 from ..image_spec import ImageSpec, check_images
 from ..spec import MetadataEntry, TaskSpec
 from ..translate.spec import check_network, check_tokenizer

@@ -11,13 +11,13 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from ...captioner import Captioner
-from ...config import CaptionerConfig
 from ...config.decoding import Decoding
 from ...config.network import Teacher
-from ...decode.contract import Found
-from ...layers import fold
-from ...text import Tokenizer
+from ...decode.base import Found
+from ...models.captioner import Captioner
+from ...models.captioner_config import CaptionerConfig
+from ...models.layers import fold
+from ...text.tokenizer import Tokenizer
 from ..base import Batch, Evaluation
 from ..generated import Search, changed, compiled
 from ..next_token import mean_loss, shifted, sums

@@ -10,10 +10,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from ... import report
-from ...config import ViTConfig, pair
-from ...report.table import shortened
-from ...vit import ViT, sinusoids
+from ...config.fields import pair
+from ...figures import attention
+from ...figures.classification import draw_confusion, draw_per_class, draw_wrong
+from ...figures.kept import keep_attention, keep_classes, keep_positions
+from ...figures.patches import draw_patches, draw_positions
+from ...files.output import shortened
+from ...models.vit import ViT, sinusoids
+from ...models.vit_config import ViTConfig
 from .score import Classified
 
 WRONG = 36  # most images in the figure of wrong predictions
@@ -59,7 +63,7 @@ def draw_inside(
     images' classes, `class_names` all classes.
     """
     c = network.config
-    report.draw_patches(visible(images)[0], pair(c.patch), plots / "patches.png")
+    draw_patches(visible(images)[0], pair(c.patch), plots / "patches.png")
     probabilities = np.asarray(jax.nn.softmax(found["logits"]))
     labels = [captioned(*each, class_names) for each in zip(truth, probabilities, strict=True)]
     below, file = f"{caption}; true class → predicted class (probability)", plots / "attention.png"
@@ -69,12 +73,12 @@ def draw_inside(
     looks = zip(titles, visible(images), maps, strict=True)
     examples = [{"title": title, "image": image, "grid": c.grid, "weights": x} for title, image, x in looks]
     names = [name.replace("_", " ") for name, count, _ in c.prefix for _ in range(count)]
-    report.keep_attention(plots, below, examples, names)
+    keep_attention(plots, below, examples, names)
     if c.position != "none":
         position = np.asarray(network.position[...]) if network.position is not None else sinusoids(c)
         prefix = c.position_rows - c.patches
-        report.draw_positions(position, prefix, c.grid, plots / "positions.png", caption)
-        report.keep_positions(plots, caption, position, prefix, c.grid)
+        draw_positions(position, prefix, c.grid, plots / "positions.png", caption)
+        keep_positions(plots, caption, position, prefix, c.grid)
 
 
 def captioned(name: str, probabilities: np.ndarray, class_names: Sequence[str]) -> str:
@@ -89,27 +93,27 @@ def visible(images: np.ndarray) -> np.ndarray:
 
 
 def draw_attention(c: ViTConfig, images: np.ndarray, maps: np.ndarray, path: Path, **options: Any) -> None:
-    """Draw attention maps [m, L, H, N, N] over images uint8 [m, h, w, C]; `options` are `report.draw_attention`'s.
+    """Draw attention maps [m, L, H, N, N] over images uint8 [m, h, w, C]; `options` are `attention.draw_attention`'s.
 
     The map is that of the class token where the head reads that token, else the mean over all patches.
     """
     prefix = sum(count for _, count, _ in c.prefix)
-    report.draw_attention(
+    attention.draw_attention(
         visible(images), maps, prefix, c.grid, c.pool in ("cls", "cls_distill", "cls_mean"), path, **options
     )
 
 
 def draw_result(split: Any, result: Classified, names: Sequence[str], folder: Path, caption: str) -> None:
     """Draw and keep the confusion matrix, the scores per class and the most confident mistakes on a split."""
-    report.draw_confusion(result.confusion, names, folder / "confusion.png", caption)
+    draw_confusion(result.confusion, names, folder / "confusion.png", caption)
     each = result.per_class
-    report.draw_per_class(each["precision"], each["recall"], each["f1"], names, folder / "per-class.png", caption)
+    draw_per_class(each["precision"], each["recall"], each["f1"], names, folder / "per-class.png", caption)
     wrong = np.flatnonzero(result.predicted != split.labels)
     worst = wrong[np.argsort(-result.confidence[wrong], kind="stable")][:WRONG]
     images, truth = visible(split.take(worst)), split.labels[worst]
     predicted, confidence = result.predicted[worst], result.confidence[worst]
-    report.draw_wrong(images, truth, predicted, confidence, names, folder / "wrong.png", caption)
+    draw_wrong(images, truth, predicted, confidence, names, folder / "wrong.png", caption)
     columns = (map(split.name, worst.tolist()), images, truth.tolist(), predicted.tolist(), confidence.tolist())
     keys = ("name", "image", "true", "predicted", "confidence")
     rows = [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
-    report.keep_classes(folder, caption, names, result.confusion, each, rows)
+    keep_classes(folder, caption, names, result.confusion, each, rows)

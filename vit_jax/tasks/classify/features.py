@@ -10,7 +10,7 @@ from flax import nnx
 from jax import Array
 
 from ...errors import UserError
-from ...layers import wide
+from ...models.layers import wide
 
 
 def block_numbers(blocks: Any, depth: int) -> tuple[int, ...]:

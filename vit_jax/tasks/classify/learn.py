@@ -16,14 +16,21 @@ from flax import nnx
 from jax import Array
 
 from ...augmentation.batch import augment, normalise
-from ...config import ImageAugment, RunConfig, ViTConfig, replaced
+from ...augmentation.config import ImageAugment
+from ...config.dotted import replaced
 from ...config.network import Teacher
-from ...data import Dataset, Given, Other, Preprocess, Split, listed, open_images, open_other_images, prepared
+from ...config.run import RunConfig
+from ...data.base import Given
+from ...data.images.preprocess import Preprocess
+from ...data.images.splits import Dataset, Split, open_images
+from ...data.inputs import listed, prepared
+from ...data.other import Other, open_other_images
 from ...errors import UserError
-from ...layers import fold
-from ...models import described
-from ...report.table import shortened, write_npz
-from ...vit import ViT
+from ...files.output import shortened, write_npz
+from ...models.build import described
+from ...models.layers import fold
+from ...models.vit import ViT
+from ...models.vit_config import ViTConfig
 from ..base import Answer, Batch, Evaluation, Trained
 from .draw import captioned, draw_attention, draw_inside, draw_result, of_several_classes, save_samples
 from .features import block_numbers, compiled_features

@@ -6,12 +6,12 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from ...config.dotted import replaced
 from ...config.fields import are_texts
-from ...config.images import ImageData, numbered_classes, other_classes
 from ...config.network import NetworkConfig
-from ...config.resnet import ResNetConfig
 from ...config.run import RunConfig
-from ...config.vit import ViTConfig
+from ...data.images.config import ImageData, numbered_classes, other_classes
 from ...errors import inside
+from ...models.resnet_config import ResNetConfig
+from ...models.vit_config import ViTConfig
 from ..image_spec import ImageSpec, TakesImages, check_images
 from ..spec import MetadataEntry
 

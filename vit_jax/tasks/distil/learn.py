@@ -16,12 +16,12 @@ import optax
 from jax import Array
 
 from ...augmentation.batch import normalise
-from ...config import RunConfig
 from ...config.network import Teacher
+from ...config.run import RunConfig
 from ...config.trees import unflatten
-from ...layers import fold, merge, wide
-from ...models import definition
-from ...vit import ViT
+from ...models.build import definition
+from ...models.layers import fold, merge, wide
+from ...models.vit import ViT
 from ..base import Batch
 from ..classify.learn import Classify
 from .spec import DistilLoss

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...config.fields import identity
-from ...config.images import other_classes
 from ...config.network import Teacher
 from ...config.run import LossConfig, RunConfig
-from ...config.vit import ViTConfig
+from ...data.images.config import other_classes
 from ...errors import UserError
+from ...models.vit_config import ViTConfig
 from ..classify.spec import ClassifySpec, TellsClasses
 from ..image_spec import shown
 

@@ -13,18 +13,24 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from ... import report
-from ...config import RunConfig, SentenceData, TransformerConfig
 from ...config.decoding import Decoding
 from ...config.network import Teacher
-from ...data import Given, Other, Sentences, Texts, open_other_pairs, open_sentences
+from ...config.run import RunConfig
+from ...data.base import Given
+from ...data.other import Other
+from ...data.texts.config import SentenceData
+from ...data.texts.sentences import Sentences, Texts, open_other_pairs, open_sentences
+from ...decode.base import Found
 from ...decode.buckets import in_buckets, lengths_to
-from ...decode.contract import Found
 from ...errors import UserError
-from ...layers import merge, split
-from ...models import described
-from ...text import Tokenizer, kept, made, opened
-from ...transformer import Transformer
+from ...figures.attention import draw_cross_attention
+from ...figures.kept import keep_attention
+from ...models.build import described
+from ...models.layers import merge, split
+from ...models.transformer import Transformer
+from ...models.transformer_config import TransformerConfig
+from ...text.record import kept, made, opened
+from ...text.tokenizer import Tokenizer
 from ..base import Answer, Batch, Evaluation, Trained
 from ..generated import Search, answer, changed, compiled, header, value
 from ..next_token import mean_loss, shifted, sums, with_still_row
@@ -229,8 +235,8 @@ class Translate:
             weights = weights[:, :, : len(queries), : len(keys)]
             examples.append({"title": text, "queries": queries, "keys": keys, "weights": weights})
         first, file = examples[0], plots / "cross-attention.png"
-        report.draw_cross_attention(first["weights"], first["queries"], first["keys"], file, caption=caption)
-        report.keep_attention(plots, caption, examples)
+        draw_cross_attention(first["weights"], first["queries"], first["keys"], file, caption=caption)
+        keep_attention(plots, caption, examples)
         return sources[0]
 
 
@@ -391,7 +397,7 @@ class Translator:
     def draw_attention(self, inputs: Sequence[str], path: Path, layers: Sequence[int] = (), caption: str = "") -> None:
         """Draw the cross-attention of the first sentence's translation and write it to `path`. Raises UserError."""
         source, target, maps = self.attention(inputs[0])
-        report.draw_cross_attention(maps, target, source, path, layers=layers, caption=caption)
+        draw_cross_attention(maps, target, source, path, layers=layers, caption=caption)
 
     def write_features(
         self, inputs: Sequence[str], path: Path, blocks: Sequence[int] = (), norm: bool = True, batch: int = BATCH

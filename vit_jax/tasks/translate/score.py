@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 
-from ...text import needed
+from ...machine.libraries import needed
 
 
 def has_scorer() -> bool:

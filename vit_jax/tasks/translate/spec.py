@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ...config.captions import CaptionData
 from ...config.dotted import replaced, value_at
 from ...config.network import NetworkConfig
 from ...config.run import NO_DATA, OptimConfig, RunConfig
-from ...config.sentences import LEAST, SentenceData, is_side, numbered_words, size_of_side
-from ...config.transformer import TransformerConfig
 from ...config.vocabulary import SIDES, TRAINED
+from ...data.captions.config import CaptionData
+from ...data.texts.config import LEAST, SentenceData, is_side, numbered_words, size_of_side
 from ...errors import UserError, inside
+from ...models.transformer_config import TransformerConfig
 from ..spec import MetadataEntry, TaskSpec
 
 

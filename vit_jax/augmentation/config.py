@@ -1,0 +1,125 @@
+"""The config of a run's augmentation of images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from ..config.fields import identity
+from ..config.run import AugmentConfig
+from ..errors import UserError
+
+
+@dataclass(frozen=True)
+class ImageAugment(AugmentConfig):
+    """Augmentation of training images on the device, and the normalisation of all images."""
+
+    crop_padding: int = identity(
+        0, "pixels of black padding before a random crop of the image's size; 0: no crop", at_least=0
+    )
+    scale: tuple[float, float] = identity(
+        (1.0, 1.0),
+        "crop a random share of the area between these two, and resize it to the image's size; 1 1: none",
+        above=0,
+        at_most=1,
+    )
+    ratio: tuple[float, float] = identity(
+        (0.75, 1.3333333), "with scale: bounds of such a crop's width over its height", above=0
+    )
+    flip: bool = identity(False, "flip images left to right at random")
+    policy: Literal["none", "randaugment", "trivialaugment", "autoaugment", "three_augment"] = identity(
+        "none",
+        "operations on colours and geometry: RandAugment as in timm, TrivialAugment, AutoAugment for CIFAR-10 as in "
+        "torchvision, 3-Augment as in DeiT III",
+    )
+    layers: int = identity(2, "randaugment: operations one after the other, each done with probability 1/2", at_least=1)
+    magnitude: float = identity(9.0, "randaugment: mean strength of an operation", at_least=0, at_most=10)
+    magnitude_std: float = identity(0.5, "randaugment: standard deviation of the strength", at_least=0)
+    erase: float = identity(
+        0.0, "chance that a rectangle of an image, 2 to 33 % of it, is replaced by noise", at_least=0, at_most=1
+    )
+    mixup: float = identity(
+        0.0, "blend neighbours of a batch, and their targets; share from Beta(a, a); 0: off", at_least=0
+    )
+    cutmix: float = identity(
+        0.0,
+        "paste a rectangle of its neighbour into an image, and mix the targets; area from Beta(a, a); 0: off",
+        at_least=0,
+    )
+    mix_chance: float = identity(1.0, "mixup, cutmix: chance that a pair is mixed", at_least=0, at_most=1)
+    mix_switch: float = identity(
+        0.5, "with both mixup and cutmix: chance that a mixed pair takes cutmix", at_least=0, at_most=1
+    )
+    mix_off: int = identity(0, "mixup, cutmix: mix in this many first epochs only; 0: in all", at_least=0)
+    repeats: int = identity(
+        1,
+        "copies of an image in a batch, each augmented by itself; an epoch has as many steps as without, and so takes "
+        "1/repeats of the images",
+        at_least=1,
+    )
+    normalize: Literal["set", "half", "imagenet", "none", "given"] = identity(
+        "set",
+        "mean and std of pixels in 0..1: those of the training set, 0.5 both, those of ImageNet, 0 and 1, "
+        "or augment.mean and augment.std (given)",
+    )
+    mean: tuple[float, ...] = identity((), "for normalize given: mean of each channel")
+    std: tuple[float, ...] = identity((), "for normalize given: standard deviation of each channel")
+
+    @property
+    def mixes(self) -> bool:
+        """Whether neighbours of a batch are mixed, so that targets are no longer single classes."""
+        return bool(self.mixup or self.cutmix)
+
+    def without_randomness(self) -> Self:
+        """The normalisation alone."""
+        return type(self)(normalize=self.normalize, mean=self.mean, std=self.std)
+
+    @property
+    def together(self) -> int:
+        """2 where neighbours are mixed, else 1."""
+        return 2 if self.mixes else 1
+
+    @property
+    def pixel_bytes(self) -> int:
+        """4 with mixup, which makes float32 of uint8, else 1."""
+        return 4 if self.mixup else 1
+
+
+def check_augment(c: ImageAugment, channels: int, batch: int) -> None:
+    """Raise UserError naming the first field of an augmentation that contradicts others, or does nothing."""
+    for name in ("scale", "ratio"):
+        low, high = getattr(c, name)
+        if low > high:
+            raise UserError(f"augment.{name} is {low} {high}: give two ascending numbers")
+    if c.crop_padding and c.scale != (1, 1):
+        raise UserError(
+            f"augment.crop_padding is {c.crop_padding} and augment.scale is {c.scale[0]} {c.scale[1]}: "
+            "these are two ways to crop, so set crop_padding to 0 or scale to 1 1"
+        )
+    _check_beside(c)
+    if c.policy != "none" and channels not in (1, 3):
+        raise UserError(
+            f"augment.policy is {c.policy} but model.channels is {channels}: policies are for 1 or 3 channels, set none"
+        )
+    if c.repeats > 1 and 2 * c.repeats > batch:
+        raise UserError(
+            f"augment.repeats is {c.repeats} but batch is {batch}: give at most half of that, so that images differ"
+        )
+    if c.mixes and batch % 2:
+        raise UserError(
+            f"batch {batch} is odd but augment.{'cutmix' if c.cutmix else 'mixup'} mixes pairs: give an even batch"
+        )
+
+
+def _check_beside(c: ImageAugment) -> None:
+    on = {
+        **dict.fromkeys(("layers", "magnitude", "magnitude_std"), (c.policy == "randaugment", "policy to randaugment")),
+        "ratio": (c.scale != (1, 1), "scale"),
+        **dict.fromkeys(("mix_chance", "mix_off"), (c.mixes, "mixup or cutmix")),
+        "mix_switch": (bool(c.mixup and c.cutmix), "both mixup and cutmix"),
+    }
+    for name, (used, what) in on.items():
+        if not used and getattr(c, name) != getattr(ImageAugment, name):
+            value = getattr(c, name)
+            shown = " ".join(map(str, value)) if isinstance(value, tuple) else value
+            raise UserError(f"augment.{name} is {shown} but nothing uses it: set augment.{what}, or leave it out")

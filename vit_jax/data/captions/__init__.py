@@ -1,0 +1,1 @@
+"""Images, or vectors of images, with captions."""

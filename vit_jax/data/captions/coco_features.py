@@ -1,0 +1,157 @@
+"""The captions of COCO as the course cs231n hands them out: ids in HDF5, words in JSON, and a vector of each picture.
+
+A caption is a row of ids <START> word word <END> <NULL> <NULL>; which ids these are, coco2014_vocab.json says. The
+vectors are those of VGG-16's layer fc7, 4,096 wide, or 512 by principal components.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import UserError
+from ...files import strict_json
+from ...files.atomic import check_regular
+from ...text.ids import Ids
+from ...text.vocabulary import COURSE, Vocabulary
+from .hdf5 import arrays, width
+
+SOURCE = "coco-features:"  # begins a data.source
+CAPTIONS, WORDS = "coco2014_captions.h5", "coco2014_vocab.json"
+FEATURES = ("{}2014_vgg16_fc7_pca.h5", "{}2014_vgg16_fc7.h5")  # of train and of val
+FEATURE = "features"  # the data set in these
+ADDRESSES = "{}2014_urls.txt"
+LARGEST = 64 << 20  # bytes of the words, and of the addresses
+
+
+class Part(NamedTuple):
+    """The pictures and captions of one part of the set."""
+
+    file: str  # the name of the file of vectors
+    features: np.ndarray  # float32 [n, C], a row for each picture
+    addresses: Sequence[str]  # of the pictures on the web; empty where that is not known
+    target: np.ndarray  # int32 [m, T]: captions without begin and end, filled with padding
+    rows: np.ndarray  # int [m]: the picture of each caption
+
+
+def read_words(source: str) -> tuple[Path, Vocabulary]:
+    """(the folder of `coco-features:FOLDER`, its words). Raises UserError."""
+    field, folder = f"data.source {source}", Path(source.removeprefix(SOURCE)).expanduser()
+    if not source.startswith(SOURCE) or source == SOURCE or not folder.is_dir():
+        there = "has no vectors with captions" if not source.startswith(SOURCE) else f"there is no folder {folder}"
+        files = f"{CAPTIONS}, {WORDS} and {FEATURES[0].format('train')}"
+        raise UserError(f"{field}: {there}; give {SOURCE}FOLDER, with {files}")
+    value = _parsed(folder / WORDS, field)
+    words, places = value.get("idx_to_word"), value.get("word_to_idx")
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not isinstance(places, dict):
+        raise UserError(f"{field}: {WORDS} has no list idx_to_word beside word_to_idx; restore it")
+    for name in COURSE:
+        if words.count(name) != 1 or places.get(name) != words.index(name):
+            raise UserError(f"{field}: {WORDS} does not give the word {name} one id; restore it")
+    return folder, Vocabulary(words)
+
+
+def _parsed(path: Path, field: str) -> dict[str, Any]:
+    """The JSON object in a file."""
+    try:
+        value = strict_json.parse(_text(path, field))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{field}: {path.name} cannot be read as JSON ({error}); restore it") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{field}: {path.name} holds no JSON object; restore it")
+    return value
+
+
+def _text(path: Path, field: str) -> str:
+    check_regular(path)
+    if not path.is_file():
+        raise UserError(f"{field}: there is no {path.name}; put it there")
+    if path.stat().st_size > LARGEST:
+        raise UserError(f"{field}: {path.name} has more than {LARGEST >> 20} MB; restore it")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{field}: {path.name} is no UTF-8 text; restore it") from error
+
+
+def has_part(folder: Path, name: str) -> bool:
+    """Whether there are vectors of "train" or of "val"."""
+    return any((folder / form.format(name)).is_file() for form in FEATURES)
+
+
+def read_part(folder: Path, name: str, vocabulary: Vocabulary, wide: int, source: str) -> Part:
+    """The pictures and captions of "train" or of "val", with vectors `wide` wide. Raises UserError."""
+    field = f"data.source {source}"
+    file = _of_width(folder, name, wide, field)
+    (features,) = arrays(file, {FEATURE: ("f", 2)}, field)
+    features = features.astype(np.float32)
+    if len(bad := np.flatnonzero(~np.isfinite(features).all(1))):
+        raise UserError(f"{field}: {file.name} row {bad[0]} has values that are no finite numbers; restore it")
+    stated = {f"{name}_captions": ("iu", 2), f"{name}_image_idxs": ("iu", 1)}
+    ids, rows = arrays(folder / CAPTIONS, stated, field)
+    if len(ids) != len(rows):
+        raise UserError(
+            f"{field}: {CAPTIONS} has {len(ids)} {name}_captions but {len(rows)} {name}_image_idxs; restore it"
+        )
+    if not len(ids):
+        raise UserError(f"{field}: {CAPTIONS} has no {name}_captions; give some")
+    if len(lost := np.flatnonzero((rows < 0) | (rows >= len(features)))):
+        raise UserError(
+            f"{field}: {name}_captions[{lost[0]}] is of the picture {rows[lost[0]]}, but {file.name} has only "
+            f"{len(features):,} pictures; restore the file that belongs to it"
+        )
+    return Part(
+        file.name,
+        features,
+        _addresses(folder, name, len(features), field),
+        _captions(ids, vocabulary, f"{name}_captions", field),
+        rows.astype(np.int64),
+    )
+
+
+def _of_width(folder: Path, name: str, wide: int, field: str) -> Path:
+    """The file of vectors that are so wide."""
+    files = [path for form in FEATURES if (path := folder / form.format(name)).is_file()]
+    widths = {path: width(path, FEATURE, field) for path in files}
+    if not files:
+        raise UserError(f"{field}: there is no {FEATURES[0].format(name)}; put it there")
+    if found := [path for path in files if widths[path] == wide]:
+        return found[0]
+    there = " and ".join(str(each) for each in widths.values())
+    raise UserError(
+        f"model.memory_width is {wide}, but the vectors of {field} are {there} wide: "
+        f"give --model.memory-width {next(iter(widths.values()))}"
+    )
+
+
+def _addresses(folder: Path, name: str, count: int, field: str) -> list[str]:
+    """The address of each picture on the web, where the folder has as many."""
+    path = folder / ADDRESSES.format(name)
+    found = _text(path, field).split() if path.is_file() else []
+    return found if len(found) == count else []
+
+
+def _captions(ids: np.ndarray, vocabulary: Vocabulary, name: str, field: str) -> np.ndarray:
+    """Captions [m, L] as they stand in the file, as targets int32 [m, L-1]. Raises UserError on what is no caption."""
+    special: Ids = vocabulary.ids
+    if len(out := np.argwhere((ids < 0) | (ids >= len(vocabulary)))):
+        i, j = out[0]
+        raise UserError(
+            f"{field}: {name}[{i}] has the id {ids[i, j]}, but {WORDS} has only {len(vocabulary):,} words; "
+            "give the words that the captions were written with"
+        )
+    body = ids[:, 1:]
+    ended = (body == special.end) | (body == special.pad)
+    lengths = np.where(ended.any(1), ended.argmax(1), body.shape[1])[:, None]  # in words
+    place = np.arange(body.shape[1])
+    wrong = (body == special.begin) | ((place > lengths) & (body != special.pad))
+    wrong = (ids[:, :1] != special.begin).any(1) | wrong.any(1) | (lengths[:, 0] == 0)
+    if len(bad := np.flatnonzero(wrong)):
+        null, start, end, _ = COURSE
+        raise UserError(
+            f"{field}: {name}[{bad[0]}] is not {start}, words, {end} and then {null} alone; restore {CAPTIONS}"
+        )
+    return np.where(place < lengths, body, special.pad).astype(np.int32)

@@ -1,0 +1,61 @@
+"""The config of a run's images with captions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from ...config.fields import identity
+from ...config.vocabulary import WORDS
+from ..images.config import ImageData
+from ..texts.config import kept_tokenizer, numbered_words, size_of_side, tokenizer_beside
+
+SHAPES = "shapes"  # the data.source of scenes that are drawn here
+GIVEN = "captions"  # the data.source of a run whose images and captions were given in Python
+
+
+@dataclass(frozen=True)
+class CaptionData(ImageData):
+    """The source of images with captions, how an image is fitted to the network, and how long a caption may be."""
+
+    given = GIVEN
+
+    source: str = identity(
+        SHAPES,
+        "shapes: scenes of two coloured shapes, which are drawn here with their captions; captions:FOLDER (images, and "
+        "captions.csv with the columns image,caption); coco:FILE.json:FOLDER (COCO's captions, and their images)",
+    )
+    drawn: int = identity(60_000, "shapes: number of scenes to train on", at_least=1)
+    length: int = identity(12, "most tokens of a caption, <eos> included; longer captions are refused", at_least=2)
+    tokenizer: str = identity(
+        WORDS,
+        "words, in lower case; bpe or unigram, trained on the captions of train (extra: text); or the folder of a "
+        "tokenizer of Hugging Face (tokenizer.json, or vocab.json and merges.txt), or of a run's, which is "
+        "RUN/tokenizer",
+    )
+    vocabulary: int = identity(8000, "bpe, unigram: most ids of the tokenizer")
+
+    def in_folder(self, folder: Path) -> Self:
+        """The same, with the tokenizer that a run's folder keeps."""
+        return replace(self, tokenizer=kept_tokenizer(self.tokenizer, folder))
+
+    @classmethod
+    def beside_weights(cls, folder: Path) -> dict[str, Any]:
+        """The tokenizer in the folder of weights."""
+        return tokenizer_beside(folder)
+
+
+def other_caption_words(given: Any, wanted: Any) -> str:
+    """A clause naming the first difference between two equally large vocabularies of captions; else empty.
+
+    It is empty too if either has no words, only `numbered_words`.
+    """
+    size = size_of_side(wanted)
+    if size_of_side(given) != size or given == wanted or numbered_words(size) in (given, wanted):
+        return ""
+    if isinstance(given, Mapping) or isinstance(wanted, Mapping):
+        return "its tokenizer is another than here"
+    i = next(i for i, pair in enumerate(zip(given, wanted, strict=True)) if pair[0] != pair[1])
+    return f"its id {i} is {given[i]!r} and here it is {wanted[i]!r}"

@@ -1,0 +1,55 @@
+"""Arrays in HDF5 files, which strangers may have written: plain data sets inside the file alone, of a bounded size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import UserError
+from ...files.atomic import check_regular
+from ...machine.libraries import needed
+
+LARGEST = 8 << 30  # bytes of one array
+
+
+def arrays(path: Path, names: dict[str, tuple[str, int]], where: str, rows: slice = slice(None)) -> list[np.ndarray]:
+    """The `rows` of the data sets of a file, {name: (kinds of numpy dtypes, number of axes)}. Raises UserError."""
+    check_regular(path)
+    if not path.is_file():
+        raise UserError(f"{where}: there is no {path.name}; put it there")
+    with needed("h5py", "captions"):
+        import h5py
+    found = []
+    try:
+        with h5py.File(path, "r") as file:
+            for name, (kinds, axes) in names.items():
+                _check(h5py, file, name, kinds, axes, f"{where}: {path.name}")
+                found.append(np.asarray(file[name][rows]))
+    except UserError:
+        raise
+    except Exception as error:  # whatever a library says of a damaged file
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
+        raise UserError(f"{where}: {path.name} cannot be read ({reason}); restore it") from error
+    return found
+
+
+def width(path: Path, name: str, where: str) -> int:
+    """The second axis of a data set of numbers [n, C], read from the head of the file. Raises UserError."""
+    return arrays(path, {name: ("f", 2)}, where, slice(0, 0))[0].shape[1]
+
+
+def _check(h5py: Any, file: Any, name: str, kinds: str, axes: int, where: str) -> None:
+    """Raise UserError where a data set is missing, of another kind, not all in this file, or too large."""
+    link = file.get(name, getlink=True)
+    if link is None or not isinstance(link, h5py.HardLink) or not isinstance(file[name], h5py.Dataset):
+        raise UserError(f"{where} has no data set {name!r} of its own; restore the file")
+    found = file[name]
+    if found.is_virtual or found.external:
+        raise UserError(f"{where}: {name} lies in other files; write it into this one")
+    if found.dtype.kind not in kinds or found.ndim != axes:
+        wanted = "whole numbers" if kinds == "iu" else "floating-point numbers"
+        raise UserError(f"{where}: {name} is {found.dtype} {list(found.shape)}; give {wanted} with {axes} axes")
+    if found.nbytes > LARGEST:
+        raise UserError(f"{where}: {name} states {found.nbytes >> 30} GB; give at most {LARGEST >> 30} GB")

@@ -1,0 +1,385 @@
+"""Images with captions: opened from a source, split, and put into batches of images and ids."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...config.fields import Size, pair
+from ...config.vocabulary import WORDS
+from ...errors import UserError
+from ...files.digests import array_digest
+from ...text.record import made_one
+from ...text.tokenizer import Tokenizer
+from ...text.vocabulary import closed
+from ...text.vocabulary import words as words_of
+from ..base import Given
+from ..images.pixels import Images
+from ..images.preprocess import Preprocess
+from ..images.sources.arrays import Arrays
+from ..images.sources.base import Examples
+from ..images.sources.folders import WHOLE
+from ..images.splits import statistics
+from ..order import SHUFFLE, TEST, VALIDATION, hold_out, permutation
+from ..other import Other
+from . import shapes
+from .caption_set import CaptionSet, identity_of
+from .captioned import COCO, FOLDER, Found, found
+from .config import GIVEN, SHAPES, CaptionData
+
+# {split of the drawn scenes: how many it has}; how many there are to train on, the config says.
+SPLITS = {"validation": 500, "test": 500, "unseen": 300}
+GREY = 128  # of a blank picture
+
+
+class Captions:
+    """The n captions of one split as ids, each with the row of its image.
+
+    Args:
+        images: the images that rows refer to.
+        rows: int [n].
+        target: int32 [n, T], captions without begin and end, filled with padding.
+        boxes: float [n, O, 4] and `words` int [n, O]: where known, the boxes of objects (left, top, right, bottom, as
+            shares of the image) and the place in the caption of the word that names each.
+        grid: rows and columns of the patches that the network cuts an image into.
+        references: all captions of each image, where examples are images.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        rows: np.ndarray,
+        target: np.ndarray,
+        boxes: np.ndarray | None = None,
+        words: np.ndarray | None = None,
+        grid: tuple[int, int] = (1, 1),
+        references: Sequence[Sequence[str]] = (),
+    ):
+        self.images, self.rows, self.target = images, rows, target
+        self._boxes, self._words, self._grid, self.references = boxes, words, grid, references
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def subset(self, indices: np.ndarray) -> Captions:
+        """A split of only these captions."""
+        boxes, words = (None if x is None else x[indices] for x in (self._boxes, self._words))
+        several = [self.references[i] for i in indices] if self.references else ()
+        return Captions(self.images, self.rows[indices], self.target[indices], boxes, words, self._grid, several)
+
+    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """{"image": uint8 [B, h, w, C], "target": int32 [B, T]}."""
+        return {"image": self.take(indices), "target": self.target[indices]}
+
+    def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """The same; where boxes are known also "touched", bool [k, T, N].
+
+        At a word that names an object it is True for the patches that the object's box touches; else all False.
+        """
+        out = self.batch(indices)
+        if self._boxes is not None and self._words is not None:
+            out["touched"] = touched(self._boxes[indices], self._words[indices], self.target.shape[1], self._grid)
+        return out
+
+    def take(self, indices: np.ndarray) -> np.ndarray:
+        """The images of these captions, int [k]: uint8 [k, h, w, C]."""
+        return self.images.take(self.rows[indices])
+
+    def name(self, i: int) -> str:
+        """The name of the image of caption i in messages."""
+        return self.images.examples.name(int(self.rows[i]))
+
+    @property
+    def chance(self) -> float:
+        """The exact match of always giving the most frequent caption, the best answer that ignores the image."""
+        return max(Counter(row.tobytes() for row in self.target).values()) / len(self)
+
+
+def touched(boxes: np.ndarray, words: np.ndarray, length: int, grid: tuple[int, int]) -> np.ndarray:
+    """Which patches the boxes [k, O, 4] touch, at the words [k, O] that name their objects: bool [k, length, N]."""
+    (rows, columns), (k, objects) = grid, words.shape
+    left, top, right, bottom = np.moveaxis(boxes, -1, 0)[..., None]  # [k, O, 1] each
+    x, y = np.arange(columns), np.arange(rows)
+    across = (left * columns < x + 1) & (right * columns > x)  # [k, O, columns]
+    down = (top * rows < y + 1) & (bottom * rows > y)
+    inside = (down[..., :, None] & across[..., None, :]).reshape(k, objects, -1)
+    out = np.zeros((k, length, rows * columns), bool)
+    out[np.arange(k)[:, None], words] = inside
+    return out
+
+
+@dataclass(frozen=True)
+class CaptionedImages(CaptionSet):
+    """A set of images with captions, as the `Data` of a run (see contract.py)."""
+
+    splits: dict[str, Captions]
+    preprocess: Preprocess
+
+    def metadata(self) -> dict[str, Any]:
+        """The preprocessing and the words, for config.json."""
+        return {"preprocess": self.preprocess.to_dict(), **super().metadata()}
+
+
+def open_captions(
+    data: CaptionData,
+    image: Size,
+    channels: int,
+    grid: tuple[int, int],
+    *,
+    normalize: str = "set",
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
+    words: int = 0,
+    seed: int = 0,
+    given: Given | None = None,
+) -> CaptionedImages:
+    """Open, check and split images with captions.
+
+    Args:
+        data: the config of the data.
+        image: height and width of the network's images.
+        channels: of the network's images.
+        grid: rows and columns of the network's patches.
+        normalize: `augment.normalize`.
+        mean: of each channel, where that is given.
+        std: likewise.
+        words: the number of ids of the network; 0: that of the data.
+        seed: determines the validation split.
+        given: images and captions from Python, in place of `data.source`.
+
+    Raises:
+        UserError: where there is no such data, or it does not suit the network.
+    """
+    preprocess = Preprocess(
+        pair(image), channels, data.fit, data.size, data.interpolation, data.background, mean=(), std=()
+    )
+    if data.source == SHAPES and given is None:
+        opened = _scenes(data, preprocess, grid)
+    else:
+        opened = _split_up(data, preprocess, seed, _found(data, given))
+    if words not in (0, len(opened.vocabulary)):
+        whose = f"data.source {data.source}" if data.tokenizer == WORDS else f"data.tokenizer {data.tokenizer}"
+        raise UserError(
+            f"model.text.outputs is {words} but {whose} has {len(opened.vocabulary)} ids: "
+            "give --model.text.outputs 0 and --model.text.target-vocabulary 0"
+        )
+    if normalize != "given":
+        mean, std = statistics(normalize, data.source, preprocess, opened.splits["train"])
+    return replace(opened, preprocess=replace(preprocess, mean=mean, std=std))
+
+
+def open_other_captions(
+    data: CaptionData, wanted: str, preprocess: Preprocess, vocabulary: Tokenizer, seed: int, given: Given | None = None
+) -> Other:
+    """Images with captions that a network is only evaluated on. Each image is one example with all its captions.
+
+    Args:
+        data: the config of the data.
+        wanted: the split; empty: test, else validation, else all.
+        preprocess: how the network takes images.
+        vocabulary: that of the network.
+        seed: determines a split that is held out.
+        given: images and captions from Python, in place of `data.source`.
+
+    Raises:
+        UserError: where there is no such data, and where a closed vocabulary lacks its words.
+    """
+    if data.source == SHAPES and given is None:
+        raise UserError(f"data.source is {SHAPES}, but there are captions of one's own to give: captions:FOLDER")
+    there = _found(data, given)
+    if [*there] == ["train"]:
+        there = {WHOLE: there["train"]}
+    name = wanted or next((each for each in ("test", "validation") if each in there), next(iter(there)))
+    if name not in there:
+        raise UserError(f"there is no split {name!r}: the data has {', '.join(there)}; choose one of them")
+    read = _read(data, preprocess, *there[name])
+    _check(data, vocabulary, read)
+    total = 0  # examples of all splits, as a run on this data would have them
+    with contextlib.suppress(UserError):
+        total = sum(map(len, _split_up(data, preprocess, seed, _found(data, given)).splits.values()))
+    return Other(name, _each_image(data, read, read.rows, vocabulary), total, ())
+
+
+def _found(data: CaptionData, given: Given | None) -> Found:
+    """The images and captions, by split, that are in `data.source` or `given`."""
+    if given is None and data.source != GIVEN and not data.source.startswith((FOLDER, COCO)):
+        raise UserError(
+            f"data.source is {data.source}, which has no captions: give {SHAPES}, captions:FOLDER or "
+            "coco:FILE.json:FOLDER"
+        )
+    return found(data.source, given)
+
+
+def _padded(vocabulary: Tokenizer, captions: Sequence[str], length: int) -> np.ndarray:
+    """The ids of captions, int32 [n, length], none of which is longer, padded."""
+    different = list(dict.fromkeys(captions))
+    known = dict(zip(different, vocabulary.encode_all(different), strict=True))
+    out = np.full((len(captions), length), vocabulary.ids.pad, np.int32)
+    for row, said in zip(out, captions, strict=True):
+        row[: len(known[said])] = known[said]
+    return out
+
+
+# ------------------------------------------------------------------------------------ drawn scenes
+
+
+def _scenes(data: CaptionData, preprocess: Preprocess, grid: tuple[int, int]) -> CaptionedImages:
+    """Drawn scenes, and two controls. Raises UserError."""
+    if data.tokenizer == WORDS and data.length <= shapes.LONGEST:
+        raise UserError(
+            f"data.length is {data.length}, but captions of data.source {data.source} have up to {shapes.LONGEST} "
+            f"words and an end: give at least {shapes.LONGEST + 1}"
+        )
+    counts = {"train": data.drawn, **SPLITS}
+    scenes = {name: shapes.draw(n, i, unseen=name == "unseen") for i, (name, n) in enumerate(counts.items())}
+    if data.tokenizer == WORDS:
+        vocabulary: Tokenizer = closed(shapes.WORDS)
+    else:
+        vocabulary = made_one(data.tokenizer, data.vocabulary, scenes["train"].captions)
+        for name, some in scenes.items():
+            _check_lengths(data, vocabulary, [(f"{name}[{i}]", said) for i, said in enumerate(some.captions)])
+    splits = {name: _split(name, some, vocabulary, data, preprocess, grid) for name, some in scenes.items()}
+    content = [[array_digest(some.pixels), array_digest(splits[name].target)] for name, some in scenes.items()]
+    test = scenes["test"]
+    others = test._replace(pixels=test.pixels[permutation(len(test.pixels), SHUFFLE)])
+    blank = test._replace(pixels=np.full_like(test.pixels, GREY))
+    for name, some in (("shuffled", others), ("blank", blank)):
+        splits[name] = _split(name, some._replace(boxes=None), vocabulary, data, preprocess, grid)
+    held = " and ".join(f"{colour} {form}s" for colour, form in shapes.UNSEEN)
+    remarks = (
+        f"test: always giving the most frequent caption has an exact match of {splits['test'].chance:.4f}",
+        f"unseen: scenes with {held}, which no other split has",
+        "shuffled and blank: controls, the captions of test with the pictures of others and with grey ones",
+    )
+    return CaptionedImages(
+        SHAPES, vocabulary, splits, identity_of(SHAPES, vocabulary, splits, content), remarks, preprocess
+    )
+
+
+def _split(
+    name: str,
+    scenes: shapes.Scenes,
+    vocabulary: Tokenizer,
+    data: CaptionData,
+    preprocess: Preprocess,
+    grid: tuple[int, int],
+) -> Captions:
+    """The split of drawn scenes."""
+    n = len(scenes.captions)
+    target = _padded(vocabulary, scenes.captions, data.length - 1)
+    images = Images(Arrays(scenes.pixels, np.zeros(n, np.int32), name), preprocess, True, data.threads)
+    h, w = preprocess.image
+    whole = h == w and data.size in (0, h)  # no part of a scene is cropped away
+    boxes, words = (scenes.boxes, scenes.words) if whole and data.tokenizer == WORDS else (None, None)
+    references = [[said] for said in scenes.captions] if vocabulary.open else ()
+    return Captions(images, np.arange(n), target, boxes, words, grid, references)
+
+
+# -------------------------------------------------------------------------------------------- files
+
+
+class _Read(NamedTuple):
+    """Images that were decoded once, and their captions."""
+
+    images: Images
+    digest: str
+    rows: np.ndarray  # int [n]: those that can be read
+    captions: Sequence[Sequence[str]]  # of every image, also of those that cannot be read
+
+    def several(self, rows: np.ndarray) -> list[Sequence[str]]:
+        """The captions of each of these images."""
+        return [self.captions[row] for row in rows]
+
+
+def _read(data: CaptionData, preprocess: Preprocess, examples: Examples, captions: Sequence[Sequence[str]]) -> _Read:
+    """Decode the images of a split. Raises UserError on those that cannot be read, unless they are to be left out."""
+    room = len(captions) * math.prod(preprocess.image) * preprocess.channels <= data.memory * 1e9
+    images = Images(examples, preprocess, room, data.threads)
+    loaded = images.load(data.verify)
+    if loaded.unreadable and not data.skip_unreadable:
+        listed = ", ".join(examples.name(row) for row in list(loaded.unreadable)[:5])
+        raise UserError(
+            f"data.source {data.source}: {len(loaded.unreadable)} unreadable images: {listed}; replace or remove them, "
+            "or leave them out with --data.skip-unreadable"
+        )
+    return _Read(images, loaded.digest, np.delete(np.arange(len(captions)), list(loaded.unreadable)), captions)
+
+
+def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found) -> CaptionedImages:
+    """The splits of images with captions. What is missing is held out of train, by image. Raises UserError."""
+    if "train" not in there:
+        raise UserError(f"data: has no train split, only {', '.join(there)}; give one to train on")
+    parts = {name: _read(data, preprocess, *some) for name, some in there.items()}
+    own, train = parts["train"], parts["train"].rows
+    rows = {name: part.rows for name, part in parts.items()}
+    for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
+        if not share or name in parts:
+            continue
+        stay, held = hold_out(np.zeros(len(train), np.int64), share, *salt)
+        if not len(held):
+            raise UserError(
+                f"data.{name} {share} of {len(train)} images leaves {name} empty: "
+                "give a larger share, or 0 for no such split"
+            )
+        train, rows[name], parts[name] = train[stay], train[held], own
+    several = own.several(train)
+    captions = [caption for each in several for caption in each]
+    vocabulary = made_one(data.tokenizer, data.vocabulary, captions)
+    for part in {id(part): part for part in parts.values()}.values():
+        _check(data, vocabulary, part)
+    target = _padded(vocabulary, captions, data.length - 1)
+    splits = {"train": Captions(own.images, np.repeat(train, [*map(len, several)]), target)}
+    for name in ("validation", "test"):
+        if name in parts:
+            splits[name] = _each_image(data, parts[name], rows[name], vocabulary)
+    whole = [parts[name] for name in there]
+    content = [
+        *(part.digest for part in whole),
+        *(array_digest(split.target) for split in splits.values()),
+        *([list(each) for each in part.captions] for part in whole),
+    ]
+    images, said = (sum(len(part.captions) for part in whole), sum(len(x) for part in whole for x in part.captions))
+    remarks = [
+        f"{images:,} images with {said:,} captions; validation and test have each image "
+        "once, with all its captions as references"
+    ]
+    if data.tokenizer == WORDS:
+        ids = vocabulary.ids
+        share = float((target == ids.unknown).sum() / (target != ids.pad).sum())
+        remarks.append(f"{share:.1%} of the words to train on occur only once, and are <unk>")
+    name = data.source.partition(":")[0]
+    identity = identity_of(name, vocabulary, splits, content)
+    return CaptionedImages(name, vocabulary, splits, identity, tuple(remarks), preprocess)
+
+
+def _each_image(data: CaptionData, read: _Read, rows: np.ndarray, vocabulary: Tokenizer) -> Captions:
+    """A split for evaluation: an image is one example, with all its captions as references."""
+    several = read.several(rows)
+    target = _padded(vocabulary, [each[0] for each in several], data.length - 1)
+    return Captions(read.images, rows, target, references=several)
+
+
+def _check(data: CaptionData, vocabulary: Tokenizer, read: _Read) -> None:
+    """Raise UserError where a caption has no words, or more tokens than there is room for."""
+    pairs = [(read.images.examples.name(row), said) for row, each in enumerate(read.captions) for said in each]
+    for name, said in pairs:
+        if not words_of(said):
+            raise UserError(f"data.source {data.source}: the caption {said[:40]!r} of {name} has no words; write one")
+    _check_lengths(data, vocabulary, pairs)
+
+
+def _check_lengths(data: CaptionData, vocabulary: Tokenizer, captions: Sequence[tuple[str, str]]) -> None:
+    """Raise UserError where captions (image, caption) have more tokens than there is room for."""
+    lengths = [len(ids) for ids in vocabulary.encode_all([caption for _, caption in captions])]
+    long = [path for (path, _), length in zip(captions, lengths, strict=True) if length >= data.length]
+    if long:
+        raise UserError(
+            f"data.length is {data.length}, but {len(long)} captions of data.source {data.source} are longer, such as "
+            f"one of {long[0]}: give {max(lengths) + 1}, or shorten them"
+        )

@@ -1,0 +1,1 @@
+"""Sets that are known by name: downloaded, checked and prepared."""

@@ -1,0 +1,73 @@
+"""The config of a run's images, and the metadata that config.json has of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args, get_type_hints
+
+from ...config.fields import execution, identity
+from ...config.run import DataConfig
+
+GIVEN = "arrays"  # the data.source of a run whose images were given in Python
+
+
+@dataclass(frozen=True)
+class ImageData(DataConfig):
+    """The source of images, and how an image is fitted to the size that the network takes."""
+
+    given = GIVEN
+
+    source: str = identity(
+        "digits", "digits, cifar10, cifar100, mnist, fashion_mnist, another prepared TFDS set, folder:PATH or FILE.npz"
+    )
+    dir: str = execution(
+        "", "folder of prepared TFDS sets, which must exist; empty: $TFDS_DATA_DIR or ~/tensorflow_datasets"
+    )
+    download: bool = execution(
+        True, "fetch cifar10, cifar100, mnist and fashion_mnist, where they are not in data.dir, and prepare them there"
+    )
+    fit: Literal["crop", "stretch", "pad"] = identity(
+        "crop",
+        "images of another shape are scaled to cover and cropped at the centre, stretched, or scaled to fit and padded",
+    )
+    size: int = identity(
+        0, "for crop: length, in pixels, to which the shorter side is scaled first; 0: as small as covers", at_least=0
+    )
+    interpolation: Literal["bilinear", "bicubic", "nearest"] = identity(
+        "bilinear", "kernel that resizes images (antialiased)"
+    )
+    background: int = identity(
+        255, "grey level under transparent pixels and around padded images", at_least=0, at_most=255
+    )
+    skip_unreadable: bool = identity(False, "leave out unreadable images, and report how many, instead of stopping")
+    memory: float = execution(
+        4.0, "gigabytes of memory for decoded images; a dataset that fits is decoded only once", at_least=0
+    )
+    threads: int = execution(0, "threads that decode images; 0: one per core", at_least=0)
+    verify: bool = execution(
+        False,
+        "read every image again, where an index of an earlier start knows those whose name, size and time of change "
+        "are the same (of sets that do not fit into data.memory)",
+    )
+
+
+# The values of ImageData.fit and ImageData.interpolation.
+FITS, KERNELS = (get_args(get_type_hints(ImageData)[name]) for name in ("fit", "interpolation"))
+
+
+def numbered_classes(count: int) -> list[str]:
+    """Names for classes without names: their numbers as text."""
+    return [str(k) for k in range(count)]
+
+
+def other_classes(given: Sequence[str], wanted: Sequence[str]) -> str:
+    """A clause naming the first difference between two equally long lists of class names; else empty.
+
+    It is empty too if either list has only numbers.
+    """
+    unnamed = numbered_classes(len(wanted))
+    if len(given) != len(wanted) or list(given) == list(wanted) or unnamed in (list(given), list(wanted)):
+        return ""
+    k = next(k for k, pair in enumerate(zip(given, wanted, strict=True)) if pair[0] != pair[1])
+    return f"its class {k} is {given[k]!r} and here it is {wanted[k]!r}"

@@ -1,0 +1,167 @@
+"""The preprocessed images of one split of a source, all in memory or decoded when they are taken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ...errors import UserError
+from ...files.digests import array_digest
+from ...machine import backend
+from ..progress import progress
+from . import identity
+from .preprocess import Preprocess, decode_image
+from .sources.arrays import Arrays
+from .sources.base import Examples, Stamps
+from .sources.index import Index, find, save
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_CHUNK = 64  # images per work item of a decoding thread
+_SLICE = 4096  # images between two chances to save an index
+_SAVE = 30.0  # seconds between two times that it is saved
+
+
+class Loaded(NamedTuple):
+    """What decoding all images of a split has shown."""
+
+    digest: str  # of what identifies the images
+    kept: np.ndarray  # float [n]: the share of each image's area that is not cropped away
+    unreadable: dict[int, UserError]  # {row: the error}
+    remark: str = ""  # for the user, where no index can be kept
+
+
+class Images:
+    """The preprocessed images of one split of a source: in memory (`in_memory`), or decoded when they are taken."""
+
+    def __init__(self, examples: Examples, preprocess: Preprocess, in_memory: bool, threads: int):
+        self.examples, self.preprocess, self.in_memory = examples, preprocess, in_memory
+        self.threads = threads or backend.cores()
+        self.digest = ""  # of all images, once they are loaded
+        self._pixels: np.ndarray | None = None  # uint8 [n, h, w, C]
+        if isinstance(examples, Arrays) and preprocess.leaves_unchanged(*sizes(examples.pixels.shape[1:])):
+            self._pixels = examples.pixels.reshape(-1, *preprocess.image, preprocess.channels)
+
+    def __len__(self) -> int:
+        return len(self.examples.labels)
+
+    def open(self, row: int, raw: bytes | np.ndarray) -> Image.Image:
+        """Decode what `examples.read(row)` returned. Raises UserError naming the example."""
+        from PIL import Image
+
+        if isinstance(raw, bytes):
+            return decode_image(raw, self.examples.name(row))
+        grey = raw.ndim == 3 and raw.shape[-1] == 1
+        return Image.fromarray(raw[..., 0] if grey else raw)
+
+    def load(self, verify: bool = False) -> Loaded:
+        """Decode every image once, and store the pixels if they are to be in memory.
+
+        If not, those that an index knows from an earlier start are not decoded again, unless they are to be verified,
+        and what is found becomes part of the index. Raises UserError where the disk has no room for it.
+        """
+        n = len(self)
+        stamps = None if self.in_memory else self.examples.stamps()
+        seen = Index.of_nothing(n) if stamps is None or verify else find(stamps, n)
+        seen.labels = self.examples.labels
+        if stamps is None:
+            shape = (n, *self.preprocess.image, self.preprocess.channels)
+            stored = np.empty(shape, np.uint8) if self.in_memory and self._pixels is None else None
+            self._look(seen, np.arange(n), stored)
+            self._pixels = stored if self._pixels is None else self._pixels
+            return self._loaded(seen)
+        return self._loaded(seen, self._extend(seen, stamps))
+
+    def _loaded(self, seen: Index, remark: str = "") -> Loaded:
+        """What an index of all images says of them under this preprocessing."""
+        shapes, which = np.unique(seen.shapes, axis=0, return_inverse=True)  # 0 where no image was decoded
+        kept = np.array([self.preprocess.kept(*shape.tolist()) if shape.all() else 1.0 for shape in shapes])
+        unreadable = {row: UserError(why) for row, why in sorted(seen.unreadable.items())}
+        self.digest = array_digest(seen.digests)
+        return Loaded(self.digest, kept[which.reshape(-1)], unreadable, remark)
+
+    def _extend(self, seen: Index, stamps: Stamps) -> str:
+        """Look at the images that an index does not know, and save it in between; returns what `save` remarks."""
+        unknown, began = np.flatnonzero(~seen.known), time.time_ns()
+        remark, due = "", time.monotonic() + _SAVE
+        if not len(unknown):
+            return remark
+        with progress("indexing", len(unknown), "images") as show:
+            try:
+                for start in range(0, len(unknown), _SLICE):
+                    self._look(seen, unknown[start : start + _SLICE], None)
+                    show(min(start + _SLICE, len(unknown)))
+                    if time.monotonic() > due:
+                        saving = time.monotonic()
+                        remark = save(stamps, seen, began)
+                        due = time.monotonic() + max(_SAVE, 20 * (time.monotonic() - saving))
+            finally:  # what was found before an interruption is not lost
+                remark = save(stamps, seen, began)
+        return remark
+
+    def _look(self, seen: Index, rows: np.ndarray, stored: np.ndarray | None) -> None:
+        """Decode these images, note in `seen` what they are, and store their pixels if there is an array for them."""
+
+        def look_at(row: int) -> None:
+            raw = self.examples.read(row)
+            whole = raw if isinstance(raw, np.ndarray) else None
+            if self._pixels is None:
+                image = self.open(row, raw)
+                seen.shapes[row] = image.size
+                if isinstance(raw, bytes) and identity.is_lossless(raw):
+                    whole = identity.decoded_pixels(image)
+                if stored is not None:
+                    stored[row] = self._pixels_of(image, whole)
+            seen.digests[row] = _bytes(identity.pixel_digest(whole) if whole is not None else identity.digest(raw))
+
+        def look_at_some(start: int) -> None:
+            for row in rows[start : start + _CHUNK].tolist():
+                try:
+                    look_at(row)
+                except UserError as error:
+                    seen.unreadable[row] = str(error)
+                seen.known[row] = True
+
+        self._each(look_at_some, range(0, len(rows), _CHUNK))
+
+    def _pixels_of(self, image: Image.Image, whole: np.ndarray | None) -> np.ndarray:
+        """The preprocessed pixels of an image, whose own are `whole` where these are known."""
+        if whole is not None and self.preprocess.leaves_unchanged(*sizes(whole.shape)) and whole.itemsize == 1:
+            return whole.reshape(*self.preprocess.image, self.preprocess.channels)  # what `apply` takes longer for
+        return self.preprocess.apply(image)
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """The images of these rows, int [k]: uint8 [k, h, w, C]. Raises UserError if one cannot be read."""
+        if self.in_memory and self._pixels is None:
+            for error in self.load().unreadable.values():
+                raise error
+        if self._pixels is not None:
+            return self._pixels[rows]
+        out = np.empty((len(rows), *self.preprocess.image, self.preprocess.channels), np.uint8)
+
+        def decode_into(i: int) -> None:
+            row = int(rows[i])
+            out[i] = self.preprocess.apply(self.open(row, self.examples.read(row)))
+
+        self._each(decode_into, range(len(rows)))
+        return out
+
+    def _each(self, work: Callable[[int], None], items: Iterable[int]) -> None:
+        with ThreadPoolExecutor(self.threads, thread_name_prefix="vit-jax-decode") as pool:
+            for _ in pool.map(work, items):
+                pass
+
+
+def _bytes(digest: bytes) -> np.ndarray:
+    return np.frombuffer(digest, np.uint8)
+
+
+def sizes(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """(height, width, channels) of an image of shape (h, w) or (h, w, C)."""
+    height, width, *channels = shape
+    return height, width, *(channels or [1])  # type: ignore[return-value]

@@ -1,0 +1,176 @@
+"""One image: from the bytes of a file to the pixels that a network takes.
+
+Training, evaluation and prediction all use `Preprocess.apply`, and a run saves its `Preprocess`, so that they cannot
+differ.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import UserError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+# The formats that are read, by Pillow's names, the most common first. Trying all of Pillow's formats would take several
+# times as long as decoding a small image, and some of them start other programs.
+_FORMATS = {
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "PNG": (".png",),
+    "WEBP": (".webp",),
+    "BMP": (".bmp",),
+    "GIF": (".gif",),
+    "TIFF": (".tif", ".tiff"),
+    "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
+}
+EXTENSIONS = frozenset(extension for extensions in _FORMATS.values() for extension in extensions)
+SIXTEEN_BIT = ("I", "I;16", "I;16L", "I;16B", "I;16N")  # Pillow's modes of 16-bit grey files
+
+
+def open_image(path: str | os.PathLike[str]) -> Image.Image:
+    """Decode an image file, rotated as its EXIF orientation states; of an animation the first frame.
+
+    Raises UserError if the file cannot be read or is incomplete.
+    """
+    return decode_image(read_image(path), str(path))
+
+
+def read_image(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of an image file. Raises UserError if it cannot be read, or is no file, such as a pipe."""
+    place = Path(path)
+    try:
+        if place.exists() and not (place.is_file() or place.is_dir()):
+            raise UserError(f"{path}: is no file, but a pipe or a device; give the path of an image file")
+        return place.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: no path, with a zero byte in it
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: cannot be read ({reason}); give the path of an image file") from error
+
+
+def decode_image(encoded: bytes, name: str) -> Image.Image:
+    """`open_image` for the bytes of a file; `name` is what a UserError calls it."""
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        image: Image.Image = Image.open(io.BytesIO(encoded), formats=tuple(_FORMATS))
+        image.load()
+        ImageOps.exif_transpose(image, in_place=True)
+    except MemoryError:
+        raise
+    except UnidentifiedImageError as error:
+        raise UserError(f"{name}: not a {', '.join(_FORMATS)} image; convert or remove it") from error
+    except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error and more
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(f"{name}: cannot be decoded ({reason}); replace or remove it") from error
+    if image.mode == "F":
+        raise UserError(f"{name}: has floating-point pixels of unknown range; save it with 8 or 16 bits")
+    return image
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """How an image of any size and mode becomes the input of a network.
+
+    The fields fit, size, interpolation and background are those of ImageData. `mean` and `std` have one value per
+    channel, for pixels in 0..1; they are applied later, on the device.
+    """
+
+    image: tuple[int, int]  # height and width of the result
+    channels: int
+    fit: str
+    size: int
+    interpolation: str
+    background: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def leaves_unchanged(self, height: int, width: int, channels: int) -> bool:
+        """Whether `apply` returns images of this shape unchanged."""
+        unscaled = self.fit != "crop" or self.size <= min(height, width)
+        return (height, width, channels) == (*self.image, self.channels) and unscaled
+
+    def kept(self, width: int, height: int) -> float:
+        """The share of an image's area that `apply` does not crop away."""
+        if self.fit != "crop":
+            return 1.0
+        scaled_width, scaled_height = self._covering(width, height)
+        return self.image[0] * self.image[1] / (scaled_width * scaled_height)
+
+    def apply(self, image: Image.Image) -> np.ndarray:
+        """The pixels of an image of any size and mode: uint8 [h, w, C]."""
+        image = self._resized(_flattened(image, self.channels, self.background))
+        return np.asarray(image).reshape(*self.image, self.channels)
+
+    def _resized(self, image: Image.Image) -> Image.Image:
+        from PIL import Image
+
+        (h, w), (width, height) = self.image, image.size
+        if self.leaves_unchanged(height, width, self.channels):
+            return image
+        kernel = Image.Resampling[self.interpolation.upper()]
+        if self.fit == "stretch":
+            return image.resize((w, h), kernel)
+        if self.fit == "crop":
+            image = image.resize(self._covering(width, height), kernel)
+            left, upper = round((image.width - w) / 2), round((image.height - h) / 2)
+            return image.crop((left, upper, left + w, upper + h))
+        scale = min(w / width, h / height)
+        image = image.resize((max(1, round(width * scale)), max(1, round(height * scale))), kernel)
+        canvas = Image.new(image.mode, (w, h), (self.background,) * self.channels)
+        canvas.paste(image, ((w - image.width) // 2, (h - image.height) // 2))
+        return canvas
+
+    def _covering(self, width: int, height: int) -> tuple[int, int]:
+        """(width, height) to which crop scales an image before it crops.
+
+        As torchvision's Resize(size) before CenterCrop, but with integers, so that rounding never makes the image
+        smaller than the crop. If `size` is too small to cover the crop, the image is scaled to just cover it.
+        """
+        h, w = self.image
+        top, bottom = max(
+            (w, width), (h, height), (self.size, min(width, height)), key=lambda ratio: ratio[0] / ratio[1]
+        )
+        return width * top // bottom, height * top // bottom
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON values."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value for name, value in dataclasses.asdict(self).items()
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Preprocess:
+        """The Preprocess of the JSON values of `to_dict`. Raises UserError if fields are missing or unknown."""
+        fields = {f.name for f in dataclasses.fields(cls)}
+        if set(values) != fields:
+            raise UserError(
+                f"preprocess: the fields {sorted(set(values) ^ fields)} are missing or unknown; "
+                "use the version of vit-jax that made this run"
+            )
+        frozen: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in values.items()}
+        return cls(**frozen)
+
+
+def _flattened(image: Image.Image, channels: int, background: int) -> Image.Image:
+    """The image in mode L (1 channel) or RGB (3), with transparent pixels laid over a grey `background`."""
+    from PIL import Image
+
+    if image.mode in SIXTEEN_BIT:
+        wide = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
+        image = Image.fromarray(((wide + 128) // 257).astype(np.uint8))  # 65535 / 255 = 257, rounded
+    elif image.has_transparency_data:
+        opaque = Image.new("RGBA", image.size, (background, background, background, 255))
+        opaque.alpha_composite(image.convert("RGBA"))
+        image = opaque
+    if image.mode not in ("1", "L", "RGB"):  # palette, CMYK and others: by way of RGB
+        image = image.convert("RGB")
+    mode = "L" if channels == 1 else "RGB"
+    return image if image.mode == mode else image.convert(mode)

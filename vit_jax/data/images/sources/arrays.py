@@ -1,0 +1,150 @@
+"""Sources whose pixels are one array: scikit-learn's digits and .npz files."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ....errors import UserError
+from ....files.atomic import check_regular
+from ....machine.memory import host_memory
+from ..config import numbered_classes
+from .base import Source, first_line
+
+
+@dataclass
+class Arrays:
+    """Examples whose pixels are one array, uint8 [n, h, w] or [n, h, w, C]."""
+
+    pixels: np.ndarray
+    labels: np.ndarray
+    title: str
+    sealed: bool = False
+
+    def read(self, i: int) -> np.ndarray:
+        return self.pixels[i]
+
+    def name(self, i: int) -> str:
+        return f"{self.title}[{i}]"
+
+    def stamps(self) -> None:
+        return None
+
+
+def open_digits() -> Source:
+    """scikit-learn's 1,797 handwritten digits of 8x8 pixels, which are part of its package."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)  # stored as 0..16
+    train = Arrays(pixels, digits.target.astype(np.int32), "digits")
+    return Source("digits", tuple(str(name) for name in digits.target_names), {"train": train})
+
+
+_MOST_CLASSES = 1 << 20  # an array with greater labels does not hold class numbers
+# {split: pairs of names that arrays of images and labels often have}.
+_NPZ_NAMES = {
+    "train": (("train_images", "train_labels"), ("x_train", "y_train"), ("images", "labels"), ("image", "label")),
+    "validation": (("validation_images", "validation_labels"), ("val_images", "val_labels"), ("x_val", "y_val")),
+    "test": (("test_images", "test_labels"), ("x_test", "y_test")),
+}
+
+
+def open_npz(source: str) -> Source:
+    path = Path(source).expanduser()
+    try:
+        check_regular(path)
+        with np.load(path, allow_pickle=False) as file:
+            _check_room(source, sum(member.file_size for member in file.zip.infolist()))
+            arrays = {name: file[name] for name in file.files}
+    except FileNotFoundError as error:
+        raise UserError(f"data.source {source}: no such file; give the path of an .npz file") from error
+    except MemoryError as error:  # the shape of an array, which its file need not hold
+        raise UserError(
+            f"data.source {source}: there is not enough memory for its arrays; store fewer or smaller images"
+        ) from error
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise UserError(
+            f"data.source {source}: cannot be read ({first_line(error)}); "
+            "save it with numpy.savez, without object arrays"
+        ) from error
+
+    names = {split: next((pair for pair in pairs if pair[0] in arrays), None) for split, pairs in _NPZ_NAMES.items()}
+    if names["train"] is None:
+        raise UserError(
+            f"data.source {source}: its arrays are {', '.join(arrays) or 'none'}; "
+            "name them images and labels, or train_images, train_labels, ..."
+        )
+    splits = {split: _npz_split(source, arrays, *pair) for split, pair in names.items() if pair}
+    if "class_names" in arrays:
+        class_names = tuple(str(name) for name in arrays["class_names"].ravel())
+    else:
+        class_names = classes_of(splits)
+    return Source(path.stem, class_names, {**splits})
+
+
+def _check_room(source: str, needed: int) -> None:
+    """Raise UserError if arrays of this many bytes, however small they are as stored, cannot fit into memory."""
+    limit = host_memory()
+    if limit and needed > limit:
+        raise UserError(
+            f"data.source {source}: its arrays take {needed / 1e9:,.1f} GB, but there are {limit / 1e9:,.1f} GB here; "
+            "store fewer or smaller images"
+        )
+
+
+def _npz_split(source: str, arrays: Mapping[str, np.ndarray], images: str, labels: str) -> Arrays:
+    field = f"data.source {source}"
+    if labels not in arrays:
+        raise UserError(f"{field}: holds {images} but no {labels}; add that array")
+    return arrays_split(field, images, arrays[images], arrays[labels], labels)
+
+
+def arrays_split(field: str, title: str, pixels: np.ndarray, labels: np.ndarray, labels_title: str) -> Arrays:
+    """The examples of two arrays, which messages call `title` and `labels_title` of `field`. Raises UserError."""
+    if pixels.dtype != np.uint8:
+        raise UserError(f"{field}: {title} is {pixels.dtype}; store pixels as uint8, 0 to 255{_as_uint8(pixels)}")
+    if pixels.ndim not in (3, 4) or 0 in pixels.shape[1:] or (pixels.ndim == 4 and pixels.shape[-1] > 4):
+        first = pixels.ndim == 4 and 0 < pixels.shape[1] <= 4
+        raise UserError(
+            f"{field}: {title} has shape {list(pixels.shape)}; "
+            "store images as [n, h, w] or [n, h, w, C], with at most 4 channels"
+            + (", as images.transpose(0, 2, 3, 1)" if first else "")
+        )
+    if labels.dtype.kind not in "iu" or labels.size != len(pixels):
+        raise UserError(
+            f"{field}: {labels_title} is {labels.dtype} of shape {list(labels.shape)}; "
+            f"give one integer for each of the {len(pixels)} {title}"
+        )
+    if labels.size and not 0 <= labels.min() <= labels.max() < _MOST_CLASSES:
+        raise UserError(f"{field}: {labels_title} go from {labels.min()} to {labels.max()}; number the classes from 0")
+    return Arrays(np.ascontiguousarray(pixels), labels.reshape(-1).astype(np.int32), title)
+
+
+def _as_uint8(pixels: np.ndarray) -> str:
+    """How an array becomes uint8, where its values show it."""
+    if not pixels.size or pixels.dtype.kind not in "fiu":
+        return ""
+    low, high = pixels.min(), pixels.max()
+    if low >= 0 and high <= 1 and pixels.dtype.kind == "f":
+        return ", as (images * 255).round().astype('uint8')"
+    return ", as images.astype('uint8')" if low >= 0 and high <= 255 else ", without normalisation"
+
+
+def classes_of(splits: Mapping[str, Arrays]) -> tuple[str, ...]:
+    """Names for the classes of arrays that state none: their numbers."""
+    return tuple(numbered_classes(1 + max(int(split.labels.max(initial=0)) for split in splits.values())))

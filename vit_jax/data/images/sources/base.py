@@ -1,0 +1,65 @@
+"""What every source of labelled images gives: classes, and splits that are read one image at a time."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from ....errors import UserError
+
+
+class Stamps(NamedTuple):
+    """The files that the examples of a split are read from, and how they are known again without being read."""
+
+    folder: str  # its absolute path
+    names: list[str]  # of the files, within the folder
+    sizes: np.ndarray  # int64 [files], bytes
+    times: np.ndarray  # int64 [files], when each was last changed, in ns since 1970
+    whole: bool  # they hold all examples together; if not, file i is example i
+
+
+class Examples(Protocol):
+    """The examples of one split of a source."""
+
+    labels: np.ndarray  # int32 [n]
+    sealed: bool  # the container has checksums, so images need not be decoded before they are used
+
+    def read(self, i: int) -> bytes | np.ndarray:
+        """The image of example i: the bytes of an image file, or uint8 pixels [h, w] or [h, w, C]."""
+
+    def name(self, i: int) -> str:
+        """The name of example i in messages."""
+
+    def stamps(self) -> Stamps | None:
+        """The files that hold the examples; None of arrays. Raises UserError if one cannot be looked at."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A set of images with its classes, and the splits that it comes with."""
+
+    name: str
+    class_names: tuple[str, ...]
+    splits: dict[str, Examples]  # train, and validation and test if it has them
+    remarks: tuple[str, ...] = ()  # for the user, to be printed once
+    stands_in: bool = False  # black images with labels of no meaning, as many as a set has that is not here
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an exception's message, or its type."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def stamped(folder: str, names: list[str], whole: bool) -> Stamps:
+    """The stamps of the files of these names in a folder, its absolute path. Raises UserError if one is not there."""
+    sizes, times = np.empty(len(names), np.int64), np.empty(len(names), np.int64)
+    for i, name in enumerate(names):
+        try:
+            found = os.stat(os.path.join(folder, name))
+        except OSError as error:
+            raise UserError(f"{os.path.join(folder, name)}: cannot be read ({error.strerror}); restore it") from error
+        sizes[i], times[i] = found.st_size, found.st_mtime_ns
+    return Stamps(folder, names, sizes, times, whole)

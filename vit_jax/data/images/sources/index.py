@@ -1,0 +1,152 @@
+"""What decoding every image of a split has shown, kept for later starts on the same files.
+
+Images that do not fit into memory are decoded batch by batch. Before that each is decoded once, because a run has to
+know what its data is and which images cannot be read. An index in the user's cache keeps what was found: a later start
+decodes only the files whose name, size or time of change is another, and one that was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ....errors import UserError
+from ....files.atomic import write_json
+from ....files.digests import text_digest, with_digest, without_digest
+from ....machine.backend import cache_folder
+from ..identity import SIZE
+from .base import Stamps
+
+FORMAT = 1
+SETTLED = 2_000_000_000  # ns: a file that changed less than this before it was read may have changed again unseen
+
+
+def remembered(decided_by: Any, compute: Callable[[], Any]) -> Any:
+    """A JSON value that `decided_by`, another, decides: from an earlier start, else computed, and kept if allowed."""
+    path = _folder() / f"{text_digest(decided_by)}.json"
+    with suppress(OSError, ValueError, KeyError, AttributeError):
+        record, intact = without_digest(json.loads(path.read_bytes()))
+        if intact:
+            return record["value"]
+    value = compute()
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, with_digest({"value": value}))
+    return value
+
+
+def _folder() -> Path:
+    return cache_folder("indexes")
+
+
+@dataclass
+class Index:
+    """What is known of the n images of a split."""
+
+    known: np.ndarray  # bool [n]: whether the rest is known of an image
+    digests: np.ndarray  # uint8 [n, identity.SIZE], of what identifies it; 0 of one that cannot be read
+    shapes: np.ndarray  # int32 [n, 2]: width and height, as it is shown
+    labels: np.ndarray  # int32 [n]
+    unreadable: dict[int, str]  # {image: why it cannot be read}
+
+    @classmethod
+    def of_nothing(cls, n: int) -> Index:
+        """Nothing is known of n images."""
+        digests, shapes, labels = np.zeros((n, SIZE), np.uint8), np.zeros((n, 2), np.int32), np.zeros(n, np.int32)
+        return cls(np.zeros(n, bool), digests, shapes, labels, {})
+
+    def rows(self, here: np.ndarray, there: np.ndarray, n: int) -> Index:
+        """What is known of n images, of which those at `here` are those at `there` of this index."""
+        out = Index.of_nothing(n)
+        for name in ("known", "digests", "shapes", "labels"):
+            getattr(out, name)[here] = getattr(self, name)[there]
+        places = dict(zip(there.tolist(), here.tolist(), strict=True))
+        out.unreadable = {places[row]: why for row, why in self.unreadable.items() if row in places}
+        return out
+
+
+def file_of(stamps: Stamps) -> Path:
+    """The file of the index of a split."""
+    files = stamps.names if stamps.whole else []  # those of several splits lie in one folder
+    return _folder() / f"{text_digest([stamps.folder, *files])}.npz"
+
+
+def find(stamps: Stamps, n: int) -> Index:
+    """What the index of a split knows of its n images: nothing if there is none, or a damaged one."""
+    try:
+        with np.load(file_of(stamps), allow_pickle=False) as file:
+            if file["format"] != FORMAT:
+                return Index.of_nothing(n)
+            names = file["names"].tobytes().decode("utf-8", "surrogateescape").split("\0")
+            sizes, times = file["sizes"], file["times"]
+            unreadable = {int(row): str(why) for row, why in json.loads(file["unreadable"].tobytes()).items()}
+            index = Index(file["known"], file["digests"], file["shapes"], file["labels"], unreadable)
+        here, there = _same(stamps, names, sizes, times)
+        if stamps.whole:  # its files hold all images together
+            here = there = np.arange(n if len(here) == len(names) == len(stamps.names) else 0)
+        return index.rows(here, there, n)
+    except (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, AttributeError, zipfile.BadZipFile):
+        return Index.of_nothing(n)
+
+
+def _same(stamps: Stamps, names: list[str], sizes: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(files of a split, the same files in the index): those with equal names, sizes and times of change."""
+    if names == stamps.names:
+        here = there = np.arange(len(names))
+    else:
+        place = {name: i for i, name in enumerate(names)}
+        pairs = [(i, place[name]) for i, name in enumerate(stamps.names) if name in place]
+        here, there = np.array(pairs, np.int64).reshape(-1, 2).T
+    same = (stamps.sizes[here] == sizes[there]) & (stamps.times[here] == times[there])
+    return here[same], there[same]
+
+
+def save(stamps: Stamps, index: Index, began: int) -> str:
+    """Write the index of a split; returns a remark where that is not allowed here, else nothing.
+
+    Files that changed shortly before `began`, ns since 1970, when reading them began, or after, are not taken for
+    known. Raises UserError if the disk is full.
+    """
+    settled = stamps.times < began - SETTLED
+    known = index.known & (settled.all() if stamps.whole else settled)
+    arrays = {
+        "format": np.array(FORMAT),
+        "names": np.frombuffer("\0".join(stamps.names).encode("utf-8", "surrogateescape"), np.uint8),
+        "sizes": stamps.sizes,
+        "times": stamps.times,
+        "known": known,
+        "digests": index.digests,
+        "shapes": index.shapes,
+        "labels": index.labels,
+        "unreadable": np.frombuffer(json.dumps(index.unreadable).encode(), np.uint8),
+    }
+    path, unfinished = file_of(stamps), ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, unfinished = tempfile.mkstemp(prefix=f".{path.stem}-", dir=path.parent)
+        with open(descriptor, "wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes a name for the option allow_pickle
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+        return ""
+    except OSError as error:
+        if unfinished:
+            with suppress(OSError):
+                os.unlink(unfinished)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"{path.parent}: there is no room for the index of {len(index.known):,} images; free some, or set "
+                "XDG_CACHE_HOME to a folder with room"
+            ) from error
+        return f"each start reads all images, as {path.parent} cannot be written ({error.strerror or error})"

@@ -1,0 +1,371 @@
+"""Sets of images for training: decoded, checked, and split into train, validation and test.
+
+If all pixels fit in `data.memory`, every image is decoded once, before training, and stays in memory. If not, each
+batch decodes its images; that all can be read, and what they are, is found out at the first start on them and kept in
+an index (sources/index.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...config.fields import Size, pair
+from ...errors import UserError
+from ...files.digests import array_digest, text_digest
+from ..base import Given
+from ..order import TEST, VALIDATION, Order, hold_out
+from .config import ImageData
+from .pixels import Images, Loaded, sizes
+from .preprocess import Preprocess
+from .sources.arrays import Arrays
+from .sources.base import Source
+from .sources.index import remembered
+from .sources.open import open_image_source
+
+_CHUNK = 64  # images at a time of which statistics are counted
+
+# {source: (shape of an image, mean, population std per channel)} of training sets in their original size, for pixels in
+# 0..1, computed in float64.
+_KNOWN: dict[str, tuple[tuple[int, int, int], tuple[float, ...], tuple[float, ...]]] = {
+    "mnist": ((28, 28, 1), (0.130660,), (0.308108,)),
+    "cifar10": ((32, 32, 3), (0.491400, 0.482158, 0.446531), (0.247032, 0.243485, 0.261588)),
+    "cifar100": ((32, 32, 3), (0.507075, 0.486549, 0.440918), (0.267334, 0.256438, 0.276150)),
+}
+_IMAGENET: tuple[tuple[float, ...], tuple[float, ...]] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+class Split:
+    """The images and labels of one split: the given rows of a source's split."""
+
+    def __init__(self, images: Images, rows: np.ndarray):
+        self.images, self.rows = images, rows  # int [n]: the places of the examples in the source's split
+        self.labels: np.ndarray = images.examples.labels[rows]  # int32 [n]
+        self.classes: np.ndarray | None = (
+            None  # the classes that macro averages are over, int; None: all of the network
+        )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def subset(self, indices: np.ndarray) -> Split:
+        """A split of only these examples."""
+        return Split(self.images, self.rows[indices])
+
+    def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """{"image": uint8 [k, h, w, C], "label": int32 [k]}."""
+        return {"image": self.take(indices), "label": self.labels[indices]}
+
+    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """The same, with "row", int32 [k]: the places of the examples in the source's split."""
+        return {**self.examples(indices), "row": self.rows[indices].astype(np.int32)}
+
+    @property
+    def source_labels(self) -> np.ndarray:
+        """The labels of all examples of the source's split, int32; this split has some of them."""
+        return self.images.examples.labels
+
+    def take(self, indices: np.ndarray) -> np.ndarray:
+        """The images at these indices, int [k]: uint8 [k, h, w, C]."""
+        return self.images.take(self.rows[indices])
+
+    def name(self, i: int) -> str:
+        """The name of example i in messages: its file, or its index in the source, such as test[17]."""
+        return self.images.examples.name(int(self.rows[i]))
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A set of labelled images, as the `Data` of a run (see contract.py)."""
+
+    name: str
+    class_names: tuple[str, ...]
+    splits: dict[str, Split]  # train, then validation and test where there are any
+    preprocess: Preprocess
+    identity: dict[str, Any]
+    remarks: tuple[str, ...]
+    repeats: int = 1  # copies of an image in a training batch
+    stands_in: bool = False  # black images with labels of no meaning, in place of a set that is not here
+
+    @property
+    def contents(self) -> str:
+        """The number of classes, as printed."""
+        return f"{len(self.class_names)} classes"
+
+    def same_as(self, recorded: dict[str, Any] | None) -> bool:
+        """Whether a run that recorded this identity began with this data; None: not known, of a converted run."""
+        return recorded in (None, self.identity)
+
+    def metadata(self) -> dict[str, Any]:
+        """The preprocessing and the class names, for config.json."""
+        return {"preprocess": self.preprocess.to_dict(), "class_names": list(self.class_names)}
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of classes, as a field of the network's config."""
+        return {"classes": len(self.class_names)}
+
+    def step_sizes(self, batch: int) -> dict[str, int]:
+        """{the setting: examples of a training batch}, for the message if that cannot be divided."""
+        return {f"batch {batch}": batch}
+
+    def order(self, batch: int, seed: int, batches: int = 0) -> Order:
+        """The order of training, over the images that fill the first `batches` batches (0: over all).
+
+        Raises UserError if there are fewer images than one batch needs.
+        """
+        n = min(len(self.splits["train"]), batches * batch or len(self.splits["train"]))
+        if n < batch:
+            raise UserError(f"batch {batch} is larger than the training set of {n}: lower --batch")
+        return Order(n, batch, seed, repeats=1 if batches else self.repeats)
+
+
+def open_images(
+    data: ImageData,
+    image: Size,
+    channels: int,
+    *,
+    normalize: str = "set",
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
+    classes: int = 0,
+    seed: int = 0,
+    repeats: int = 1,
+    given: Given | None = None,
+    fetch: bool = True,
+) -> Dataset:
+    """Open, check and split a set of images.
+
+    Args:
+        data: the config of the data.
+        image: height and width of the network's images.
+        channels: of the network's images.
+        normalize: `augment.normalize`.
+        mean: of each channel, where that is given.
+        std: likewise.
+        classes: the number of classes of the network; 0: that of the data.
+        seed: determines the validation split.
+        repeats: copies of an image in a training batch.
+        given: examples from Python, in place of `data.source`.
+        fetch: whether a set that is not here may be downloaded; if not, black images stand for it.
+
+    Raises:
+        UserError: where there is no such data, or it does not suit the network.
+    """
+    _check_fields(data, pair(image))
+    source = open_image_source(data, given, fetch)
+    preprocess = Preprocess(
+        pair(image), channels, data.fit, data.size, data.interpolation, data.background, mean=(), std=()
+    )
+    _check_source(data, source, preprocess, classes)
+
+    images, loaded = _decoded(data, source, preprocess)
+    rows, remarks = _readable(data, images, loaded)
+    splits = _with_held_out(data, images, rows, seed)
+
+    if normalize != "given":
+        mean, std = statistics(normalize, data.source, preprocess, splits["train"])
+    identity = _identity(source, splits, images, rows, loaded)
+    return Dataset(
+        source.name,
+        source.class_names,
+        splits,
+        replace(preprocess, mean=mean, std=std),
+        identity,
+        source.remarks + remarks + _crop_remark(loaded) + _index_remarks(loaded),
+        repeats,
+        source.stands_in,
+    )
+
+
+def _decoded(data: ImageData, source: Source, preprocess: Preprocess) -> tuple[dict[str, Images], dict[str, Loaded]]:
+    """({split: its images}, {split: what decoding them has shown}).
+
+    Test images in a container with checksums are decoded at the end of the run only, when they are used.
+    """
+    total = sum(len(examples.labels) for examples in source.splits.values())
+    in_memory = total * math.prod(preprocess.image) * preprocess.channels <= data.memory * 1e9
+    images = {name: Images(examples, preprocess, in_memory, data.threads) for name, examples in source.splits.items()}
+    sealed = {name for name, examples in source.splits.items() if name == "test" and examples.sealed}
+    return images, {name: images[name].load(data.verify) for name in images if name not in sealed}
+
+
+def _identity(
+    source: Source,
+    splits: dict[str, Split],
+    images: dict[str, Images],
+    rows: dict[str, np.ndarray],
+    loaded: dict[str, Loaded],
+) -> dict[str, Any]:
+    """`Dataset.identity`: of each split a digest of its labels, and of its images if they were loaded."""
+    digests = []
+    for name in images:
+        digests += [loaded[name].digest] if name in loaded else []
+        digests.append(array_digest(images[name].examples.labels[rows[name]]))
+    return {
+        "name": source.name,
+        "sizes": {name: len(split) for name, split in splits.items()},
+        "classes": text_digest(list(source.class_names)),
+        "version": 2,
+        "content": text_digest(digests),
+    }
+
+
+def _check_fields(data: ImageData, image: tuple[int, int]) -> None:
+    if data.size and data.fit != "crop":
+        raise UserError(f"data.size is {data.size} but data.fit is {data.fit}: only crop uses data.size, set it to 0")
+    if 0 < data.size < min(image):
+        raise UserError(
+            f"data.size {data.size} is smaller than model.image {image[0]}x{image[1]}: "
+            "give at least that, or 0 for just enough to cover the image"
+        )
+
+
+def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wanted: int) -> None:
+    field, classes = f"data.source {data.source}", len(source.class_names)
+    if "train" not in source.splits:
+        raise UserError(f"{field}: has no train split, only {', '.join(source.splits)}; give one to train on")
+    for name, examples in source.splits.items():
+        labels = examples.labels
+        if not len(labels):
+            raise UserError(f"{field}: its {name} split is empty; add examples or choose another set")
+        if labels.min() < 0 or labels.max() >= classes:
+            raise UserError(
+                f"{field}: labels of its {name} split go from {labels.min()} to {labels.max()} "
+                f"but there are {classes} classes; number them from 0"
+            )
+        if preprocess.channels not in (1, 3) and not (
+            isinstance(examples, Arrays) and preprocess.leaves_unchanged(*sizes(examples.pixels.shape[1:]))
+        ):
+            raise UserError(f"model.channels is {preprocess.channels}: give 1 for grey or 3 for colour images")
+    present = np.unique(source.splits["train"].labels)
+    if len(present) < 2:
+        raise UserError(
+            f"{field}: its only class is {source.class_names[present[0]]}; classification needs two or more"
+        )
+    if wanted not in (0, classes):
+        raise UserError(
+            f"model.classes is {wanted} but {field} has {classes} classes: "
+            f"give --model.classes {classes}, or 0 for the number that the data has"
+        )
+
+
+def _readable(
+    data: ImageData, images: dict[str, Images], loaded: dict[str, Loaded]
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """({split: rows that can be read, as far as is known}, remarks on images that were left out)."""
+    rows: dict[str, np.ndarray] = {}
+    names: list[str] = []
+    for split, split_images in images.items():
+        labels = split_images.examples.labels
+        unreadable = loaded[split].unreadable if split in loaded else {}
+        rows[split] = np.delete(np.arange(len(labels)), list(unreadable))
+        names += [split_images.examples.name(row) for row in unreadable]
+        lost = set(labels) - set(labels[rows[split]])
+        if lost and data.skip_unreadable:
+            example = next(split_images.examples.name(row) for row in unreadable if labels[row] in lost)
+            raise UserError(
+                f"data.source {data.source}: no {split} image of a class can be read, such as {example}; "
+                "replace them or remove the class"
+            )
+    if not names:
+        return rows, ()
+    listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    count = f"{len(names)} unreadable image{'s' if len(names) > 1 else ''}"
+    if not data.skip_unreadable:
+        raise UserError(
+            f"data.source {data.source}: {count}: {listed}; "
+            "replace or remove them, or leave them out with --data.skip-unreadable"
+        )
+    return rows, (f"{count} left out: {listed}",)
+
+
+def _crop_remark(loaded: dict[str, Loaded]) -> tuple[str, ...]:
+    """A remark if the centre crop leaves out more than half of the images' area, on average; else nothing."""
+    lost = 1 - float(np.concatenate([each.kept for each in loaded.values()]).mean())
+    if lost <= 0.5:
+        return ()
+    return (f"the centre crop leaves out {lost:.0%} of the images' area; to show whole images, give --data.fit pad",)
+
+
+def _index_remarks(loaded: dict[str, Loaded]) -> tuple[str, ...]:
+    """Where an index cannot be kept, and why; once."""
+    return tuple({each.remark for each in loaded.values()} - {""})
+
+
+def _with_held_out(
+    data: ImageData, images: dict[str, Images], rows: dict[str, np.ndarray], seed: int
+) -> dict[str, Split]:
+    """train, validation and test; splits that the source lacks are held out from train, stratified by class."""
+    splits = {name: Split(images[name], rows[name]) for name in rows}
+    # Test first and without the run's seed, so that it does not depend on the seed or on data.validation.
+    for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
+        if name in splits or not share:
+            continue
+        train = splits["train"]
+        stay, held = hold_out(train.labels, share, *salt)
+        if not len(held):
+            raise UserError(
+                f"data.{name} {share} of {len(train)} examples leaves {name} empty: "
+                "give a larger share, or 0 for no such split"
+            )
+        splits["train"], splits[name] = train.subset(stay), train.subset(held)
+    return {name: splits[name] for name in ("train", "validation", "test") if name in splits}
+
+
+def statistics(
+    normalize: str, source: str, preprocess: Preprocess, train: Any
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The mean and standard deviation of pixels. What is measured on images not in memory is kept for later starts.
+
+    Args:
+        normalize: `augment.normalize`.
+        source: `data.source`.
+        preprocess: how images are prepared.
+        train: the split.
+
+    Returns:
+        (mean, std) of each channel, for pixels in 0..1.
+
+    Raises:
+        UserError: where those of ImageNet are asked for and images have neither 1 nor 3 channels.
+    """
+    channels = preprocess.channels
+    if normalize == "none":
+        return (0.0,) * channels, (1.0,) * channels
+    if normalize == "half":
+        return (0.5,) * channels, (0.5,) * channels
+    if normalize == "imagenet":
+        if channels not in (1, 3):
+            raise UserError(
+                f"augment.normalize is imagenet but model.channels is {channels}: "
+                "ImageNet's statistics are for 3 channels; choose set or half"
+            )
+        mean, std = _IMAGENET
+        return (mean, std) if channels == 3 else ((sum(mean) / 3,), (sum(std) / 3,))
+    known = _KNOWN.get(source.partition(":")[0])
+    if known and preprocess.leaves_unchanged(*known[0]):
+        return known[1:]
+    number = min(len(train), 10_000)
+    chosen = np.arange(number) * len(train) // number
+    if train.images.in_memory:
+        return _measured(train, chosen, channels)
+    decided_by = [train.images.digest, array_digest(train.rows[chosen]), preprocess.to_dict()]
+    mean, std = remembered(decided_by, lambda: _measured(train, chosen, channels))
+    return tuple(mean), tuple(std)
+
+
+def _measured(train: Any, chosen: np.ndarray, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """(mean, std) of each channel over the chosen images, computed from histograms and so exact."""
+    counts = np.zeros((channels, 256), np.int64)
+    for start in range(0, len(chosen), _CHUNK):
+        pixels = train.take(chosen[start : start + _CHUNK])
+        for channel in range(channels):
+            counts[channel] += np.bincount(pixels[..., channel].reshape(-1), minlength=256)
+    share, levels = counts / counts.sum(1, keepdims=True), np.arange(256) / 255
+    mean = share @ levels
+    std = np.sqrt((share * (levels - mean[:, None]) ** 2).sum(1))
+    return tuple(mean.tolist()), tuple(np.maximum(std, 1e-3).tolist())  # a constant channel has no std to divide by

@@ -1,0 +1,1 @@
+"""Pairs of texts: from files or made up, split, encoded, in batches of similar lengths."""

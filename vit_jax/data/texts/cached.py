@@ -1,0 +1,150 @@
+"""Encoded corpora on disk: the ids of a split, and the tokenizers that made them, for all runs on the same files.
+
+A corpus is a folder of the cache, named by a digest of all that decides its content. It is written under another name
+and renamed, so it is whole or not there; what has been damaged since does not match its digests, and is made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ...errors import UserError
+from ...files.atomic import write_json
+from ...files.digests import bytes_digest, text_digest, with_digest, without_digest
+from ...machine.backend import cache_folder
+from ...text.record import kept, opened
+from ...text.tokenizer import Tokenizer
+from .encode import Encoder
+from .flat import Flat, dtype_of, from_lengths
+
+RECORD = "corpus.json"
+SIDES = ("source", "target")
+STALE = 86_400  # seconds after which a folder that nobody has finished is a killed process's
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The pairs of a split as ids, and their tokenizers."""
+
+    sides: tuple[Tokenizer, Tokenizer]
+    source: Flat
+    target: Flat
+    cut: int  # sentences that were cut
+    digests: tuple[str, str]  # of the padded ids of both sides
+
+
+def place(key: Mapping[str, Any]) -> Path:
+    """The folder of the corpus that `key`, a JSON object, decides."""
+    return cache_folder("corpora") / text_digest(dict(key))
+
+
+def find(folder: Path) -> Corpus | None:
+    """The corpus in a folder; None if there is none, or a damaged one. Its ids are mapped, not read into memory."""
+    try:
+        record, intact = without_digest(json.loads((folder / RECORD).read_bytes()))
+        if not intact or any(_digest(folder / name) != digest for name, digest in record["files"].items()):
+            return None
+        source, target = (_mapped(folder, side, record["sizes"][side]) for side in SIDES)
+        metadata = {"vocabulary": record["vocabulary"]}
+        metadata |= {"files": {name: (folder / name).read_bytes() for name in record["tokenizer"]}}
+        return Corpus(opened(metadata), source, target, record["cut"], tuple(record["digests"]))
+    except (OSError, ValueError, KeyError, TypeError, UserError):
+        return None
+
+
+def build(
+    folder: Path, sides: tuple[Tokenizer, Tokenizer], encoder: Encoder, digests: Callable[[Flat, Flat], Iterable[str]]
+) -> None:
+    """Encode a split into the folder of a corpus, unless another process has done so by then.
+
+    Raises OSError where that cannot be written, UserError on sentences that cannot be encoded.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _clear(folder)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        with open(unfinished / "source.ids", "wb") as a, open(unfinished / "target.ids", "wb") as b:
+            lengths = [_written(rows, (a, b), sides) for rows in encoder]
+        for side, each in zip(SIDES, zip(*lengths, strict=True), strict=True):
+            (unfinished / f"{side}.lengths").write_bytes(np.concatenate(each).tobytes())
+        metadata = kept(*sides)
+        for name, content in metadata.get("files", {}).items():
+            (unfinished / name).parent.mkdir(parents=True, exist_ok=True)
+            (unfinished / name).write_bytes(content)
+        sizes = {side: len(each) for side, each in zip(SIDES, sides, strict=True)}
+        names = [f"{side}.{what}" for side in SIDES for what in ("ids", "lengths")]
+        tokenizer = [*metadata.get("files", {})]
+        record = {
+            "sizes": sizes,
+            "cut": encoder.cut,
+            "digests": [*digests(*(_mapped(unfinished, side, sizes[side]) for side in SIDES))],
+            "vocabulary": metadata["vocabulary"],
+            "tokenizer": tokenizer,
+            "files": {name: _digest(unfinished / name) for name in (*names, *tokenizer)},
+        }
+        write_json(unfinished / RECORD, with_digest(record))
+        _rename(unfinished, folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def also(alias: Path, folder: Path) -> None:
+    """Let a corpus be found under the name of another key, too, where links can be made."""
+    with contextlib.suppress(OSError):
+        alias.symlink_to(folder.name)
+
+
+def _written(rows: tuple[Any, Any], files: tuple[BinaryIO, BinaryIO], sides: Iterable[Tokenizer]) -> list[np.ndarray]:
+    """Append the ids of some pairs to the files of both sides; returns the lengths, int32, of both."""
+    for its, file, side in zip(rows, files, sides, strict=True):
+        file.write(np.concatenate(its).astype(dtype_of(len(side))).tobytes())
+    return [np.array([*map(len, its)], np.int32) for its in rows]
+
+
+def _mapped(folder: Path, side: str, size: int) -> Flat:
+    ids = np.memmap(folder / f"{side}.ids", dtype_of(size), mode="r")
+    return from_lengths(ids, np.fromfile(folder / f"{side}.lengths", np.int32))
+
+
+def _digest(file: Path) -> str:
+    with open(file, "rb") as opened_file:
+        return hashlib.file_digest(opened_file, bytes_digest).hexdigest()
+
+
+def _rename(unfinished: Path, folder: Path) -> None:
+    """Give a whole corpus its name, in the place of a damaged one."""
+    for _ in range(3):
+        try:
+            os.rename(unfinished, folder)
+            return
+        except OSError:
+            if not folder.exists():
+                raise
+        if find(folder) is not None:
+            return  # another process was faster
+        damaged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            os.rename(folder, damaged / "damaged")
+        except FileNotFoundError:
+            pass  # another process has moved it
+        finally:
+            shutil.rmtree(damaged, ignore_errors=True)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what killed processes left of this corpus."""
+    for left in folder.parent.glob(f".{folder.name}-*"):
+        if time.time() - left.stat().st_mtime > STALE:
+            shutil.rmtree(left, ignore_errors=True)

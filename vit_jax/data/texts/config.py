@@ -1,0 +1,102 @@
+"""Configs of runs on sentences: their data, and the metadata that config.json has of the data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from ...config.fields import are_texts, identity
+from ...config.run import DataConfig
+from ...config.vocabulary import FOLDER, SPECIALS, WORDS
+
+GIVEN = "pairs"  # the data.source of a run whose sentences were given in Python
+LEAST = 512  # ids of a tokenizer that is trained: all bytes, the special ones, and some to learn
+KINDS = (
+    "tokenizer.json",
+    "source/tokenizer.json",
+    "source.spm",
+    "merges.txt",
+)  # files by which a folder has a tokenizer
+
+
+@dataclass(frozen=True)
+class SentenceData(DataConfig):
+    """The source of pairs of sentences, and how they are grouped into batches."""
+
+    given = GIVEN
+
+    source: str = identity(
+        "numbers",
+        "numbers (generated); pairs:FROM-TO:FOLDER (files train.FROM and train.TO, one sentence per line); or, "
+        "of which validation and test are held out, pairs:FILE,FILE or tsv:FILE (source, tab, target)",
+    )
+    tokens: int = identity(768, "tokens per batch, padding included; all sentences of a batch are padded to one length")
+    lengths: tuple[int, ...] = identity(
+        (4, 8, 12, 16),
+        "ascending lengths in tokens, <eos> included, to which sentences are padded; longer sentences are refused",
+        at_least=2,
+    )
+    cut: bool = identity(False, "cut sentences that are longer than the last of lengths, rather than refuse them")
+    tokenizer: str = identity(
+        WORDS,
+        "words, in lower case; bpe or unigram, trained on train, for any text (extra: text); or the folder of a "
+        "tokenizer of Hugging Face (tokenizer.json; or source.spm, target.spm and vocab.json), or of a run's, which "
+        "is RUN/tokenizer",
+    )
+    vocabulary: int = identity(
+        8000, "bpe, unigram: most ids of the tokenizer, or of each where source and target have tables of their own"
+    )
+    bleu: Literal["13a", "none"] = identity(
+        "13a",
+        "where BLEU splits texts into words: as 13a, which is for raw text; or none: at spaces alone, in lower case, "
+        "for files whose text is split into tokens already",
+    )
+    shuffle_sources: bool = identity(
+        False, "control: give each training target the source of another; results must then be at chance"
+    )
+
+    def in_folder(self, folder: Path) -> Self:
+        """The same, with the tokenizer that a run's folder keeps."""
+        return replace(self, tokenizer=kept_tokenizer(self.tokenizer, folder))
+
+    @classmethod
+    def beside_weights(cls, folder: Path) -> dict[str, Any]:
+        """The tokenizer in the folder of weights."""
+        return tokenizer_beside(folder)
+
+
+def kept_tokenizer(tokenizer: str, folder: Path) -> str:
+    """data.tokenizer of a run: the one that its folder keeps, if it keeps one."""
+    kept = folder / FOLDER
+    return str(kept) if tokenizer != WORDS and kept.is_dir() else tokenizer
+
+
+def tokenizer_beside(folder: Path) -> dict[str, Any]:
+    """The tokenizer beside weights, as a field of the run that starts from them; a run keeps its own in a folder.
+
+    As an absolute path: the same command in another working directory is to continue the same run.
+    """
+    for place in (folder / FOLDER, folder):
+        if any((place / name).is_file() for name in KINDS):
+            return {"data.tokenizer": os.path.abspath(place)}
+    return {}
+
+
+def is_side(value: Any) -> bool:
+    """Whether a JSON value has the form of one side of a vocabulary."""
+    if not isinstance(value, dict):
+        return are_texts(value)
+    return value.keys() == {"size", "tokenizer"} and type(value["size"]) is int and isinstance(value["tokenizer"], str)
+
+
+def size_of_side(side: Any) -> int:
+    """The number of ids of one side of a vocabulary."""
+    return int(side["size"]) if isinstance(side, Mapping) else len(side)
+
+
+def numbered_words(size: int) -> list[str]:
+    """Entries for a vocabulary without words: the special tokens, then id4, id5, ..."""
+    return [*SPECIALS[:size], *(f"id{i}" for i in range(len(SPECIALS), size))]

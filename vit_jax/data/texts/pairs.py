@@ -1,0 +1,205 @@
+"""Pairs of sentences in files: a folder of splits, two files, or a table of two columns."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import itertools
+import re
+import zlib
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import UserError
+from ...files.digests import bytes_digest
+
+Pairs = Collection[tuple[str, str]]  # (source sentence, target sentence); each iteration begins anew
+
+FORMS = "pairs:FROM-TO:FOLDER, pairs:FILE,FILE or tsv:FILE"
+_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+
+
+def are_in_files(source: str) -> bool:
+    """Whether a data.source names files of pairs."""
+    return source.startswith(("pairs:", "tsv:"))
+
+
+class InFiles(Collection[tuple[str, str]]):
+    """The pairs in two files of one sentence per line, or in one table: read anew by each iteration, never held.
+
+    Iterations, and the properties, raise UserError where a file cannot be read or has other than pairs.
+    """
+
+    def __init__(self, source: str, files: tuple[Path, ...]):
+        self.source, self.files = source, files
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        self._scanned  # noqa: B018  # as many lines in both files
+        return (_side_by_side if len(self.files) == 2 else _table)(self.source, *self.files)
+
+    def __len__(self) -> int:
+        return self._scanned[0][0]
+
+    def __contains__(self, pair: object) -> bool:
+        return any(pair == each for each in self)
+
+    @property
+    def digests(self) -> list[str]:
+        """What identifies the files' content."""
+        return [digest for _, digest in self._scanned]
+
+    @cached_property
+    def _scanned(self) -> list[tuple[int, str]]:
+        """(lines, digest) of each file."""
+        found = [_scan(self.source, file) for file in self.files]
+        (one, _), (two, _) = found[0], found[-1]
+        if one != two:
+            left, right = self.files
+            raise UserError(
+                f"data.source {self.source}: {left.name} has {one} lines and {right.name} has {two}; "
+                "give as many of both, line i of one being the translation of line i of the other"
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class Chosen(Collection[tuple[str, str]]):
+    """Some of the pairs, in their order: those where `mask`, bool [n], is True."""
+
+    pairs: Pairs
+    mask: np.ndarray
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return itertools.compress(self.pairs, self.mask)
+
+    def __len__(self) -> int:
+        return int(self.mask.sum())
+
+    def __contains__(self, pair: object) -> bool:
+        return any(pair == each for each in self)
+
+
+def read_pairs(source: str) -> dict[str, InFiles]:
+    """The pairs of sentences of a source. All files are UTF-8, compressed by gzip if their names end with .gz.
+
+    Args:
+        source: pairs:FROM-TO:FOLDER, which has a split in two files, such as train.FROM and train.TO; pairs:FILE,FILE,
+            two such files, of which line i of one and line i of the other are pair i; or tsv:FILE, a pair in a line,
+            source and target in its first two columns, with a tab between them.
+
+    Returns:
+        {split: pairs}; without splits all are train.
+
+    Raises:
+        UserError: where a file cannot be read.
+    """
+    kind, _, rest = source.partition(":")
+    if kind == "tsv":
+        return {"train": InFiles(source, (Path(rest).expanduser(),))}
+    if re.match(r"[^-:,/]+-[^:,/]+:.", rest):
+        return _folder(source)
+    files = rest.split(",")
+    if len(files) != 2 or not all(files):
+        raise UserError(f"data.source is {source}: give {FORMS}, such as pairs:en-de:multi30k")
+    return {"train": InFiles(source, tuple(Path(file).expanduser() for file in files))}
+
+
+def _folder(source: str) -> dict[str, InFiles]:
+    """The pairs of `pairs:FROM-TO:FOLDER`; files whose names begin with test are read as test."""
+    languages, _, path = source.removeprefix("pairs:").partition(":")
+    left, _, right = languages.partition("-")
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"data.source {source}: there is no folder {path}; check the path")
+    names_there = (p.name.removesuffix(".gz") for p in folder.iterdir())
+    stems = sorted({name.removesuffix(f".{left}") for name in names_there if name.endswith(f".{left}")})
+    found: dict[str, InFiles] = {}
+    for split, names in _NAMES.items():
+        for stem in (s for s in stems if s in names or (split == "test" and s.startswith("test"))):
+            files = [folder / f"{stem}.{language}" for language in (left, right)]
+            there = [file if file.is_file() else file.with_name(f"{file.name}.gz") for file in files]
+            found.setdefault(split, InFiles(source, tuple(there)))
+    if "train" not in found:
+        raise UserError(
+            f"data.source {source}: has no pairs in train.{left} and train.{right} (or .gz); put them there"
+        )
+    return found
+
+
+def _side_by_side(source: str, left: Path, right: Path) -> Iterator[tuple[str, str]]:
+    """The lines of two files as pairs, of which they have equally many."""
+    for i, pair in enumerate(zip(_lines(source, left), _lines(source, right), strict=True)):
+        for file, line in zip((left, right), pair, strict=True):
+            if not line.strip():
+                raise UserError(
+                    f"data.source {source}: {file.name}, line {i + 1}, is empty; mend it, or remove it from both files"
+                )
+        yield pair
+
+
+def _table(source: str, file: Path) -> Iterator[tuple[str, str]]:
+    """The first two columns of a table."""
+    for i, line in enumerate(_lines(source, file)):
+        columns = line.split("\t")
+        if len(columns) < 2 or not (columns[0].strip() and columns[1].strip()):
+            raise UserError(
+                f"data.source {source}: line {i + 1}, {line[:40]!r}, is no pair; "
+                "give a source, a tab and a target in each line"
+            )
+        yield columns[0], columns[1]
+
+
+@contextlib.contextmanager
+def _opened(source: str, path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
+    """A file, decompressed. Raises UserError where it cannot be read."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            yield file
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"data.source {source}: {path.name} cannot be read ({reason}); give UTF-8 text with one sentence per line"
+        ) from error
+
+
+def _scan(source: str, path: Path) -> tuple[int, str]:
+    """(lines, digest) of a file; a file without any has one that is empty."""
+    digest, lines, last = bytes_digest(), 0, b""
+    with _opened(source, path) as file:
+        while data := file.read(1 << 20):
+            digest.update(data)
+            lines, last = lines + data.count(b"\n"), data[-1:]
+    return max(1, lines + (last not in (b"", b"\n"))), digest.hexdigest()
+
+
+def _lines(source: str, path: Path) -> Iterator[str]:
+    """The lines of a file. Raises UserError, naming the line, where it is no UTF-8."""
+    with _opened(source, path) as file:
+        yield from _decoded(file, f"data.source {source}: {path.name}")
+
+
+def lines_of(data: bytes, where: str) -> list[str]:
+    """The lines of a text. Raises UserError, naming the line, where it is no UTF-8."""
+    return list(_decoded(io.BytesIO(data), where))
+
+
+def _decoded(file: Iterable[bytes], where: str) -> Iterator[str]:
+    """The lines of a binary file, which ends lines at no other character, such as U+2028; of an empty one one line."""
+    number = 0
+    for number, line in enumerate(file, 1):
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            byte = line[error.start]
+            raise UserError(
+                f"{where}, line {number}, is no UTF-8 (it has the byte 0x{byte:02x}); save the file as UTF-8"
+            ) from error
+        text = text.removeprefix("\ufeff") if number == 1 else text  # with which some programs begin a file
+        yield text.removesuffix("\n")
+    if not number:
+        yield ""

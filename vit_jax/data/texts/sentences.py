@@ -1,0 +1,406 @@
+"""Pairs of sentences as ids: opened from a source, split, and put into batches of a fixed number of tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.metadata
+import operator
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...config.vocabulary import TRAINED, WORDS
+from ...errors import UserError
+from ...files.digests import text_digest
+from ...machine.libraries import needed
+from ...text.record import digest, kept, made
+from ...text.tokenizer import Tokenizer
+from ...text.vocabulary import closed
+from ..base import Given, not_given
+from ..order import SHUFFLE, TEST, VALIDATION, TokenOrder, hold_out, permutation
+from . import cached, numbers
+from .config import GIVEN, SentenceData
+from .encode import Encoder, cut_remark
+from .flat import Flat, gathered
+from .pairs import FORMS, Chosen, InFiles, Pairs, are_in_files, read_pairs
+
+
+class Sentences:
+    """The n pairs of one split as ids.
+
+    Args:
+        flat_source: sentences of at most L ids, L = lengths[-1].
+        flat_target: sentences of at most L-1, without begin and end.
+        lengths: the lengths to which sentences are padded, ascending.
+        tokens: tokens of a training batch, padding included.
+        title: the split's name, for messages.
+        pads: what sources and targets are padded with.
+        texts: gives the targets as texts, of which translations are scored; called where they are needed.
+    """
+
+    def __init__(
+        self,
+        flat_source: Flat,
+        flat_target: Flat,
+        lengths: Sequence[int],
+        tokens: int,
+        title: str,
+        pads: tuple[int, int],
+        texts: Callable[[], Sequence[str]],
+    ):
+        self.flat_source, self.flat_target, self.lengths, self.tokens = flat_source, flat_target, tuple(lengths), tokens
+        self.title, self.pads, self.texts = title, pads, texts
+        # + 1: the decoder's inputs begin with a begin, and its labels end with an end.
+        self.longest: np.ndarray = np.maximum(flat_source.lengths, flat_target.lengths + 1)  # int [n]
+        # int [n], the length that each pair is padded to.
+        self.padded: np.ndarray = np.array(self.lengths, np.int32)[np.searchsorted(self.lengths, self.longest)]
+
+    def __len__(self) -> int:
+        return len(self.flat_source)
+
+    @property
+    def source(self) -> np.ndarray:
+        """All sources, padded: int32 [n, L]. Of a large split more than its batches ever need at once."""
+        return self.flat_source.padded(np.arange(len(self)), self.lengths[-1], self.pads[0])
+
+    @property
+    def target(self) -> np.ndarray:
+        """All targets, padded: int32 [n, L-1]."""
+        return self.flat_target.padded(np.arange(len(self)), self.lengths[-1] - 1, self.pads[1])
+
+    @functools.cached_property
+    def references(self) -> Sequence[str]:
+        """The targets as texts."""
+        return self.texts()
+
+    def subset(self, indices: np.ndarray) -> Sentences:
+        """A split of only these pairs."""
+        few = self.of(self.flat_source.take(indices), self.flat_target.take(indices))
+        few.texts = lambda: [self.references[i] for i in indices]
+        return few
+
+    def of(self, source: Flat, target: Flat) -> Sentences:
+        """A split of other ids in the place of these, with the same references."""
+        return Sentences(source, target, self.lengths, self.tokens, self.title, self.pads, self.texts)
+
+    def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """{"source": int32 [k, l], "target": int32 [k, l-1]}, where l is the greatest padded length of these pairs."""
+        length = int(self.padded[indices].max())
+        return {
+            "source": self.flat_source.padded(indices, length, self.pads[0]),
+            "target": self.flat_target.padded(indices, length - 1, self.pads[1]),
+        }
+
+    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """{"source": int32 [B, l], "target": int32 [B, l-1]}, where l is the greatest padded length of these pairs.
+
+        B = tokens // l: rows of padding fill the batch up, so that there is one shape per length.
+        """
+        found = self.examples(indices)
+        fill = ((0, self.tokens // found["source"].shape[1] - len(indices)), (0, 0))
+        pairs = zip(found.items(), self.pads, strict=True)
+        return {name: np.pad(ids, fill, constant_values=pad) for (name, ids), pad in pairs}
+
+    def name(self, i: int) -> str:
+        """The name of pair i in messages."""
+        return f"{self.title}[{i}]"
+
+    @property
+    def chance(self) -> float:
+        """The exact match of always giving the most frequent target, the best answer that ignores the source."""
+        return max(Counter(row.tobytes() for row in self.target).values()) / len(self)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Pairs of sentences and their tokenizers, as the `Data` of a run (see contract.py)."""
+
+    name: str
+    source: Tokenizer
+    target: Tokenizer
+    splits: dict[str, Sentences]  # train, then validation, test and others where there are any
+    identity: dict[str, Any]
+    remarks: tuple[str, ...]
+
+    @property
+    def contents(self) -> str:
+        """The sizes of the vocabularies, as printed."""
+        return f"{len(self.source):,} source and {len(self.target):,} target ids"
+
+    def same_as(self, recorded: dict[str, Any] | None) -> bool:
+        """Whether a run that recorded this identity began with this data; None: not known, of a converted run."""
+        return recorded in (None, self.identity)
+
+    def metadata(self) -> dict[str, Any]:
+        """What a run keeps of the tokenizers."""
+        return kept(self.source, self.target)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the vocabularies, as fields of the network's config."""
+        return {
+            "source_vocabulary": len(self.source),
+            "target_vocabulary": len(self.target),
+            "outputs": len(self.target),
+        }
+
+    @property
+    def rows(self) -> dict[int, int]:
+        """{length: pairs of a training batch of that length}."""
+        train = self.splits["train"]
+        return {length: train.tokens // length for length in train.lengths}
+
+    def step_sizes(self, batch: int) -> dict[str, int]:
+        """{the setting: pairs of a training batch} for each length; `batch`, that of evaluation, is not used."""
+        tokens = self.splits["train"].tokens
+        return {f"data.tokens {tokens} // length {length}": rows for length, rows in self.rows.items()}
+
+    def order(self, batch: int, seed: int, batches: int = 0) -> TokenOrder:
+        """The order of training, over the first pairs that fill `batches` batches of the greatest length (0: all)."""
+        train = self.splits["train"]
+        return TokenOrder(train.padded[: batches * self.rows[train.lengths[-1]] or None], self.rows, seed)
+
+
+def open_sentences(
+    data: SentenceData,
+    *,
+    one_vocabulary: bool = False,
+    wanted: Mapping[str, int] | None = None,
+    seed: int = 0,
+    given: Given | None = None,
+) -> Texts:
+    """Open, check and split pairs of sentences.
+
+    Args:
+        data: the config of the data.
+        one_vocabulary: whether both sides share one vocabulary.
+        wanted: {source_vocabulary, target_vocabulary, outputs} of the network; 0 or absent: that of the data.
+        seed: determines the validation split.
+        given: pairs from Python, in place of `data.source`.
+
+    Raises:
+        UserError: where there is no such data, or it does not suit the network.
+    """
+    texts, (source, target), corpus = _open_pairs(data, one_vocabulary, seed, given)
+    if target.files:
+        with needed("sacrebleu"):  # which chooses the best checkpoint
+            import sacrebleu  # noqa: F401
+    _check_sizes(data, wanted or {}, source, target)
+    splits, cuts, content = {}, [], []
+    for name, pairs in texts.items():
+        in_cache = corpus if name == "train" else None
+        found = in_cache or _encoded(data, pairs, name, source, target)
+        splits[name] = _split(data, pairs, name, found)
+        cuts += [cut] if (cut := cut_remark(name, found.cut, len(pairs), data.lengths[-1])) else []
+        content.append([*found.digests])
+    identity: dict[str, Any] = {
+        "name": data.source.partition(":")[0],
+        "sizes": {name: len(split) for name, split in splits.items()},
+        "vocabulary": digest(source, target),
+        "content": text_digest(content),
+    }
+    remarks = tuple(cuts) + tuple(
+        f"{name}: always giving the most frequent target has an exact match of {splits[name].chance:.4f}"
+        for name in ("validation", "test")
+        if name in splits
+    )
+    if data.shuffle_sources:
+        train = splits["train"]
+        shuffled = train.flat_source.take(permutation(len(train), SHUFFLE, seed))
+        splits["train"] = train.of(shuffled, train.flat_target)
+        remarks += ("a control: the sources of train are shuffled among its targets, so they carry no information",)
+    return Texts(identity["name"], source, target, splits, identity, remarks)
+
+
+def open_other_pairs(
+    data: SentenceData, wanted: str, source: Tokenizer, target: Tokenizer, given: Given | None
+) -> tuple[str, Sentences, int, tuple[str, ...]]:
+    """Pairs of sentences that a trained network is only evaluated on.
+
+    Args:
+        data: the config of the data.
+        wanted: the split; empty: test, else validation, else the first.
+        source: the network's tokenizer of sources.
+        target: the network's tokenizer of targets.
+        given: pairs from Python, in place of `data.source`.
+
+    Returns:
+        (the split's name, its pairs, the number of pairs of all splits, remarks).
+
+    Raises:
+        UserError: where there is no such data, and where a closed vocabulary lacks its words.
+    """
+    found = _found(data, given)
+    if given.whole if given is not None else [*found] == ["train"]:
+        found = {"all": found["train"]}
+    name = wanted or next((name for name in ("test", "validation") if name in found), next(iter(found)))
+    if name not in found:
+        raise UserError(f"there is no split {name!r}: data has {', '.join(found)}; choose one of them")
+    corpus = _encoded(data, found[name], name, source, target)
+    cut = cut_remark(name, corpus.cut, len(found[name]), data.lengths[-1])
+    return name, _split(data, found[name], name, corpus), sum(map(len, found.values())), (cut,) if cut else ()
+
+
+def _open_pairs(
+    data: SentenceData, one: bool, seed: int, given: Given | None
+) -> tuple[dict[str, Pairs], tuple[Tokenizer, Tokenizer], cached.Corpus | None]:
+    """({split: pairs}, (source tokenizer, target tokenizer), the ids of train where they are in the cache).
+
+    With `one`, both tokenizers have the same ids.
+    """
+    found = _found(data, given)
+    if "train" not in found:
+        raise UserError(f"data: has no train split, only {', '.join(found)}; give one to train on")
+    pairs = _with_held_out(data, found, seed)
+    if given is None and data.source == "numbers" and data.tokenizer == WORDS:
+        both = closed((*numbers.ENGLISH, *numbers.GERMAN))
+        return pairs, (both, both) if one else (closed(numbers.ENGLISH), closed(numbers.GERMAN)), None
+    if given is not None and data.tokenizer == "unigram":
+        raise UserError(
+            "data.tokenizer is unigram, which no two trainings make alike to the last digit, so a run on data given in "
+            "Python could not go on with it: give bpe, or the folder of a tokenizer"
+        )
+    train = pairs["train"]
+
+    def tokenizers() -> tuple[Tokenizer, Tokenizer]:
+        left, right = (map(operator.itemgetter(side), train) for side in (0, 1))
+        return made(data.tokenizer, data.vocabulary, left, right, one)
+
+    files = found["train"]
+    if not isinstance(files, InFiles):
+        return pairs, tokenizers(), None
+    # What decides the ids of train. A tokenizer that is trained is decided by the same.
+    own = None if data.tokenizer in (WORDS, *TRAINED) else tokenizers()
+    kind = [data.tokenizer, data.vocabulary] if own is None else digest(*own)
+    held = {name: getattr(data, name) for name in ("test", "validation") if name in pairs and name not in found}
+    key = {"form": data.source.partition(":")[0], "files": files.digests, "held": held, "seed": seed if held else 0}
+    key |= {"tokenizer": kind, "one": one, "longest": data.lengths[-1], "cut": data.cut, "versions": _versions()}
+    corpus, sides = _cached(data, train, key, (lambda: own) if own is not None else tokenizers)
+    return pairs, sides, corpus
+
+
+def _cached(
+    data: SentenceData, train: Pairs, key: Mapping[str, Any], tokenizers: Callable[[], tuple[Tokenizer, Tokenizer]]
+) -> tuple[cached.Corpus | None, tuple[Tokenizer, Tokenizer]]:
+    """(the corpus of train in the cache, its tokenizers); without the corpus where it cannot be written there."""
+    folder = cached.place(key)
+    corpus = cached.find(folder)
+    if corpus is None:
+        sides = tokenizers()
+        try:
+            cached.build(
+                folder, sides, Encoder(data, train, "train", *sides), lambda *both: _digests(data, sides, *both)
+            )
+        except OSError:  # a full disk, or a home that cannot be written: then all is in memory
+            return None, sides
+        corpus = cached.find(folder)
+        if corpus is None:
+            return None, sides
+    if data.tokenizer in TRAINED:
+        # A run keeps the tokenizer that was trained for it, and when it goes on looks for what that has encoded.
+        cached.also(cached.place({**key, "tokenizer": digest(*corpus.sides)}), folder)
+    return corpus, corpus.sides
+
+
+def _versions() -> list[str]:
+    """The versions of what makes ids of texts."""
+    found = []
+    for name in ("vit-jax", "tokenizers", "sentencepiece"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{name} {importlib.metadata.version(name)}")
+    return found
+
+
+def _found(data: SentenceData, given: Given | None) -> Mapping[str, Pairs]:
+    """{split: pairs} as they were given in Python, or as `data.source` has them. Raises UserError."""
+    if given is not None:
+        return _given(given)
+    if data.source == GIVEN:
+        raise not_given(GIVEN, "[(source, target), ...]")
+    if data.source == "numbers":
+        return numbers.pairs()
+    if not are_in_files(data.source):
+        raise UserError(f"data.source is {data.source}, which has no sentences: give numbers, {FORMS}")
+    return read_pairs(data.source)
+
+
+def _given(given: Given) -> dict[str, Pairs]:
+    """Pairs that were given in Python, as {split: pairs}. Raises UserError."""
+    if given.class_names:
+        raise UserError("class_names: texts have no classes; leave it out")
+    found = given.splits(("train", "validation", "test"))
+    for name, pairs in found.items():
+        texts = isinstance(pairs, Sequence) and all(
+            isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(text, str) for text in pair)
+            for pair in pairs
+        )
+        if not texts or not pairs:
+            what, fault = "" if given.whole else f"{name} ", "is empty" if texts else "is no list of pairs of texts"
+            raise UserError(f"data: {what}{fault}; give [(source, target), ...]")
+    return {name: [(source, target) for source, target in pairs] for name, pairs in found.items()}
+
+
+def _with_held_out(data: SentenceData, pairs: Mapping[str, Pairs], seed: int) -> dict[str, Pairs]:
+    """The splits of a source, and those that it lacks, held out from train: test independently of the seed."""
+    for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
+        if name in pairs or not share:
+            continue
+        train = pairs["train"]
+        _, held = hold_out(np.zeros(len(train), np.int64), share, *salt)
+        if not len(held):
+            for _ in train:  # a file that has other than pairs is said to have that first
+                pass
+            raise UserError(
+                f"data.{name} {share} of {len(train)} pairs leaves {name} empty: "
+                "give a larger share, or 0 for no such split"
+            )
+        mask = np.zeros(len(train), bool)
+        mask[held] = True
+        pairs = {**pairs, "train": Chosen(train, ~mask), name: Chosen(train, mask)}
+    order = ("train", "validation", "test", *pairs)
+    return {name: pairs[name] for name in dict.fromkeys(order) if name in pairs}
+
+
+def _check_sizes(data: SentenceData, wanted: Mapping[str, int], source: Tokenizer, target: Tokenizer) -> None:
+    for name, size in (
+        ("source_vocabulary", len(source)),
+        ("target_vocabulary", len(target)),
+        ("outputs", len(target)),
+    ):
+        if wanted.get(name, 0) not in (0, size):
+            raise UserError(
+                f"model.{name} is {wanted[name]} but data.source {data.source} has {size} ids: "
+                f"give --model.{name.replace('_', '-')} 0"
+            )
+
+
+def _encoded(data: SentenceData, pairs: Pairs, split: str, source: Tokenizer, target: Tokenizer) -> cached.Corpus:
+    """The pairs of a split as ids, in memory. Raises UserError as `Encoder` does."""
+    encoder = Encoder(data, pairs, split, source, target)
+    rows = [*encoder]
+    flat = [
+        gathered((row for some in rows for row in some[side]), len(tokenizer))
+        for side, tokenizer in enumerate((source, target))
+    ]
+    sides = source, target
+    return cached.Corpus(sides, flat[0], flat[1], encoder.cut, _digests(data, sides, *flat))
+
+
+def _digests(data: SentenceData, sides: tuple[Tokenizer, Tokenizer], source: Flat, target: Flat) -> tuple[str, str]:
+    """What identifies the ids of a split: the digests of the padded arrays of both sides."""
+    longest = data.lengths[-1]
+    return source.digest(longest, sides[0].ids.pad), target.digest(longest - 1, sides[1].ids.pad)
+
+
+def _split(data: SentenceData, pairs: Pairs, name: str, corpus: cached.Corpus) -> Sentences:
+    source, target = corpus.sides
+
+    def texts() -> list[str]:
+        return [text.strip() for _, text in pairs]
+
+    pads = source.ids.pad, target.ids.pad
+    return Sentences(corpus.source, corpus.target, data.lengths, data.tokens, name, pads, texts)

@@ -1,0 +1,1 @@
+"""The pictures of a run: curves, confusion, attention, worst errors."""

@@ -1,0 +1,142 @@
+"""Results of a classifier: confusion matrix, scores per class, wrong predictions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..files.output import shortened
+from .figure import BLUE, GREY, ORANGE, SKY, AnyPath, aspect, message_page, page, put, sheet
+
+
+def draw_confusion(confusion: np.ndarray, class_names: Sequence[str], path: AnyPath, caption: str = "") -> None:
+    """Draw counts, int [K, K]: rows are the true class, columns the predicted one; colours are shares of the row.
+
+    `caption` is a line under the title, as in the other figures.
+    """
+    confusion = np.asarray(confusion)
+    k = len(confusion)
+    share = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
+    side = min(max(0.52 * k, 4.5), 11)
+    with page(path, side + 2.6, side + 1.6) as figure:
+        from matplotlib.colors import PowerNorm
+
+        ax = figure.subplots()
+        ax.grid(False)
+        # A square root makes rare confusions visible next to a diagonal near 1.
+        picture = ax.imshow(share, cmap="Blues", norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
+        bar = figure.colorbar(
+            picture, ax=ax, label="share of the true class", shrink=0.7, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1]
+        )
+        bar.ax.set_yticklabels(["0", "0.01", "0.05", "0.2", "0.5", "1"])
+        right, total = int(np.trace(confusion)), int(confusion.sum())
+        title = [
+            "Confusion matrix: rows are the truth, columns the prediction",
+            f"{right:,} of {total:,} right",
+            caption,
+        ]
+        ax.set_title("\n".join(filter(None, title)))
+        ax.set(xlabel="predicted class", ylabel="true class")
+        every = math.ceil(k / 120)  # at most 120 names fit
+        named, size = np.arange(0, k, every), 9 if k <= 30 else 6
+        names = [shortened(class_names[i], 20) for i in named.tolist()]
+        ax.set_xticks(named, names, size=size, rotation=90 if k > 10 or max(map(len, names), default=0) > 4 else 0)
+        ax.set_yticks(named, names, size=size)
+        if k <= 20:
+            for i, j in zip(*np.nonzero(confusion), strict=True):
+                color = "white" if share[i, j] > 0.4 else "black"
+                ax.text(j, i, str(confusion[i, j]), ha="center", va="center", size=9, color=color)
+
+
+def draw_per_class(
+    precision: np.ndarray,
+    recall: np.ndarray,
+    f1: np.ndarray,
+    class_names: Sequence[str],
+    path: AnyPath,
+    caption: str = "",
+) -> None:
+    """Draw precision, recall and F1, float [K] each: as bars, or above 30 classes as dots, sorted by F1."""
+    scores = np.stack([precision, recall, f1]).astype(np.float64)  # [3, K]
+    scores = np.nan_to_num(scores)
+    if scores.shape[1] <= 30:
+        _bars(scores, class_names, path, caption)
+    else:
+        _dots(scores, class_names, path, caption)
+
+
+SCORES = {"precision": SKY, "recall": ORANGE, "F1": BLUE}
+
+
+def _bars(scores: np.ndarray, class_names: Sequence[str], path: AnyPath, caption: str) -> None:
+    """Draw three bars per class; scores [3, K]."""
+    rows = np.arange(scores.shape[1])
+    with page(path, 8, 0.45 * len(rows) + 1.6) as figure:
+        ax = figure.subplots()
+        ax.set_title("\n".join(filter(None, ["Precision, recall and F1 of each class", caption])))
+        ax.set(xlabel="score", xlim=(0, 1))
+        ax.set_yticks(rows, [shortened(name, 30) for name in class_names])
+        ax.set_ylim(len(rows) - 0.4, -0.6)  # the first class on top
+        ax.grid(axis="y", visible=False)
+        for i, (name, color) in enumerate(SCORES.items()):
+            ax.barh(rows + (i - 1) * 0.26, scores[i], 0.24, color=color, label=name)
+        figure.legend(loc="outside lower center", ncols=3)
+
+
+def _dots(scores: np.ndarray, class_names: Sequence[str], path: AnyPath, caption: str) -> None:
+    """Draw a row of three dots per class, best F1 first, in columns of about 50 classes; scores [3, K].
+
+    Of more than 500 classes only the 250 best and the 250 worst are drawn.
+    """
+    order = np.argsort(-scores[2], kind="stable")
+    title = f"Precision, recall and F1 of {len(order)} classes, sorted by F1"
+    if len(order) > 500:
+        order = np.concatenate([order[:250], order[-250:]])
+        title += ": the 250 best and the 250 worst"
+    columns = min(math.ceil(len(order) / 50), 5)
+    each = math.ceil(len(order) / columns)
+    with page(path, 4.6 * columns, 0.19 * each + 1.4) as figure:
+        figure.suptitle(f"{title}\n{caption}" if caption else title, x=0.01, ha="left")
+        panels = figure.subplots(1, columns, squeeze=False)[0]
+        for ax, start in zip(panels, range(0, len(order), each), strict=True):
+            classes = order[start : start + each]
+            rows = np.arange(len(classes))
+            ax.set(xlabel="score", xlim=(-0.02, 1.02), ylim=(each - 0.4, -0.6))
+            ax.set_yticks(rows, [shortened(class_names[i], 22) for i in classes], size=8)
+            ax.hlines(rows, scores[:, classes].min(axis=0), scores[:, classes].max(axis=0), color="#BBBBBB", lw=1.5)
+            for i, (name, color) in enumerate(SCORES.items()):
+                ax.plot(scores[i, classes], rows, "o", ms=5 if name == "F1" else 4, color=color, label=name)
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+
+
+def draw_wrong(
+    images: np.ndarray,
+    truth: np.ndarray,
+    predicted: np.ndarray,
+    confidence: np.ndarray,
+    class_names: Sequence[str],
+    path: AnyPath,
+    caption: str = "",
+) -> None:
+    """Draw up to 36 wrongly classified images, in the given order.
+
+    images uint8 [m, h, w, C], truth and predicted int [m], confidence float [m] of the predicted class.
+    """
+    m = min(len(images), 36)
+    if not m:
+        message_page(path, "No wrong predictions: every image was classified right.")
+        return
+    columns = min(m, 6)
+    w, h = 1.6, 1.6 * aspect(images)
+    width = max(0.15 + columns * (w + 0.15), 5.2)
+    with sheet(path, width, 0.75 + math.ceil(m / columns) * (h + 0.6)) as ax:
+        title = "Wrong predictions: true class → predicted class (confidence)"
+        ax.text(width / 2, 0.25, title, ha="center", va="center", size=12)
+        ax.text(width / 2, 0.5, caption, ha="center", va="center", size=9, color=GREY)
+        for i in range(m):
+            x, y = 0.15 + i % columns * (w + 0.15), 1.2 + i // columns * (h + 0.6)
+            put(ax, images[i], x, y, w, h)
+            true, wrong = shortened(class_names[truth[i]], 22), shortened(class_names[predicted[i]], 14)
+            ax.text(x + w / 2, y - 0.06, f"{true}\n→ {wrong} ({confidence[i]:.2f})", ha="center", va="bottom", size=8.5)

@@ -1,0 +1,149 @@
+"""Training curves, from the rows of metrics.jsonl."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..files.metrics import RESERVED_METRICS
+from .figure import BLUE, GREEN, GREY, ORANGE, SKY, AnyPath, page
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def draw_curves(
+    rows: list[dict[str, Any]],
+    path: AnyPath,
+    training_loss: str = "",
+    selection_metric: str = "accuracy",
+    best_step: int | None = None,
+) -> None:
+    """Draw loss, the task's metric, learning rate and gradient norm over epochs, from the rows of metrics.jsonl.
+
+    `selection_metric` is the metric by which evaluations select the best checkpoint; the epoch of that, `best_step`, is
+    marked. Values may be absent or None; there may be no evaluation, or only one row. `training_loss` says, for the
+    legend, what is in the loss of training but not in that of evaluations, such as label smoothing.
+    """
+    train = [row for row in rows if row.get("kind") == "train"]
+    metric = training_metric(train, selection_metric)
+    # A panel each: (name in rows of training, name in rows of evaluations or "" where they lack it).
+    panels = [
+        ("loss", "loss"),
+        *([(metric, metric if selection_metric == "loss" else selection_metric)] if metric else []),
+        ("lr", ""),
+        ("grad_norm", ""),
+    ]
+    titles = {"lr": "Learning rate", "grad_norm": "Gradient norm"}
+    with page(path, 11, 7.5) as figure:
+        figure.suptitle("Training curves")
+        axes = list(figure.subplots(2, 2).flat)
+        for ax, (name, evaluated) in zip(axes, panels, strict=False):
+            title = titles.get(name, name.replace("_", " ").capitalize())
+            ax.set(title=title, xlabel="epoch", ylabel=title.lower())
+            label = f"train ({training_loss})" if name == "loss" and training_loss else "train"
+            _plot_training(ax, train, name, label, smoothed=name != "lr")
+            if name == "grad_norm":
+                _log_axis(ax, column(train, name))
+            elif evaluated:
+                _plot_evaluations(ax, rows, evaluated, name)
+                for epoch in [row["epoch"] for row in rows if row["step"] == best_step and "epoch" in row][:1]:
+                    ax.axvline(epoch, color=GREY, ls=":", lw=1.2, label=f"best weights: epoch {epoch:.4g}")
+                ax.legend(frameon=True, facecolor="white", edgecolor="none", framealpha=0.85)
+            if not ax.get_lines():
+                ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center", color=GREY)
+        for ax in axes[len(panels) :]:  # a task without metrics has three panels
+            ax.set_visible(False)
+
+
+def training_metric(train: list[dict[str, Any]], selection_metric: str) -> str:
+    """The metric to plot from the rows of training: the selection metric, or the task's first if training lacks that.
+
+    Without rows, the selection metric; '' where the task has no metric but the loss.
+    """
+    names = [name for row in train for name in row if name not in RESERVED_METRICS and not name.endswith("_per_second")]
+    if not names and selection_metric != "loss":
+        return selection_metric
+    return selection_metric if selection_metric in names else names[0] if names else ""
+
+
+def _plot_training(ax: Axes, rows: list[dict[str, Any]], name: str, label: str, smoothed: bool) -> None:
+    """Plot the values of the training rows; if `smoothed`, faintly, with their moving mean over them."""
+    x, y = column(rows, "epoch"), column(rows, name)
+    if not np.isfinite(y).any():
+        return
+    marker = "." if len(y) <= 40 else ""
+    if not smoothed:
+        ax.plot(x, y, color=BLUE, marker=marker)
+        return
+    ax.plot(x, y, color=BLUE, alpha=0.25, lw=1)
+    ax.plot(x, smooth(y, len(y) // 25), color=BLUE, marker=marker, label=label)
+
+
+def _plot_evaluations(ax: Axes, rows: list[dict[str, Any]], name: str, training_name: str) -> None:
+    """Plot a line for each split, of the raw and of the averaged weights.
+
+    The legend names the metric if the panel's training curve, `training_name`, is another one.
+    """
+    for split, color in {"train": SKY, "validation": ORANGE, "test": GREEN}.items():
+        for weights, line in {"raw": "-", "ema": "--"}.items():
+            selected = [
+                r
+                for r in rows
+                if r.get("kind") == "eval" and r.get("split") == split and r.get("weights", "raw") == weights
+            ]
+            x, y = column(selected, "epoch"), column(selected, name)
+            if np.isfinite(y).any():
+                label = ("train, evaluated" if split == "train" else split) + (" (EMA)" if weights == "ema" else "")
+                label += "" if name == training_name else f", {name.replace('_', ' ')}"
+                look = (
+                    {"ls": "", "marker": "o", "ms": 8}
+                    if len(y) == 1
+                    else {"ls": line, "marker": "o" if len(y) <= 40 else "", "ms": 4}
+                )
+                ax.plot(x, y, color=color, mfc="white" if weights == "ema" else color, label=label, **look)
+
+
+def _log_axis(ax: Axes, values: np.ndarray) -> None:
+    """Make the y axis logarithmic, labelled with plain numbers, if any value is positive."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    values = values[np.isfinite(values) & (values > 0)]
+    if not len(values):
+        return
+    ax.set_yscale("log", nonpositive="mask")
+    few = values.max() < 30 * values.min()
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+
+
+def column(rows: list[dict[str, Any]], name: str) -> np.ndarray:
+    """The value `name` of every row, float64 [rows]; NaN where it is absent or None."""
+    return np.array([np.nan if row.get(name) is None else row[name] for row in rows], dtype=np.float64)
+
+
+def smooth(values: np.ndarray, window: int) -> np.ndarray:
+    """Centred moving mean of about `window` values, [n] -> [n]. NaNs are ignored; the window is cut off at the ends."""
+    each_side = min(window, len(values) - 1) // 2  # no longer than the values
+    known = np.isfinite(values)
+    padded = np.pad([np.where(known, values, 0), known], ((0, 0), (each_side, each_side)))
+    total, count = (_window_sums(x, 2 * each_side + 1) for x in padded)
+    return np.where(count > 0.5, total / np.maximum(count, 1), np.nan)
+
+
+def _window_sums(x: np.ndarray, window: int) -> np.ndarray:
+    """The sums of each `window` values that follow each other: [n] -> [n - window + 1].
+
+    They are put together from sums of 1, 2, 4, ... values, so n log2(window) additions do. Differences of cumulative
+    sums would be fewer, but a large value would leave its rounding errors in all sums after it.
+    """
+    n, start, size, sums = len(x) - window + 1, 0, 1, x
+    out = np.zeros(n)
+    while size <= window:  # sums[i] is that of x[i : i + size]
+        if window & size:
+            out += sums[start : start + n]
+            start += size
+        sums, size = sums[:-size] + sums[size:], 2 * size
+    return out

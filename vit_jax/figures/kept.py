@@ -1,0 +1,171 @@
+"""What report.html shows of a trained network, kept as JSON beside the figures: vit_jax/report reads it.
+
+classes.json (the result of a classifier), texts.json (the worst texts), attention.json, positions.json. Pictures are in
+them as data: URLs, and weights as base64 of one byte each.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..config.fields import Size, pair
+from ..files.atomic import write_json
+from .patches import similarity
+
+WEIGHTS = 740_000  # most attention weights that are kept, a byte each: of ViT-B those from 26 tokens
+PIXELS = 96  # a larger side of a picture is made as small
+WORST = 36  # most images or texts
+
+
+def keep_classes(
+    folder: Path,
+    about: str,
+    names: Sequence[str],
+    confusion: np.ndarray,
+    scores: Mapping[str, np.ndarray],
+    worst: Sequence[Mapping[str, Any]],
+) -> None:
+    """Keep the result of a classifier of K classes: confusion int [K, K], scores {name: float [K]}.
+
+    `about` says what was measured. `worst` are mistakes, {"name", "image" (uint8 [h, w, C]), "true", "predicted",
+    "confidence"} each.
+    """
+    rows, columns = np.nonzero(confusion)
+    entries = np.stack([rows, columns, confusion[rows, columns]], -1)  # [entries, 3]
+    content = {
+        "about": about,
+        "names": list(names),
+        "confusion": entries.reshape(-1).tolist(),
+        "scores": {name: [round(float(x), 6) for x in values] for name, values in scores.items()},
+        "worst": [
+            {**each, "image": data_url(each["image"]), "confidence": _finite(each["confidence"])}
+            for each in worst[:WORST]
+        ],
+    }
+    write_json(folder / "classes.json", content)
+
+
+def keep_texts(folder: Path, about: str, total: int, wrong: int, worst: Sequence[Mapping[str, Any]]) -> None:
+    """Keep the worst of `total` texts, of which `wrong` are not as in the data.
+
+    Each is {"name", "source", "references", "said", "score"}, and maybe "image", uint8 [h, w, C].
+    """
+    rows = [{**each, **({"image": data_url(each["image"])} if "image" in each else {})} for each in worst[:WORST]]
+    write_json(folder / "texts.json", {"about": about, "total": total, "wrong": wrong, "worst": rows})
+
+
+def keep_attention(folder: Path, about: str, examples: Sequence[Mapping[str, Any]], prefix: Sequence[str] = ()) -> None:
+    """Keep attention weights of examples, of which each has "weights", float [L, H, Q, K], and the number of layers.
+
+    An example also has a "title", and "image" (uint8 [h, w, C]) with the "grid" of its patches, or "keys", the K words
+    that are looked at. "queries" are the Q words that look; where they are absent the tokens of the image look at each
+    other, of which the first are called `prefix` and are no patches. What is too much is left out, and said.
+    """
+    own = pair(examples[0]["grid"]) if examples and "queries" not in examples[0] else None
+    kept, note = fitted([np.asarray(each["weights"], np.float32) for each in examples], own)
+    rows = []
+    for each, some in zip(examples, kept, strict=False):
+        depth, heads = each["weights"].shape[:2]
+        row = {name: each[name] for name in ("title", "queries", "keys") if name in each}
+        if "image" in each:
+            row |= {"image": data_url(each["image"], 224), "grid": list(pair(each["grid"]))}
+        # The square root keeps small weights apart: one of 1/197 is still 18 of 255 steps.
+        shares = np.rint(np.sqrt(np.clip(np.nan_to_num(some.weights), 0, 1)) * 255).astype(np.uint8)
+        row |= {"depth": depth, "heads": heads, "layers": some.layers, "shape": list(shares.shape)}
+        row |= {"looking": some.looking} if own else {}
+        rows.append({**row, "weights": base64.b64encode(shares.tobytes()).decode()})
+    write_json(folder / "attention.json", {"about": about, "prefix": list(prefix), "note": note, "examples": rows})
+
+
+def _finite(value: float) -> float | None:
+    """JSON knows no NaN."""
+    return round(value, 6) if math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Attention weights [l, H or 1, q, K] that are kept, the numbers of their layers and of the tokens that look."""
+
+    weights: np.ndarray
+    layers: list[int]
+    looking: list[int]
+
+
+def fitted(
+    weights: Sequence[np.ndarray], grid: tuple[int, int] | None = None, most: int = WEIGHTS
+) -> tuple[list[Fitted], str]:
+    """(what is kept of the first examples, a clause on what is left out).
+
+    Of weights [L, H, Q, K] of each example at most `most` are kept: of fewer examples, then, where the tokens of an
+    image look at each other and `grid` is that of its patches, from fewer patches, then the means over the heads, then
+    of fewer layers, among them the last.
+    """
+    if not weights:
+        return [], ""
+    largest = max(x.size for x in weights)
+    if largest <= most:
+        count = min(max(most // largest, 1), len(weights))
+        note = f"only {count} of {len(weights)} examples are kept" if count < len(weights) else ""
+        return [Fitted(x, list(range(len(x))), list(range(x.shape[2]))) for x in weights[:count]], note
+    x, notes = weights[0], []
+    if len(weights) > 1:
+        notes.append(f"only 1 of {len(weights)} examples is kept")
+    depth, heads, tokens, keys = x.shape
+    looking = list(range(tokens))
+    for apart in (2, 3, 4) if grid else ():
+        if depth * heads * len(looking) * keys > most:
+            looking = _spread(tokens, grid, apart) if grid else looking
+    if len(looking) < tokens:
+        notes.append(f"from {len(looking)} of its {tokens} tokens")
+    x = x[:, :, looking]
+    if heads > 1 and most // (heads * len(looking) * keys) < (depth + 1) // 2:
+        x = x.mean(1, keepdims=True)
+        notes.append(f"with the mean of its {heads} heads")
+    fit = min(depth, most // x[0].size)
+    if not fit:
+        return [], f"left out: the weights between {tokens:,} and {keys:,} tokens are too many for a page"
+    layers = sorted({depth - 1 - i * depth // fit for i in range(fit)})
+    if fit < depth:
+        notes.append(f"in {fit} of its {depth} layers")
+    return [Fitted(x[layers], layers, looking)], ", ".join(notes)
+
+
+def _spread(tokens: int, grid: tuple[int, int], apart: int) -> list[int]:
+    """The tokens before the patches of a grid, and one patch of each square of `apart` times `apart`."""
+    before = tokens - grid[0] * grid[1]
+    rows, columns = (range(apart // 2, side, apart) for side in grid)
+    return [*range(before), *(before + row * grid[1] + column for row in rows for column in columns)]
+
+
+def keep_positions(folder: Path, about: str, position: np.ndarray, prefix: int, grid: Size) -> None:
+    """Keep the cosine similarity of the position embeddings of patches, [prefix + gh * gw, D], to each other.
+
+    Of a grid with more than 14 rows or columns the similarities of 14 are kept, to all patches.
+    """
+    gh, gw = pair(grid)
+    rows, columns = (np.unique(np.linspace(0, n - 1, min(n, 14)).round().astype(int)) for n in (gh, gw))
+    cosine = similarity(np.asarray(position)[prefix:]).reshape(gh, gw, gh * gw)[np.ix_(rows, columns)]
+    steps = np.rint((np.clip(cosine, -1, 1) + 1) / 2 * 255).astype(np.uint8)
+    content = {"about": about, "grid": [gh, gw], "rows": rows.tolist(), "columns": columns.tolist()}
+    write_json(folder / "positions.json", {**content, "similarity": base64.b64encode(steps.tobytes()).decode()})
+
+
+def data_url(image: np.ndarray, most: int = PIXELS) -> str:
+    """An image, uint8 [h, w, 1 or 3], of at most `most` pixels a side as a data: URL: a PNG, or if large a JPEG."""
+    from PIL import Image
+
+    picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
+    shrink = most / max(picture.size)
+    if shrink < 1:
+        picture = picture.resize([max(math.floor(side * shrink), 1) for side in picture.size])  # type: ignore[arg-type]
+    file, kind = io.BytesIO(), "png" if max(picture.size) <= 64 else "jpeg"
+    picture.save(file, kind, **({"quality": 85} if kind == "jpeg" else {"optimize": True}))
+    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -1,0 +1,121 @@
+"""The small files of a run: JSON that is written whole or not at all, and read within bounds, whoever wrote it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from . import strict_json
+
+LARGEST_JSON = 16 << 20  # bytes of config.json and summary.json
+MOST_GROUPS = 100_000
+RESTORE = "restore the file or start a new run with --name"
+
+
+def shown(path: Path) -> str:
+    """A path as a user would type it: relative if that is shorter."""
+    try:
+        relative = os.path.relpath(path)
+    except ValueError:  # on another drive of Windows
+        return str(path)
+    return relative if len(relative) < len(str(path)) else str(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON value to a file, atomically."""
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file of text, as UTF-8, like `write_bytes`."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically: even after a power cut or on a full disk it has the old content or the new one."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def read_json(path: Path, largest: int = LARGEST_JSON, remedy: str = RESTORE) -> dict[str, Any]:
+    """Read a JSON object from a file of at most `largest` bytes.
+
+    Raises UserError, which ends in `remedy`, if it is no regular file, too large, no JSON object, or ambiguous: with a
+    key twice in an object, or a number that JSON does not have.
+    """
+    try:
+        check_regular(path)
+        with open(path, "rb") as file:
+            data = file.read(largest + 1)
+        if len(data) > largest:
+            raise ValueError(f"it has more than {largest} bytes")
+        if data.count(b"[") + data.count(b"{") > MOST_GROUPS:  # each takes more memory than its two bytes
+            raise ValueError(f"it has more than {MOST_GROUPS} lists and objects")
+        value = strict_json.parse(data.decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{shown(path)}: cannot be read as JSON ({error}); {remedy}") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{shown(path)}: holds no JSON object; {remedy}")
+    return value
+
+
+def check_regular(path: Path, link: bool = True) -> None:
+    """Raise UserError if a path leads to something that is there and no file: a folder, or a pipe, which never ends.
+
+    With `link` False also if it is a symbolic link, through which something outside a run's folder would be changed.
+    """
+    try:
+        mode = os.stat(path, follow_symlinks=link).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        what = "a link" if stat.S_ISLNK(mode) else "no regular file"
+        raise UserError(f"{shown(path)}: is {what}; put a file in its place, or remove it")
+
+
+def sync_file(path: Path) -> None:
+    """Have the disk hold a file that was written, so that it may be renamed over another."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames inside a folder durable (a no-op on Windows)."""
+    if os.name == "nt":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_tree(path: Path) -> None:
+    """Have the disk hold the files and folders in a folder, all their names, and its own (a no-op on Windows)."""
+    if os.name == "nt":
+        return
+    for base, _, files in os.walk(path):
+        for name in files:
+            sync_file(Path(base, name))
+        sync_folder(Path(base))
+    sync_folder(path.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing, so that their names are durable."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync_folder(folder.parent)

@@ -1,0 +1,135 @@
+"""metrics.jsonl as checkpoints record it: how many of its bytes a save has made durable, and their digest."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from .atomic import check_regular, shown
+from .digests import bytes_digest
+
+LARGEST_LOG = 256 << 20  # bytes: some 800,000 rows
+NO_LOG = {"bytes": 0, "digest": bytes_digest().hexdigest()}  # what is recorded before a log was begun
+LISTED = 3  # most broken lines that are listed
+HISTOGRAMS = "histograms.jsonl"  # beside metrics.jsonl; no checkpoint records it
+# What the training step itself reports besides the loss: values of one step, where a task's metrics are means.
+STEP_METRICS = ("lr", "grad_norm", "param_norm", "update_norm")
+# Names in a row of training that a task's metrics may not have.
+RESERVED_METRICS = frozenset(
+    {"kind", "step", "epoch", "loss", "padding", "memory", "cpu_seconds", "mfu", *STEP_METRICS}
+)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl; broken lines, such as the last one after a crash, are left out.
+
+    Raises UserError if it is no regular file, or larger than any run of ours writes.
+    """
+    rows = []
+    if has_log(path):
+        with open(path, "rb") as file:
+            rows = [_row(line) for line in file]
+    return [row for row in rows if row is not None]
+
+
+def has_log(path: Path) -> bool:
+    """Whether there is a metrics.jsonl. Raises UserError if it is a link, no regular file, or absurdly large."""
+    check_regular(path, link=False)  # training appends to it: a link could lead to any file of the user's
+    if not path.exists():
+        return False
+    if (size := path.stat().st_size) > LARGEST_LOG:
+        raise UserError(
+            f"{shown(path)}: has {size} bytes, more than {LARGEST_LOG}; move it away, the run goes on with a new one"
+        )
+    return True
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """A line as a row, or None if it is broken."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        return None
+    texts = {"train": {"kind"}, "eval": {"kind", "split", "weights"}}.get(str(row.get("kind")), {"kind"})
+    known = all(isinstance(row.get(name), str) for name in texts) and all(
+        value is None or isinstance(value, int | float) for name, value in row.items() if name not in texts
+    )
+    return row if known else None
+
+
+def histogram_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a histograms.jsonl, one after the other; broken lines are left out.
+
+    Raises UserError if it is no regular file.
+    """
+    check_regular(path)
+    if not path.exists():
+        return
+    with open(path, "rb") as file:
+        for line in file:
+            with contextlib.suppress(ValueError, RecursionError):
+                row = json.loads(line)
+                if isinstance(row, dict) and type(row.get("step")) is int and all(map(_is_group, _groups(row))):
+                    yield row
+
+
+def _groups(row: dict[str, Any]) -> Iterator[Any]:
+    return (value for name, value in row.items() if name != "step")
+
+
+def _is_group(value: Any) -> bool:
+    """Whether a JSON value has the form of {name: its histogram}."""
+    return isinstance(value, dict) and all(
+        isinstance(h, dict)
+        and h.keys() == {"min", "max", "mean", "std", "counts"}
+        and isinstance(h["counts"], list)
+        and all(type(n) is int for n in h["counts"])
+        and all(x is None or isinstance(x, int | float) for name, x in h.items() if name != "counts")
+        for h in value.values()
+    )
+
+
+def log_fault(path: Path, records: Iterable[tuple[int, dict[str, Any]]]) -> str:
+    """A clause saying which lines of metrics.jsonl are not as they were saved; empty if all are.
+
+    `records` are (step, {"bytes", "digest"}) of checkpoints. The newest decides, the others show where damage begins.
+    Lines that were written after the newest are not compared.
+    """
+    records = sorted(records)
+    step, newest = records[-1] if records else (0, {"bytes": 0})
+    if not newest["bytes"]:
+        return ""
+    if not has_log(path):
+        return f"is gone, with {newest['bytes']} bytes up to step {step}"
+    size = path.stat().st_size
+    if size < newest["bytes"]:
+        return f"ends after {size} of the {newest['bytes']} bytes that were saved up to step {step}"
+    ends = sorted((e["bytes"], at, e["digest"]) for at, e in records if e["bytes"] <= newest["bytes"])
+    digest, done, lines, fault = bytes_digest(), 0, 0, ""
+    with open(path, "rb") as file:
+        for end, at, expected in ends:
+            part = file.read(end - done)
+            digest.update(part)
+            intact = digest.hexdigest() == expected
+            if not intact and not fault:
+                fault = f"{_changed(part, lines)} since step {at} was saved"
+            done, lines = end, lines + part.count(b"\n")
+    return "" if intact else fault
+
+
+def _changed(part: bytes, before: int) -> str:
+    """A clause saying what is wrong in a part of a log, with the numbers of its lines; `before` are the lines above."""
+    count = part.count(b"\n")
+    broken = [before + i for i, line in enumerate(part.splitlines(), 1) if _row(line) is None]
+    if not broken:
+        return f"a value in lines {before + 1} to {before + count} changed"
+    listed = [f"line {i}" for i in broken[:LISTED]]
+    if len(broken) > LISTED:
+        listed.append("...")
+    return f"{', '.join(listed)} cannot be read"

@@ -1,0 +1,1 @@
+"""What this machine has, and how a run is laid on it: devices, memory, several hosts."""

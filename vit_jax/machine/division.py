@@ -1,0 +1,84 @@
+"""How the training step of a run is divided on a CPU: a device for each core, with a share of the batch in small parts.
+
+XLA multiplies on one device with all cores, but they wait for each other between operations, and what a whole batch
+computes leaves the caches before it is used again. Importing this file loads no jax.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..config.run import RunConfig
+from . import backend
+
+# All measured on two cores of an Intel Xeon; benchmarks.step measures it elsewhere.
+# Bytes of the largest activation of a part: a core's second-level cache has 1 to 2 MB, and several are in use at once.
+CACHED = 550_000
+SMALLEST = 100_000  # bytes of it of a device's whole share: below, devices cost more than they gain
+FEWEST = 8  # examples of a device's share: each device updates all weights, whatever its share
+# Bytes of all weights: they and their gradients pass through the cache for each part. Gains were seen up to 3.3 MB (1.4
+# times the speed), a loss at 14 MB (0.95).
+MOST_WEIGHTS = 5_000_000
+
+
+@dataclass(frozen=True)
+class Division:
+    """A batch is shared by `devices`; each computes its share in `parts`, one after the other."""
+
+    devices: int
+    parts: int
+
+
+def planned(run: RunConfig, hosts: int = 1) -> Division:
+    """What is fastest for a run on this machine, of whose accelerators nothing is known before jax starts.
+
+    With several `hosts` this is one of so many, with as large a share of each batch as the others.
+    """
+    run = replace(run, batch=max(1, run.batch // hosts))
+    return Division(1, run.accumulate or 1) if backend.accelerators() else _on_cpu(run, backend.cores())
+
+
+def divided(run: RunConfig, hosts: int = 1) -> Division:
+    """How the steps of a run are divided in this process, with the devices that it and the other hosts have.
+
+    It starts jax.
+    """
+    import jax
+
+    count, there = jax.device_count(), jax.default_backend()
+    if there != "cpu":
+        return Division(count, run.accumulate or 1)
+    if hosts > 1:
+        wanted = planned(run, hosts)
+        as_wanted = backend.made_devices() and wanted.devices == jax.local_device_count()
+        return Division(count, wanted.parts if as_wanted else run.accumulate or 1)
+    wanted = _on_cpu(run, backend.cores())
+    if count == 1 or backend.made_devices():  # for this run, or for one before it in this process
+        return wanted if wanted.devices in (1, count) else Division(1, 1)
+    return Division(count, run.accumulate or (1 if run.batch % count else _parts(run, count)))  # the user's devices
+
+
+def _on_cpu(run: RunConfig, cores: int) -> Division:
+    """What is fastest on a CPU with so many cores, all free."""
+    if run.accumulate:
+        return Division(1, run.accumulate)
+    if run.teacher:  # which may be any network, and nothing is known of it here
+        return Division(1, 1)
+    share = run.batch // cores
+    if share < FEWEST or _largest(run) * share < SMALLEST or run.batch % (cores * run.augment.together):
+        return Division(1, 1)
+    return Division(cores, _parts(run, cores))
+
+
+def _parts(run: RunConfig, devices: int) -> int:
+    """Into how many equal parts to cut a device's share: more than half of what fits into a core's cache is in each."""
+    share, fits = run.batch // devices, CACHED / max(1, _largest(run))
+    divisors = (rows for rows in range(1, share + 1) if share % rows == 0)
+    return share // next(rows for rows in divisors if 2 * rows > fits or rows == share)
+
+
+def _largest(run: RunConfig) -> int:
+    """The bytes of the largest activation of an example; 0: unknown, or the weights are too many for small parts."""
+    width = 8 if run.compute_dtype == "float64" else 4  # XLA computes bfloat16 in float32 on a CPU
+    few = run.model.with_data().parameter_count() * width <= MOST_WEIGHTS
+    return run.model.largest() * width if few else 0

@@ -1,0 +1,258 @@
+"""The processes that train a run together, as one of them sees it: what they tell each other, and where they meet."""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...errors import BUG, CHECK, USER, CheckFailed, Interrupted, UserError, as_user_error
+from .place import FORMS, Place, read_place
+from .watch import GRACE, Watch
+
+ANSWER = 120.0  # seconds in which process 0 has to answer, and all others to come
+HEARTBEAT = 30  # seconds after which JAX itself takes a silent process for dead; the watch is faster
+PIECE = 1 << 20  # characters of a value that are sent at once
+FOR_EVER = 1 << 30  # milliseconds: whoever is waited for is watched
+SHOWN = 3  # most differences that are listed
+
+
+class Hosts:
+    """The processes of a run, "hosts", of which this is number `index`. Process 0 is the one that owns its folder.
+
+    With a `count` of 1 there is only this process, and all methods return at once.
+    """
+
+    def __init__(self, index: int = 0, count: int = 1, client: Any = None, watch: Watch | None = None):
+        self.index, self.count, self._client, self.watch = index, count, client, watch
+        self._values = self._meetings = 0  # how many there have been: all processes do the same in the same order
+
+    @property
+    def owner(self) -> bool:
+        """Whether this is the process that owns the run's folder."""
+        return self.index == 0
+
+    @property
+    def several(self) -> bool:
+        """Whether there are others."""
+        return self.count > 1
+
+    def moved(self, step: int | None = None) -> None:
+        """Let the others know that this process goes on, and which step it has done, if that is another one."""
+        if self.watch:
+            self.watch.moved(step)
+
+    def meet(self) -> None:
+        """Wait until all processes are here."""
+        if self.several:
+            self._meetings += 1
+            self._client.wait_at_barrier(f"vit-jax/meeting/{self._meetings}", FOR_EVER)
+
+    def share(self, value: Any = None) -> Any:
+        """The JSON value that process 0 gives, in all processes; bytes in it are possible as values of dicts."""
+        if not self.several:
+            return value
+        self._values += 1
+        name = f"vit-jax/value/{self._values}"
+        if not self.owner:
+            return self._get(name)
+        self._set(name, value)
+        return value
+
+    def all(self, value: Any) -> list[Any]:
+        """The JSON values that all processes give, in order, at process 0; [] in the others."""
+        self._values += 1
+        name = f"vit-jax/value/{self._values}"
+        if not self.owner:
+            self._set(f"{name}/{self.index}", value)
+            return []
+        own = json.loads(json.dumps(value))  # as those of the others
+        return [own, *(self._get(f"{name}/{index}") for index in range(1, self.count))]
+
+    def _set(self, name: str, value: Any) -> None:
+        text = json.dumps(value, default=_from_bytes)
+        pieces = [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
+        for number, piece in enumerate(pieces):
+            self._client.key_value_set(f"{name}/piece/{number}", piece)
+        self._client.key_value_set(f"{name}/pieces", str(len(pieces)))
+
+    def _get(self, name: str) -> Any:
+        pieces = [self._wait_for(f"{name}/piece/{i}") for i in range(int(self._wait_for(f"{name}/pieces")))]
+        return json.loads("".join(pieces), object_hook=_to_bytes)
+
+    def _wait_for(self, key: str) -> str:
+        """A text that another process sets, or has set, however long that takes; signals are heard meanwhile."""
+        while True:
+            with contextlib.suppress(RuntimeError):  # of jax: the time is over
+                return str(self._client.blocking_key_value_get(key, 1000))
+            if self.watch and self.watch.fault:
+                raise UserError(self.watch.fault)
+
+    def compare(self, what: Mapping[str, Any]) -> None:
+        """Raise UserError, in all processes, unless all have the same {name: JSON value}; it says who has what."""
+        if not self.several:
+            return
+        found = self.all(dict(what))
+        if fault := self.share(differing(found)):
+            raise UserError(fault)
+
+
+ALONE = Hosts()
+
+
+def differing(found: list[dict[str, Any]]) -> str:
+    """A sentence on the first process whose {name: value} differ from those of process 0; empty if none does."""
+    for index, theirs in enumerate(found):
+        names = [n for n in {**found[0], **theirs} if theirs.get(n) != found[0].get(n)]
+        if names:
+            listed = [f"{n} {_told(theirs, n)}, host 0 {_told(found[0], n)}" for n in names[:SHOWN]]
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            return f"hosts differ: host {index} has {'; '.join(listed)}{more}; make them the same on all hosts"
+    return ""
+
+
+def _told(values: Mapping[str, Any], name: str) -> str:
+    return str(values[name])[:80] if name in values else "none"
+
+
+def _from_bytes(value: Any) -> Any:
+    if not isinstance(value, bytes):
+        raise TypeError(f"{type(value).__name__} cannot be shared")
+    return {"base64": base64.b64encode(value).decode()}
+
+
+def _to_bytes(value: dict[str, Any]) -> Any:
+    return base64.b64decode(value["base64"]) if value.keys() == {"base64"} else value
+
+
+_here: Hosts | None = None  # of this process, which can join only once
+
+
+@contextlib.contextmanager
+def joined(text: str, stall_minutes: float = 0.0) -> Iterator[Hosts]:
+    """The processes that `--hosts` names, within the block in which this one needs the others; ALONE if it is empty.
+
+    Whatever ends the block is told to the others. Raises UserError where they do not come together, and in place of an
+    error that comes of the loss of another process.
+    """
+    global _here
+    if not text:
+        yield ALONE
+        return
+    hosts = _here = _here or _begin(text, stall_minutes)
+    watch = hosts.watch
+    if watch is None:
+        yield hosts
+        return
+    if watch.ending:
+        raise UserError("hosts: the others were told that this process has failed; start all processes anew")
+    watch.working = True
+    try:
+        yield hosts
+    except BaseException as error:
+        expected = isinstance(error, KeyboardInterrupt | CheckFailed) or as_user_error(error) is not None
+        # An error of the network comes of the loss of a peer, which the watch is about to notice.
+        fault = "" if expected else watch.wait_for_fault(5)
+        ended = UserError(fault) if fault else error
+        _leave(watch, ended)
+        if fault:
+            raise ended from error
+        raise
+    watch.working = False
+
+
+def _leave(watch: Watch, error: BaseException) -> None:
+    """Tell the others why this process ends, and let it end without waiting for them, as JAX would."""
+    reason = str(as_user_error(error) or error).partition("\n")[0] or type(error).__name__
+    watch.leave({"failed": reason})
+    code = CHECK if isinstance(error, CheckFailed) else USER if as_user_error(error) else BUG
+    code = error.exit_code if isinstance(error, Interrupted) else code
+
+    def end() -> None:
+        if watch.index == 0:  # with this process ends the service without which jax aborts the others
+            watch.wait_for_others(2 * GRACE)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+    atexit.register(end)
+
+
+def _begin(text: str, stall_minutes: float) -> Hosts:
+    """Join the processes that `--hosts` names. Raises UserError."""
+    import jax
+
+    stated = read_place(text)
+    place, more = (stated, {}) if stated else _found()
+    if place.count == 1:
+        return Hosts()
+    watch = Watch(place.index, stall_minutes)
+    try:
+        # Before jax: where a process is missing it would abort.
+        if place.index == 0:
+            watch.gather(place.port, place.count, ANSWER)
+        else:
+            watch.join(place.address, place.port, place.count, ANSWER)
+        _park_aborts()
+        # The signal is ours: with it all processes save the same step.
+        jax.config.update("jax_enable_preemption_service", False)
+        jax.distributed.initialize(
+            f"{place.address}:{place.port}",
+            place.count,
+            place.index,
+            initialization_timeout=int(ANSWER),
+            heartbeat_timeout_seconds=HEARTBEAT,
+            shutdown_timeout_seconds=HEARTBEAT,
+            **more,
+        )
+    except (UserError, RuntimeError) as error:
+        if "before any JAX calls" in str(error):
+            error = UserError("hosts: jax was used in this process already; call vit_jax.train(..., hosts=...) first")
+        watch.leave({"failed": str(error).partition("\n")[0]})
+        raise error from None
+    # The client of jax's service, which keeps values and has barriers. Its name is private, as jax makes public only
+    # jax.distributed.initialize, is_initialized and shutdown; what jax.experimental.multihost_utils offers in its
+    # place (broadcast_one_to_all, sync_global_devices) computes on devices, which must not start before all processes
+    # have agreed on their settings.
+    from jax._src import distributed
+
+    watch.begin()
+    atexit.register(watch.leave, {"done": 1})
+    return Hosts(place.index, place.count, distributed.global_state.client, watch)
+
+
+def _park_aborts() -> None:
+    """Let a thread that aborts this process sleep for six seconds before that: enough to end by a sentence.
+
+    jax aborts a process whose connection to process 0 has ended, just when `Watch` sees that. As the handler of the
+    signal SIGABRT, which is number 6, the C function `sleep` is called with 6.
+    """
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
+    libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
+
+
+def _found() -> tuple[Place, dict[str, Any]]:
+    """(the place of this process as jax finds it, the devices that are its own). Raises UserError."""
+    # What jax.distributed.initialize() finds by itself, whose name is private too: it is needed before that call, since
+    # without a process that is missing jax waits and then aborts where `Watch` says who is not there.
+    from jax._src.clusters import ClusterEnv
+
+    given = os.environ.get("JAX_COORDINATOR_ADDRESS")
+    address, count, index, devices = ClusterEnv.auto_detect_unset_distributed_params(
+        given, None, None, None, None, int(ANSWER)
+    )
+    if address is None or count is None or index is None:
+        raise UserError(f"hosts is auto, but jax finds no Slurm, TPU pod or Kubernetes job here; give {FORMS}")
+    host, _, port = address.rpartition(":")
+    return Place(host, int(port), count, index), {"local_device_ids": devices}

@@ -1,0 +1,126 @@
+"""The memory that a run takes at least, and that of this machine: a network that cannot fit is refused at once."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from ..config.dotted import leaves, value_at
+from ..config.groups import moments, trainable
+from ..config.lora import adapted, averaged, trainable_table
+from ..config.network import NetworkConfig, Teacher
+from ..config.run import RunConfig
+from ..errors import UserError
+from .backend import accelerators, configure_jax
+from .division import Division, planned
+from .limits import memory_limits
+
+
+def run_bytes(run: RunConfig, teacher: Teacher | None = None, division: Division | None = None) -> tuple[int, int]:
+    """The bytes that training takes at least: (weights, gradients, moments and average; a batch).
+
+    The first has the arrays of a `teacher` too, and all of it once for each device of a CPU, of which there are as many
+    as `division` says (default: as is planned); with fsdp a device has its part. Of a batch: all of it as augmentation
+    leaves it, and of the activations of one part the inputs and the tokens, once: what else is kept depends on the
+    compiler.
+    """
+    table, width = trainable_table(run), 8 if run.compute_dtype == "float64" else 4
+    learnt = trainable(run.optim, table)
+    # Weights; with LoRA kernels as they began, too; gradients and average of those that train; moments.
+    averages = averaged(run) if run.ema else ()
+    kept = (table, adapted(run), learnt, averages, *moments(run.optim, table).values())
+    numbers = sum(math.prod(table[name].shape) for names in kept for name in names)
+    there = division or planned(run)
+    activations = run.model.activations() * -(-run.batch // there.parts)
+    activations *= 2 if run.compute_dtype == "bfloat16" else width
+    if teacher:
+        numbers += teacher.config.parameter_count() if teacher.config else teacher.arrays["logits"].size
+    return numbers * width * there.devices // run.fsdp, activations + _example_bytes(run) * run.batch
+
+
+def _example_bytes(run: RunConfig) -> int:
+    """The bytes of a prepared example, as far as the network tells: of its image, or of its vector in float32."""
+    first, *_ = run.model.with_data().inputs()
+    if first.kind == "pixels":
+        return math.prod(first.shape) * run.augment.pixel_bytes
+    return 4 * first.size if first.kind == "vectors" else 0
+
+
+def check_memory(run: RunConfig, teacher: Teacher | None = None) -> RunConfig:
+    """Return the run unchanged. Raises UserError if it and its `teacher` cannot fit into the memory of this machine."""
+    limit, devices = memory()
+    weights, batch = run_bytes(run, teacher)
+    both = f"{_sizes(run.model)}" + (f" and the teacher {run.teacher}" if teacher else "")
+    needed, there = weights + batch // devices, f"but there are {_gigabytes(limit)} GB here: lower one of them"
+    # A CPU that is several devices holds the weights once for each.
+    undivided = ", or set accumulate to 1, which makes this CPU one device" if planned(run).devices > 1 else ""
+    if limit and weights > limit:
+        raise UserError(
+            f"{both} take at least {_gigabytes(weights)} GB for weights, gradients, average and moments "
+            f"of {run.optim.name}, before activations, {there}{undivided}"
+        )
+    if limit and needed > limit:
+        raise UserError(
+            f"batch {run.batch} and {both} take at least {_gigabytes(needed)} GB, {there}{undivided}, "
+            "or cut the batch into more parts with accumulate"
+        )
+    return run
+
+
+def check_weights(config: NetworkConfig) -> None:
+    """Raise UserError if a network's weights alone cannot fit into the memory of this machine."""
+    limit, needed = memory()[0], 4 * config.parameter_count()
+    if limit and needed > limit:
+        raise UserError(
+            f"{_sizes(config)} take {_gigabytes(needed)} GB for weights, but there are {_gigabytes(limit)} GB here: "
+            "lower one of them"
+        )
+
+
+def _sizes(config: NetworkConfig) -> str:
+    """The sizes of a network that weigh most, as fields and values."""
+    wanted = ("width", *config.marked("counts_blocks"), "hidden", *config.marked("from_data"), "image")
+    known = [n for each in wanted for n in leaves(type(config)) if n == each or n.endswith(f".{each}")]
+    return ", ".join(f"model.{name} {value}" for name in known if (value := value_at(config, name)))
+
+
+def _gigabytes(number: int) -> str:
+    return f"{number / 1e9:,.1f}" if number < 1e15 else f"{number / 1e9:.1e}"
+
+
+def memory() -> tuple[int, int]:
+    """(bytes that one device has, or this process where devices share it; number of devices that do not share it).
+
+    0 bytes: unknown. jax is started only where it may find an accelerator.
+    """
+    if accelerators():
+        configure_jax()
+        import jax
+
+        devices = [device for device in jax.local_devices() if device.platform != "cpu"]
+        limit = min((int((d.memory_stats() or {}).get("bytes_limit", 0)) for d in devices), default=0)
+        if limit:
+            return limit, len(devices)
+    return host_memory(), 1
+
+
+def host_memory() -> int:
+    """The bytes that this process may use: of the machine, its control group or its own limit; 0 if unknown."""
+    limits = [_physical(), *memory_limits(), _own()]
+    return min((limit for limit in limits if limit > 0), default=0)
+
+
+def _physical() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return 0
+
+
+def _own() -> int:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return limit if limit != resource.RLIM_INFINITY else 0

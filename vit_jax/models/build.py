@@ -1,0 +1,96 @@
+"""Networks from configs: the class that computes them, networks without weights, initial weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from ..config.network import NetworkConfig
+from ..config.trees import flatten, unflatten
+from ..machine.memory import check_weights
+from .layers import initial_values, split
+from .sizes import sized
+
+
+def network_class(config: NetworkConfig) -> Any:
+    """The class that computes a config's network: `cls(config, *, rngs=None, dtype, param_dtype)`."""
+    module, _, name = config.computes.partition(":")
+    return getattr(import_module(module), name)
+
+
+def definition(config: NetworkConfig, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32) -> Any:
+    """A network's definition without weights, for `layers.merge`; no arrays are allocated.
+
+    Args:
+        config: of the network.
+        dtype: of activations.
+        param_dtype: of parameters.
+
+    Raises:
+        ValueError: where the parameters of the class are not those of the network's table, by name and shape.
+    """
+    cls = network_class(config)
+    made, tree = split(nnx.eval_shape(lambda: cls(config, dtype=dtype, param_dtype=param_dtype)))
+    found, table = {name: x.shape for name, x in flatten(tree).items()}, config.shapes()
+    if different := sorted(name for name in found.keys() | table.keys() if found.get(name) != table.get(name)):
+        name = different[0]
+        raise ValueError(
+            f"{cls.__name__}: {name} is {found.get(name, 'absent')} in the module "
+            f"and {table.get(name, 'absent')} in its table (config.parameters): "
+            "make both the same, so that its kind and its start are known"
+        )
+    return made
+
+
+def start(
+    config: NetworkConfig, key: Array, dtype: Any = jnp.float32, given: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Initial parameters of a network.
+
+    Args:
+        config: of the network.
+        key: a PRNG key.
+        dtype: of the arrays.
+        given: {dotted name: array} of parameters that are not random.
+
+    Returns:
+        Arrays in a nested dict, as `layers.split` gives it.
+    """
+    known = {name: jnp.asarray(array, dtype) for name, array in (given or {}).items()}
+    drawn = {name: parameter for name, parameter in config.parameters().items() if name not in known}
+    computed = getattr(network_class(config), "computed", None)
+    return unflatten(known | initial_values(drawn, key, dtype, computed(config) if computed else {}))
+
+
+def described(config: NetworkConfig) -> str:
+    """A network in a few words: its size, parameters and cost."""
+    size, cost = config.describe()
+    return f"{size}; {sum(map(math.prod, config.shapes().values())):,} parameters, {cost}"
+
+
+def build(name: str, classes: int = 1000, image: int = 224, seed: int = 0, **fields: Any) -> Any:
+    """An untrained Vision Transformer by name.
+
+    Args:
+        name: vit-SIZEPATCH: vit-ti16, vit-s16, vit-b32, vit-l16, vit-h14, vit-g14.
+        classes: K.
+        image: height and width of an image, in pixels.
+        seed: of the initial weights.
+        fields: others of ViTConfig, such as pool="mean".
+
+    Returns:
+        A ViT.
+
+    Raises:
+        UserError: for an unknown name, a field that is out of range, or a network that is too large for this machine.
+    """
+    config = sized(name, classes, image, **fields)
+    config.check()
+    check_weights(config)
+    return network_class(config)(config, rngs=nnx.Rngs(seed))

@@ -1,0 +1,162 @@
+"""The captioner: a Vision Transformer reads an image, and a Transformer's decoder writes its caption.
+
+The tokens of the ViT after its last norm (or those of its patches) are the memory that the decoder attends to; where
+their width is not the decoder's, they are projected. Hugging Face calls this form VisionEncoderDecoder. In place of an
+image, vectors may be given that some other network has made of it.
+
+Dimensions: B batch, h and w image height and width, C channels of an image or width of given vectors, S length of the
+memory, T of the caption, D width of the decoder, K outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from ..config.trees import unflatten
+from .captioner_config import CaptionerConfig
+from .decoder import TargetSide, check_vectors
+from .layers import Linear, Tape, fold, initial_values, record, replace_parameters
+from .vit import ViT
+
+
+class Captioner(TargetSide):
+    """A captioner: `model(images, target) -> logits`. Norms, softmax and head compute in float32 or wider.
+
+    Args:
+        config: what it computes.
+        rngs: what the weights are drawn with, as the config states; None: they are constants, to be replaced.
+        dtype: of activations.
+        param_dtype: of parameters.
+
+    Raises:
+        UserError: for a config that its `check` refuses.
+    """
+
+    def __init__(
+        self,
+        config: CaptionerConfig,
+        *,
+        rngs: nnx.Rngs | None = None,
+        dtype: Any = jnp.float32,
+        param_dtype: Any = jnp.float32,
+    ):
+        config.check()
+        c = self.config = config
+        self.vit = None if c.encoder is None else ViT(c.encoder, dtype=dtype, param_dtype=param_dtype)
+        self.memory = Linear(c.projected, c.text.width, dtype=param_dtype) if c.projected else None
+        self.add_target(c.text, dtype, param_dtype)
+        if rngs is not None:
+            start = initial_values(c.parameters(), rngs.params(), param_dtype, self.computed(c))
+            replace_parameters(self, unflatten(start))
+
+    @staticmethod
+    def computed(c: CaptionerConfig) -> dict[str, np.ndarray]:
+        """Initial values of the parameters whose start is "computed", as `ViT.computed` gives them."""
+        return {} if c.encoder is None else {f"vit.{name}": x for name, x in ViT.computed(c.encoder).items()}
+
+    def __call__(
+        self,
+        source: Array,
+        target: Array,
+        *,
+        target_padding: Array | None = None,
+        memory_padding: Array | None = None,
+        target_mask: Array | None = None,
+        memory_mask: Array | None = None,
+        causal: bool | None = None,
+        keys: Array | None = None,
+    ) -> Array:
+        """The logits of the next tokens of a caption. Paddings and masks are boolean, True where to attend.
+
+        Args:
+            source: normalised images [B, h, w, C], or vectors [B, S, C].
+            target: ids [B, T].
+            target_padding: [B, T].
+            memory_padding: [B, S].
+            target_mask: 4-D, broadcastable to [B, H, T, T].
+            memory_mask: 4-D, broadcastable to [B, H, T, S].
+            causal: whether a token attends only to itself and those before it; None: as config.text has it.
+            keys: PRNG keys [B], one an example, of a training pass, whose dropout they draw; None: evaluation.
+
+        Returns:
+            [B, T, K].
+
+        Raises:
+            ValueError: for wrong shapes and dtypes.
+        """
+        masks = dict(target_padding=target_padding, memory_padding=memory_padding, target_mask=target_mask)
+        return self.forward(source, target, keys, None, **masks, memory_mask=memory_mask, causal=causal)
+
+    def capture(self, source: Array, target: Array, names: Iterable[str], **masks: Any) -> dict[str, Array]:
+        """Inner values of an evaluation pass.
+
+        Args:
+            source, target: as of a call.
+            names: of vit.NAME (tokens, blocks.I, features and attention, as `ViT.capture` gives them), memory [B, S, D]
+                (what the decoder attends to), decoder.blocks.I [B, T, D] (what leaves block I), decoder.self_attention
+                [B, L, H, T, T] and decoder.cross_attention [B, L, H, T, S] (the weights of all blocks), and logits.
+            masks: keyword arguments of a call.
+
+        Returns:
+            {name: array}.
+
+        Raises:
+            ValueError: as a call, and for any other name.
+        """
+        of_vit = [] if self.vit is None else ["vit.attention"]
+        known = [
+            *self.config.captured(),
+            *of_vit,
+            "decoder.self_attention",
+            "decoder.cross_attention",
+        ]
+        tape: Tape = dict.fromkeys(names)
+        if unknown := [n for n in tape if n not in known]:
+            raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
+        record(tape, "logits", self.forward(source, target, None, tape, **masks))
+        return tape
+
+    def forward(self, source: Array, target: Array, keys: Array | None, tape: Tape | None, **masks: Any) -> Array:
+        """The forward pass of a call and of `capture`; arguments as in a call."""
+        if source.shape[:1] != target.shape[:1]:
+            raise ValueError(
+                f"source {list(source.shape)} and target {list(target.shape)} are batches of different size"
+            )
+        return self.write(self.encode(source, keys=keys, tape=tape), target, keys, tape, **masks)
+
+    def encode(self, source: Array, *, keys: Array | None = None, tape: Tape | None = None) -> Array:
+        """The memory of images or vectors.
+
+        Args:
+            source: normalised images [B, h, w, C], or vectors [B, S, C].
+            keys: as of a call.
+            tape: receives the inner values that it asks for, by their names in `capture`.
+
+        Returns:
+            [B, S, D].
+
+        Raises:
+            ValueError: for wrong shapes and dtypes.
+        """
+        c = self.config
+        if self.vit is None:
+            check_vectors("source", source, c.memory_width)
+            x = source.astype(self.dtype)
+        else:
+            inner: Tape | None = None
+            if tape is not None:
+                inner = {name.removeprefix("vit."): None for name in tape if name.startswith("vit.")}
+            x = self.vit.encode(source, fold(keys, 0), tape=inner)
+            for name, value in (inner or {}).items():
+                record(tape, f"vit.{name}", value)
+            if c.memory == "patches":
+                x = x[:, sum(count for _, count, _ in c.vit.prefix) :]
+        x = x if self.memory is None else self.memory(x)
+        record(tape, "memory", x)
+        return x

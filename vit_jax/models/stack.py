@@ -1,0 +1,99 @@
+"""A stack of equal blocks, and the two ways in which training can compute it with other means than block after block.
+
+Scan: the weights of all blocks are stacked, and one compiled loop (jax.lax.scan) runs over them, so that the program of
+a step does not grow with the depth. Remat: the backward pass computes again what is within a block instead of keeping
+it (Chen et al. 2016, arXiv 1604.06174). Both change results by rounding alone, and a network's parameters not at all:
+stacking is a part of the step. (A loop over blocks of which only some train differentiates all of them.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from ..config.run import RunConfig
+from .layers import Attention, Tape, merge, record, split
+
+# What the backward pass has without computing it again, besides the inputs of blocks: nothing, or products of tokens
+# and weights, which are most of the work.
+KEPT: dict[str, Callable[..., Any] | None] = {
+    "full": None,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+
+class Stack(nnx.List[Any]):
+    """Blocks that differ in their weights alone; what else depends on the block follows from its number."""
+
+    scan, remat = False, "none"  # as in RunConfig
+
+    def through(
+        self,
+        x: Array,
+        call: Callable[..., Array],
+        tape: Tape | None = None,
+        prefix: str = "",
+        maps: tuple[str, ...] = ("attention",),
+    ) -> Array:
+        """What x is after all blocks.
+
+        With a tape, which training never has, blocks are computed one after the other.
+
+        Args:
+            x: [B, N, D].
+            call: `call(block, x, i, *tapes)` gives x after block i. `tapes` has for each of `maps` a tape with the name
+                "attention", or None; `i` is an int, or in remat and scan an int32 [].
+            tape: receives, where it asks for them, the outputs {prefix}blocks.I and the weights of all blocks
+                {prefix}{map} [B, L, H, Nq, Nk].
+            prefix: precedes these names.
+            maps: the kinds of attention weights that a block has.
+
+        Returns:
+            [B, N, D].
+        """
+        if tape is None and (self.scan or self.remat != "none"):
+            return self._chosen(x, call)
+        taken: list[dict[str, Any]] = []
+        for i, block in enumerate(self):
+            inner = {name: {"attention": None} for name in maps if tape is not None and prefix + name in tape}
+            x = call(block, x, i, *(inner.get(name) for name in maps))
+            record(tape, f"{prefix}blocks.{i}", x)
+            taken.append(inner)
+        for name in taken[0]:
+            record(tape, prefix + name, jnp.stack([inner[name]["attention"] for inner in taken], axis=1))
+        return x
+
+    def _chosen(self, x: Array, call: Callable[..., Array]) -> Array:
+        """`through` by scan, remat or both."""
+        (definition, *others), trees = zip(*map(split, self), strict=True)
+        if any(other != definition for other in others):
+            raise ValueError("blocks differ in more than their weights: let it depend on the block's number in `call`")
+
+        def after(x: Array, tree: Any, i: Array) -> Array:
+            return call(merge(definition, tree), x, i)
+
+        if self.remat != "none":
+            # Within a loop XLA does not take the second computation for the first, and needs no barrier against it.
+            after = jax.checkpoint(after, policy=KEPT[self.remat], prevent_cse=not self.scan)
+        numbers = jnp.arange(len(self), dtype=jnp.int32)
+        if self.scan:
+            stacked = jax.tree.map(lambda *weights: jnp.stack(weights), *trees)
+            return jax.lax.scan(lambda x, block: (after(x, *block), None), x, (stacked, numbers))[0]
+        for tree, i in zip(trees, numbers, strict=True):
+            x = after(x, tree, i)
+        return x
+
+
+def as_chosen(network: Any, run: RunConfig) -> Any:
+    """The network of a training step, after it is told what a run chooses: scan, remat and attention_kernel."""
+    for _, module in nnx.iter_modules(network):
+        if isinstance(module, Stack):
+            module.scan, module.remat = run.scan, run.remat
+        elif isinstance(module, Attention):
+            module.fused = run.attention_kernel == "fused"
+    return network

@@ -1,0 +1,254 @@
+"""The encoder-decoder Transformer (Vaswani et al. 2017, arXiv 1706.03762).
+
+The encoder turns a source into a memory; the decoder (decoder.py) attends to the memory and to the target so far and
+predicts the next token. Dimensions: B batch, S and T source and target length, D width, H heads, L blocks, K outputs.
+Masks are boolean, True where a token may be attended to.
+
+It computes what torch.nn.Transformer computes, except add_bias_kv and add_zero_attn of its attention, additive masks,
+is_causal hints and input without a batch axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from ..config.trees import unflatten
+from .decoder import Embedding, TargetSide, attention, check_vectors
+from .layers import LayerNorm, Mlp, Tape, attention_mask, dropout, fold, initial_values, record, replace_parameters
+from .stack import Stack
+from .transformer_config import TransformerConfig
+
+
+class EncoderBlock(nnx.Module):
+    """Self-attention, then mlp, each added to its input; LayerNorm before (pre-norm) or after the sum (post-norm)."""
+
+    def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
+        self.norm_first, self.dropout = c.norm_first, c.dropout
+        self.norm1 = LayerNorm(c.width, c.eps, c.norm_bias, dtype)
+        self.attention = attention(c, dtype)
+        self.norm2 = LayerNorm(c.width, c.eps, c.norm_bias, dtype)
+        self.mlp = Mlp(c.width, c.hidden, c.activation, bias=c.bias, dropout=c.activation_dropout, dtype=dtype)
+
+    def __call__(
+        self, x: Array, mask: Array | None = None, *, keys: Array | None = None, tape: Tape | None = None
+    ) -> Array:
+        """[B, S, D] -> [B, S, D]."""
+        if self.norm_first:
+            x = x + self.attend(self.norm1(x), mask, keys, tape)
+            return x + self.feed_forward(self.norm2(x), keys)
+        x = self.norm1(x + self.attend(x, mask, keys, tape))
+        return self.norm2(x + self.feed_forward(x, keys))
+
+    def attend(self, x: Array, mask: Array | None, keys: Array | None, tape: Tape | None) -> Array:
+        """Self-attention and dropout: [B, S, D] -> [B, S, D]."""
+        return dropout(self.attention(x, x, x, mask, keys=fold(keys, 0), tape=tape), self.dropout, fold(keys, 1))
+
+    def feed_forward(self, x: Array, keys: Array | None) -> Array:
+        """The mlp and dropout: [B, S, D] -> [B, S, D]."""
+        return dropout(self.mlp(x, keys=fold(keys, 2)), self.dropout, fold(keys, 3))
+
+
+class Encoder(nnx.Module):
+    """A stack of encoder blocks and an optional final LayerNorm: `encoder(x, mask) -> memory`."""
+
+    def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
+        self.blocks = Stack([EncoderBlock(c, dtype) for _ in range(c.encoder_depth)])
+        self.norm = LayerNorm(c.width, c.eps, c.norm_bias, dtype) if c.final_norm else None
+
+    def __call__(
+        self, x: Array, mask: Array | None = None, *, keys: Array | None = None, tape: Tape | None = None
+    ) -> Array:
+        """[B, S, D] -> [B, S, D]."""
+
+        def call(block: EncoderBlock, x: Array, i: int | Array, tape: Tape | None = None) -> Array:
+            return block(x, mask, keys=fold(keys, i), tape=tape)
+
+        x = self.blocks.through(x, call, tape, "encoder.")
+        return x if self.norm is None else self.norm(x)
+
+
+class Transformer(TargetSide):
+    """An encoder-decoder Transformer: `model(source, target) -> logits`; an encoder alone: `model(source) -> memory`.
+
+    Without an encoder the source is the memory, vectors [B, S, D]. Norms, softmax and head compute in float32 or wider.
+
+    Args:
+        config: what it computes.
+        rngs: what the weights are drawn with, as the config states; None: they are constants, to be replaced.
+        dtype: of activations.
+        param_dtype: of parameters.
+
+    Raises:
+        UserError: for a config that its `check` refuses.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        rngs: nnx.Rngs | None = None,
+        dtype: Any = jnp.float32,
+        param_dtype: Any = jnp.float32,
+    ):
+        config.check()
+        c = self.config = config
+        stored = not c.one_embedding
+        self.source = Embedding(c, c.source_vocabulary, stored, param_dtype) if c.encoder_depth else None
+        self.encoder = Encoder(c, param_dtype) if c.encoder_depth else None
+        self.add_target(c, dtype, param_dtype)
+        if rngs is not None:
+            replace_parameters(self, unflatten(initial_values(c.parameters(), rngs.params(), param_dtype)))
+
+    def __call__(
+        self,
+        source: Array,
+        target: Array | None = None,
+        *,
+        source_padding: Array | None = None,
+        target_padding: Array | None = None,
+        memory_padding: Any = ...,
+        source_mask: Array | None = None,
+        target_mask: Array | None = None,
+        memory_mask: Array | None = None,
+        causal: bool | None = None,
+        keys: Array | None = None,
+    ) -> Array:
+        """The logits of the next tokens of a target. Paddings and masks are boolean, True where to attend.
+
+        Args:
+            source: ids [B, S] or vectors [B, S, D].
+            target: ids [B, T] or vectors [B, T, D]; None: of an encoder alone.
+            source_padding: [B, S].
+            target_padding: [B, T].
+            memory_padding: [B, S]; by default that of the source.
+            source_mask: 4-D, broadcastable to [B, H, S, S].
+            target_mask: 4-D, broadcastable to [B, H, T, T].
+            memory_mask: 4-D, broadcastable to [B, H, T, S].
+            causal: whether a target token attends only to itself and those before it; None: as the config has it.
+            keys: PRNG keys [B], one an example, of a training pass, whose dropout they draw; None: evaluation.
+
+        Returns:
+            Logits [B, T, K]; without a head [B, T, D]; of an encoder alone the memory [B, S, D].
+
+        Raises:
+            ValueError: for wrong shapes and dtypes.
+        """
+        given = dict(
+            source_padding=source_padding,
+            target_padding=target_padding,
+            memory_padding=memory_padding,
+            source_mask=source_mask,
+            target_mask=target_mask,
+            memory_mask=memory_mask,
+            causal=causal,
+        )
+        return self.forward(source, target, keys, None, **given)
+
+    def capture(
+        self, source: Array, target: Array | None = None, names: Iterable[str] = (), **masks: Any
+    ) -> dict[str, Array]:
+        """Inner values of an evaluation pass.
+
+        Args:
+            source, target: as of a call.
+            names: of encoder.blocks.I [B, S, D] and decoder.blocks.I [B, T, D] (what leaves block I), memory [B, S, D],
+                encoder.attention [B, L, H, S, S], decoder.self_attention [B, L, H, T, T] and decoder.cross_attention
+                [B, L, H, T, S] (the weights of all blocks), and logits (what a call returns).
+            masks: keyword arguments of a call.
+
+        Returns:
+            {name: array}.
+
+        Raises:
+            ValueError: as a call, and for any other name.
+        """
+        known = [
+            *self.config.captured(),
+            "encoder.attention",
+            "decoder.self_attention",
+            "decoder.cross_attention",
+        ]
+        tape: Tape = dict.fromkeys(names)
+        if unknown := [n for n in tape if n not in known]:
+            raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
+        record(tape, "logits", self.forward(source, target, None, tape, **masks))
+        return tape
+
+    def forward(
+        self,
+        source: Array,
+        target: Array | None,
+        keys: Array | None,
+        tape: Tape | None,
+        *,
+        source_padding: Array | None = None,
+        target_padding: Array | None = None,
+        memory_padding: Any = ...,
+        source_mask: Array | None = None,
+        target_mask: Array | None = None,
+        memory_mask: Array | None = None,
+        causal: bool | None = None,
+    ) -> Array:
+        """The forward pass of a call and of `capture`; arguments as in a call."""
+        if self.target is None or self.decoder is None:
+            if target is not None:
+                raise ValueError("target is given, but this is an encoder alone: call it with a source")
+            return self.encode(source, source_padding, source_mask, keys=keys, tape=tape)
+        if target is None:
+            raise ValueError("target is missing: call `encode` for the memory of a source")
+        if source.shape[:1] != target.shape[:1]:
+            raise ValueError(
+                f"source {list(source.shape)} and target {list(target.shape)} are batches of different size"
+            )
+        memory = self.encode(source, source_padding, source_mask, keys=keys, tape=tape)
+        return self.write(
+            memory,
+            target,
+            keys,
+            tape,
+            target_padding=target_padding,
+            memory_padding=source_padding if memory_padding is ... else memory_padding,
+            target_mask=target_mask,
+            memory_mask=memory_mask,
+            causal=causal,
+        )
+
+    def encode(
+        self,
+        source: Array,
+        source_padding: Array | None = None,
+        source_mask: Array | None = None,
+        *,
+        keys: Array | None = None,
+        tape: Tape | None = None,
+    ) -> Array:
+        """The memory of a source.
+
+        Args:
+            source: ids [B, S] or vectors [B, S, D].
+            source_padding, source_mask, keys: as of a call.
+            tape: receives the inner values that it asks for, by their names in `capture`.
+
+        Returns:
+            [B, S, D]; without an encoder the source.
+
+        Raises:
+            ValueError: for wrong shapes and dtypes.
+        """
+        if self.source is None or self.encoder is None:
+            if source_mask is not None:
+                raise ValueError("source_mask is given, but there is no encoder in which it would count: leave it out")
+            check_vectors("source", source, self.config.width)
+            memory = source.astype(self.dtype)
+        else:
+            own = None if self.source.embedding is None else self.source.embedding[...]
+            x = self.source(source, self.table if self.config.one_embedding else own, self.dtype, keys=fold(keys, 0))
+            mask = attention_mask(x.shape[0], x.shape[1], x.shape[1], padding=source_padding, mask=source_mask)
+            memory = self.encoder(x, mask, keys=fold(keys, 2), tape=tape)
+        record(tape, "memory", memory)
+        return memory

@@ -1,0 +1,288 @@
+"""The config of the encoder-decoder Transformer: its options and its table of parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
+
+from ..config.fields import DEEPEST, Activation, identity
+from ..config.network import Input, NetworkConfig
+from ..config.parameters import ZEROS, Parameter, Start, Table
+from ..errors import Field, UserError
+
+# A parameter of every Transformer, also of one without an encoder or without a decoder.
+_QUERY = r"(encoder\.blocks\.0\.attention|decoder\.blocks\.0\.cross_attention)\.query"
+
+
+@dataclass(frozen=True)
+class TransformerConfig(NetworkConfig):
+    """The config of an encoder-decoder Transformer (Vaswani et al. 2017, arXiv 1706.03762).
+
+    With vocabularies and outputs at 0 it is torch.nn.Transformer, which takes and returns vectors. With decoder_depth
+    at 0 too it is torch.nn.TransformerEncoder, whose output is the memory. With encoder_depth at 0 it is a decoder over
+    a memory that is given: the source is that memory, vectors [B, S, D].
+    """
+
+    computes: ClassVar[str] = "vit_jax.models.transformer:Transformer"
+    twin: ClassVar[str] = "torch_ref.transformer:Transformer"
+
+    width: int = identity(512, "D, width of a token", at_least=1)
+    heads: int = identity(8, "H, attention heads per block", not_in_weights=True, at_least=1)
+    head_width: int = identity(0, "Dh, width of a head; 0: width / heads", at_least=0)
+    hidden: int = identity(2048, "F, width of the hidden layer of the mlp", at_least=1)
+    encoder_depth: int = identity(
+        6,
+        "blocks of the encoder; 0: none, the source is the memory, as vectors [B, S, D]",
+        counts_blocks=True,
+        at_least=0,
+        at_most=DEEPEST,
+    )
+    decoder_depth: int = identity(
+        6,
+        "blocks of the decoder; 0: an encoder only, without target and head",
+        counts_blocks=True,
+        at_least=0,
+        at_most=DEEPEST,
+    )
+
+    activation: Activation = identity("gelu", "activation of the mlp; gelu is the exact erf form", not_in_weights=True)
+    norm_first: bool = identity(True, "LayerNorm before attention and mlp (pre-norm), else after the sum (post-norm)")
+    final_norm: bool = identity(True, "LayerNorm after the last block of encoder and decoder")
+    bias: bool = identity(True, "linear maps of the blocks have biases")
+    norm_bias: bool = identity(True, "LayerNorms have a bias")
+    eps: float = identity(1e-6, "epsilon of every LayerNorm", not_in_weights=True, at_least=0)
+
+    dropout: float = identity(
+        0.0, "dropout rate of the outputs of attention and mlp", training_only=True, at_least=0, below=1
+    )
+    attention_dropout: float = identity(
+        0.0, "dropout rate of the attention weights", training_only=True, at_least=0, below=1
+    )
+    activation_dropout: float = identity(
+        0.0, "dropout rate inside the mlp, after its activation", training_only=True, at_least=0, below=1
+    )
+    embedding_dropout: float = identity(
+        0.0, "dropout rate of the tokens that enter encoder and decoder", training_only=True, at_least=0, below=1
+    )
+
+    source_vocabulary: int = identity(
+        0,
+        "number of source ids; 0: the source is vectors [B, S, D] (in a run on text: set by the data)",
+        from_data=True,
+        at_least=0,
+    )
+    target_vocabulary: int = identity(
+        0,
+        "number of target ids; 0: the target is vectors [B, T, D] (in a run on text: set by the data)",
+        from_data=True,
+        at_least=0,
+    )
+    position: Literal["interleaved", "concatenated", "fairseq", "learned", "one_frequency", "none"] = identity(
+        "interleaved",
+        "positions that are added to tokens: sinusoids, as sines and cosines in turn (interleaved) or in two halves "
+        "(concatenated; fairseq: with the frequencies of that library); learned; sin(t) and cos(t) in turn "
+        "(one_frequency, for the weights of one notebook); none",
+    )
+    position_offset: int = identity(0, "learned and fairseq positions: the position of the first token", at_least=0)
+    max_length: int = identity(
+        512, "maximum length of a sequence, in tokens; 0: no limit (learned positions need one)", at_least=0
+    )
+    scale_embedding: bool = identity(False, "embeddings are multiplied by sqrt(D)", not_in_weights=True)
+    embedding_norm: bool = identity(False, "LayerNorm after the positions are added")
+    tie: Literal["none", "embeddings", "decoder", "all"] = identity(
+        "none", "tables that are shared: none, source and target (embeddings), target and head (decoder), all three"
+    )
+    outputs: int = identity(
+        0,
+        "K, number of logits; 0: no head (in a run on text: set by the data)",
+        from_data=True,
+        of_head=True,
+        at_least=0,
+    )
+    output_bias: bool = identity(True, "the head has a bias", of_head=True)
+    causal: bool = identity(True, "a target token attends only to itself and those before it", not_in_weights=True)
+
+    init: Literal["trunc_normal", "normal", "fan_in", "xavier", "torch"] = identity(
+        "xavier",
+        "initial kernels: normal of init_std, truncated at 2 std or not; truncated normal of std 1/sqrt(fan in); "
+        "Xavier uniform; or the default of Linear in PyTorch",
+        training_only=True,
+    )
+    attention_init: Literal["same", "torch"] = identity(
+        "same",
+        "initial query, key and value kernels: as init states, "
+        "or as MultiheadAttention of PyTorch (Xavier uniform over the three as one; biases of attention 0)",
+        training_only=True,
+    )
+    init_std: float = identity(0.02, "standard deviation of trunc_normal and normal", training_only=True)
+    embedding_std: float = identity(0.02, "standard deviation of initial embeddings", training_only=True)
+    position_std: float = identity(0.02, "standard deviation of initial learned positions", training_only=True)
+
+    names: ClassVar[tuple[str, ...]] = (rf"{_QUERY}\.kernel", r"!(vit\.patch|memory)\.kernel")
+    examples: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "width": (12, 8), "heads": (2, 1), "head_width": (0, 5), "hidden": (20,), "encoder_depth": (2, 1, 0),
+        "decoder_depth": (2, 1, 0), "eps": (1e-5, 1e-6), "source_vocabulary": (0, 11, 9),
+        "target_vocabulary": (0, 11, 9), "outputs": (0, 11, 9, 12), "position_offset": (0, 2),
+        "max_length": (6, 512, 0),
+    }  # fmt: skip
+    combinations: ClassVar[tuple[Mapping[str, Any], ...]] = (
+        {},
+        {"source_vocabulary": 11, "target_vocabulary": 11, "outputs": 11, "max_length": 6},
+        {"source_vocabulary": 9, "target_vocabulary": 11, "outputs": 11, "max_length": 6},
+    )
+
+    # Derived from the fields above.
+
+    @property
+    def resolved_head_width(self) -> int:
+        """Dh, the width of a head."""
+        return self.head_width or self.width // self.heads
+
+    @property
+    def position_rows(self) -> int:
+        """The number of rows of the table of learned positions; 0 if positions are not learned."""
+        return self.max_length + self.position_offset if self.position == "learned" else 0
+
+    @property
+    def one_embedding(self) -> bool:
+        """Whether source and target share one embedding, which is then stored as the target's."""
+        return self.tie in ("embeddings", "all")
+
+    @property
+    def tied_head(self) -> bool:
+        """Whether the kernel of the head is the embedding of the target."""
+        return self.tie in ("decoder", "all")
+
+    def inputs(self) -> tuple[Input, ...]:
+        if self.encoder_depth:
+            source = self._sequence("source", self.source_vocabulary, "source_padding")
+        else:  # the memory, to whose vectors no positions are added
+            source = Input("source", "vectors", size=self.width, padding="source_padding")
+        return (source, self._sequence("target", self.target_vocabulary)) if self.decoder_depth else (source,)
+
+    def _sequence(self, name: str, vocabulary: int, padding: str = "") -> Input:
+        kind: Literal["ids", "vectors"] = "ids" if vocabulary else "vectors"
+        return Input(name, kind, size=vocabulary or self.width, longest=self.max_length, padding=padding)
+
+    def check(self) -> None:
+        super().check()
+        if not self.encoder_depth and not self.decoder_depth:
+            raise UserError(Field("encoder_depth"), "and decoder_depth are both 0", "give blocks to one of them")
+        if not self.encoder_depth and self.source_vocabulary:
+            raise UserError(
+                Field("source_vocabulary"),
+                f"is {self.source_vocabulary} but encoder_depth is 0, and without an encoder the source is the memory, "
+                "which is vectors",
+                "give 0, or an encoder",
+            )
+        if not self.head_width and self.width % self.heads:
+            raise UserError(
+                Field("width"), f"{self.width} is not divisible by heads {self.heads}", "change one, or give head_width"
+            )
+        if self.position not in ("learned", "none") and self.width % 2:
+            raise UserError(
+                Field("width"), f"{self.width} is odd, which position {self.position} cannot fill", "give an even width"
+            )
+        if self.position == "fairseq" and self.width < 4:
+            raise UserError(
+                Field("width"), f"is {self.width}, but position fairseq has two frequencies or more", "give 4"
+            )
+        if self.position == "learned" and not self.max_length:
+            raise UserError(
+                Field("max_length"), "is 0 but position is learned", "give the length of the longest sequence"
+            )
+        for name in ("target_vocabulary", "outputs"):
+            if not self.decoder_depth and getattr(self, name):
+                raise UserError(
+                    Field(name),
+                    f"is {getattr(self, name)} but decoder_depth is 0, and an encoder alone has no target and no head",
+                    "give 0, or a decoder",
+                )
+        if self.position_offset and self.position not in ("learned", "fairseq"):
+            raise UserError(
+                Field("position_offset"),
+                f"is {self.position_offset} but position is {self.position}, and only learned and fairseq positions "
+                "have one",
+                "give 0, or such positions",
+            )
+        _check_ties(self)
+
+    def normal(self) -> Self:
+        """head_width is 0 if it is width / heads, and fields without an effect have their defaults."""
+        changed: dict[str, Any] = {"head_width": 0} if self.head_width * self.heads == self.width else {}
+        used = {
+            "output_bias": self.outputs,
+            "scale_embedding": self.source_vocabulary or self.target_vocabulary,
+            "causal": self.decoder_depth,
+        }
+        if self.position == "none":
+            changed["max_length"] = 0  # no limit
+        defaults = {f.name: f.default for f in dataclasses.fields(self)}
+        changed |= {name: defaults[name] for name, on in used.items() if not on}
+        return dataclasses.replace(self, **changed)
+
+    def parameters(self) -> dict[str, Parameter]:
+        """Every parameter in reading order. A shared embedding is listed once, as target.embedding."""
+        d, inner = self.width, self.heads * self.resolved_head_width
+        table = Table(self.norm_bias, self.init, self.attention_init, self.init_std)
+        embedding, position = Start("normal", self.embedding_std), Start("normal", self.position_std)
+        sides = (
+            ("source", self.encoder_depth, 0 if self.one_embedding else self.source_vocabulary),
+            ("target", self.decoder_depth, self.target_vocabulary),
+        )
+        for side, depth, vocabulary in sides:
+            if not depth:
+                continue
+            if vocabulary:
+                table[f"{side}.embedding"] = Parameter((vocabulary, d), "embedding", embedding)
+            if self.position_rows:
+                table[f"{side}.position"] = Parameter((self.position_rows, d), "position", position)
+            if self.embedding_norm:
+                table.norm(f"{side}.norm", d)
+        table.muon = True
+        for stack, depth in (("encoder", self.encoder_depth), ("decoder", self.decoder_depth)):
+            for i in range(depth):
+                block = f"{stack}.blocks.{i}"
+                names = ("attention",) if stack == "encoder" else ("self_attention", "cross_attention")
+                for n, name in enumerate(names, 1):
+                    table.norm(f"{block}.norm{n}", d)
+                    table.attention(f"{block}.{name}", d, inner, self.bias)
+                table.norm(f"{block}.norm{len(names) + 1}", d)
+                table.mlp(f"{block}.mlp", d, self.hidden, self.bias)
+            if self.final_norm and depth:
+                table.norm(f"{stack}.norm", d)
+        table.muon, table.head = False, True
+        if self.outputs and not self.tied_head:
+            table.dense("head", d, self.outputs, self.output_bias)
+        elif self.outputs and self.output_bias:  # the bias of a tied head starts at 0 with every init
+            table["head.bias"] = Parameter((self.outputs,), "bias", ZEROS)
+        return table
+
+    def describe(self) -> tuple[str, str]:
+        what = f"Transformer {self.width} x {self.encoder_depth}+{self.decoder_depth}, {self.heads} heads"
+        return what, f"{self.outputs:,} output ids"
+
+    def captured(self) -> list[str]:
+        encoder, decoder = (
+            [f"{stack}.blocks.{i}" for i in range(depth)]
+            for stack, depth in (("encoder", self.encoder_depth), ("decoder", self.decoder_depth))
+        )
+        return [*encoder, "memory", *decoder, "logits"]
+
+
+def _check_ties(c: TransformerConfig) -> None:
+    """Vocabularies of which an embedding or the head is shared."""
+    if c.one_embedding and not 0 < c.source_vocabulary == c.target_vocabulary:
+        raise UserError(
+            Field("tie"),
+            f"is {c.tie} but the vocabularies are {c.source_vocabulary} and {c.target_vocabulary}",
+            "give both the same size, or tie less",
+        )
+    if c.tied_head and not 0 < c.outputs == c.target_vocabulary:
+        raise UserError(
+            Field("tie"),
+            f"is {c.tie} but outputs {c.outputs} is not target_vocabulary {c.target_vocabulary}",
+            "make them equal, or tie less",
+        )

@@ -1,0 +1,476 @@
+"""The Vision Transformer (Dosovitskiy et al. 2021, arXiv 2010.11929) and its published variants.
+
+An image is cut into patches, after the convolutions of a stem if there is one, and each patch becomes a token.
+Blocks of attention and mlp transform the tokens, a pool reduces them to one feature, and the head gives logits. The
+fields of ViTConfig select the variant.
+
+Dimensions: B batch, h and w image height and width, C channels, N tokens, D width, H heads, L blocks, K classes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from ..config.fields import pair
+from ..config.trees import unflatten
+from . import rotary
+from .layers import (
+    ACTIVATIONS,
+    NORMS,
+    Attention,
+    AttentionPool,
+    LayerNorm,
+    Linear,
+    Mlp,
+    Tape,
+    drop_path,
+    dropout,
+    fold,
+    gelu,
+    initial_values,
+    record,
+    replace_parameters,
+    wide,
+)
+from .stack import Stack
+from .vit_config import MAPS, ViTConfig
+
+
+class Convolution(Linear):
+    """A convolution of stride 2, then LayerNorm over the channels and GELU: one layer of the stem.
+
+    Such stems are those of Xiao et al. 2021 (arXiv 2106.14881), with LayerNorm in place of batch norm. The kernel is
+    stored as [in, out], where in is (row, column, channel). Images are padded with zeros, so that each side is halved.
+    It is computed as one product: on CPU, XLA takes six times as long for a convolution inside a loop, as in gradient
+    accumulation.
+    """
+
+    def __init__(self, n_in: int, n_out: int, c: ViTConfig, dtype: Any = jnp.float32):
+        super().__init__(c.stem_kernel**2 * n_in, n_out, c.stem_bias, dtype)
+        self.norm = norm(c, dtype, n_out)
+
+    def __call__(self, x: Array) -> Array:  # [B, h, w, in] -> [B, h/2, w/2, out]
+        batch, rows, columns, channels = x.shape[0], x.shape[1] // 2, x.shape[2] // 2, x.shape[3]
+        size = math.isqrt(self.kernel.shape[0] // channels)
+        # The image is padded by 1 and cut into squares of 2x2 pixels. Row i of the outputs begins at pixel row 2i, so
+        # square i + a meets the rows 2a and, if the kernel has it, 2a + 1 of the kernel. The gradient is then a sum of
+        # four arrays of squares; taken pixel by pixel, it would be one of an array for each place of the kernel.
+        x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+        squares = x.reshape(batch, rows + 1, 2, columns + 1, 2, channels).transpose(0, 1, 3, 2, 4, 5)
+        kernel = self.kernel[...].reshape(size, size, channels, -1)
+        windows, kernels = [], []
+        for a, b in np.ndindex(2, 2):
+            part = kernel[2 * a : 2 * a + 2, 2 * b : 2 * b + 2]
+            read = squares[:, a : a + rows, b : b + columns, : part.shape[0], : part.shape[1]]
+            windows.append(read.reshape(batch, rows, columns, -1))
+            kernels.append(part.reshape(-1, part.shape[-1]))
+        y = self.affine(jnp.concatenate(windows, axis=-1), jnp.concatenate(kernels))
+        return gelu(self.norm(y))
+
+
+class Patches(Linear):
+    """Images to patch tokens: cut into patches, flatten each as (row, column, channel), project."""
+
+    def __init__(self, c: ViTConfig, dtype: Any = jnp.float32):
+        self.size = c.patch_input[:2]
+        self.activation = c.stem_activation
+        values = math.prod(c.patch_input)
+        super().__init__(values, c.width, c.stem_bias, dtype)
+        self.pre_norm = norm(c, dtype, values) if c.stem_pre_norm else None
+        self.norm = norm(c, dtype) if c.stem_norm else None
+
+    def __call__(self, images: Array) -> Array:  # [B, h, w, C] -> [B, N, D]
+        batch, h, w, channels = images.shape
+        rows, columns = self.size
+        x = images.reshape(batch, h // rows, rows, w // columns, columns, channels)
+        x = x.transpose(0, 1, 3, 2, 4, 5)  # b (gh p) (gw q) c -> b (gh gw) (p q c)
+        x = x.reshape(batch, -1, rows * columns * channels)
+        x = x if self.pre_norm is None else self.pre_norm(x)
+        x = super().__call__(x)
+        x = x if self.norm is None else self.norm(x)
+        return ACTIVATIONS[self.activation](x)
+
+
+class Block(nnx.Module):
+    """Attention, then mlp, each added to its input; norms before them (pre-norm), after them, or after the sum."""
+
+    def __init__(self, c: ViTConfig, dtype: Any = jnp.float32):
+        self.norm_first, self.branch_norm, self.dropout = c.norm_first, c.branch_norm, c.dropout
+        self.drop_path = tuple(c.drop_path * i / max(c.depth - 1, 1) for i in range(c.depth))  # of each block
+        self.norm1 = norm(c, dtype)
+        self.attention = Attention(
+            c.width,
+            c.heads,
+            c.resolved_head_width,
+            bias=c.attention_bias,
+            query_norm=norm(c, dtype, c.resolved_head_width) if c.qk_norm else None,
+            key_norm=norm(c, dtype, c.resolved_head_width) if c.qk_norm else None,
+            inner_norm=norm(c, dtype, c.heads * c.resolved_head_width) if c.attention_norm else None,
+            dropout=c.attention_dropout,
+            pairs="" if c.rotary == "none" else c.rotary_pairs,
+            mixed=c.rotary == "mixed",
+            dtype=dtype,
+        )
+        self.scale1 = nnx.Param(jnp.full((c.width,), c.layer_scale, dtype)) if c.layer_scale else None
+        self.norm2 = norm(c, dtype)
+        self.mlp = Mlp(
+            c.width,
+            c.hidden,
+            c.activation,
+            gated=c.gated,
+            bias=c.mlp_bias,
+            dropout=c.activation_dropout,
+            inner_norm=norm(c, dtype, c.hidden) if c.mlp_norm else None,
+            dtype=dtype,
+        )
+        self.scale2 = nnx.Param(jnp.full((c.width,), c.layer_scale, dtype)) if c.layer_scale else None
+
+    def __call__(
+        self,
+        x: Array,
+        i: int | Array,
+        *,
+        rotary: Array | None = None,
+        keys: Array | None = None,
+        tape: Tape | None = None,
+    ) -> Array:
+        """x after the block.
+
+        Args:
+            x: tokens [B, N, D].
+            i: the number of the block, an int or int32 [], which decides the rate of drop path.
+            rotary: what `rotary_table` gives.
+            keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
+            tape: receives the attention weights, as of `Attention`.
+
+        Returns:
+            [B, N, D].
+        """
+        if self.branch_norm:
+            x = x + self.branch(self.attend(x, rotary, keys, tape), i, self.scale1, fold(keys, 1), self.norm1)
+            return x + self.branch(self.mlp(x, keys=fold(keys, 2)), i, self.scale2, fold(keys, 3), self.norm2)
+        if self.norm_first:
+            x = x + self.branch(self.attend(self.norm1(x), rotary, keys, tape), i, self.scale1, fold(keys, 1))
+            return x + self.branch(self.mlp(self.norm2(x), keys=fold(keys, 2)), i, self.scale2, fold(keys, 3))
+        x = self.norm1(x + self.branch(self.attend(x, rotary, keys, tape), i, self.scale1, fold(keys, 1)))
+        return self.norm2(x + self.branch(self.mlp(x, keys=fold(keys, 2)), i, self.scale2, fold(keys, 3)))
+
+    def attend(self, x: Array, rotary: Array | None, keys: Array | None, tape: Tape | None) -> Array:
+        """Self-attention: [B, N, D] -> [B, N, D]."""
+        return self.attention(x, x, x, rotary=rotary, keys=fold(keys, 0), tape=tape)
+
+    def branch(
+        self,
+        y: Array,
+        i: int | Array,
+        scale: nnx.Param[Array] | None,
+        keys: Array | None,
+        norm: LayerNorm | None = None,
+    ) -> Array:
+        """What a branch adds to its input: `y` after dropout, norm, LayerScale (Touvron et al. 2021), drop path."""
+        y = dropout(y, self.dropout, fold(keys, 0))
+        y = y if norm is None else norm(y)
+        y = y if scale is None else y * scale[...].astype(y.dtype)
+        return drop_path(y, self.drop_path, i, fold(keys, 1))
+
+
+class ViT(nnx.Module):
+    """A Vision Transformer: `model(images, keys=None) -> logits`.
+
+    Norms, softmax and head compute in float32 or wider.
+
+    Args:
+        config: what it computes.
+        rngs: what the weights are drawn with, as the config states; None: they are constants, to be replaced.
+        dtype: of activations.
+        param_dtype: of parameters.
+
+    Raises:
+        UserError: for a config that its `check` refuses.
+    """
+
+    def __init__(
+        self,
+        config: ViTConfig,
+        *,
+        rngs: nnx.Rngs | None = None,
+        dtype: Any = jnp.float32,
+        param_dtype: Any = jnp.float32,
+    ):
+        config.check()
+        c = self.config = config
+        self.dtype = jnp.dtype(dtype)
+        self.stem = nnx.List([Convolution(n_in, n_out, c, param_dtype) for n_in, n_out, _ in c.convolutions])
+        self.patch = Patches(c, param_dtype)
+        self.cls_token = _token(c.cls_token, (c.width,), param_dtype)
+        self.distill_token = _token(c.distill_token, (c.width,), param_dtype)
+        self.register_tokens = _token(c.registers > 0, (c.registers, c.width), param_dtype)
+        self.position = _token(c.position_stored, (c.position_rows, c.width), param_dtype)
+        self.pre_norm = norm(c, param_dtype) if c.pre_norm else None
+        self.blocks = Stack([Block(c, param_dtype) for _ in range(c.depth)])
+        self.norm = norm(c, param_dtype) if c.final_norm else None
+        self.pool = attention_pool(c, param_dtype) if c.pool in MAPS else None
+        self.head_norm = norm(c, param_dtype, c.pooled_width) if c.head_norm else None
+        self.head_hidden = Linear(c.pooled_width, c.head_hidden, dtype=param_dtype) if c.head_hidden else None
+        self.head = Linear(c.head_hidden or c.pooled_width, c.classes, c.head_bias, param_dtype) if c.classes else None
+        self.distill_norm = norm(c, param_dtype) if c.distill_norm else None
+        self.distill_head = (
+            Linear(c.width, c.classes, c.head_bias, param_dtype) if c.distill_head and c.classes else None
+        )
+        if rngs is not None:
+            start = initial_values(c.parameters(), rngs.params(), param_dtype, self.computed(c))
+            replace_parameters(self, unflatten(start))
+
+    @staticmethod
+    def computed(c: ViTConfig) -> dict[str, np.ndarray]:
+        """Initial values, float64, of parameters whose start is "computed": trained sinusoids, mixed frequencies."""
+        values = {"position": sinusoids(c)} if c.position_stored and c.position != "learned" else {}
+        if c.rotary == "mixed":
+            start = rotary.mixed(c.heads, c.resolved_head_width, c.rotary_base)
+            values |= {f"blocks.{i}.attention.frequencies": start for i in range(c.depth)}
+        return values
+
+    def __call__(self, images: Array, *, keys: Array | None = None) -> Array:
+        """The logits of images.
+
+        Args:
+            images: floating-point [B, h, w, C], normalised as in training. A network that stores no positions takes any
+                h and w that its patch divides.
+            keys: PRNG keys [B], one an example, of a training pass, whose dropout they draw; None: evaluation.
+
+        Returns:
+            [B, K], float32 or wider; without a head the features [B, D].
+
+        Raises:
+            ValueError: for images of another shape, or of integers.
+        """
+        return self.classify(self.encode(images, keys), keys)
+
+    def both(self, images: Array, *, keys: Array | None = None) -> tuple[Array, Array]:
+        """The logits of the class token and of the distillation token, each by its own head.
+
+        Args:
+            images, keys: as of a call.
+
+        Returns:
+            ([B, K], [B, K]).
+
+        Raises:
+            ValueError: as a call, and if the network has no two such heads.
+        """
+        if self.cls_token is None or self.head is None or self.distill_head is None:
+            raise ValueError("the network has no class token and distillation token with a head each")
+        return self.two_logits(self.encode(images, keys), keys)
+
+    def capture(self, images: Array, names: Iterable[str]) -> dict[str, Array]:
+        """Inner values of an evaluation pass.
+
+        Args:
+            images: as of a call.
+            names: of tokens [B, N, D] (what enters the first block), blocks.I [B, N, D] (what leaves block I), features
+                [B, N, D] (after the last norm), pooled [B, D] (what enters the head), attention [B, L, H, N, N] (the
+                weights of all blocks, float32) and logits [B, K].
+
+        Returns:
+            {name: array}.
+
+        Raises:
+            ValueError: as a call, and for any other name.
+        """
+        known = [*self.config.captured(), "attention"]
+        tape: Tape = dict.fromkeys(names)
+        if unknown := [n for n in tape if n not in known]:
+            raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
+        record(tape, "logits", self.classify(self.encode(images, tape=tape), None, tape))
+        return tape
+
+    def encode(self, images: Array, keys: Array | None = None, *, tape: Tape | None = None) -> Array:
+        """The tokens of images after the last block and norm, before pooling.
+
+        Args:
+            images, keys: as of a call.
+            tape: receives the inner values that it asks for, by their names in `capture`.
+
+        Returns:
+            [B, N, D].
+
+        Raises:
+            ValueError: as a call.
+        """
+        c = self.sized(images)
+        if not jnp.issubdtype(images.dtype, jnp.floating):
+            raise ValueError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
+        x, table = self.embed(images.astype(self.dtype), c, keys)  # [B, N, D]
+        record(tape, "tokens", x)
+
+        def call(block: Block, x: Array, i: int | Array, tape: Tape | None = None) -> Array:
+            return block(x, i, rotary=table, keys=fold(keys, 3 + i), tape=tape)
+
+        x = self.blocks.through(x, call, tape)
+        x = x if self.norm is None else self.norm(x)
+        record(tape, "features", x)
+        return x
+
+    def sized(self, images: Array) -> ViTConfig:
+        """The config with the size of these images. Raises ValueError where the network does not take it."""
+        c, (ph, pw) = self.config, pair(self.config.patch)
+        *expected, channels = *pair(c.image), c.channels
+        if images.ndim != 4 or images.shape[3] != channels or (c.position_stored and [*images.shape[1:3]] != expected):
+            raise ValueError(
+                f"images {images.shape} are not [B, {', '.join(map(str, expected))}, {channels}], "
+                "which this network takes"
+            )
+        h, w = images.shape[1:3]
+        if not h * w or h % ph or w % pw:
+            raise ValueError(f"images of {h}x{w} pixels are not divisible by the patch {ph}x{pw}: give those that are")
+        return dataclasses.replace(c, image=(h, w))
+
+    def embed(self, images: Array, c: ViTConfig, keys: Array | None) -> tuple[Array, Array | None]:
+        """What enters the blocks: prefix tokens, then patches.
+
+        Args:
+            images: [B, h, w, C] in the dtype of activations.
+            c: the config with the size of these images.
+            keys: as of a call.
+
+        Returns:
+            (tokens [B, N, D], what `rotary_table` gives for those patches that dropout keeps).
+        """
+        x = images
+        for convolution in self.stem:
+            x = convolution(x)
+        patches = self.patch(x)
+        positions = self.positions(c, patches.dtype)
+        patches = patches if positions is None else patches + positions[len(positions) - c.patches :]
+        patches, table = self.drop_patches(patches, rotary_table(c, wide(self.dtype)), fold(keys, 1))
+        tokens, row = [], 0
+        for name, count, has_position in c.prefix:
+            token = getattr(self, name)[...].astype(patches.dtype).reshape(count, c.width)
+            if has_position and positions is not None:
+                token, row = token + positions[row : row + count], row + count
+            tokens.append(jnp.broadcast_to(token, (images.shape[0], count, c.width)))
+        x = jnp.concatenate([*tokens, patches], axis=1) if tokens else patches
+        x = dropout(x, c.embedding_dropout, fold(keys, 0))
+        return x if self.pre_norm is None else self.pre_norm(x), table
+
+    def positions(self, c: ViTConfig, dtype: Any) -> Array | None:
+        """The position embedding [rows, D], stored or computed; None if there is none."""
+        if self.position is not None:
+            return self.position[...].astype(dtype)
+        return None if c.position == "none" else jnp.asarray(sinusoids(c), dtype)
+
+    def drop_patches(self, x: Array, table: Array | None, keys: Array | None) -> tuple[Array, Array | None]:
+        """Keep a random share of the patch tokens, in their order (PatchDropout, Liu et al. 2022, arXiv 2208.07220).
+
+        Args:
+            x: patch tokens [B, n, D].
+            table: a row for each patch [n, ...], or None.
+            keys: PRNG keys [B]; None: all are kept.
+
+        Returns:
+            (tokens [B, kept, D], the rows of the table for them [B, kept, ...]).
+        """
+        rate, n = self.config.patch_dropout, x.shape[1]
+        if keys is None or not rate:
+            return x, table
+        kept = max(1, round(n * (1 - rate)))
+        chosen = jax.vmap(lambda key: jnp.sort(jax.random.permutation(key, n)[:kept]))(keys)  # [B, kept]
+        return jnp.take_along_axis(x, chosen[..., None], axis=1), None if table is None else table[chosen]
+
+    def classify(self, x: Array, keys: Array | None, tape: Tape | None = None) -> Array:
+        """Pool the tokens [B, N, D] and apply the head: logits [B, K], or the feature [B, D or 2 D] without a head."""
+        c = self.config
+        first = sum(n for _, n, _ in c.prefix)  # the first patch token
+        x = x.astype(wide(x.dtype))
+        if c.pool == "cls":
+            pooled = x[:, 0]
+        elif c.pool == "cls_distill":
+            pooled = (x[:, 0] + x[:, 1]) / 2
+        elif self.pool is not None:
+            pooled = self.pool.pool(x if c.pool == "map_all" else x[:, first:])
+        elif c.pool == "cls_mean":
+            pooled = jnp.concatenate([x[:, 0], x[:, first:].mean(1)], axis=-1)
+        else:
+            pooled = x[:, first if c.pool == "mean" else 0 :].mean(1)
+        record(tape, "pooled", pooled)
+        if c.pool == "cls_distill" and self.distill_head is not None:  # DeiT: two heads for two tokens
+            logits, distilled = self.two_logits(x, keys)
+            return (logits + distilled) / 2
+        return self.logits(pooled, keys)
+
+    def two_logits(self, x: Array, keys: Array | None) -> tuple[Array, Array]:
+        """`both`, from the tokens [B, N, D]."""
+        x = x.astype(wide(x.dtype))
+        return self.logits(x[:, 0], keys), self.distilled(x[:, 1])
+
+    def logits(self, pooled: Array, keys: Array | None) -> Array:
+        """The head, with its norm, hidden layer and dropout if there are any: [B, D] -> [B, K]."""
+        x = pooled if self.head_norm is None else self.head_norm(pooled)
+        if self.head_hidden is not None:
+            x = ACTIVATIONS[self.config.head_activation](self.head_hidden(x))
+        x = dropout(x, self.config.head_dropout, fold(keys, 2))
+        return x if self.head is None else self.head(x)
+
+    def distilled(self, token: Array) -> Array:
+        """The logits of the distillation token: [B, D] -> [B, K]."""
+        assert self.distill_head is not None
+        return self.distill_head(token if self.distill_norm is None else self.distill_norm(token))
+
+
+def _token(present: bool, shape: tuple[int, ...], dtype: Any) -> nnx.Param[Array] | None:
+    return nnx.Param(jnp.zeros(shape, dtype)) if present else None
+
+
+def attention_pool(c: ViTConfig, dtype: Any) -> AttentionPool:
+    """The pool with attention, whose mlp may be of another width than those of the blocks."""
+    mlp = Mlp(c.width, c.pool_hidden or c.hidden, c.activation, gated=c.gated, bias=c.mlp_bias, dtype=dtype)
+    return AttentionPool(c.width, c.resolved_pool_heads, norm(c, dtype), mlp, dtype)
+
+
+def norm(c: ViTConfig, dtype: Any, width: int = 0) -> LayerNorm:
+    """A norm of the config's kind over the last axis, of this width; 0: D."""
+    return NORMS[c.norm_kind](width or c.width, c.eps, c.norm_bias, dtype)
+
+
+# ------------------------------------------------------------------------------------- positions
+
+
+def sinusoids(c: ViTConfig) -> np.ndarray:
+    """Positions [rows, D], float64: prefix tokens that have one (zeros if sincos2d), then patches, row by row."""
+    if c.position == "sincos1d":
+        return sincos1d(c.position_rows, c.width)
+    grid = sincos2d(*c.grid, c.width)
+    return np.concatenate([np.zeros((c.position_rows - c.patches, c.width)), grid])
+
+
+def rotary_table(c: ViTConfig, dtype: Any) -> Array | None:
+    """What rotary attention needs of each patch: axial [n, Dh/2] angles, mixed [n, 2] places; None without it."""
+    if c.rotary == "none":
+        return None
+    places = rotary.places(c.grid, c.rotary_places, c.rotary_first, c.rotary_offset, pair(c.rotary_grid))
+    if c.rotary == "axial":
+        places = rotary.axial(places, c.resolved_head_width, c.rotary_base, c.rotary_periods)
+    return jnp.asarray(places, dtype)
+
+
+def sincos1d(length: int, width: int) -> np.ndarray:
+    """[length, D]: column 2i is sin(t / 10000^(2i/D)), column 2i+1 the cosine (Vaswani et al. 2017, 3.5)."""
+    angles = np.arange(length)[:, None] / 10000 ** (np.arange(0, width, 2) / width)
+    table = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, -1)
+    return table[:, :width]
+
+
+def sincos2d(rows: int, columns: int, width: int) -> np.ndarray:
+    """[rows*columns, D]: sin and cos of x w, then of y w, with w_k = 10000^(-k / (D/4 - 1)) (Beyer et al. 2022)."""
+    omega = 10000.0 ** -(np.arange(width // 4) / max(width // 4 - 1, 1))
+    y, x = (axis.reshape(-1, 1) * omega for axis in np.mgrid[:rows, :columns])
+    return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)

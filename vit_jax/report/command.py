@@ -1,0 +1,94 @@
+"""The report of a run, or of several, as one file that a browser opens: `vit-jax report RUN [RUN...]`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .. import runs
+from ..config.fields import option
+from ..config.flags import parse
+from ..errors import DONE, UserError, printable, run_command
+from ..files.atomic import shown, write_text
+from ..files.output import check_output
+from .compare import Comparison, gather
+
+FILE = "report.html"
+LARGEST = 2_950_000  # letters of a page with attention; without, it is far below
+
+
+@dataclass(frozen=True)
+class Options:
+    """Write the report of a run, or of several runs side by side, as one HTML file."""
+
+    runs: tuple[str, ...] = field(
+        metadata={"help": "runs, groups of runs and folders of them, as paths or names inside dir"}
+    )
+    out: str = option("", f"the file to write; empty: {FILE} in the run's folder, or beside several (then replaced)")
+    force: bool = option(False, "overwrite the file of --out if it exists")
+    dir: str = option("runs", "folder of all runs")
+
+
+def write_report(names: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] = "", dir: str = "runs") -> Path:
+    """Write the report of runs, given as paths or as names inside `dir`; returns its path. Raises UserError.
+
+    Without `out` it is report.html in the folder of the one run or group, or in the folder that holds them all.
+    """
+    found = gather([os.fspath(name) for name in names], dir, damaged=True)
+    from .contents import contents_of  # Bokeh takes a while to load
+    from .page import page
+
+    path = Path(out) if out else _place(found) / FILE
+    if path.is_symlink():
+        raise UserError(f"{shown(path)}: is a link; remove it, or choose a file with --out")
+    contents = contents_of(found)
+    text = page(contents)
+    if len(text) > LARGEST and contents.attention:
+        contents.attention = None
+        contents.missing.append(f"attention is left out: with it this page would have {len(text) / 1e6:.1f} MB")
+        text = page(contents)
+    text = text.encode("utf-8", "replace").decode()
+    try:
+        write_text(path, text)
+    except OSError as error:
+        told = f"{shown(path)}: cannot be written ({error.strerror})"
+        raise UserError(f"{told}; choose a file with --out") from error
+    return path
+
+
+def _place(found: Comparison) -> Path:
+    """The folder in which a report belongs."""
+    if len(found.lines) > 1:
+        return found.folder
+    first = found.lines[0]
+    return first.members[0].folder.path.parent if first.group else first.members[0].folder.path
+
+
+def leave_report(folder: runs.Run) -> None:
+    """Write the report at the end of a run or a group, and say where it is; a run does not fail for want of it."""
+    try:
+        print(f"report     {printable(shown(write_report([folder.path])))}")
+    except UserError as error:
+        print(f"skipped    the report: {printable(str(error))}")
+    except ImportError as error:  # in an environment that was made for an older version
+        again = f"install it, then write the report with `vit-jax report {shlex.quote(str(folder))}`"
+        print(f"skipped    the report: {printable(f'{error}; {again}')}")
+
+
+def command(arguments: list[str]) -> int:
+    """Parse the arguments and write the report; returns the exit code. Raises UserError."""
+    o = parse(Options, arguments, prog="vit-jax report")
+    if not o.runs:
+        raise UserError("runs: none given; give the folder of a run, or its name, or several")
+    check_output("out", o.out, o.force)
+    print(f"the report is in {printable(shown(write_report(o.runs, o.out, o.dir)))}")
+    return DONE
+
+
+def main() -> int:
+    """The command `vit-jax report`; returns the exit code."""
+    return run_command(lambda: command(sys.argv[1:]))

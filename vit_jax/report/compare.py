@@ -1,0 +1,420 @@
+"""Compare runs: `vit-jax compare [RUN...]`, or `vit_jax.compare(...)`.
+
+A table of the fields in which runs differ and of their results, and their curves in one picture. A group, which
+`train --seeds` makes, is one line: mean and standard deviation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .. import runs
+from ..config.fields import option
+from ..config.flags import parse
+from ..config.run import RunConfig
+from ..errors import DONE, UserError, printable, run_command
+from ..files.atomic import shown
+from ..files.output import check_output, print_table
+from ..runs import several
+from ..runs.values import flat
+from ..tasks.table import task_spec
+
+if TYPE_CHECKING:
+    from ..figures.comparison import Series
+
+T = TypeVar("T")
+BUDGETS = ("max_steps", "max_minutes")  # execution fields, which yet decide how far a run has come
+PICTURE = "comparison.png"
+SHOWN = 5  # most names that a note lists
+COLOURED = 28  # most curves of one panel that can be told apart
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a run's folder says of it."""
+
+    folder: runs.Run
+    run: RunConfig
+    data: Any  # the identity of its data
+    summary: dict[str, Any] | None  # None: the run has not ended
+    best: dict[str, Any]  # of the validation: step, the selection metric, loss, weights; empty if there was none
+    rows: list[dict[str, Any]]  # of metrics.jsonl
+
+    @property
+    def metric(self) -> str:
+        """The metric by which the best checkpoint was selected."""
+        names = [name for name in task_spec(self.run.task).main_metrics if name != "loss"]
+        return next((name for name in names if name in self.best), names[0])
+
+    @property
+    def kind(self) -> str:
+        """The weights, "raw" or "ema", that the best checkpoint was chosen for."""
+        return self.best.get("weights") or ("ema" if self.run.ema else "raw")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the comparison: a run, or the runs of a group, which differ in their seeds."""
+
+    name: str
+    members: list[Member]
+    group: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that is shown of several runs; `notes` are sentences."""
+
+    lines: list[Line]
+    notes: list[str]
+    folder: Path  # in which all of them are
+
+    def fields(self) -> dict[str, list[Any]]:
+        """{field: its value in each line} of the fields that all lines have and in which they differ."""
+        values = [{k: v for k, (v, execution) in flat(line.members[0].run).items() if not execution or k in BUDGETS}
+                  for line in self.lines]  # fmt: skip
+        for line, each in zip(self.lines, values, strict=True):
+            if line.group:
+                each["seed"] = tuple(member.run.seed for member in line.members)
+        names = [name for name in values[0] if all(name in each for each in values)]
+        table = {name: [each[name] for each in values] for name in names}
+        # The seeds of groups differ from those of single runs by their number only.
+        single = {value for value in table.get("seed", []) if not isinstance(value, tuple)}
+        return {k: row for k, row in table.items() if (len(single) > 1 if k == "seed" else len({*map(repr, row)}) > 1)}
+
+    def results(self) -> dict[str, list[list[float]]]:
+        """{result: its values in each line, one for each run that has it} of the results that any line has."""
+        each = [[_results(member) for member in line.members] for line in self.lines]
+        names = dict.fromkeys(name for line in each for result in line for name in result)
+        order = sorted(names, key=lambda name: (_place(name), name))
+        return {name: [[r[name] for r in line if name in r] for line in each] for name in order}
+
+
+def compare(*names: str | os.PathLike[str], dir: str = "runs", out: str | os.PathLike[str] = "") -> dict[str, Any]:
+    """Compare runs and groups of runs.
+
+    Args:
+        names: paths, or names inside `dir`; none: all that are in `dir`.
+        dir: the folder of all runs.
+        out: a PNG file for the curves; empty: none.
+
+    Returns:
+        {"lines": [{"name", "runs" (their number), "status", "fields" {field in which lines differ: value}, "results"
+            {result: {"mean", "std" (with n-1), "values"}}}], "notes": sentences}.
+
+    Raises:
+        UserError: where there is nothing to compare.
+    """
+    found = gather([os.fspath(name) for name in names], dir)
+    fields, results = found.fields(), found.results()
+    if out:
+        draw(found, out)
+    return {
+        "lines": [
+            {
+                "name": line.name,
+                "runs": len(line.members),
+                "status": _status(line),
+                "fields": {name: row[i] for name, row in fields.items()},
+                "results": {name: _spread(row[i]) for name, row in results.items() if row[i]},
+            }
+            for i, line in enumerate(found.lines)
+        ],
+        "notes": found.notes,
+    }
+
+
+def _spread(values: list[float]) -> dict[str, Any]:
+    std = statistics.stdev(values) if len(values) > 1 else 0.0
+    return {"mean": statistics.fmean(values), "std": std, "values": values}
+
+
+# ------------------------------------------------------------------------------- what is compared
+
+
+def gather(names: Sequence[str], runs_dir: str = "runs", damaged: bool = False) -> Comparison:
+    """Read the runs, groups and folders of runs of these names; none: all of `runs_dir`. Raises UserError.
+
+    With `damaged`, a run whose summary or log cannot be read is not left out: a note says what of it is missing.
+    """
+    notes: list[str] = []
+    wanted: dict[Path, None] = {}
+    for name in names or [runs_dir]:
+        for folder in several.found(name, runs_dir, bool(names)):
+            wanted[folder.resolve()] = None
+    titles = several.titles(list(wanted))
+    lines = [line for path, title in titles.items() if (line := _line(path, title, notes, damaged)) is not None]
+    if not lines:
+        raise UserError("; ".join(notes) or "there are no runs to compare; train one first")
+    return Comparison(lines, _warnings(lines) + notes, Path(os.path.commonpath([path.parent for path in wanted])))
+
+
+def _line(path: Path, title: str, notes: list[str], damaged: bool) -> Line | None:
+    """The line of a run or a group; None, with a note, if nothing of it can be read."""
+    group = not several.is_run(path)
+    members = []
+    if group:
+        notes.extend(f"{title}/{name} is left out: it holds no run" for name in several.without_runs(path))
+    for folder in several.members(path) if group else [path]:
+        name = f"{title}/{folder.name}" if group else title
+        try:
+            member = _member(runs.Run(folder), notes if damaged else None)
+        except (UserError, OSError) as error:
+            notes.append(f"{name} is left out: {error}")
+            continue
+        members.append(member)
+        if member.summary is None or member.summary["status"] != "finished":
+            ended = f" ({member.summary['status']})" if member.summary else ""
+            notes.append(f"{name} is not finished{ended}: its results are those so far")
+        with contextlib.suppress(UserError):
+            notes.extend(filter(None, (member.folder.remark(), member.folder.log_remark())))
+        other = [k for k, (v, execution) in flat(member.run).items()
+                 if k != "seed" and not execution and flat(members[0].run).get(k, (None,))[0] != v]  # fmt: skip
+        if other:
+            notes.append(f"{name} differs from the other runs of its group in {', '.join(other[:SHOWN])}")
+    return Line(title, members, group) if members else None
+
+
+def _member(folder: runs.Run, notes: list[str] | None = None) -> Member:
+    """Read a run's folder. Raises UserError; with `notes` not on its summary and its log, but adds what is wrong."""
+
+    def read(part: Callable[[], T], missing: T) -> T:
+        try:
+            return part()
+        except UserError as error:
+            if notes is None:
+                raise
+            notes.append(f"{error}; the report goes without")
+            return missing
+
+    record, run = folder.record(), folder.config()
+    summary = read(folder.summary, None)
+    best = summary.get("best") if summary else None
+    if summary is None and (steps := folder.complete_steps()):
+        with contextlib.suppress(UserError):
+            best = folder.saved(steps[0])["notes"].get("best")
+    best = best if isinstance(best, dict) else {}
+    return Member(folder, run, record["data"], summary, best, read(folder.metrics, []))
+
+
+def _warnings(lines: list[Line]) -> list[str]:
+    """Sentences on what makes results incomparable."""
+    members = [member for line in lines for member in line.members]
+    tasks = sorted({member.run.task for member in members})
+    sources = sorted({member.run.data.source for member in members})
+    notes = []
+    if len(tasks) > 1:
+        notes.append(f"the runs are of {len(tasks)} tasks ({', '.join(tasks)}): their metrics cannot be compared")
+    contents = [member.data.get("content") if isinstance(member.data, dict) else None for member in members]
+    if len(sources) > 1 and len({*contents}) > 1:  # the same images may lie in two places
+        listed = ", ".join(sources[:SHOWN]) + (", ..." if len(sources) > SHOWN else "")
+        notes.append(f"the runs are of {len(sources)} data sets ({listed}): their metrics cannot be compared")
+    for source in sources:
+        known = [m.data for m in members if m.run.data.source == source and isinstance(m.data, dict)]
+        if len({repr(data.get("content")) for data in known}) > 1:
+            notes.append(f"the data of {source} was not the same for all runs")
+    return notes
+
+
+# --------------------------------------------------------------------------------------- results
+
+
+def _results(member: Member) -> dict[str, float]:
+    """{name: value} of the results of a run, as far as it has them."""
+    summary, best = member.summary or {}, member.best
+    test = summary.get("test")
+    by_weights = test if isinstance(test, dict) else {}
+    tested = by_weights.get("best") or by_weights.get("last_ema") or by_weights.get("last") or {}
+    last = member.rows[-1]["step"] if member.rows else 0
+    epochs = {row["step"]: row.get("epoch") for row in member.rows}
+    values: dict[str, Any] = {
+        f"validation {member.metric}": best.get(member.metric),
+        "validation loss": best.get("loss"),
+        f"test {member.metric}": tested.get(member.metric),
+        "test loss": tested.get("loss"),
+        "best epoch": epochs.get(best.get("step", -1)),
+        "steps": summary.get("step", last),
+        "seconds": summary.get("seconds"),
+        "core-seconds": _core_seconds(member.rows),
+        "parameters": sum(map(math.prod, member.run.model.shapes().values())),
+    }
+    return {name: float(value) for name, value in values.items() if _is_number(value)}
+
+
+def _core_seconds(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """The CPU time of all training steps; None where a row lacks it, as of a run that an older version began."""
+    spent: list[Any] = [row.get("cpu_seconds") for row in rows if row.get("kind") == "train"]
+    return max(spent) if spent and all(map(_is_number, spent)) else None
+
+
+def _place(name: str) -> tuple[int, bool]:
+    """Where a result stands: validation, test, then what it took."""
+    order = ("validation", "test", "best", "steps", "seconds", "core-seconds", "parameters")
+    return order.index(name.partition(" ")[0]), name.endswith(" loss")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _status(line: Line) -> str:
+    said = {member.summary["status"] if member.summary else "unfinished" for member in line.members}
+    return ", ".join(sorted(said))
+
+
+# --------------------------------------------------------------------------------------- picture
+
+
+def draw(found: Comparison, path: str | os.PathLike[str]) -> None:
+    """Draw the curves of a comparison as a PNG."""
+    from ..figures.comparison import draw_comparison
+
+    panels = {title: curves(found, *where) for title, where in panels_of(found).items()}
+    fields = found.fields()
+    texts = []
+    for i, line in enumerate(found.lines):
+        told = [f"{len(line.members)} seeds"] if line.group else []
+        told += [f"{k.rpartition('.')[2]} {text_of(row[i])}" for k, row in fields.items()] if len(fields) <= 2 else []
+        told += ["averaged weights"] if line.members[0].kind == "ema" else []
+        texts.append(line.name + (f" ({', '.join(told)})" if told else ""))
+    count, groups = sum(len(line.members) for line in found.lines), [line for line in found.lines if line.group]
+    best = told_apart(found)
+    texts = [text if i in best else "" for i, text in enumerate(texts)]
+    title = f"{count} runs"
+    if len(groups) == len(found.lines):
+        title += f" in {len(groups)} groups"
+    draw_comparison(panels, texts, path, title if len(found.lines) > 1 else found.lines[0].name)
+
+
+def told_apart(found: Comparison) -> list[int]:
+    """The numbers of the lines whose curves are told apart: all, or of many those with the lowest validation loss."""
+    if len(found.lines) <= COLOURED:
+        return list(range(len(found.lines)))
+    measured = found.results().get("validation loss", [[] for _ in found.lines])
+    loss = [statistics.fmean(values) if values else math.inf for values in measured]
+    return sorted(sorted(range(len(loss)), key=loss.__getitem__)[:COLOURED])
+
+
+def panels_of(found: Comparison) -> dict[str, tuple[str, str]]:
+    """{title: (split, metric)} of the curves that a comparison shows."""
+    metrics = dict.fromkeys(["loss", *(line.members[0].metric for line in found.lines)])
+    panels = {"training loss": ("training", "loss")}
+    return panels | {f"validation {name}".replace("_", " "): ("validation", name) for name in metrics}
+
+
+def curves(found: Comparison, split: str, name: str) -> list[Series | None]:
+    """The curve of a metric for each line: in training, or by evaluations of a split. None where there is none."""
+    return [_series([_points(member, split, name) for member in line.members]) for line in found.lines]
+
+
+def _points(member: Member, split: str, name: str) -> dict[int, tuple[float, float]]:
+    """{step: (epoch, value)} of a metric in training, or of the weights that validation chose among."""
+    if split == "training":
+        rows = [row for row in member.rows if row["kind"] == "train"]
+    else:
+        evaluations = [row for row in member.rows if row["kind"] == "eval" and row.get("split") == split]
+        rows = [row for row in evaluations if row.get("weights", "raw") == member.kind]
+    known = [row for row in rows if _is_number(row.get("epoch")) and _is_number(row.get(name))]
+    return {row["step"]: (row["epoch"], row[name]) for row in known}
+
+
+def _series(points: list[dict[int, tuple[float, float]]]) -> Series | None:
+    """The mean and spread of runs at the steps that all of them have, or of one run its curve; None without any."""
+    import numpy as np
+
+    from ..figures.comparison import Series
+
+    known = [each for each in points if each]
+    if not known:
+        return None
+    steps = sorted(set(known[0]).intersection(*known[1:]))
+    epochs = np.array([known[0][step][0] for step in steps], np.float64)
+    values = np.array([[each[step][1] for step in steps] for each in known], np.float64)  # [runs, points]
+    return Series(epochs, values.mean(0), values.std(0, ddof=1) if len(known) > 1 else None)
+
+
+# --------------------------------------------------------------------------------------- the command
+
+
+def columns(found: Comparison) -> tuple[list[list[str]], list[list[str]]]:
+    """(columns of the fields in which lines differ, columns of the results), each a title and a text for each line."""
+    fields = [[name.replace(".", ". "), *map(text_of, row)] for name, row in found.fields().items()]
+    results: list[list[str]] = []
+    if any(line.group for line in found.lines):
+        results.append(["runs", *(str(len(line.members)) for line in found.lines)])
+    for name, row in found.results().items():
+        digits = 4 if _place(name)[0] < 2 else 0
+        results.append([name, *(mean_text(values, digits) for values in row)])
+    return fields, results
+
+
+def mean_text(values: list[float], digits: int) -> str:
+    """A number, or the mean and standard deviation of several unless they are all the same."""
+    if not values:
+        return "-"
+    text = f"{statistics.fmean(values):,.{digits}f}"
+    same = len({*values}) == 1
+    return text if same else f"{text} +-{statistics.stdev(values):,.{digits}f}"
+
+
+def text_of(value: Any) -> str:
+    """The value of a field, as short as it is clear."""
+    if value is None or value in ("", ()):
+        return "-"
+    if isinstance(value, tuple):
+        return ",".join(map(text_of, value)) or "none"
+    return printable(f"{value:g}" if isinstance(value, float) else str(value))
+
+
+@dataclass(frozen=True)
+class Options:
+    """Compare runs: where they differ, their results and their curves."""
+
+    runs: tuple[str, ...] = field(
+        metadata={"help": "runs, groups of runs and folders of them, as paths or names inside dir; none: all of dir"},
+    )
+    out: str = option("", f"PNG file of the curves; empty: {PICTURE} beside the runs, replaced each time")
+    force: bool = option(False, "overwrite the file of --out if it exists")
+    dir: str = option("runs", "folder of all runs")
+
+
+def command(arguments: list[str]) -> int:
+    """Parse the arguments, print the table and draw the curves; returns the exit code. Raises UserError."""
+    o = parse(Options, arguments, prog="vit-jax compare")
+    check_output("out", o.out, o.force)
+    found = gather(o.runs, o.dir)
+    fields, results = columns(found)
+    names = ["run", *(printable(line.name) for line in found.lines)]
+    print_table(names, [fields, results], shutil.get_terminal_size((120, 24)).columns)
+    for note in found.notes:
+        print(f"note: {printable(note)}")
+    print(_picture(found, o.out))
+    return DONE
+
+
+def _picture(found: Comparison, out: str) -> str:
+    """Draw the curves; returns a line on where they are."""
+    file = Path(out) if out else found.folder / PICTURE
+    there = file.exists()
+    if not out:
+        try:
+            check_output("out", str(file), force=True)
+        except UserError:
+            return f"no picture: {file.parent} cannot be written; choose a file with --out"
+    draw(found, file)
+    replaced = " (replaced)" if there and not out else ""
+    return f"curves are in {printable(shown(file))}{replaced}"
+
+
+def main() -> int:
+    """The command `vit-jax compare`; returns the exit code."""
+    return run_command(lambda: command(sys.argv[1:]))

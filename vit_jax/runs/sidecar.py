@@ -1,0 +1,57 @@
+"""Files that a run keeps beside config.json, which records their digests: those of a tokenizer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..files.atomic import RESTORE, check_regular, make_folder, shown, write_bytes
+from ..files.digests import bytes_digest
+
+NAME = re.compile(r"(?!\.)[\w.-]+")  # of a file or folder: nothing that leads elsewhere
+LARGEST = 1 << 28  # bytes of a file
+MOST = 100  # files
+
+
+def are_files(value: Any) -> bool:
+    """Whether a JSON value is {path inside a run's folder: digest}."""
+    return (
+        isinstance(value, dict)
+        and len(value) <= MOST
+        and all(isinstance(digest, str) for digest in value.values())
+        and all("/" in path and all(map(NAME.fullmatch, path.split("/"))) for path in value)
+    )
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> dict[str, str]:
+    """Write files {path inside the folder: content}; returns their digests for config.json."""
+    for path, content in files.items():
+        make_folder((folder / path).parent)
+        write_bytes(folder / path, content)
+    return {path: _digest(content) for path, content in files.items()}
+
+
+def read_files(folder: Path, digests: Mapping[str, str]) -> dict[str, bytes]:
+    """The content of files by their recorded digests. Raises UserError where one is missing, or another."""
+    found = {}
+    for path, digest in digests.items():
+        file = folder / path
+        try:
+            check_regular(file, link=False)
+            if file.stat().st_size > LARGEST:
+                raise UserError(f"{shown(file)}: has more than {LARGEST >> 20} MB; {RESTORE}")
+            found[path] = file.read_bytes()
+        except OSError as error:
+            raise UserError(f"{shown(file)}: cannot be read ({error.strerror}); {RESTORE}") from error
+        if _digest(found[path]) != digest:
+            raise UserError(f"{shown(file)}: is not the file that the run began with; {RESTORE}")
+    return found
+
+
+def _digest(content: bytes) -> str:
+    digest = bytes_digest()
+    digest.update(content)
+    return digest.hexdigest()

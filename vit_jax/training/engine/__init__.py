@@ -1,0 +1,1 @@
+"""The compiled step, the optimizer, and how arrays lie on devices."""

@@ -1,0 +1,166 @@
+"""The devices of a run, of one host or several, and how its arrays lie on them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from ...errors import UserError
+from ...machine.hosts.group import ALONE, Hosts
+
+# Arrays of fewer numbers stay whole: splitting them saves little, and gathering each takes time.
+SMALL = 4096
+
+
+class Devices:
+    """Devices as a mesh: the examples of a batch are shared by all of them.
+
+    Parameters, and what belongs to them, are on each device, or split among several (FSDP; Zhao et al. 2023, arXiv
+    2304.11277), of which there are then several groups.
+
+    Args:
+        count: only the first so many; None: all.
+        fsdp: devices among which parameters are split; 1: each holds all.
+        hosts: whose devices they are; each host gives its own rows of a batch.
+
+    Raises:
+        UserError: where there are not so many devices, or they make no such groups.
+    """
+
+    def __init__(self, count: int | None = None, fsdp: int = 1, hosts: Hosts = ALONE) -> None:
+        self.all, self.fsdp, self.hosts = jax.devices()[:count], fsdp, hosts
+        n = len(self.all)
+        if n % fsdp:
+            divisors = ", ".join(str(k) for k in range(1, n + 1) if n % k == 0)
+            raise UserError(f"fsdp is {fsdp}, which does not divide the {n} devices here: give one of {divisors}")
+        axes = {"data": n // fsdp} | ({"fsdp": fsdp} if fsdp > 1 else {})
+        kinds = (AxisType.Auto,) * len(axes)
+        self.mesh = jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=kinds, devices=self.all)
+        self.replicated = NamedSharding(self.mesh, PartitionSpec())
+        self.sharded = NamedSharding(self.mesh, PartitionSpec(tuple(axes) if fsdp > 1 else "data"))
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    @property
+    def share_a_cpu(self) -> bool:
+        """Whether they are parts of one CPU, with one memory."""
+        return len(self) > 1 and self.all[0].platform == "cpu"
+
+    def kept(self, tree: Any) -> Any:
+        """The sharding of each array of parameters, moments or averages."""
+        return jax.tree.map(lambda x: self._kept(np.shape(x)), tree)
+
+    def _kept(self, shape: tuple[int, ...]) -> NamedSharding:
+        """That of an array of this shape: split along its largest axis that can be, or on every device."""
+        possible = [axis for axis, length in enumerate(shape) if length % self.fsdp == 0]
+        if self.fsdp == 1 or math.prod(shape) < SMALL or not possible:
+            return self.replicated
+        axis = max(possible, key=lambda axis: shape[axis])
+        return NamedSharding(self.mesh, PartitionSpec(*(None,) * axis, "fsdp"))
+
+    @property
+    def rows(self) -> Callable[[int], np.ndarray] | None:
+        """A function from the size of a batch to the rows that this host gives, int [k]; None where it gives all."""
+        return self._rows if self.hosts.several else None
+
+    def _rows(self, size: int) -> np.ndarray:
+        places = self.sharded.addressable_devices_indices_map((size,)).values()
+        return np.unique(np.concatenate([np.arange(size)[place] for place in places]))
+
+    def shared(self, batch: Any) -> Any:
+        """A batch on the devices, of the rows that this host gives."""
+        if not self.hosts.several:
+            return jax.device_put(batch, self.sharded)
+        here = len(self.mesh.local_devices)
+
+        def put(x: np.ndarray) -> Array:
+            whole = (len(x) // here * len(self), *x.shape[1:])
+            return jax.make_array_from_process_local_data(self.sharded, np.asarray(x), whole)
+
+        return jax.tree.map(put, batch)
+
+    def of_each(self, values: np.ndarray | None) -> Array | None:
+        """Numbers of this host, [k], as int32 [devices, k], which has a row for each device of every host."""
+        if values is None:
+            return None
+        rows = (len(self.mesh.local_devices), len(values))
+        there: Array = self.shared(np.broadcast_to(values.astype(np.int32), rows))
+        return there
+
+    def compiled(self, program: Any, batch_at: int) -> Any:
+        """A jitted function, which with several hosts first runs when all of them have compiled it for its batch.
+
+        They may take differently long, and on a CPU the first exchange of data fails where one is 30 s late.
+        """
+        if not self.hosts.several:
+            return program
+        programs: dict[Any, Any] = {}
+
+        def run(*arguments: Any) -> Any:
+            shapes = tuple(x.shape for x in jax.tree.leaves(arguments[batch_at]))
+            if shapes not in programs:
+                programs[shapes] = program.lower(*arguments).compile()
+                self.hosts.meet()
+            return programs[shapes](*arguments)
+
+        return run
+
+    def apart(self) -> contextlib.AbstractContextManager[Any]:
+        """A context in which arrays are made in the memory of the host, if none of the devices is to hold them all."""
+        if self.fsdp > 1 and self.all[0].platform != "cpu":
+            with contextlib.suppress(RuntimeError):  # JAX_PLATFORMS leaves the CPU out
+                return jax.default_device(jax.local_devices(backend="cpu")[0])
+        return contextlib.nullcontext()
+
+    def placed(self, tree: Any) -> Any:
+        """A tree of numpy arrays that all hosts have on the devices, as `kept` says."""
+        return jax.tree.map(
+            lambda x, kept: jax.make_array_from_callback(np.shape(x), kept, lambda index: np.asarray(x)[index]),
+            tree,
+            self.kept(tree),
+        )
+
+    def spread(self, tree: Any | None, shapes: Any) -> Any:
+        """A tree that host 0 has as arrays, and the others as None, on the devices of all, as `kept` says.
+
+        `shapes` are those of its arrays. They go to the other hosts one at a time, to the bit.
+        """
+        self.hosts.meet()
+        leaves, structure = jax.tree.flatten(shapes)
+        given = leaves if tree is None else jax.tree.leaves(tree)
+        return jax.tree.unflatten(structure, [self._spread(x, leaf) for x, leaf in zip(given, leaves, strict=True)])
+
+    def _spread(self, x: Any, leaf: jax.ShapeDtypeStruct) -> Array:
+        array = np.ascontiguousarray(x) if self.hosts.owner else np.zeros(leaf.shape, leaf.dtype)
+        # Integers, because a sum with zeros would turn -0.0 into 0.0.
+        sent = multihost_utils.broadcast_one_to_all(array.reshape(-1).view(np.uint8))
+        return self.placed(np.asarray(sent).view(leaf.dtype).reshape(leaf.shape))
+
+    def collected(self, tree: Any) -> Any:
+        """A tree of arrays on the devices as numpy arrays at host 0, and as None at the others.
+
+        They are gathered one at a time: no device and no other host ever holds them all.
+        """
+        return jax.tree.map(self._collected, tree)
+
+    def _collected(self, x: Array) -> np.ndarray | None:
+        if not x.is_fully_replicated:
+            x = jax.jit(lambda x: x, out_shardings=self.replicated)(x)
+        return np.array(x.addressable_data(0)) if self.hosts.owner else None
+
+    def whole(self, rows: Array) -> np.ndarray:
+        """All rows of an array that is shared like a batch, at every host."""
+        return np.asarray(multihost_utils.process_allgather(rows, tiled=True) if self.hosts.several else rows)
+
+    def most(self, values: np.ndarray) -> np.ndarray:
+        """The largest value that any host has, for each of these."""
+        return np.max(multihost_utils.process_allgather(values), axis=0) if self.hosts.several else values

@@ -1,0 +1,404 @@
+"""The compiled training step and evaluation step, on one device or several.
+
+Both are pure functions. All randomness of training is folded from (seed, step, index of the example in the global
+batch), so jit, pmap and gradient accumulation draw the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+from jax.sharding import PartitionSpec
+
+from ...config.network import NetworkConfig
+from ...config.run import RunConfig
+from ...config.trees import Tree, combine, flatten, unflatten
+from ...data.batches import evaluation_batches
+from ...errors import UserError
+from ...files.metrics import RESERVED_METRICS
+from ...machine.division import divided
+from ...machine.hosts.group import ALONE, Hosts
+from ...models.layers import merge
+from ...models.stack import as_chosen
+from ...tasks.base import Batch, Evaluation, Task
+from ...weights.checkpoint import State
+from .devices import Devices
+from .lora import Lora
+from .optim import Optimizer, OptimizerState
+
+
+def example_keys(seed: Array | int, step: Array, indices: Array) -> Array:
+    """PRNG keys [B], one per example, folded from the seed, the step and the example's index in the global batch."""
+    key = jax.random.fold_in(jax.random.key(seed), step)
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, indices)
+
+
+def with_frozen(task: Task, frozen: Mapping[str, Any]) -> Task:
+    """The task with the frozen arrays that a compiled step was given as an argument."""
+    return replace(task, frozen=frozen) if frozen else task  # type: ignore[type-var]  # a task is a dataclass
+
+
+class Evaluator:
+    """The compiled evaluation step of a network on a task, on all devices or those given.
+
+    It takes batches of any size.
+    """
+
+    def __init__(self, config: NetworkConfig, definition: Any, task: Task, devices: Devices | None = None):
+        self.config, self.task, self.devices = config, task, devices or Devices()
+        self.frozen = self.to_devices(dict(task.frozen) if task.frozen_in_outputs else {})
+        compiled = jax.jit(
+            lambda parameters, batch, frozen: with_frozen(task, frozen).outputs(merge(definition, parameters), batch)
+        )
+        self.compiled = self.devices.compiled(compiled, batch_at=1)
+        self.between: Callable[[], None] = lambda: None  # called after each batch; what it raises ends an evaluation
+
+    def to_devices(self, parameters: Tree) -> Tree:
+        """The parameters on the devices, as `Devices.kept` says."""
+        if self.devices.hosts.several:
+            return self.devices.placed(parameters)
+        return jax.device_put(parameters, self.devices.kept(parameters))
+
+    def outputs(self, parameters: Tree, batch: Batch) -> dict[str, np.ndarray]:
+        """The task's outputs of a batch {name: array [B, ...]}, one row per example, as numpy arrays.
+
+        Several hosts give as many rows each, a multiple of the devices that each has, and get those of all.
+        Raises UserError on ids outside the network's vocabulary.
+        """
+        check_ids(self.config, batch)
+        size = _rows(batch)
+        padding = -size % len(self.devices)
+        if padding and not self.devices.hosts.several:
+            batch = {k: np.concatenate([x, np.repeat(x[-1:], padding, 0)]) for k, x in batch.items()}
+        out = self.compiled(parameters, self.devices.shared(batch), self.frozen)
+        return {k: self.devices.whole(v)[: None if self.devices.hosts.several else size] for k, v in out.items()}
+
+    def measure(self, parameters: Tree, split: Any, batch: int) -> Evaluation:
+        """Evaluate parameters (on the devices) on all examples of a split, each once, `batch` at a time."""
+        return self.task.score(self.config, split, self.outputs_of(parameters, split, batch))
+
+    def outputs_of(self, parameters: Tree, split: Any, batch: int) -> dict[str, np.ndarray]:
+        """The task's outputs of all n examples of a split, {name: [n, ...]}, in their order."""
+        parts, order, rows = [], [], self.devices.rows
+        for examples, indices in evaluation_batches(split, batch + (-batch % len(self.devices) if rows else 0), rows):
+            parts.append({k: v[: len(indices)] for k, v in self.outputs(parameters, examples).items()})
+            order.append(indices)
+            self.devices.hosts.moved()
+            self.between()
+        places = np.argsort(np.concatenate(order))
+        return {k: np.concatenate([p[k] for p in parts])[places] for k in parts[0]}
+
+
+def check_ids(config: NetworkConfig, batch: Batch) -> None:
+    """Raise UserError if a batch of numpy arrays has ids outside the network's tables.
+
+    On a device such an id would silently read another row.
+    """
+    for argument in config.inputs():
+        ids = batch.get(argument.name)
+        if argument.kind == "ids" and ids is not None and ids.size and not 0 <= ids.min() <= ids.max() < argument.size:
+            raise UserError(
+                f"{argument.name} has ids from {ids.min()} to {ids.max()}, "
+                f"but the network knows {argument.size}: give those of its vocabulary"
+            )
+
+
+def check_divisible(sizes: Mapping[str, int], devices: int, accumulate: int) -> None:
+    """Raise UserError if a batch size, {name in the message: size}, is no multiple of devices * accumulate."""
+    parts = devices * accumulate
+    for name, size in sizes.items():
+        if size % parts:
+            by = f"{devices} devices" + (f" x accumulate {accumulate}" if accumulate > 1 else "")
+            raise UserError(f"{name} is not divisible by {by}: choose a multiple of {parts}")
+
+
+def check_together(sizes: Mapping[str, int], devices: int, together: int) -> None:
+    """Raise UserError if the devices' shares of a batch, {name in the message: size}, cut examples that are mixed."""
+    for name, size in sizes.items():
+        if size % (devices * together):
+            raise UserError(
+                f"{name} on {devices} devices is {size // devices} each, but augmentation mixes {together} examples "
+                f"with each other: choose a multiple of {devices * together}"
+            )
+
+
+class Engine:
+    """The compiled training step of a run, and its arrays on the devices."""
+
+    def __init__(self, run: RunConfig, definition: Any, task: Task, optimizer: Optimizer, hosts: Hosts = ALONE):
+        self.run, self.definition, self.task, self.optimizer = run, definition, task, optimizer
+        self.lora = Lora(run) if run.lora.rank else None
+        there = divided(run, hosts.count)
+        self.devices, self.parts = Devices(there.devices, run.fsdp, hosts), there.parts
+        self.seed = np.uint32(run.seed)  # an argument of the step, so all seeds share one compiled program
+        self.frozen = self.to_devices(dict(task.frozen))
+        if run.parallel == "pmap":
+            self.prepared = jax.jit(self.prepare_and_cut, out_shardings=self.devices.sharded)
+            self.compiled: Any = jax.pmap(self.pmap_step, axis_name="data", devices=self.devices.all, donate_argnums=0)
+        else:
+            # With fixed shardings of the outputs, the second step does not compile again.
+            kept = (
+                self.devices.replicated
+                if run.fsdp == 1
+                else (self.devices.kept(self.state_shapes()), self.devices.replicated)
+            )
+            compiled = jax.jit(self.jit_step, donate_argnums=0, out_shardings=kept)
+            self.compiled = self.devices.compiled(compiled, batch_at=1)
+            compiled = jax.jit(self.jit_steps, donate_argnums=0, out_shardings=kept)
+            self.compiled_together = self.devices.compiled(compiled, batch_at=1)
+
+    # Called on the host.
+
+    def start(self, parameters: Tree) -> State:
+        """The state before the first step, on the devices."""
+        return self.to_devices(self.begun(parameters))
+
+    def spread(self, state: State | None) -> State:
+        """A state that host 0 has, and the others as None, on the devices of all."""
+        return self.devices.spread(state, self.state_shapes()) if self.devices.hosts.several else self.to_devices(state)
+
+    def state_shapes(self) -> State:
+        """The shapes of a state's arrays."""
+        dtype = np.float64 if self.run.compute_dtype == "float64" else np.float32
+        names = self.run.model.shapes().items()
+        return jax.eval_shape(self.begun, unflatten({n: jax.ShapeDtypeStruct(s, dtype) for n, s in names}))
+
+    def begun(self, parameters: Tree) -> State:
+        """The state before the first step."""
+        beside = self.lora.start(parameters, jax.random.key(self.run.seed)) if self.lora else None
+        state = State(jnp.zeros((), jnp.int32), parameters, {}, None, beside)
+        trained, rest = self.optimizer.partition(self.learnt(state))
+        state = replace(state, moments=self.optimizer.init(trained).moments)
+        return self.averaging(state, trained, rest) if self.run.ema else state
+
+    def learnt(self, state: State) -> Tree:
+        """What the optimizer works on: the parameters, with LoRA the kernels as they began, and the factors."""
+        return self.lora.whole(state.parameters, state.lora) if self.lora and state.lora else state.parameters
+
+    def network(self, learnt: Tree) -> Tree:
+        """The network's parameters of such a tree."""
+        return self.lora.merged(learnt) if self.lora else learnt
+
+    def averaging(self, state: State, average: Tree, rest: Tree) -> State:
+        """The state with this average of what trains; `rest` is what does not."""
+        if not self.lora:
+            return replace(state, ema=average)
+        factors, others = self.lora.partition(average)
+        merged, kernels = flatten(self.lora.merged(combine(rest, average))), self.lora.kernels
+        ema = combine(others, unflatten({name: merged[name] for name in kernels}))
+        return replace(state, ema=ema, lora={**(state.lora or {}), "averages": factors})
+
+    def to_devices(self, tree: Any) -> Any:
+        """A copy of a tree on the devices, as `Devices.kept` says, or for pmap with a leading axis of replicas.
+
+        The caller may go on using the arrays of the given tree.
+        """
+        if self.devices.hosts.several:
+            return self.devices.placed(tree)
+        if self.run.parallel != "pmap":
+            # The step donates the state. device_put copies numpy arrays, but with several devices it reuses a jax array
+            # on the device that has it, even with may_alias=False.
+            copied = jax.tree.map(lambda x: jnp.copy(x) if isinstance(x, jax.Array) else x, tree)
+            return jax.device_put(copied, self.devices.kept(copied), may_alias=False)
+        n = len(self.devices)
+        return jax.device_put(
+            jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *jnp.shape(x))), tree), self.devices.sharded
+        )
+
+    def gather(self, state: State) -> State:
+        """The state without the axis of replicas."""
+        return jax.tree.map(lambda x: x[0], state) if self.run.parallel == "pmap" else state
+
+    def collected(self, state: State) -> State:
+        """The state without the axis of replicas; of several hosts as numpy arrays at the owner, None at the others."""
+        return self.devices.collected(state) if self.devices.hosts.several else self.gather(state)
+
+    def train(self, state: State, batch: Batch, wishes: np.ndarray | None = None) -> tuple[State, dict[str, Array]]:
+        """Do one step: the next state and {metric: scalar}, both on the devices. The given state is donated.
+
+        Several hosts each give `wishes`, bool [k]; the metric "wishes", int32 [k], is 1 where any of them has one.
+        """
+        batch = self.devices.shared(batch)
+        if self.run.parallel == "pmap":
+            pieces = self.prepared(state.step, batch, self.seed, self.frozen)
+            state, metrics = self.compiled(state, pieces, np.repeat(self.seed, len(self.devices)), self.frozen)
+            return state, {k: v[0] for k, v in metrics.items()}
+        return self.compiled(state, batch, self.seed, self.frozen, self.devices.of_each(wishes))
+
+    def train_together(
+        self, state: State, batches: Sequence[Batch], wishes: np.ndarray | None = None
+    ) -> tuple[State, dict[str, Array]]:
+        """`train` for n batches of the same shapes, one step after the other, by one call; metrics are arrays [n].
+
+        Not for pmap.
+        """
+        batches = self.devices.shared(tuple(batches))
+        return self.compiled_together(state, batches, self.seed, self.frozen, self.devices.of_each(wishes))
+
+    def whole(self, state: State, batch: Batch) -> tuple[State, Batch, Any, Tree]:
+        """The arguments of `batch_gradients`, on the devices, for what `train` is given."""
+        frozen = self.frozen
+        if self.run.parallel == "pmap":
+            its = jax.tree.map(lambda x: x[0], (state, frozen))
+            state, frozen = jax.device_put(its, self.devices.replicated)
+        return state, self.devices.shared(batch), self.seed, frozen
+
+    # Compiled.
+
+    def jit_steps(
+        self, state: State, batches: tuple[Batch, ...], seed: Array, frozen: Tree, wishes: Array | None = None
+    ) -> tuple[State, dict[str, Array]]:
+        """`jit_step` for each of these batches: the last state and the metrics {name: [n]}."""
+        stacked = jax.tree.map(lambda *each: jnp.stack(each), *batches)
+        state, metrics = jax.lax.scan(lambda state, batch: self.jit_step(state, batch, seed, frozen), state, stacked)
+        return state, with_wishes(metrics, wishes)
+
+    def jit_step(
+        self, state: State, batch: Batch, seed: Array, frozen: Tree, wishes: Array | None = None
+    ) -> tuple[State, dict[str, Array]]:
+        """The next state and {metric: scalar}: loss, the task's metrics, lr, grad_norm, param_norm, update_norm.
+
+        `wishes` are those of `train`, int32 [devices, k].
+        """
+        state, metrics = self.update(state, *self.batch_gradients(state, batch, seed, frozen))
+        return state, with_wishes(metrics, wishes)
+
+    def batch_gradients(
+        self, state: State, batch: Batch, seed: Array, frozen: Tree
+    ) -> tuple[Array, dict[str, Array], Tree]:
+        """`gradients` of a batch as it comes, on all devices."""
+        task, keys = with_frozen(self.task, frozen), example_keys(seed, state.step, jnp.arange(_rows(batch)))
+        batch = task.prepare(batch, keys, state.step // self.optimizer.steps_per_epoch)
+        if len(self.devices) == 1 or self.run.fsdp > 1:  # whose split arrays the compiler gathers where it needs them
+            return self.gradients(task, self.learnt(state), batch, keys, task.denominator(batch))
+        # Each device adds up the gradients of its own parts, so they are exchanged once a step.
+        every, its_own = PartitionSpec(), PartitionSpec("data")
+        return jax.shard_map(
+            lambda frozen, *its: self.mean_gradients(with_frozen(self.task, frozen), *its),
+            mesh=self.devices.mesh,
+            in_specs=(every, every, its_own, its_own),
+            out_specs=every,
+            check_vma=False,  # a compiled loop over parts starts from zeros, which do not vary over devices
+        )(frozen, self.learnt(state), batch, keys)
+
+    def prepare_and_cut(self, step: Array, batch: Batch, seed: Array, frozen: Tree) -> Batch:
+        """The batch after `Task.prepare`, cut for the devices: {name: [devices, B / devices, ...]}.
+
+        `step` and `frozen` have a leading axis of replicas.
+        """
+        keys = example_keys(seed, step[0], jnp.arange(_rows(batch)))
+        task = with_frozen(self.task, jax.tree.map(lambda x: x[0], frozen))
+        batch = task.prepare(batch, keys, step[0] // self.optimizer.steps_per_epoch)
+        return jax.tree.map(lambda x: x.reshape(len(self.devices), -1, *x.shape[1:]), batch)
+
+    def pmap_step(self, state: State, batch: Batch, seed: Array, frozen: Tree) -> tuple[State, dict[str, Array]]:
+        """`jit_step` on one device, for its part of a prepared batch."""
+        task, rows = with_frozen(self.task, frozen), _rows(batch)
+        keys = example_keys(seed, state.step, jnp.arange(rows) + jax.lax.axis_index("data") * rows)
+        return self.update(state, *self.mean_gradients(task, self.learnt(state), batch, keys))
+
+    def mean_gradients(
+        self, task: Task, parameters: Tree, batch: Batch, keys: Array
+    ) -> tuple[Array, dict[str, Array], Tree]:
+        """`gradients` of a whole batch, of which this device has a part."""
+        denominator = task.denominator(batch)
+        if denominator is not None:
+            denominator = jax.lax.pmean(denominator, "data")
+        return jax.lax.pmean(self.gradients(task, parameters, batch, keys, denominator), "data")
+
+    def update(
+        self, state: State, loss: Array, metrics: dict[str, Array], gradients: Tree
+    ) -> tuple[State, dict[str, Array]]:
+        """The state after a step of the optimizer, and all metrics.
+
+        The norms of gradients and updates are over the parameters that train, that of parameters over all.
+        """
+        trained, rest = self.optimizer.partition(self.learnt(state))
+        updates, after = self.optimizer.update(gradients, OptimizerState(state.step, state.moments), trained)
+        trained = optax.apply_updates(trained, updates)
+        learnt = combine(rest, trained)
+        new = replace(state, step=after.step, parameters=self.network(learnt), moments=after.moments)
+        if self.lora and state.lora:
+            new = replace(new, lora={**state.lora, "factors": self.lora.partition(learnt)[0]})
+        if state.ema is not None:
+            known = flatten(state.ema) | flatten((state.lora or {}).get("averages", {}))
+            average = unflatten({name: known[name] for name in flatten(trained)})
+            average = optax.incremental_update(trained, average, self.share(new.step, trained))
+            new = self.averaging(new, average, rest)
+        if taken := sorted(metrics.keys() & RESERVED_METRICS):
+            raise ValueError(
+                f"a task's metric is called {taken[0]}, which a row of metrics has already: give it another name"
+            )
+        metrics |= {
+            "loss": loss,
+            "lr": self.optimizer.learning_rate(state.step),
+            "grad_norm": optax.tree.norm(gradients),
+            "param_norm": optax.tree.norm(new.parameters),
+            "update_norm": optax.tree.norm(updates),
+        }
+        return new, metrics
+
+    def share(self, step: Array, trained: Tree) -> Array | float:
+        """The share of the newest weights in their average after `step` = 1, 2, ... steps (int32 [])."""
+        least = 1 - self.run.ema
+        if not self.run.ema_warmup:
+            return least
+        return jnp.maximum(least, 9 / (10 + step.astype(jax.tree.leaves(trained)[0].dtype)))
+
+    def gradients(
+        self, task: Task, parameters: Tree, batch: Batch, keys: Array, denominator: Array | None
+    ) -> tuple[Array, dict[str, Array], Tree]:
+        """(loss, metrics, gradients), means over the batch, computed in `parts` of it, one after the other.
+
+        `parameters` are those of `learnt`. Gradients are of those that train, so the backward pass ends where only
+        others would need it. `denominator` is that of the batch as `Task.denominator` gives it, or None. Parts may
+        differ in theirs, so each is divided by the mean over the parts.
+        """
+        parts = self.parts
+        denominator = denominator if denominator is None else denominator / parts
+        trained, rest = self.optimizer.partition(parameters)
+
+        def loss(trained: Tree, batch: Batch, keys: Array) -> tuple[Array, dict[str, Array]]:
+            parameters = self.network(combine(rest, trained))
+            network = as_chosen(merge(self.definition, parameters), self.run)
+            return task.loss(network, batch, keys, denominator)
+
+        def differentiate(trained: Tree, batch: Batch, keys: Array) -> tuple[tuple[Array, dict[str, Array]], Tree]:
+            results, gradients = jax.value_and_grad(loss, has_aux=True)(trained, batch, keys)
+            if self.run.fsdp > 1:  # gradients are split as what they are of
+                gradients = jax.lax.with_sharding_constraint(gradients, self.devices.kept(gradients))
+            return results, gradients
+
+        if parts == 1:
+            (value, metrics), gradients = differentiate(trained, batch, keys)
+            return value, metrics, gradients
+
+        # Part a has the rows a, a + parts, ...
+        def cut(x: Array) -> Array:
+            return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
+
+        def add(total: Any, part: tuple[Batch, Array]) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, total, differentiate(trained, *part)), None
+
+        pieces = jax.tree.map(cut, (batch, keys))
+        sums = jax.eval_shape(differentiate, trained, *jax.tree.map(lambda x: x[0], pieces))
+        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), sums)
+        (value, metrics), gradients = jax.tree.map(lambda x: x / parts, jax.lax.scan(add, zero, pieces)[0])
+        return value, metrics, gradients
+
+
+def _rows(batch: Batch) -> int:
+    """The number of examples in a batch."""
+    return len(next(iter(batch.values())))
+
+
+def with_wishes(metrics: dict[str, Array], wishes: Array | None) -> dict[str, Array]:
+    """Metrics with the "wishes" of any device, int32 [k], if there are some, int32 [devices, k]."""
+    return metrics if wishes is None else {**metrics, "wishes": jnp.max(wishes, axis=0)}

@@ -1,0 +1,1 @@
+"""Trained weights: opened, written, started from. interop.py is the only use of convert."""

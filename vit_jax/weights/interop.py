@@ -1,0 +1,422 @@
+"""The only use of `convert` in vit_jax: weight files of any layout as networks of this package."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..config.dotted import replaced
+from ..config.fields import pair
+from ..config.network import NetworkConfig
+from ..errors import Option, Text, UserError
+from ..tasks.table import task_spec
+
+PREFIX = 10  # more tokens than stand before the patches, of those that have positions
+
+
+def converted(path: str, **options: Any) -> tuple[Weights, dict[str, np.ndarray]]:
+    """What a weight file or folder of any layout states, and its weights.
+
+    Args:
+        path: of the file or folder, or hf://owner/name.
+        options: as of `stating`.
+
+    Returns:
+        (what it states, {our parameter name: array}), float32, or float64 if the file has float64.
+
+    Raises:
+        UserError: where it cannot be read as a network of ours.
+    """
+    with stating(path, **options) as weights:
+        arrays = {name: x if x.dtype == np.float64 else x.astype(np.float32) for name, x in weights.arrays()}
+    return weights, arrays
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights in an opened file, folder or run: what its headers say; values are read by `arrays`."""
+
+    layout: str
+    config: NetworkConfig
+    facts: Any  # preprocessing, class names and notes, as far as they are stated: convert.layout.Facts
+    untold: tuple[str, ...]  # fields of the config that only the caller stated
+    chosen: str  # of a run: which step and which of its weights; else empty
+    plan: Any
+    resize: str = (
+        ""  # the --adapt by which its library takes the images of its preprocessing, of another size than config
+    )
+    resized: str = ""  # a sentence, where that is done
+
+    @property
+    def folder(self) -> Path:
+        """The folder that they are in, or that they are."""
+        path = Path(self.plan.reading.source.path)
+        return path if path.is_dir() else path.parent
+
+    @property
+    def prepared(self) -> dict[str, Any]:
+        """{"image": the size that its preprocessing makes}, where that is another than of `config`; else empty."""
+        return {"image": tuple(self.facts.preprocess["image"])} if self.resize else {}
+
+    def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
+        """(our parameter name, array in the file's dtype) of every parameter, each read once. Raises UserError."""
+        from convert.plan.groups import stream
+
+        return ((name, x) for name, x in stream(self.plan) if name in self.plan.specs)
+
+
+@contextlib.contextmanager
+def stating(path: str, **options: Any) -> Iterator[Weights]:
+    """The weights in a file or folder that state their network, for images as large as they are prepared.
+
+    Args:
+        path: of a file or folder of any layout, a run's folder, or hf://owner/name.
+        options: fields of convert.recognise.reading.Options.
+
+    Raises:
+        UserError: where it cannot be read as a network of ours.
+    """
+    from convert.recognise.reading import Options, read
+
+    reading = read(path, Options(**options))
+    with reading.source:
+        yield _planned(reading, ())
+
+
+def _planned(reading: Any, untold: tuple[str, ...], resize: bool = True) -> Weights:
+    """A reading's weights; with `resize`, of a network for images of the size that its preprocessing makes."""
+    from convert.plan.plan import plan
+    from convert.recognise import weights_in
+
+    resized = reading.resize if resize else ""
+    planned = plan(reading, "vit-jax", [resized] if resized else [])
+    facts = planned.facts if resize else reading.facts
+    says = "".join(as_library(each.says) for each in planned.adaptations)
+    chosen = weights_in.chosen(reading.source, reading.label, option=False)
+    rest = "" if resized else reading.resize
+    return Weights(reading.layout.name, planned.config, facts, untold, chosen, planned, rest, says)
+
+
+def as_library(says: str) -> str:
+    """What a `Weights.resize` does, in words."""
+    made = says.removesuffix(", the function changes")
+    return f"{made}, as its library computes images of the size that its preprocessing makes"
+
+
+class Unstated(UserError):
+    """Fields of a network that neither its weights nor the caller tell."""
+
+    def __init__(self, fields: Sequence[str]):
+        super().__init__(f"its tensors cannot tell {', '.join(fields)}")
+        self.fields = tuple(fields)
+
+
+@contextlib.contextmanager
+def opened(
+    path: str, network: type[NetworkConfig], otherwise: Mapping[str, Any], square: bool = False, resize: bool = False
+) -> Iterator[Weights]:
+    """The weights in a file or folder of any layout, a run's folder, or hf://owner/name, opened.
+
+    Args:
+        path: of it.
+        network: the class of the config of the networks that they may be of.
+        otherwise: {field of the config: value} where neither the file nor its side files tell a field.
+        square: whether positions of an image that nothing tells are taken as those of a square one, as by the libraries
+            that resample them.
+        resize: whether they are of a network for images of the size that their preprocessing makes.
+
+    Raises:
+        UserError: where they cannot be read, or are of another network; Unstated where a field remains unknown.
+    """
+    from convert.recognise.config import Untold
+    from convert.recognise.reading import Options, read
+
+    place = _fetched(path)
+    untold: tuple[str, ...] = ()
+    try:
+        reading = read(place)
+    except Untold as error:
+        check_network(error.network, network)
+        untold = error.fields
+        shown = [name for name in network.function_fields() if name not in network.marked("not_in_weights")]
+        seen = [name for name in shown if name in untold and name in otherwise]
+        flags = [f"--model.{name}".replace("_", "-") for name in seen]
+        resample = ", or resample its positions with --init-resize timm" if "image" in seen else ""
+        unfit = f"correct {' '.join(flags)}{resample}"
+        try:
+            reading = read(place, Options(otherwise={**otherwise}, unfit=unfit))
+        except Untold as still:
+            tried = _square(place, otherwise, still) if square and still.fields == ("image",) else []
+            if len(tried) != 1:
+                raise Unstated([name for name in network.function_fields() if name in still.fields]) from still
+            reading = read(place, Options(otherwise={**otherwise, "image": tried[0]}))
+    with reading.source:
+        check_network(type(reading.config), network)
+        yield _planned(reading, untold, resize)
+
+
+def _square(path: str, otherwise: Mapping[str, Any], untold: Any) -> list[tuple[int, int]]:
+    """The images, as many patches high as wide, of which the tensors of a file can hold the positions."""
+    from convert.recognise.reading import Options, read
+
+    (h, w), found = pair(untold.known["patch"]), []
+    lengths = {length for shape in untold.names.values() for length in shape}
+    sides = {math.isqrt(length - prefix) for length in lengths for prefix in range(min(PREFIX, length))}
+    for side in sorted(sides - {0}):
+        with contextlib.suppress(UserError):
+            image = (side * h, side * w)
+            read(path, Options(otherwise={**otherwise, "image": image})).source.close()
+            found.append(image)
+    return found
+
+
+def network_in(path: str) -> type[NetworkConfig]:
+    """The class of the config of the network whose weights a file or folder holds. Raises UserError."""
+    return type(config_in(path))
+
+
+def config_in(path: str) -> NetworkConfig:
+    """The config of the network whose weights a file or folder holds; of fields that they do not tell, the defaults.
+
+    Raises UserError.
+    """
+    from convert.recognise.config import Untold
+    from convert.recognise.reading import read
+
+    try:
+        reading = read(_fetched(path))
+        with reading.source:
+            return reading.config
+    except Untold as error:
+        return replaced(error.network(), error.known)
+
+
+def check_network(given: type[NetworkConfig], wanted: type[NetworkConfig]) -> None:
+    """Raise UserError where weights are of another kind of network than a run trains."""
+    if given is not wanted:
+        held, trained = given.name, wanted.name
+        if why := given.frozen:
+            raise UserError(
+                f"holds a {held}, which is only used, never trained: {why}; leave it out, "
+                "or give it as --teacher to a preset that distils"
+            )
+        raise UserError(
+            f"holds a {held}, and the run trains a {trained}; name a preset that trains a {held}, or leave it out"
+        )
+
+
+def stated_by(facts: Any, task: str, config: NetworkConfig) -> dict[str, Any]:
+    """The metadata {name: value} of a task that a file states in its `facts`, as far as it fits the network."""
+    entries = task_spec(task).metadata
+    values = {name: getattr(facts, name, None) or facts.extra.get(name) for name in entries}
+    return {name: value for name, value in values.items() if value and entries[name].fits(value, config)}
+
+
+def _fetched(path: str) -> str:
+    """The path; of hf://owner/name, the local copy."""
+    return _copy(path) if path.startswith("hf://") else path
+
+
+@functools.cache
+def _copy(address: str) -> str:
+    """The local copy of hf://owner/name: the hub is asked once in a process."""
+    from convert.containers.hub import fetch
+
+    return fetch(address)
+
+
+def can_hold(layout: str, config: NetworkConfig) -> bool:
+    """Whether there are files of a layout that hold a network."""
+    from convert.plan.plan import target_layout
+
+    return not target_layout(layout, config).cannot(config)
+
+
+def cannot_hold(layout: str, config: NetworkConfig) -> str:
+    """Why there are none, and what to do about it, in words of convert."""
+    from convert.plan.plan import refusal, target_layout
+
+    return refusal(target_layout(layout, config), config)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What adaptations make of a network, and in words (`says`, a clause each)."""
+
+    config: NetworkConfig
+    facts: Any
+    says: tuple[str, ...]
+    adaptations: Sequence[Any]
+
+    def apply(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Parameters {dotted name: array} of the network before as those of the network after."""
+        from convert.adapt import apply
+
+        for adaptation in self.adaptations:
+            arrays = apply(adaptation, arrays)
+        return arrays
+
+
+def changed(weights: Weights, texts: Sequence[str]) -> Change:
+    """The change that `python -m convert --adapt TEXT ...` makes. Raises UserError where a network cannot have it."""
+    from convert.adapt import adaptations
+
+    facts, made = weights.facts, adaptations(weights.config, texts)
+    for adaptation in made:
+        facts = adaptation.facts(facts)
+    says = tuple(as_library(each.says) if each.text == weights.resize else each.says for each in made)
+    return Change(made[-1].config if made else weights.config, facts, says, made)
+
+
+def exported(
+    given: str | tuple[NetworkConfig, Mapping[str, Any]],
+    path: str,
+    layout: str,
+    stated: Mapping[str, Any],
+    sets: Mapping[str, Any],
+    chosen: Mapping[str, Any] | None = None,
+    files: Mapping[str, bytes] | None = None,
+) -> list[Path]:
+    """Write weights, or a program, with `convert`. Notes on them are printed on stderr.
+
+    Args:
+        given: the path of a run or of weights, or (config, {dotted parameter name: array}).
+        path: to write to.
+        layout: its name, as for --to.
+        stated: metadata of the network's task, {name: value}, before what the source states.
+        sets: as --set of convert states them.
+        chosen: of a run, {"step": ..., "key": ...}.
+        files: of a network in memory, those that its run keeps of a tokenizer, {path in the folder: content}.
+
+    Returns:
+        The files.
+
+    Raises:
+        UserError: where the path exists, or the layout cannot hold the network.
+    """
+    from convert.containers import is_program
+    from convert.plan.plan import plan
+    from convert.recognise.reading import Options, read
+    from convert.recognise.tokenizer import special_ids
+    from convert.write.into_program import as_used, write_program
+    from convert.write.write import write
+
+    program = is_program(path)
+    if program and layout != "vit-jax":
+        raise UserError(f"to {layout!r}: {path} is a program, which has no layout; leave it out")
+    with convert_first(given if isinstance(given, str) else "", of_export):
+        reading = read(given, Options(sets=sets, **chosen or {})) if isinstance(given, str) else _held(*given, sets)
+        with reading.source:
+            if files:
+                reading.source.beside = lambda: dict(files)
+                reading.facts = replace(reading.facts, extra={**special_ids(reading.source), **reading.facts.extra})
+            # Weights alone: a run's optimizer belongs to the step that training goes on from.
+            reading.source.tree = {name: item for name, item in reading.source.tree.items() if name != "optimizer"}
+            any_size = bool(reading.layout.resizes(reading.config))
+            reading.facts = _with(reading.facts, stated, reading.config, any_size)
+            planned = plan(reading, layout, as_used(reading) if program else ())
+            written = write_program(planned, path) if program else write(planned, path)
+    for note in (Text(note).written(of_export) for note in (*reading.facts.notes, *written.notes)):
+        print(f"note     {note}{EXPORTED if note.options & WRITING else ''}", file=sys.stderr)
+    return written.files
+
+
+def _held(config: NetworkConfig, arrays: Mapping[str, Any], sets: Mapping[str, Any]) -> Any:
+    """A network in memory as convert reads a file: a convert.recognise.reading.Reading."""
+    from convert.containers.source import Source, Tensor
+    from convert.layout import Facts
+    from convert.plan.plan import target_layout
+    from convert.recognise.layouts import extras
+    from convert.recognise.preprocessing import SETTABLE
+    from convert.recognise.reading import Reading
+
+    layout = target_layout("vit-jax", config)
+    known = {*SETTABLE, *extras(layout.network)}
+    if unknown := [name for name in sets if name not in known]:
+        raise UserError(f"fields: {unknown[0]!r} is not stated beside a network; there are {', '.join(sorted(known))}")
+    tensors = {
+        name: Tensor(name, np.dtype(x.dtype), tuple(x.shape), functools.partial(np.array, x, order="C"))
+        for name, x in arrays.items()
+    }
+    extra = {name: value for name, value in sets.items() if name not in SETTABLE}
+    statistics = {name: value for name, value in sets.items() if name in SETTABLE}
+    source = Source("a network in Python", "safetensors", {**tensors})
+    return Reading(source, layout, config, tensors, layout.rows(config), Facts(extra=extra), [], {}, statistics)
+
+
+def _with(facts: Any, stated: Mapping[str, Any], config: NetworkConfig, any_size: bool) -> Any:
+    """The facts, with the metadata of the network's task over them. Raises UserError on class names that do not fit.
+
+    `any_size`: images may be prepared in another size than the network's own.
+    """
+    from convert.recognise.preprocessing import fitting
+
+    names = stated.get("class_names") or None
+    if names and len(names) != (classes := getattr(config, "classes", 0)):
+        raise UserError(f"class_names: there are {len(names)} and the network has {classes} classes; give one for each")
+    extra = {name: value for name, value in stated.items() if name not in ("preprocess", "class_names")}
+    return fitting(
+        replace(
+            facts,
+            preprocess=stated.get("preprocess") or facts.preprocess,
+            class_names=names or facts.class_names,
+            extra={**extra, **facts.extra},
+        ),
+        config,
+        any_size,
+    )
+
+
+# Options of convert that choose what is read of a source, and those that change what is written.
+READING = {"accept", "from", "key", "model", "set", "step"}
+WRITING = {"adapt", "dtype", "weights-only"}
+EXPORTED = " of `python -m convert X.safetensors`, where X.safetensors is what vit_jax.export(network, X) writes"
+
+
+def as_argument(arguments: Mapping[str, str], option: Option) -> str:
+    """An option of convert as the argument of a function that is as good, {option: argument}; else as it is."""
+    if option.name not in arguments:
+        return option
+    if option.name != "set":
+        return "=".join((arguments[option.name], *option.values))
+    if not option.values:
+        return "fields={...}"
+    pairs = [value.partition("=") for value in option.values]
+    if not all(equals for _, equals, _ in pairs):
+        return ", ".join(option.values)
+    lists = [f"[{value}]" if "," in value and value[0] not in "([" else value for _, _, value in pairs]
+    return f"fields={{{', '.join(f'{name!r}: {value}' for (name, _, _), value in zip(pairs, lists, strict=True))}}}"
+
+
+of_load = functools.partial(as_argument, {"from": "layout", "model": "model", "key": "key", "set": "fields"})
+of_export = functools.partial(as_argument, {"to": "to", "set": "fields"})
+
+
+@contextlib.contextmanager
+def convert_first(path: str, write: Callable[[Option], str] = lambda option: option) -> Iterator[None]:
+    """A context in which an error that only convert can help about has as remedy to convert the weights first.
+
+    They are at `path`; if that is empty, they are a network in Python. `write` writes options otherwise (`of_load`).
+    """
+    try:
+        yield
+    except UserError as error:
+        error.write(write)
+        if "allow-nonfinite" in error.options:  # converted, they would still not be weights to use
+            error.remedy = "take other weights"
+        elif path and "file" in error.options:
+            error.remedy = f"give {path}/NAME with one of these names"
+        elif path and error.options & READING:
+            error.add(f" to `python -m convert {shlex.quote(path)} X.safetensors`, then give X.safetensors here")
+        elif error.options & WRITING:
+            error.add(EXPORTED)
+        raise

@@ -1,0 +1,1 @@
+"""Runs that start from given weights: what these decide, and what does not fit."""

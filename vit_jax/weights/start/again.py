@@ -1,0 +1,109 @@
+"""The same command again: whether the weights of `init` are those that a run began with."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...config.run import RunConfig
+from ...errors import UserError
+from ...runs import Run
+from ...runs.complete import is_name
+from ...runs.values import differences
+from .fitting import told
+from .opening import Unfit, digest, opened_for, worded
+
+
+def check_unchanged(run: RunConfig, name: str) -> None:
+    """Raise UserError where the weights are no longer those that the run of the same command began with.
+
+    That run is in the folder `name`, or `name` with a number, of run.dir, and differs from this one at most in what
+    weights fill in.
+    """
+    same = (
+        folder
+        for folder in _begun(run.init, run.dir, name)
+        if differences(replace(folder.config(), seed=run.seed), run).keys() <= _init_of(folder).get("filled", {}).keys()
+    )
+    if folder := _changed(same, run.dir):
+        raise UserError(
+            f"init {run.init}: is no longer what {folder} began from; "
+            f"go on with that run by --resume {shlex.quote(str(folder))}, or start another with --name"
+        )
+
+
+@contextlib.contextmanager
+def resumable(init: str, folder: str, name: str) -> Iterator[None]:
+    """Add to an error of weights that are gone or have changed the run that began from them, if there is one.
+
+    That run is in the folder `name`, or `name` with a number, of the folder of all runs.
+    """
+    try:
+        yield
+    except Unfit as error:
+        if found := _changed(_begun(init, folder, name), folder):
+            go_on = f"go on with that by --resume {shlex.quote(str(found))}"
+            raise UserError(f"{error}; {found}, which began from it, no longer needs it: {go_on}") from error
+        raise
+
+
+def check_same(folder: Run, record: dict[str, Any]) -> None:
+    """Raise UserError where a run that has saved nothing yet began from other weights than those of `record`."""
+    then = _init_of(folder).get("digest", record["digest"])
+    if then != record["digest"]:
+        began = folder.config()
+        raise UserError(
+            f"{folder}: its init {began.init or began.init_encoder} has changed since it began; "
+            "restore that, or start anew under another --name"
+        )
+
+
+def _changed(runs: Iterable[Run], folder: str) -> Run | None:
+    """The first of runs with the same `init` that began from other weights than that holds now."""
+    now = None
+    for run in runs:
+        if now is None:
+            then = replace(run.config(), dir=folder)
+            try:
+                with opened_for(then, told(then.model)) as weights, worded(then.init):
+                    now = digest(weights.arrays())
+            except UserError:
+                now = ""  # it is gone, or another network
+        if now != _init_of(run)["digest"]:
+            return run
+    return None
+
+
+def _begun(init: str, folder: str, name: str) -> Iterator[Run]:
+    """The runs that began from `init` in folders of this name, with or without a number, also those of groups of seeds.
+
+    Those that have saved no step are left out: they cannot go on without their weights.
+    """
+    for run in _numbered(Path(folder) / name) if is_name(name) else ():
+        try:
+            began = run.config().init == init and "digest" in _init_of(run) and run.complete_steps()
+        except UserError:  # whoever needs that record says what is wrong with it
+            continue
+        if began:
+            yield run
+
+
+def _init_of(folder: Run) -> dict[str, Any]:
+    """The entry `init` of a run's config.json; empty where there is none."""
+    found = folder.record().get("init")
+    return found if isinstance(found, dict) and isinstance(found.get("filled", {}), dict) else {}
+
+
+def _numbered(path: Path) -> Iterator[Run]:
+    """The runs in a folder of this name, or with a number appended, also those of a group of seeds."""
+    number, folder = 1, path
+    while folder.exists():
+        yield from (
+            Run(file.parent) for file in (folder / "config.json", *folder.glob("seed-*/config.json")) if file.is_file()
+        )
+        number += 1
+        folder = path.with_name(f"{path.name}-{number}")

@@ -1,0 +1,178 @@
+"""What given weights decide of a run, how they follow another image or other channels, and what does not fit them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from ...config.dotted import leaves, replaced, value_at
+from ...config.fields import Size, pair
+from ...config.network import NetworkConfig
+from ...config.run import RunConfig
+from ...errors import UserError, inside
+from ...tasks.table import task_spec
+from ..interop import Change, Weights, can_hold, cannot_hold, changed, stated_by
+from .opening import RULES, Unfit, flag, text, worded
+
+
+class OtherNetwork(Unfit):
+    """A run's network is not that of its weights.
+
+    `fields` are those that differ and that neither a rule nor the data can make equal; empty where there are none.
+    """
+
+    def __init__(self, what: str, given: NetworkConfig, wanted: NetworkConfig, fields: Sequence[str]):
+        super().__init__(what)
+        self.given, self.wanted, self.fields = given, wanted, tuple(fields)
+
+
+def told(model: NetworkConfig) -> dict[str, Any]:
+    """The fields of a network that decide its function, without sizes that its data has yet to determine."""
+    known = {name: value_at(model, name) for name in model.function_fields()}
+    return {name: value for name, value in known.items() if value or name not in model.marked("from_data")}
+
+
+def decided(task: str, change: Change, stated: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """{field of a run: value} that weights decide, after a change, and what lies in their folder."""
+    given = stated_by(change.facts, task, change.config)
+    from_data = change.config.marked("from_data")
+    model = {f"model.{name}": value for name, value in told(change.config).items() if name not in from_data}
+    return model | task_spec(task).prepared_as(given, stated) | task_spec(task).data.beside_weights(folder)
+
+
+def change_for(run: RunConfig, weights: Weights) -> Change:
+    """What makes the weights those of the run's image and channels, by its rules. Raises UserError."""
+    texts = []
+    wanted, given = run.model.normal(), weights.config.normal()
+    for name, rule in RULES.items():
+        if getattr(run, rule) != "none" and name not in wanted.function_fields():
+            raise Unfit(f"{rule} is {getattr(run, rule)}, but a {wanted.name} has no model.{name}: set none")
+    if "image" in wanted.function_fields():
+        text = _resize(run, value_at(wanted, "image"), value_at(given, "image"), weights.resize)
+        texts += [text] if text else []
+    if run.init_channels != "none" and (channels := value_at(wanted, "channels")) != value_at(given, "channels"):
+        texts.append(f"channels={channels}")
+    with worded(run.init), inside("model"):
+        return changed(weights, texts)
+
+
+def _resize(run: RunConfig, wanted: Size, given: Size, library: str) -> str:
+    """The --adapt for images of the size `wanted`, of weights for `given`; empty where there is no rule for it.
+
+    `library` is that of the weights' own library for the images of their preprocessing, of another size than `given`,
+    or empty. The preprocessing follows the size that is wanted.
+    """
+    own, size = ("x".join(map(str, pair(each))) for each in (given, wanted))
+    prepared, _, kernel = library.removeprefix("resize=").partition(":")
+    if run.init_resize != "none":
+        kernel = run.init_resize
+    elif size not in (own, prepared):
+        return ""
+    return f"resize={size}:{kernel}" if kernel and (size != own or prepared) else ""
+
+
+def check_fit(run: RunConfig, given: NetworkConfig, change: Change) -> None:
+    """Raise OtherNetwork where a run's network is not that of its weights; sizes that data will determine are free."""
+    from_data, of_head = given.marked("from_data"), given.marked("of_head")
+    sizes = {name: value_at(given, name) for name in from_data if not value_at(run.model, name)}
+    wanted, there = replaced(run.model, sizes).normal(), change.config.normal()
+    free = _of_any_head(there, {name: value_at(wanted, name) for name in of_head})
+    different = [
+        name
+        for name in wanted.function_fields()
+        if value_at(there, name) != value_at(wanted, name) and not (run.new_head and name in free)
+    ]
+    if not different:
+        return
+    values = ", ".join(
+        f"its {n} is {text(value_at(there, n))}, here it is {text(value_at(wanted, n))}" for n in different
+    )
+    own = [name for name in different if name not in RULES and name not in from_data]
+    hints = []
+    if own:
+        hints.append(f"give {' '.join(flag(name, value_at(there, name)) for name in own)}")
+        if {*own} <= free:
+            hints[0] += ", or add --new-head to start with a new head of that kind"
+    hints += [_following(name, run) for name in RULES if name in different]
+    of_data = [name for name in different if name in from_data]
+    if any(name in of_head for name in of_data):
+        hints.append("add --new-head to start with a new head")
+    if any(name not in of_head for name in of_data):
+        hints.append("start from weights that were trained with the same words")
+    raise OtherNetwork(f"init {run.init}: {values}; {' and '.join(hints)}", there, wanted, own)
+
+
+def _of_any_head(there: NetworkConfig, values: Mapping[str, Any]) -> set[str]:
+    """Those of {field: value} that a network's new head may have: they need no parameter but the head's that it lacks.
+
+    So a pool by attention may give way to a mean, and not the reverse.
+    """
+    known = there.parameters().keys()
+    free = {*there.marked("from_data")} & values.keys()  # sizes of the head itself
+    for name, value in values.items():
+        with contextlib.suppress(UserError):  # the network cannot have it
+            other = replaced(there, {name: value})
+            other.check()
+            if all(each.head for name, each in other.parameters().items() if name not in known):
+                free.add(name)
+    return free
+
+
+def about_head(run: RunConfig, given: NetworkConfig) -> list[str]:
+    """A clause on the new head of a run, if it has one, and in which fields it is of another kind than `given`'s."""
+    if not run.new_head:
+        return []
+    kinds = [name for name in given.marked("of_head") if name not in given.marked("from_data")]
+    both = {name: (value_at(run.model, name), value_at(given, name)) for name in kinds}
+    other = [f"{name} {text(own)} in place of {text(its)}" for name, (own, its) in both.items() if own != its]
+    return [f"the head is new, with {' and '.join(other)}" if other else "the head is new"]
+
+
+def going_back(run: RunConfig, layout: str, given: NetworkConfig) -> list[str]:
+    """A clause where the layout of a run's weights cannot hold the network as it is trained, and what helps.
+
+    `given` is the network of the weights, after changes.
+    """
+    if can_hold(layout, run.model):
+        return []
+    helping = (flag(*way) for way in _other_heads(run, given) if can_hold(layout, replaced(run.model, dict([way]))))
+    why, better, whose = cannot_hold(layout, run.model), next(helping, ""), f"{layout}, the layout of its weights"
+    if better:
+        return [f"with {better} it could go back to {whose}; as it is it cannot: {why}"]
+    return [f"it cannot go back to {whose}: {why}"]
+
+
+def _other_heads(run: RunConfig, given: NetworkConfig) -> Iterator[tuple[str, Any]]:
+    """(field, value) of other heads that a run with a new head may have, each of which differs in one field."""
+    own = run.model.normal()
+    for name in own.marked("of_head") if run.new_head else ():
+        hint = leaves(type(own))[name].hint
+        for value in () if name in own.marked("from_data") else (True, False) if hint is bool else get_args(hint):
+            with contextlib.suppress(UserError):  # a network cannot have it
+                other = replaced(own, {name: value})
+                other.check()
+                if other != own and _of_any_head(given, {name: value}):
+                    yield name, value
+
+
+def _following(name: str, run: RunConfig) -> str:
+    """How weights can follow a field, by the values of its rule."""
+    rule = RULES[name]
+    first, *others = [value for value in get_args(get_type_hints(RunConfig)[rule]) if value != "none"]
+    more = f" (or {', '.join(others)})" if others else ""
+    return f"add --{rule.replace('_', '-')} {first}{more} to fit the weights to that"
+
+
+def check_metadata(run: RunConfig, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raise UserError where metadata of the weights conflicts with that of the run's data."""
+    for name, entry in task_spec(run.task).metadata.items():
+        clause = entry.conflict(given[name], wanted[name]) if name in given and name in wanted else ""
+        if clause and not (run.new_head and entry.of_head):
+            remedy = (
+                "add --new-head to start with a new head"
+                if entry.of_head
+                else "start from weights that were trained with the same ones"
+            )
+            raise UserError(f"init {run.init}: {clause}; {remedy}")

@@ -1,0 +1,105 @@
+"""The weights that `init` names, opened; their errors in words of training."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...config.run import RunConfig
+from ...errors import Text, UserError
+from ...files.digests import array_digest, text_digest
+from ...runs import Run, find, is_foreign
+from ..interop import Unstated, Weights, convert_first, opened
+
+RULES = {"image": "init_resize", "channels": "init_channels"}  # {field that weights can follow: how}
+ON_THE_HUB = re.compile(r"(hf:/?)?(?P<owner>[\w-]+)/(?P<name>[\w.-]+)")  # an address with its hf:// left out or cut
+FEW = 8  # fields that a message lists; a file that lacks more states none
+
+
+class Unfit(UserError):
+    """Weights that cannot be opened, or that are not those of the run's network."""
+
+
+@contextlib.contextmanager
+def opened_for(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[Weights]:
+    """The weights of `run.init`; `otherwise` as in `interop.opened`, but not where the weights are to follow it."""
+    rest = {name: value for name, value in otherwise.items() if getattr(run, RULES.get(name, ""), "none") == "none"}
+    with contextlib.ExitStack() as stack:
+        with worded(run.init):
+            place = place_of(run.init, run.dir)
+            weights = stack.enter_context(opened(place, type(run.model), rest, square=run.init_resize != "none"))
+        yield weights
+
+
+@contextlib.contextmanager
+def worded(init: str, field: str = "init", part: str = "") -> Iterator[None]:
+    """Say of an error that it is about `init`, in flags of training.
+
+    `field` is that of the run; the network's fields begin with `part`.
+    """
+    try:
+        with convert_first(init):
+            yield
+    except Unstated as error:
+        raise Unfit(f"{field} {init}", *_untold(init, [f"{part}{name}" for name in error.fields])) from error
+    except UserError as error:
+        raise Unfit(f"{field} {init}", fault_of(init, error), error.remedy) from error
+
+
+def fault_of(path: str, error: UserError) -> str:
+    """What is wrong with the weights at a path, without the path, and without an option that the user has not given."""
+    known = error.subject == path or os.path.exists(error.subject) or Text(error.subject).options
+    return error.what if known and error.what else error.fault
+
+
+def place_of(init: str, folder: str) -> str:
+    """The path or address of weights: of a run, inside the folder of all runs or not, its folder."""
+    for place in () if init.startswith("hf://") else (Path(init), Path(folder) / init):
+        if members := sorted(place.glob("seed-*/config.json")):
+            raise UserError("holds a run for each seed", remedy=f"name one of them, such as {Run(members[0].parent)}")
+    if is_foreign(init, folder):
+        return init
+    try:
+        return str(find(init, folder, "no such file, folder or run"))
+    except UserError as error:
+        if (found := ON_THE_HUB.fullmatch(init)) and not os.path.isdir(found["owner"]):
+            error.add(f"; on Hugging Face's hub it is hf://{found['owner']}/{found['name']}")
+        raise
+
+
+def _untold(init: str, fields: Sequence[str]) -> tuple[str, str]:
+    """(a clause naming fields that weights do not tell, how to state them)."""
+    if len(fields) > FEW:
+        return "states no config", "name the preset whose network it holds, before --init"
+    flags = " ".join(f"{flag(name)} ..." for name in fields)
+    command = f"python -m convert {shlex.quote(init)} X.safetensors --model NAME"
+    return (
+        f"its tensors cannot tell {', '.join(fields)}",
+        f"give {flags}, or a preset with its network (vit-s16, ...), or its published name to `{command}` and "
+        "X.safetensors here",
+    )
+
+
+def digest(arrays: Iterable[tuple[str, np.ndarray]]) -> str:
+    """A digest of all given tensors, under our names and in the file's dtype."""
+    return text_digest({name: array_digest(array) for name, array in arrays})
+
+
+def text(value: Any) -> str:
+    """The value of a field as a flag takes it; "none" for an empty list."""
+    return " ".join(map(str, value)) or "none" if isinstance(value, tuple | list) else str(value)
+
+
+def flag(name: str, value: Any = None) -> str:
+    """The flag of `vit_jax.train` for a field of the network, with its value."""
+    part, _, last = f"model.{name}".replace("_", "-").rpartition(".")
+    if isinstance(value, bool):
+        return f"--{part}.{'' if value else 'no-'}{last}"
+    return f"--{part}.{last}" + (f" {text(value)}" if value is not None and value != () else "")

@@ -1,0 +1,50 @@
+"""Recipes of fine-tuning (`tune`): what each sets of a run that starts from given weights."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from ...config.dotted import replaced
+from ...config.groups import all_but
+from ...config.run import RunConfig
+from ...errors import UserError
+from ...runs.values import flat
+from .opening import text
+
+LAYER_DECAY, RATE, EXAMPLES = 0.75, 1e-3, 256  # of full: the rate is for so many examples a batch
+HEAD_RATE = 1e-2  # of head, whatever the batch: see benchmarks/finetune.py
+
+
+def tuned(run: RunConfig, recipe: str, stated: Collection[str] = ()) -> RunConfig:
+    """A run with `init` and the fields that a recipe sets, except those that the user has `stated`.
+
+    full: all weights train, at rates that fall towards the input: layer decay 0.75 and the rate 1e-3 for each 256
+    examples of a batch, as in He et al. 2022 (arXiv 2111.06377), table 9. head: all but the head is frozen, and nothing
+    decays (a linear probe); the rate 1e-2 is ours. attention: attention, positions and the head train, as in Touvron et
+    al. 2022 (arXiv 2203.09795); the rate stays that of the run. Raises UserError without `init`, where the network has
+    no such recipe, and with LoRA, which freezes too, on those that freeze.
+    """
+    if not run.init:
+        raise UserError(f"tune is {recipe} but init is empty: name the weights to start from")
+    recipes = run.model.recipes
+    if recipe not in recipes:
+        known = f"choose one of {', '.join(recipes)}" if recipes else "state --optim.freeze and --optim.lr"
+        raise UserError(f"tune is {recipe}, but a {run.model.name} has no such recipe: {known}")
+    fields: dict[str, Any] = {"optim.freeze": all_but(recipes[recipe], run.model.with_data().parameters())}
+    if run.lora.rank and fields["optim.freeze"] and "optim.freeze" not in stated:
+        raise UserError(
+            f"tune is {recipe} and lora.rank is {run.lora.rank}, but each decides what trains: leave one of them out"
+        )
+    if recipe == "full":
+        fields |= {"optim.layer_decay": LAYER_DECAY, "optim.lr": RATE * run.batch / EXAMPLES}
+    if recipe == "head":
+        fields |= {"optim.lr": HEAD_RATE, "optim.weight_decay": 0.0}
+    return replaced(run, {name: value for name, value in fields.items() if name not in stated})
+
+
+def says(run: RunConfig, recipe: str) -> str:
+    """A line for the user: the fields of a run that a recipe sets, as they are."""
+    names = ("optim.freeze", "optim.layer_decay", "optim.lr", "optim.weight_decay")
+    values = {name: flat(run)[name][0] for name in names}
+    return f"tune     {recipe}: " + ", ".join(f"{name} {text(value)}" for name, value in values.items())

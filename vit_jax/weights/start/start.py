@@ -1,0 +1,200 @@
+"""The fields of a run that starts from given weights (`init`), and the parameters that it starts with."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...config.dotted import replaced
+from ...config.run import RunConfig
+from ...errors import printable
+from ...presets import table as presets
+from ...presets.entry import Preset
+from ...runs.check import check_encoder
+from ...runs.values import flat, with_fields
+from ...tasks.table import task_spec, untrained
+from ..interop import network_in, stated_by
+from . import encoder
+from .fitting import about_head, change_for, check_fit, check_metadata, decided, going_back, told
+from .opening import RULES, digest, opened_for, place_of, text, worded
+from .recipes import tuned
+
+DIGITS = 12  # of a digest, as printed
+UNBROKEN = "\u00a0"  # in place of a space at which no line is broken
+
+
+def preset(name: str, init: str = "", fields: Mapping[str, Any] | None = None, *, tune: str = "none") -> Preset:
+    """The preset with this name; with `init`, filled in for training that starts from these weights.
+
+    Args:
+        name: as `python -m vit_jax.train --help` lists them.
+        init: a file, a folder, a run or hf://owner/name, as for --init: see `filled`.
+        fields: other values of the run's fields by the names of their flags, {"model.heads": 6, "epochs": 5}, also
+            those that the tensors of `init` do not determine; fields of the network need no "model." before them.
+        tune: a recipe of fine-tuning: none, full, head or attention (`tuned`).
+
+    Raises:
+        UserError: for an unknown name or field, and where the weights cannot follow what is stated.
+    """
+    found = presets.preset(name)
+    run = base(init) if init and name == presets.FINETUNE else found.run
+    known = flat(run)
+    stated = {field if "." in field or field in known else f"model.{field}": x for field, x in (fields or {}).items()}
+    run = with_fields(run, stated)
+    if run.init_encoder:
+        run = filled_encoder(run, {field: flat(run)[field][0] for field in stated})
+    if init:
+        stated = {field: flat(run)[field][0] for field in stated}  # with a config's own types
+        run = filled(replace(run, init=init), stated, own=name != presets.FINETUNE)
+    if tune != "none":
+        run = tuned(run, tune, stated)
+    return replace(found, run=run)
+
+
+def filled_encoder(run: RunConfig, stated: Mapping[str, Any]) -> RunConfig:
+    """The run with the fields that the weights `run.init_encoder` decide, and over them those that the user states.
+
+    Raises UserError where they contradict each other.
+    """
+    check_encoder(run)
+    return encoder.filled(run, stated)
+
+
+def base(init: str, folder: str = "runs") -> RunConfig:
+    """The run that the preset `finetune` gives for the network that the weights `init` are of; `filled` goes on.
+
+    `folder` is that of all runs. Raises UserError.
+    """
+    run = presets.preset(presets.FINETUNE).run
+    with worded(init):
+        network = network_in(place_of(init, folder))
+    if isinstance(run.model, network):
+        return run
+    other = untrained(network())
+    data = replace(type(other.data)(), source=run.data.source)
+    return replace(run, task=other.task, model=other.model, data=data, augment=other.augment)
+
+
+def filled(run: RunConfig, stated: Mapping[str, Any] | None = None, *, own: bool = True) -> RunConfig:
+    """The run with the fields that the weights `run.init` decide, and over them those that the user states.
+
+    They decide what their network computes (all fields of `model` but those of training and the number of classes or
+    words) and how inputs are prepared (data.fit, size, interpolation and background, and mean and std), but neither the
+    optimizer, dropout, augmentation nor the data.
+
+    Args:
+        run: with `init`.
+        stated: what the user states, {"model.image": 96}.
+        own: whether the run's network is taken where neither weights nor user tell a field.
+
+    Raises:
+        UserError: where a field remains unknown, and where the weights cannot follow what is stated.
+    """
+    said = stated or {}
+    asked = replaced(run, said)
+    if not asked.init:
+        return asked
+    otherwise = {name.removeprefix("model."): value for name, value in said.items() if name.startswith("model.")}
+    with opened_for(asked, {**(told(run.model) if own else {}), **otherwise}) as weights:
+        theirs = told(weights.config) | weights.prepared
+        sizes = {name: said.get(f"model.{name}", theirs[name]) for name in RULES if name in told(run.model)}
+        change = change_for(replace(asked, model=replace(asked.model, **sizes)), weights)
+        out = replaced(run, {**decided(run.task, change, said, weights.folder), **said})
+        check_fit(out, weights.config, change)
+    return out
+
+
+# --------------------------------------------------------------------------- the start of a run
+
+
+@dataclass(frozen=True)
+class Started:
+    """The weights of `init` as a run takes them."""
+
+    parameters: dict[str, np.ndarray]  # {dotted name: array, in the file's dtype}, without those of a new head
+    record: dict[str, Any]  # the entry `init` of config.json
+    says: str  # lines for the user
+
+
+def check(run: RunConfig) -> None:
+    """Raise UserError where a run cannot start from `run.init`, as far as headers tell and without its data.
+
+    Or from `run.init_encoder`.
+    """
+    if run.init_encoder:
+        return encoder.check(run)
+    with opened_for(run, told(run.model)) as weights:
+        check_fit(run, weights.config, change_for(run, weights))
+
+
+def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
+    """The parameters that a run begins with, from `run.init` or `run.init_encoder`.
+
+    Args:
+        run: with the sizes of its data.
+        metadata: that of the data.
+
+    Raises:
+        UserError: naming the first field or entry of metadata that does not fit the weights.
+    """
+    if run.init_encoder:
+        return Started(*encoder.start(run))
+    with opened_for(run, told(run.model)) as weights:
+        change = change_for(run, weights)
+        check_fit(run, weights.config, change)
+        check_metadata(run, stated_by(weights.facts, run.task, weights.config), metadata)
+        with worded(run.init):
+            arrays = dict(weights.arrays())
+    given, own = decided(run.task, change, {}, weights.folder), flat(run)
+    record = {
+        "layout": weights.layout,
+        **({"chosen": weights.chosen} if weights.chosen else {}),
+        "tensors": len(arrays),
+        "digest": digest(arrays.items()),
+        "filled": {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in given.items()
+            if name.removeprefix("model.") not in weights.untold and own[name][0] == value
+        },
+        "changed": list(change.says),
+    }
+    known = run.model.parameters()
+    new = {name for name, each in known.items() if run.new_head and each.head}
+    kept = {name: x for name, x in change.apply(arrays).items() if name in known.keys() - new}
+    notes = (*about_head(run, change.config), *weights.facts.notes, *going_back(run, weights.layout, change.config))
+    return Started(kept, record, _says(run, record, given, notes))
+
+
+def _says(run: RunConfig, record: Mapping[str, Any], given: Mapping[str, Any], notes: Iterable[str]) -> str:
+    """What a run takes from its weights, of what they decide (`given`), in lines as wide as the terminal."""
+    chosen = f" {record['chosen']}," if "chosen" in record else ""
+    which = f"{run.init}:{chosen} {record['layout']}, {record['tensors']} tensors, digest {record['digest'][:DIGITS]}"
+    lines = [which, *record["changed"]]
+    names = task_spec(run.task).prepared
+    values = {name: value for name, (value, _) in flat(run).items() if name in names and value != ()}
+    fields = {name: f"{name} {text(value)}".replace(" ", UNBROKEN) for name, value in values.items()}
+    taken = ", ".join(field for name, field in fields.items() if name in record["filled"])
+    own = ", ".join(field for name, field in fields.items() if name not in record["filled"])
+    if taken:
+        lines.append(f"it gives the network and how inputs are prepared: {taken}")
+        if own:
+            lines.append(f"other than it, this run has {own}")
+    elif given.keys() & {*names}:
+        lines.append(f"it gives the network; how inputs are prepared is this run's own: {own}")
+    elif own:
+        lines.append(f"how its inputs were prepared is not known, so this run's fields apply: {own}")
+    else:
+        beside = (f", {name} {text(given[name])}" for name in record["filled"] if not name.startswith("model."))
+        lines.append("it gives the network" + "".join(beside))
+    lines += notes
+    width = max(50, shutil.get_terminal_size().columns)
+    shown = [
+        textwrap.fill(printable(line), width, initial_indent=" " * 9, subsequent_indent=" " * 9, break_on_hyphens=False)
+        for line in lines
+    ]
+    return ("init     " + "\n".join(shown).lstrip()).replace(UNBROKEN, " ")
