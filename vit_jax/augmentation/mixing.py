@@ -21,12 +21,22 @@ QUANTILES = 4096  # of a distribution: so many values, all as likely
 def mixed(
     images: Array, labels: Array, keys: Array, config: ImageAugment, classes: int, epoch: Array | int
 ) -> tuple[Array, Array]:
-    """(images, targets) of pairs that are mixed: uint8 [B, h, w, C], int32 [B], keys [B] -> (images, float32 [B, K]).
+    """Pairs of neighbours that are mixed, with their targets.
 
-    B is even. Images become float32 0..255 where the config has mixup, otherwise they stay uint8. With probability
-    `mix_chance` a pair is mixed: by CutMix (Yun et al. 2019, arXiv 1905.04899) or by mixup (Zhang et al. 2018,
-    arXiv 1710.09412), with `mix_switch` as the probability of CutMix where both are on. From epoch `mix_off` (counted
-    from 0, if it is not 0) none is. The share is drawn from Beta(a, a) with a = `cutmix` or `mixup`.
+    With probability `mix_chance` a pair is mixed: by CutMix (Yun et al. 2019, arXiv 1905.04899) or by mixup (Zhang et
+    al. 2018, arXiv 1710.09412), with `mix_switch` as the probability of CutMix where both are on. From epoch `mix_off`
+    (if it is not 0) none is. The share is drawn from Beta(a, a) with a = `cutmix` or `mixup`.
+
+    Args:
+        images: uint8 [B, h, w, C], B even.
+        labels: int32 [B].
+        keys: PRNG keys [B].
+        config: the fields named above.
+        classes: K.
+        epoch: counted from 0.
+
+    Returns:
+        (images, float32 0..255 where the config has mixup, else uint8; targets float32 [B, K]).
     """
     b, h, w = images.shape[:3]
     pairs = jnp.repeat(keys[::2], 2, axis=0)

@@ -119,7 +119,7 @@ def _remedy(value: Any, hint: Any, allowed: Range) -> str:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, int) and abs(value) >= 2**64:
+    if isinstance(value, int) and abs(value) >= 10**40:
         return "very large"
     return str(value) if isinstance(value, Real) else f"{value!r:.40}"
 

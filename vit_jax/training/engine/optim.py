@@ -69,10 +69,17 @@ def learning_rate(c: OptimConfig, steps: int, steps_per_epoch: int) -> Schedule:
 
 
 def one_cycle(steps: int, pct_start: float, first: float, middle: float, last: float) -> Schedule:
-    """Half a cosine from `first` to `middle`, then another to `last` (Smith & Topin 2018, arXiv 1708.07120).
+    """Half a cosine from one rate to another, then another half to a third (Smith & Topin 2018, arXiv 1708.07120).
 
     As in PyTorch the two phases end at the steps pct_start * steps - 1 and steps - 1. Those of optax end one step
     later, which gives other values.
+
+    Args:
+        steps: the length of the run.
+        pct_start: the share of it that the first phase takes.
+        first: the rate at first.
+        middle: between the two.
+        last: at last.
     """
     turn, end = pct_start * steps - 1, steps - 1
 

@@ -67,10 +67,18 @@ class Evaluator:
         return jax.device_put(parameters, self.devices.kept(parameters))
 
     def outputs(self, parameters: Tree, batch: Batch) -> dict[str, np.ndarray]:
-        """The task's outputs of a batch {name: array [B, ...]}, one row per example, as numpy arrays.
+        """The task's outputs of a batch.
 
-        Several hosts give as many rows each, a multiple of the devices that each has, and get those of all.
-        Raises UserError on ids outside the network's vocabulary.
+        Args:
+            parameters: on the devices.
+            batch: {name: array [B, ...]}. Several hosts give as many rows each, a multiple of the devices that each
+                has.
+
+        Returns:
+            {name: numpy array [B, ...]}, one row an example, of all hosts.
+
+        Raises:
+            UserError: for ids outside the network's vocabulary.
         """
         check_ids(self.config, batch)
         size = _rows(batch)
@@ -221,9 +229,16 @@ class Engine:
         return self.devices.collected(state) if self.devices.hosts.several else self.gather(state)
 
     def train(self, state: State, batch: Batch, wishes: np.ndarray | None = None) -> tuple[State, dict[str, Array]]:
-        """Do one step: the next state and {metric: scalar}, both on the devices. The given state is donated.
+        """Do one step. The given state is donated.
 
-        Several hosts each give `wishes`, bool [k]; the metric "wishes", int32 [k], is 1 where any of them has one.
+        Args:
+            state: on the devices.
+            batch: {name: array [B, ...]}.
+            wishes: bool [k] of this host, where there are several.
+
+        Returns:
+            (the next state, {metric: scalar}), both on the devices. The metric "wishes", int32 [k], is 1 where any host
+                has one.
         """
         batch = self.devices.shared(batch)
         if self.run.parallel == "pmap":
@@ -263,9 +278,17 @@ class Engine:
     def jit_step(
         self, state: State, batch: Batch, seed: Array, frozen: Tree, wishes: Array | None = None
     ) -> tuple[State, dict[str, Array]]:
-        """The next state and {metric: scalar}: loss, the task's metrics, lr, grad_norm, param_norm, update_norm.
+        """One step, compiled.
 
-        `wishes` are those of `train`, int32 [devices, k].
+        Args:
+            state: on the devices.
+            batch: on the devices.
+            seed: that of the run.
+            frozen: the task's frozen arrays.
+            wishes: those of all devices, int32 [devices, k].
+
+        Returns:
+            (the next state, {metric: scalar}): loss, the task's metrics, lr, grad_norm, param_norm and update_norm.
         """
         state, metrics = self.update(state, *self.batch_gradients(state, batch, seed, frozen))
         return state, with_wishes(metrics, wishes)
@@ -355,11 +378,20 @@ class Engine:
     def gradients(
         self, task: Task, parameters: Tree, batch: Batch, keys: Array, denominator: Array | None
     ) -> tuple[Array, dict[str, Array], Tree]:
-        """(loss, metrics, gradients), means over the batch, computed in `parts` of it, one after the other.
+        """Means over a batch, computed in `parts` of it, one after the other.
 
-        `parameters` are those of `learnt`. Gradients are of those that train, so the backward pass ends where only
-        others would need it. `denominator` is that of the batch as `Task.denominator` gives it, or None. Parts may
-        differ in theirs, so each is divided by the mean over the parts.
+        Gradients are of those parameters that train, so the backward pass ends where only others would need it.
+
+        Args:
+            task: computes the loss.
+            parameters: as `learnt` gives them.
+            batch: prepared, [B, ...].
+            keys: PRNG keys [B].
+            denominator: that of the batch as `Task.denominator` gives it, or None. Parts may differ in theirs, so each
+                is divided by the mean over the parts.
+
+        Returns:
+            (loss, metrics, gradients).
         """
         parts = self.parts
         denominator = denominator if denominator is None else denominator / parts
