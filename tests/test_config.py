@@ -311,7 +311,7 @@ def test_a_network_of_others_has_the_marks_of_their_fields_but_of_those_that_it_
     marks = {mark: CaptionerConfig.marked(mark) for mark in ("from_data", "counts_blocks", "of_head")}
     assert marks == {
         "from_data": ("text.target_vocabulary", "text.outputs"),
-        "counts_blocks": ("vit.depth", "text.decoder_depth"),
+        "counts_blocks": ("vit.depth", "text.encoder_depth", "text.decoder_depth"),
         "of_head": ("text.outputs", "text.output_bias"),
     }
     assert "vit.pool" not in CaptionerConfig.function_fields() and "vit.eps" in CaptionerConfig.function_fields()

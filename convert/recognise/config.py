@@ -20,7 +20,6 @@ from ..layout import UNKNOWN, Json, Layout, Names
 THE_LAYOUT, ITS_SHAPES, OWN_METADATA = "its layout", "its shapes", "its own metadata"
 FALLBACK = "this run's config"  # taken where no other source has a value
 LARGEST = 1 << 40  # numbers in one parameter
-DEPTH = "depth"  # the end of the names of fields that count blocks: a file holds tensors of every block
 
 Stated = Sequence[tuple[str, Json]]  # (source, {field: value}), the most reliable first
 
@@ -156,8 +155,8 @@ def has_no_effect(layout: Layout, name: str, values: Json) -> bool:
 
 def check_depth(config: Any, names: Names, values: Json, path: str) -> None:
     """Raise UserError on more blocks than tensors, before anything is made as long as a stranger's file states."""
-    for name in (name for name in values if name.endswith(DEPTH)):
-        if value_at(config, name) > len(names):
+    for name in config.marked("counts_blocks"):  # a file holds tensors of every block
+        if name in values and value_at(config, name) > len(names):
             raise UserError(
                 path,
                 f"{name} is {values[name]} but it holds {len(names)} tensors",

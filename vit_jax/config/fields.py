@@ -13,10 +13,8 @@ Decaying = Literal["kernel", "bias", "norm", "token", "position", "scale", "embe
 Kind = Literal[Decaying, "frequency"]
 
 DEEPEST = 1000  # blocks: as many as the deepest Transformer that was published (Wang et al. 2022, arXiv 2203.00555)
-
-
 # What other code needs to know of a field of a network (`NetworkConfig.marked`).
-Mark = Literal["training_only", "not_in_weights", "from_data", "of_head", "counts_blocks"]
+Mark = Literal["training_only", "drops", "not_in_weights", "from_data", "of_head", "counts_blocks"]
 
 
 def identity(
@@ -50,6 +48,11 @@ def identity(
         "counts_blocks": counts_blocks,
     }
     return _field(default, help, Range(**bounds), execution=False, marks={mark for mark, on in marks.items() if on})
+
+
+def dropout_rate(help: str) -> Any:
+    """A field that is the rate at which training drops values: an identity field that is 0 by default."""
+    return _field(0.0, help, Range(at_least=0, below=1), execution=False, marks={"training_only", "drops"})
 
 
 def execution(default: Any, help: str, **bounds: Unpack[Bounds]) -> Any:

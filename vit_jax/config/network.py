@@ -173,8 +173,8 @@ class NetworkConfig:
         return replaced(self, {name: value_at(self, name) or 1 for name in self.marked("from_data")})
 
     def without_dropout(self) -> Self:
-        """The config with all dropout rates and drop_path at 0."""
-        return replaced(self, {name: 0.0 for name in leaves(type(self)) if name.endswith(("dropout", "drop_path"))})
+        """The config with every rate at which training drops values at 0."""
+        return replaced(self, dict.fromkeys(self.marked("drops"), 0.0))
 
     def check_stack(self, chosen: Mapping[str, bool]) -> None:
         """Raise UserError where a run chooses, {field: whether}, how equal blocks are computed, and there are none."""

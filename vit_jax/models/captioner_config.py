@@ -19,8 +19,8 @@ HEADLESS: dict[str, Any] = {
     "pool_heads": 0, "pool_hidden": 0, "distill_head": False, "distill_norm": False, "head_dropout": 0.0,
     "head_zero": False,
 }  # fmt: skip
-# The fields of the parts that a captioner fixes: those, and the encoder that its text half does not have.
-FIXED = {f"vit.{name}" for name in HEADLESS} | {"text.encoder_depth", "text.source_vocabulary"}
+# The fields of the parts that a captioner fixes: those, and the ids of sources, which its text half does not have.
+FIXED = {f"vit.{name}" for name in HEADLESS} | {"text.source_vocabulary"}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
-from ..config.fields import DEEPEST, Activation, identity
+from ..config.fields import DEEPEST, Activation, dropout_rate, identity
 from ..config.network import Input, NetworkConfig
 from ..config.parameters import ZEROS, Parameter, Start, Table
 from ..errors import Field, UserError
@@ -54,18 +54,10 @@ class TransformerConfig(NetworkConfig):
     norm_bias: bool = identity(True, "LayerNorms have a bias")
     eps: float = identity(1e-6, "epsilon of every LayerNorm", not_in_weights=True, at_least=0)
 
-    dropout: float = identity(
-        0.0, "dropout rate of the outputs of attention and mlp", training_only=True, at_least=0, below=1
-    )
-    attention_dropout: float = identity(
-        0.0, "dropout rate of the attention weights", training_only=True, at_least=0, below=1
-    )
-    activation_dropout: float = identity(
-        0.0, "dropout rate inside the mlp, after its activation", training_only=True, at_least=0, below=1
-    )
-    embedding_dropout: float = identity(
-        0.0, "dropout rate of the tokens that enter encoder and decoder", training_only=True, at_least=0, below=1
-    )
+    dropout: float = dropout_rate("dropout rate of the outputs of attention and mlp")
+    attention_dropout: float = dropout_rate("dropout rate of the attention weights")
+    activation_dropout: float = dropout_rate("dropout rate inside the mlp, after its activation")
+    embedding_dropout: float = dropout_rate("dropout rate of the tokens that enter encoder and decoder")
 
     source_vocabulary: int = identity(
         0,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
-from ..config.fields import DEEPEST, Activation, Size, identity, pair
+from ..config.fields import DEEPEST, Activation, Size, dropout_rate, identity, pair
 from ..config.network import Input, NetworkConfig
 from ..config.parameters import Parameter, Start, Table
 from ..errors import Field, UserError
@@ -131,29 +131,13 @@ class ViTConfig(NetworkConfig):
     mlp_bias: bool = identity(True, "the projections of the mlp have biases")
     mlp_norm: bool = identity(False, "LayerNorm inside the mlp, after its activation and gate (EVA-02)")
 
-    embedding_dropout: float = identity(
-        0.0, "dropout rate of the tokens that enter the blocks", training_only=True, at_least=0, below=1
-    )
-    patch_dropout: float = identity(
-        0.0, "share of patch tokens that are left out in training", training_only=True, at_least=0, below=1
-    )
-    attention_dropout: float = identity(
-        0.0, "dropout rate of the attention weights", training_only=True, at_least=0, below=1
-    )
-    dropout: float = identity(
-        0.0, "dropout rate of the outputs of attention and mlp", training_only=True, at_least=0, below=1
-    )
-    activation_dropout: float = identity(
-        0.0, "dropout rate inside the mlp, after its activation", training_only=True, at_least=0, below=1
-    )
-    head_dropout: float = identity(0.0, "dropout rate of the pooled feature", training_only=True, at_least=0, below=1)
-    drop_path: float = identity(
-        0.0,
-        "rate of stochastic depth in the last block; it rises linearly from 0 in the first",
-        training_only=True,
-        at_least=0,
-        below=1,
-    )
+    embedding_dropout: float = dropout_rate("dropout rate of the tokens that enter the blocks")
+    patch_dropout: float = dropout_rate("share of patch tokens that are left out in training")
+    attention_dropout: float = dropout_rate("dropout rate of the attention weights")
+    dropout: float = dropout_rate("dropout rate of the outputs of attention and mlp")
+    activation_dropout: float = dropout_rate("dropout rate inside the mlp, after its activation")
+    head_dropout: float = dropout_rate("dropout rate of the pooled feature")
+    drop_path: float = dropout_rate("rate of stochastic depth in the last block; it rises linearly from 0 in the first")
 
     pool: Literal["cls", "mean", "mean_all", "map", "map_all", "cls_mean", "cls_distill"] = identity(
         "cls",

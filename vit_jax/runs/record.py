@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..config.dotted import leaves, value_at
+from ..config.dotted import value_at
 from ..config.fields import are_texts
 from ..config.network import NetworkConfig
 from ..config.ranges import check_ranges
@@ -128,8 +128,8 @@ def _are_numbers(value: Mapping[str, Any]) -> bool:
 
 def check_sizes(model: NetworkConfig) -> None:
     """Raise UserError on a network of absurd size, before its table of parameters is built where that would be long."""
-    for name in leaves(type(model)):
-        if name.endswith("depth") and value_at(model, name) > LAYERS:
+    for name in model.marked("counts_blocks"):
+        if value_at(model, name) > LAYERS:
             raise UserError(Field(name), f"is {value_at(model, name)}, which is more than {LAYERS}")
     if math.prod(model.pixels() or ()) > PIXELS:
         raise UserError(
