@@ -23,8 +23,13 @@ from .vit import ViT
 class Captioner(TargetSide):
     """A captioner: `model(images, target) -> logits`.
 
-    Initial weights are drawn with torch's global generator. Raises UserError on a config that its `check`
-    refuses.
+    Initial weights are drawn with torch's global generator.
+
+    Args:
+        config: what it computes.
+
+    Raises:
+        UserError: for a config that its `check` refuses.
     """
 
     def __init__(self, config: CaptionerConfig):
@@ -48,10 +53,23 @@ class Captioner(TargetSide):
         causal: bool | None = None,
         tape: Tape | None = None,
     ) -> Tensor:
-        """Normalised images [B, C, h, w], or vectors [B, S, C], and ids [B, T] to logits [B, T, K].
+        """The logits of the next tokens of a caption. Paddings and masks are boolean, True where to attend.
 
-        Paddings [B, N] and 4-D masks are boolean, True where a token may be attended to; `causal` defaults to that of
-        config.text. Raises ValueError on wrong shapes and dtypes.
+        Args:
+            source: normalised images [B, C, h, w], or vectors [B, S, C].
+            target: ids [B, T].
+            target_padding: [B, T].
+            memory_padding: [B, S].
+            target_mask: 4-D, broadcastable to [B, H, T, T].
+            memory_mask: 4-D, broadcastable to [B, H, T, S].
+            causal: whether a token attends only to itself and those before it; None: as config.text has it.
+            tape: receives the inner values that it asks for, by their names in `capture`.
+
+        Returns:
+            [B, T, K].
+
+        Raises:
+            ValueError: for wrong shapes and dtypes.
         """
         if len(source) != len(target):
             raise ValueError(
@@ -69,12 +87,21 @@ class Captioner(TargetSide):
         )
 
     def capture(self, source: Tensor, target: Tensor, names: Iterable[str], **masks: Any) -> dict[str, Tensor]:
-        """Inner values of an evaluation pass, {name: tensor}; `masks` are the keyword arguments of a call.
+        """Inner values of an evaluation pass.
 
-        vit.NAME: as `ViT.capture` gives tokens, blocks.I, features and attention; memory [B, S, D]: what the decoder
-        attends to; decoder.blocks.I [B, T, D]: output of block I; decoder.self_attention [B, L, H, T, T] and
-        decoder.cross_attention [B, L, H, T, S]: the weights of all blocks; logits: the result of a call. Raises
-        ValueError on any other name.
+        Args:
+            source: as of a call.
+            target: as of a call.
+            names: of vit.NAME (tokens, blocks.I, features and attention, as `ViT.capture` gives them), memory [B, S, D]
+                (what the decoder attends to), decoder.blocks.I [B, T, D] (what leaves block I), decoder.self_attention
+                [B, L, H, T, T] and decoder.cross_attention [B, L, H, T, S] (the weights of all blocks), and logits.
+            masks: keyword arguments of a call.
+
+        Returns:
+            {name: tensor}.
+
+        Raises:
+            ValueError: as a call, and for any other name.
         """
         of_vit = [] if self.vit is None else ["vit.attention"]
         known = [
@@ -91,7 +118,18 @@ class Captioner(TargetSide):
         return tape
 
     def encode(self, source: Tensor, *, tape: Tape | None = None) -> Tensor:
-        """Normalised images [B, C, h, w], or vectors [B, S, C], to the memory [B, S, D]. Raises ValueError."""
+        """The memory of images or vectors.
+
+        Args:
+            source: normalised images [B, C, h, w], or vectors [B, S, C].
+            tape: receives the inner values that it asks for, by their names in `capture`.
+
+        Returns:
+            [B, S, D].
+
+        Raises:
+            ValueError: for wrong shapes and dtypes.
+        """
         c = self.config
         if self.vit is None:
             check_vectors("source", source, c.memory_width)

@@ -32,9 +32,17 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(c.embedding_dropout)
 
     def forward(self, x: Tensor, table: nn.Embedding | None) -> Tensor:
-        """Ids [B, N], or vectors [B, N, D] if the vocabulary is 0, to [B, N, D].
+        """The input of a stack of blocks.
 
-        Raises ValueError on another shape or dtype, and on a length of 0 or beyond max_length.
+        Args:
+            x: ids [B, N], or vectors [B, N, D] if the vocabulary is 0.
+            table: the embedding [V, D] of ids; None for vectors.
+
+        Returns:
+            [B, N, D].
+
+        Raises:
+            ValueError: for another shape or dtype, and a length of 0 or beyond max_length.
         """
         c, length = self.config, x.shape[1] if x.ndim > 1 else 0
         if self.vocabulary and (x.ndim != 2 or x.dtype.is_floating_point or x.dtype == torch.bool):
@@ -102,10 +110,19 @@ class DecoderBlock(nn.Module):
         tape: Tape | None = None,
         cross_tape: Tape | None = None,
     ) -> tuple[Tensor, Pair]:
-        """A call for tokens [B, N, D] that follow earlier ones, whose keys and values `past` [B, H, T, Dh] are given.
+        """A call for tokens that follow others.
 
-        Returns the output [B, N, D], and the keys and values of all tokens so far. With `past` None there are no
-        earlier ones. `memory` is the projected memory.
+        Args:
+            x: [B, N, D].
+            past: keys and values [B, H, T, Dh] of earlier tokens; None: there are none.
+            memory: keys and values [B, H, S, Dh] of the memory.
+            mask: of the target, as of `Attention`.
+            memory_mask: of the memory.
+            tape: receives the weights of self-attention, as of `Attention`.
+            cross_tape: receives the weights of attention to the memory.
+
+        Returns:
+            ([B, N, D], the keys and values of all tokens so far).
         """
         y = self.norm1(x) if self.norm_first else x
         own = _joined(past, self.self_attention.project(y, y))
@@ -163,9 +180,15 @@ class Decoder(nn.Module):
     # Decoding, one token at a time.
 
     def init_cache(self, memory: Tensor, memory_padding: Tensor | None, length: int) -> Cache:
-        """The cache to decode up to `length` tokens with `step`, over a memory [B, S, D] with padding [B, S] or None.
+        """The cache to decode with `step`; projects the keys and values of the memory once.
 
-        Projects the keys and values of the memory once. Raises ValueError on a wrong padding or a length below 1.
+        Args:
+            memory: [B, S, D].
+            memory_padding: bool [B, S], True at real tokens; None: all are.
+            length: the most tokens, 1 or more.
+
+        Raises:
+            ValueError: for a wrong padding or length.
         """
         if length < 1:
             raise ValueError(f"length is {length}: give 1 or more")
@@ -189,9 +212,17 @@ class Decoder(nn.Module):
             raise ValueError(f"the cache holds {cache.length} tokens and is full: give init_cache a larger length")
 
     def step(self, x: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        """Decode one position: tokens [B, D], which attend to those in the cache -> [B, D], and the cache with them.
+        """Decode one position.
 
-        Raises ValueError on a cache of another batch size or decoder, or one that is full.
+        Args:
+            x: tokens [B, D], which attend to those in the cache.
+            cache: as `init_cache` or the last step gave it.
+
+        Returns:
+            ([B, D], the cache with these tokens).
+
+        Raises:
+            ValueError: for a cache of another batch size or decoder, or one that is full.
         """
         self.check(x, cache)
         x, pairs = x[:, None], []
@@ -264,10 +295,15 @@ class TargetSide(nn.Module):
     # Decoding, one token at a time.
 
     def init_cache(self, memory: Tensor, memory_padding: Tensor | None, length: int) -> Cache:
-        """The cache to decode up to `length` tokens with `decode_step`, over a memory [B, S, D].
+        """The cache to decode with `decode_step`; projects the keys and values of the memory once.
 
-        Projects the keys and values of the memory once. Raises ValueError on a wrong padding, a length beyond
-        max_length, a decoder that is not causal, or a network without a decoder.
+        Args:
+            memory: [B, S, D].
+            memory_padding: bool [B, S], True at real tokens; None: all are.
+            length: the most tokens, at most max_length.
+
+        Raises:
+            ValueError: for a wrong padding or length, a decoder that is not causal, or a network without one.
         """
         c = self.side
         if self.decoder is None:
@@ -281,9 +317,17 @@ class TargetSide(nn.Module):
         return self.decoder.init_cache(memory, memory_padding, length)
 
     def decode_step(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        """Decode one position: tokens, ids [B] or vectors [B, D] -> logits [B, K] of the next, and the cache with them.
+        """Decode one position.
 
-        Raises ValueError on a cache of another batch size or network, or one that is full.
+        Args:
+            tokens: ids [B] or vectors [B, D], which attend to those in the cache.
+            cache: as `init_cache` or the last step gave it.
+
+        Returns:
+            (logits [B, K] of the next tokens, the cache with these tokens).
+
+        Raises:
+            ValueError: for a cache of another batch size or network, or one that is full.
         """
         assert self.target is not None and self.decoder is not None  # there is a cache, so there is a decoder
         self.decoder.check(tokens, cache)
@@ -344,10 +388,17 @@ def record_maps(tape: Tape | None, name: str, maps: list[Any]) -> None:
 
 
 def sinusoids(kind: str, length: int, width: int) -> Tensor:
-    """Positions [length, D], float64: sin and cos of t / 10000^(2i/D) (Vaswani et al. 2017, 3.5).
+    """Positions: sines and cosines of t / 10000^(2i/D) (Vaswani et al. 2017, section 3.5).
 
-    interleaved: column 2i is the sine, column 2i+1 the cosine; concatenated: all sines, then all cosines; fairseq: in
-    that order, of t / 10000^(i/(D/2-1)); one_frequency: sin(t) and cos(t) in turn.
+    Args:
+        kind: interleaved (column 2i is the sine, 2i+1 the cosine), concatenated (all sines, then all cosines), fairseq
+            (so too, of t / 10000^(i/(D/2-1)), so that the lowest frequency is 1/10000), or one_frequency (sin(t) and
+            cos(t) in turn).
+        length: the number of positions.
+        width: D.
+
+    Returns:
+        [length, D], float64.
     """
     t = torch.arange(length, dtype=torch.float64).unsqueeze(1)
     frequency = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / width))

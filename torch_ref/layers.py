@@ -60,9 +60,16 @@ def drop_path(x: Tensor, rate: float, training: bool) -> Tensor:
 
 
 class Mlp(nn.Module):
-    """fc2(act(fc1 x)), or gated: fc2(act(gate x) * fc1 x) (Shazeer 2020, arXiv 2002.05202).
+    """fc2(dropout(act(fc1 x))), gated: fc2(dropout(act(gate x) * fc1 x)) (Shazeer 2020, arXiv 2002.05202).
 
-    `inner_norm` is applied before fc2.
+    Args:
+        width: D, of inputs and outputs.
+        hidden: F, width of the hidden layer.
+        activation: a key of ACTIVATIONS.
+        gated: whether there is a gate.
+        bias: whether the projections have biases.
+        dropout: rate of the hidden layer's dropout.
+        inner_norm: what is applied before fc2; None: nothing.
     """
 
     def __init__(
@@ -104,9 +111,22 @@ def attention_mask(
     causal: bool = False,
     device: Any = None,
 ) -> Tensor | None:
-    """A padding of the keys [B, Nk], a 4-D mask and causality as one 4-D mask; None if nothing is masked.
+    """What masks an attention, as one mask.
 
-    Raises ValueError on a padding or mask of a wrong shape or dtype.
+    Args:
+        batch: B.
+        query_length: Nq.
+        key_length: Nk.
+        padding: bool [B, Nk], True at real keys.
+        mask: bool, 4-D, broadcastable to [B, H, Nq, Nk], True where to attend.
+        causal: whether query i attends to the keys up to i alone.
+        device: of the causal mask.
+
+    Returns:
+        A mask, bool, broadcastable to [B, H, Nq, Nk]; None if nothing is masked.
+
+    Raises:
+        ValueError: for a padding or mask of another shape or dtype.
     """
     if padding is not None and (padding.dtype != torch.bool or padding.shape != (batch, key_length)):
         raise ValueError(
@@ -130,10 +150,19 @@ def attention_mask(
 class Attention(nn.Module):
     """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section 3.2).
 
-    `key_width` and `value_width` are the widths of the inputs for keys and values; 0: `width`. `bias` says which of
-    query, key, value and out have biases, or whether all have. `query_norm` and `key_norm` are applied to each head,
-    `inner_norm` to what all heads give, before the output projection. `pairs` are the pairs of values that rotary
-    positions turn (rotary.py), whose frequencies are learned if `mixed`; empty: there are none.
+    Args:
+        width: D, of queries and outputs.
+        heads: H.
+        head_width: Dh.
+        key_width: width of the inputs for keys; 0: D.
+        value_width: width of the inputs for values; 0: D.
+        bias: whether query, key, value and out have biases, each or all.
+        query_norm: what is applied to the queries of each head; None: nothing.
+        key_norm: likewise to the keys.
+        inner_norm: what is applied to the context of all heads, before the output projection; None: nothing.
+        dropout: rate of the weights' dropout.
+        pairs: the values that rotary positions turn together, as in `rotary.turn`; empty: there are none.
+        mixed: whether the frequencies of rotary positions are learned.
     """
 
     def __init__(
@@ -177,11 +206,22 @@ class Attention(nn.Module):
         rotary: Tensor | None = None,
         tape: Tape | None = None,
     ) -> Tensor:
-        """[B, Nq, D], [B, Nk, Dk], [B, Nk, Dv] -> [B, Nq, D].
+        """Attention of queries to keys and values.
 
-        The mask is boolean and 4-D, True where to attend; ValueError on any other. A query that may attend to nothing
-        has a zero context. `rotary` is the table of rotary positions of the last tokens, as `angles` in rotary.py
-        takes it. If `tape` has the name "attention", it receives the weights [B, H, Nq, Nk].
+        Args:
+            query: [B, Nq, D].
+            key: [B, Nk, Dk].
+            value: [B, Nk, Dv].
+            mask: bool, 4-D, broadcastable to [B, H, Nq, Nk], True where to attend. A query that may attend to nothing
+                has a zero context.
+            rotary: the rotary table of the last tokens, as `rotary.angles` takes it.
+            tape: receives the weights [B, H, Nq, Nk] if it has the name "attention".
+
+        Returns:
+            [B, Nq, D].
+
+        Raises:
+            ValueError: for a mask of another shape or dtype.
         """
         k, v = self.project(key, value)
         if rotary is not None:
@@ -204,9 +244,18 @@ class Attention(nn.Module):
         rotary: Tensor | None = None,
         tape: Tape | None = None,
     ) -> Tensor:
-        """The attention of [B, Nq, D] -> [B, Nq, D] to keys and values that `project` has given; else as a call.
+        """A call with keys and values that `project` has given.
 
-        `rotary` are the angles [..., N, Dh/2] by which the keys are turned already.
+        Args:
+            query: [B, Nq, D].
+            k: [B, H, Nk, Dh].
+            v: [B, H, Nk, Dh].
+            mask: as of a call.
+            rotary: the angles [..., N, Dh/2] by which `k` is turned already.
+            tape: as of a call.
+
+        Returns:
+            [B, Nq, D].
         """
         q = self.split_heads(self.query(query))
         q = q if self.query_norm is None else self.query_norm(q)

@@ -71,7 +71,13 @@ class Transformer(TargetSide):
     """An encoder-decoder Transformer: `model(source, target) -> logits`; an encoder alone: `model(source) -> memory`.
 
     Without an encoder the source is the memory, vectors [B, S, D]. Initial weights are drawn with torch's global
-    generator. Raises UserError on a config that its `check` refuses.
+    generator.
+
+    Args:
+        config: what it computes.
+
+    Raises:
+        UserError: for a config that its `check` refuses.
     """
 
     def __init__(self, config: TransformerConfig):
@@ -98,11 +104,25 @@ class Transformer(TargetSide):
         causal: bool | None = None,
         tape: Tape | None = None,
     ) -> Tensor:
-        """Ids [B, S], [B, T] or vectors [B, S, D], [B, T, D] to logits [B, T, K].
+        """The logits of the next tokens of a target. Paddings and masks are boolean, True where to attend.
 
-        Without a head the result is [B, T, D]; of an encoder alone it is the memory [B, S, D]. Paddings [B, N] and 4-D
-        masks are boolean, True where a token may be attended to. `memory_padding` defaults to `source_padding` and
-        `causal` to the config's. Raises ValueError on wrong shapes and dtypes.
+        Args:
+            source: ids [B, S] or vectors [B, S, D].
+            target: ids [B, T] or vectors [B, T, D]; None: of an encoder alone.
+            source_padding: [B, S].
+            target_padding: [B, T].
+            memory_padding: [B, S]; by default that of the source.
+            source_mask: 4-D, broadcastable to [B, H, S, S].
+            target_mask: 4-D, broadcastable to [B, H, T, T].
+            memory_mask: 4-D, broadcastable to [B, H, T, S].
+            causal: whether a target token attends only to itself and those before it; None: as the config has it.
+            tape: receives the inner values that it asks for, by their names in `capture`.
+
+        Returns:
+            Logits [B, T, K]; without a head [B, T, D]; of an encoder alone the memory [B, S, D].
+
+        Raises:
+            ValueError: for wrong shapes and dtypes.
         """
         if self.target is None or self.decoder is None:
             if target is not None:
@@ -129,11 +149,21 @@ class Transformer(TargetSide):
     def capture(
         self, source: Tensor, target: Tensor | None = None, names: Iterable[str] = (), **masks: Any
     ) -> dict[str, Tensor]:
-        """Inner values of an evaluation pass, {name: tensor}; `masks` are the keyword arguments of a call.
+        """Inner values of an evaluation pass.
 
-        encoder.blocks.I [B, S, D] and decoder.blocks.I [B, T, D]: outputs of block I; memory [B, S, D]: output of the
-        encoder; encoder.attention [B, L, H, S, S], decoder.self_attention [B, L, H, T, T] and decoder.cross_attention
-        [B, L, H, T, S]: the weights of all blocks; logits: the result of a call. Raises ValueError on any other name.
+        Args:
+            source: as of a call.
+            target: as of a call.
+            names: of encoder.blocks.I [B, S, D] and decoder.blocks.I [B, T, D] (what leaves block I), memory [B, S, D],
+                encoder.attention [B, L, H, S, S], decoder.self_attention [B, L, H, T, T] and decoder.cross_attention
+                [B, L, H, T, S] (the weights of all blocks), and logits (what a call returns).
+            masks: keyword arguments of a call.
+
+        Returns:
+            {name: tensor}.
+
+        Raises:
+            ValueError: as a call, and for any other name.
         """
         known = [
             *self.config.captured(),
@@ -156,7 +186,20 @@ class Transformer(TargetSide):
         *,
         tape: Tape | None = None,
     ) -> Tensor:
-        """A source, ids [B, S] or vectors [B, S, D], to its memory [B, S, D]; without an encoder that is the source."""
+        """The memory of a source.
+
+        Args:
+            source: ids [B, S] or vectors [B, S, D].
+            source_padding: as of a call.
+            source_mask: as of a call.
+            tape: receives the inner values that it asks for, by their names in `capture`.
+
+        Returns:
+            [B, S, D]; without an encoder the source.
+
+        Raises:
+            ValueError: for wrong shapes and dtypes.
+        """
         if self.source is None or self.encoder is None:
             if source_mask is not None:
                 raise ValueError("source_mask is given, but there is no encoder in which it would count: leave it out")

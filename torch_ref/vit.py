@@ -90,7 +90,16 @@ class Block(nn.Module):
         self.scale2 = nn.Parameter(torch.full((c.width,), c.layer_scale)) if c.layer_scale else None
 
     def forward(self, x: Tensor, *, rotary: Tensor | None = None, tape: Tape | None = None) -> Tensor:
-        """[B, N, D] -> [B, N, D]; `rotary` is that of `rotary_table`."""
+        """x after the block.
+
+        Args:
+            x: tokens [B, N, D].
+            rotary: what `rotary_table` gives.
+            tape: receives the attention weights, as of `Attention`.
+
+        Returns:
+            [B, N, D].
+        """
         if self.branch_norm:
             x = x + self.branch(self.attend(x, rotary, tape), self.scale1, self.norm1)
             return x + self.branch(self.mlp(x), self.scale2, self.norm2)
@@ -115,7 +124,13 @@ class Block(nn.Module):
 class ViT(nn.Module):
     """A Vision Transformer: `model(images) -> logits`.
 
-    Initial weights are drawn with torch's global generator. Raises UserError on a config that its `check` refuses.
+    Initial weights are drawn with torch's global generator.
+
+    Args:
+        config: what it computes.
+
+    Raises:
+        UserError: for a config that its `check` refuses.
     """
 
     def __init__(self, config: ViTConfig):
@@ -141,25 +156,51 @@ class ViT(nn.Module):
         self.start()
 
     def forward(self, images: Tensor, *, tape: Tape | None = None) -> Tensor:
-        """Normalised images [B, C, h, w], floating-point, to logits [B, K] (without a head: to features [B, D]).
+        """The logits of images.
 
-        A network that stores no positions takes images of any h and w that its patch divides. Raises ValueError on
-        images of another shape or of integers.
+        Args:
+            images: floating-point [B, C, h, w], normalised as in training. A network that stores no positions takes any
+                h and w that its patch divides.
+            tape: receives the inner values that it asks for, by their names in `capture`.
+
+        Returns:
+            [B, K]; without a head the features [B, D].
+
+        Raises:
+            ValueError: for images of another shape, or of integers.
         """
         return self.classify(self.encode(images, tape=tape), tape)
 
     def both(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits of the class token and of the distillation token, each by its own head: [B, K] and [B, K]."""
+        """The logits of the class token and of the distillation token, each by its own head.
+
+        Args:
+            images: as of a call.
+
+        Returns:
+            ([B, K], [B, K]).
+
+        Raises:
+            ValueError: as a call, and if the network has no two such heads.
+        """
         if self.cls_token is None or self.head is None or self.distill_head is None:
             raise ValueError("the network has no class token and distillation token with a head each")
         return self.two_logits(self.encode(images))
 
     def capture(self, images: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
-        """Inner values of an evaluation pass, {name: tensor}.
+        """Inner values of an evaluation pass.
 
-        tokens [B, N, D]: input of the first block; blocks.I [B, N, D]: output of block I; features [B, N, D]: output of
-        the final norm; pooled [B, D]: input of the head; attention [B, L, H, N, N]: the weights of all blocks;
-        logits [B, K]. Raises ValueError on any other name.
+        Args:
+            images: as of a call.
+            names: of tokens [B, N, D] (what enters the first block), blocks.I [B, N, D] (what leaves block I), features
+                [B, N, D] (after the last norm), pooled [B, D] (what enters the head), attention [B, L, H, N, N] (the
+                weights of all blocks) and logits [B, K].
+
+        Returns:
+            {name: tensor}.
+
+        Raises:
+            ValueError: as a call, and for any other name.
         """
         known = [*self.config.captured(), "attention"]
         tape: Tape = dict.fromkeys(names)
@@ -170,9 +211,17 @@ class ViT(nn.Module):
         return tape
 
     def encode(self, images: Tensor, *, tape: Tape | None = None) -> Tensor:
-        """Normalised images [B, C, h, w] to the tokens [B, N, D] after the last block and norm, before pooling.
+        """The tokens of images after the last block and norm, before pooling.
 
-        Errors are those of a call.
+        Args:
+            images: as of a call.
+            tape: receives the inner values that it asks for, by their names in `capture`.
+
+        Returns:
+            [B, N, D].
+
+        Raises:
+            ValueError: as a call.
         """
         c = self.sized(images)
         if not images.is_floating_point():
@@ -206,9 +255,14 @@ class ViT(nn.Module):
         return dataclasses.replace(c, image=(h, w))
 
     def embed(self, images: Tensor, c: ViTConfig) -> tuple[Tensor, Tensor | None]:
-        """(what enters the blocks, prefix tokens before patches: [B, C, h, w] -> [B, N, D]; a `rotary_table`).
+        """What enters the blocks: prefix tokens, then patches.
 
-        `c` is the config with the size of the images.
+        Args:
+            images: [B, C, h, w].
+            c: the config with the size of these images.
+
+        Returns:
+            (tokens [B, N, D], what `rotary_table` gives for those patches that dropout keeps).
         """
         patches = self.patch(self.stem(images))
         positions = self.positions(c, patches)
@@ -230,9 +284,14 @@ class ViT(nn.Module):
         return None if c.position == "none" else sinusoids(c).to(like)
 
     def drop_patches(self, x: Tensor, table: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Keep a random share of the patch tokens [B, n, D], in their order (PatchDropout, Liu et al. 2022).
+        """Keep a random share of the patch tokens, in their order (PatchDropout, Liu et al. 2022, arXiv 2208.07220).
 
-        `table` [n, ...] has a row for each patch; that of the patches that are kept is [B, kept, ...].
+        Args:
+            x: patch tokens [B, n, D].
+            table: a row for each patch [n, ...], or None.
+
+        Returns:
+            (tokens [B, kept, D], the rows of the table for them [B, kept, ...]).
         """
         rate, (batch, n, width) = self.config.patch_dropout, x.shape
         if not self.training or not rate:
