@@ -80,8 +80,8 @@ def process(words: dict[str, Any]) -> dict[str, Any]:
     environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"}
     done = subprocess.run(command, cwd=Path(__file__).parents[1], env=environment, capture_output=True, text=True)
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("---")]
-        return {"error": (said or [f"ended with {done.returncode}"])[-1][:200]}
+        lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("---")]
+        return {"error": (lines or [f"ended with {done.returncode}"])[-1][:200]}
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
@@ -93,7 +93,7 @@ def medians(found: list[dict[str, Any]]) -> dict[str, Any]:
     return found[0] | {name: statistics.median(each[name] for each in found) for name in numbers}
 
 
-def said(row: dict[str, Any]) -> str:
+def described(row: dict[str, Any]) -> str:
     """What is found about a choice, in a line."""
     if "error" in row:
         return str(row["error"])
@@ -137,7 +137,7 @@ def main() -> int:
             raise SystemExit(f"the choices do not compute the same network, their first losses are {losses}")
         for choice, row in table.items():
             about = f"{net} {o.dtype} batch {row.get('batch', '-')}"
-            print(f"{about}  {choice:16}  {said(row)}", flush=True)
+            print(f"{about}  {choice:16}  {described(row)}", flush=True)
             rows.append({"net": net, "choice": choice, **row})
     print(f"load {load()}")
     if o.json:

@@ -99,10 +99,10 @@ def ours(model: Any, source: np.ndarray, beam: int, cached: bool = True) -> Call
         causal = attention_mask(len(source), TOKENS, TOKENS, causal=True)
 
         def step(tokens: Any, cache: Any) -> Any:
-            said, place = cache
-            said = jax.lax.dynamic_update_slice_in_dim(said, tokens[:, None], place, axis=1)
-            y = network.decoder(network.target(said, network.table, network.dtype), memory, causal, None)
-            return network.logits(jax.lax.dynamic_index_in_dim(y, place, 1, keepdims=False)), (said, place + 1)
+            tokens_so_far, place = cache
+            tokens_so_far = jax.lax.dynamic_update_slice_in_dim(tokens_so_far, tokens[:, None], place, axis=1)
+            y = network.decoder(network.target(tokens_so_far, network.table, network.dtype), memory, causal, None)
+            return network.logits(jax.lax.dynamic_index_in_dim(y, place, 1, keepdims=False)), (tokens_so_far, place + 1)
 
         start = jnp.zeros((len(source), TOKENS), jnp.int32), jnp.zeros((), jnp.int32)
         return step, lambda cache, rows: (cache[0][rows], cache[1]), start
@@ -148,20 +148,20 @@ def compare(
     source = np.random.default_rng(0).integers(1, model.config.source_vocabulary - 1, (batch, SOURCE))
     other, name = (ours(model, source, beam, False), "uncached") if uncached else (theirs(hf, source, beam), "generate")
     works = {"ours": ours(model, source, beam), name: other}
-    begun = {side: first(work) for side, work in works.items()}
-    equal = int((begun["ours"][2] == begun[name][2]).all(1).sum())
+    firsts = {side: first(work) for side, work in works.items()}
+    equal = int((firsts["ours"][2] == firsts[name][2]).all(1).sum())
     costs = interleave(works, o.rounds, o.seconds)
     each, found = {side: per_call(cost) for side, cost in costs.items()}, ratios(costs, name, "ours")
     seconds = ", ".join(f"{side} {x['CPU']:.2f} s of CPU and {x['wall']:.2f} s" for side, x in each.items())
-    told = ", ".join(f"{what} {r['ratio']:.2f} [{r['low']:.2f}..{r['high']:.2f}]" for what, r in found.items())
+    listed = ", ".join(f"{what} {r['ratio']:.2f} [{r['low']:.2f}..{r['high']:.2f}]" for what, r in found.items())
     print(
-        f"batch {batch:2} beam {beam}: {seconds}; speed of ours / {name}: {told}; first call of ours "
-        f"{begun['ours'][1]:.1f} s of CPU; equal answers {equal} of {batch}; load {load()}",
+        f"batch {batch:2} beam {beam}: {seconds}; speed of ours / {name}: {listed}; first call of ours "
+        f"{firsts['ours'][1]:.1f} s of CPU; equal answers {equal} of {batch}; load {load()}",
         flush=True,
     )
-    told_first = {side: {"wall": wall, "CPU": cpu} for side, (wall, cpu, _) in begun.items()}
+    first_calls = {side: {"wall": wall, "CPU": cpu} for side, (wall, cpu, _) in firsts.items()}
     return {
-        "batch": batch, "beam": beam, "against": name, "seconds": each, "ratios": found, "first": told_first,
+        "batch": batch, "beam": beam, "against": name, "seconds": each, "ratios": found, "first": first_calls,
         "equal": equal,
     }  # fmt: skip
 

@@ -308,8 +308,8 @@ def killed(
             kills.append({"after": after, "stage": watch.stage, "saving": watch.saving})
     life.left.pop("saves", None)
     differs = [f"exit code {life.code}"] if life.code else [*differences(life.left, found.left)]
-    said = [x for x in (place / "out.txt").read_text().splitlines() if x.startswith(("skipped", "note"))]
-    return {"saved": name, "kills": kills, "differs": differs, "said": said}
+    lines = [x for x in (place / "out.txt").read_text().splitlines() if x.startswith(("skipped", "note"))]
+    return {"saved": name, "kills": kills, "differs": differs, "said": lines}
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
@@ -356,8 +356,8 @@ def main() -> None:
         saving = [row["saved"] for row in rows for kill in row["kills"] if kill["saving"]]
         threads = sum("thread" in name for name in saving)
         print(f"\n{len(saving)} kills while a save was under way, {threads} of them in a thread; {len(rows)} runs")
-        for said, count in Counter(re.sub(r"\d+", "N", line) for row in rows for line in row["said"]).items():
-            print(f"said {count} times: {said}")
+        for line, count in Counter(re.sub(r"\d+", "N", text) for row in rows for text in row["said"]).items():
+            print(f"said {count} times: {line}")
         if o.json:
             o.json.write_text(json.dumps(rows, indent=1) + "\n")
         if differing := sum(bool(row["differs"]) for row in rows):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
 
-from benchmarks.choices import CHOICES, said
+from benchmarks.choices import CHOICES, described
 
 HERE = Path(__file__).parents[1]
 
@@ -176,9 +176,11 @@ def speed(side: str, s: Settings) -> dict[str, str]:
         return {**row, "measured": wrong}
     found = json.loads(file.read_text())
     best, how = found["best"], "stated" if found["stated"] else "measured"
-    told = f"{best['images_per_second']:,.1f} images/s at batch {best['batch']}, MFU {best['mfu']:.1%} of the {how} "
-    told += f"{found['peak'] / 1e12:,.3g} TFLOP/s of {found['device']}"
-    return {**row, "measured": told, "minutes": f"{(time.monotonic() - began) / 60:.1f}"}
+    measured = (
+        f"{best['images_per_second']:,.1f} images/s at batch {best['batch']}, MFU {best['mfu']:.1%} of the {how} "
+    )
+    measured += f"{found['peak'] / 1e12:,.3g} TFLOP/s of {found['device']}"
+    return {**row, "measured": measured, "minutes": f"{(time.monotonic() - began) / 60:.1f}"}
 
 
 def chosen(choice: str, s: Settings) -> dict[str, str]:
@@ -199,7 +201,7 @@ def chosen(choice: str, s: Settings) -> dict[str, str]:
     if wrong := call([s.python, *words], s.out / f"choice-{choice}.log"):
         return {**row, "measured": wrong}
     (found,) = json.loads(file.read_text())["rows"]
-    return {**row, "measured": " ".join(said(found).split()), "minutes": f"{(time.monotonic() - began) / 60:.1f}"}
+    return {**row, "measured": " ".join(described(found).split()), "minutes": f"{(time.monotonic() - began) / 60:.1f}"}
 
 
 def about(s: Settings) -> str:
@@ -209,11 +211,11 @@ def about(s: Settings) -> str:
         "import torch, importlib.metadata as m; "
         "print('torch', torch.__version__, 'CUDA', torch.version.cuda, 'timm', m.version('timm'))",
     )
-    said = []
+    lines = []
     for python, code in zip((s.python, s.torch_python), ask, strict=True):
         ended = subprocess.run([python, "-c", code], capture_output=True, text=True)
-        said.append((ended.stdout if not ended.returncode else ended.stderr).strip().splitlines()[-1:] or ["?"])
-    return "; ".join(each[0] for each in said)
+        lines.append((ended.stdout if not ended.returncode else ended.stderr).strip().splitlines()[-1:] or ["?"])
+    return "; ".join(each[0] for each in lines)
 
 
 def table(rows: list[dict[str, str]], title: str) -> str:

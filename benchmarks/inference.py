@@ -92,10 +92,10 @@ def compare(net: str, batches: list[int], rounds: int, seconds: float) -> list[d
             ratios = [b.median / a.median for a, b in zip(costs["ours"], costs[name], strict=True)]
             speed = {side: batch / sum(all_[1:], all_[0]).median for side, all_ in costs.items()}
             rows.append({"net": net, "batch": batch, "images_per_second": speed, **spread(ratios), "rounds": ratios})
-            told = ", ".join(f"{side} {value:,.1f} images/s" for side, value in speed.items())
+            speeds = ", ".join(f"{side} {value:,.1f} images/s" for side, value in speed.items())
             r = rows[-1]
             print(
-                f"{net:6} batch {batch:3}: {told}; speed of ours / {name}: "
+                f"{net:6} batch {batch:3}: {speeds}; speed of ours / {name}: "
                 f"{r['ratio']:.2f} [{r['low']:.2f}..{r['high']:.2f}] in {rounds} rounds, load {load()}",
                 flush=True,
             )

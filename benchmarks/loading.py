@@ -130,11 +130,11 @@ def compare(name: str, sides: dict[str, Pass], rounds: int) -> dict[str, Any]:
             images = sum(sides[side]())
             speeds[side].append(images / (time.perf_counter() - began))
     row = {"what": name, "images_per_second": {side: statistics.median(all_) for side, all_ in speeds.items()}}
-    told = ", ".join(f"{side} {speed:,.0f} images/s" for side, speed in row["images_per_second"].items())
+    speeds = ", ".join(f"{side} {speed:,.0f} images/s" for side, speed in row["images_per_second"].items())
     if "DataLoader" in speeds:
         row |= spread([mine / other for mine, other in zip(speeds["ours"], speeds["DataLoader"], strict=True)])
-        told += f"; speed of ours / DataLoader: {row['ratio']:.2f} [{row['low']:.2f}..{row['high']:.2f}]"
-    print(f"{name:8} {told} in {rounds} rounds, load {load()}", flush=True)
+        speeds += f"; speed of ours / DataLoader: {row['ratio']:.2f} [{row['low']:.2f}..{row['high']:.2f}]"
+    print(f"{name:8} {speeds} in {rounds} rounds, load {load()}", flush=True)
     return row
 
 

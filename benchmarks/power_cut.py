@@ -348,8 +348,8 @@ def main() -> None:
             found = cuts(trace, place, folder / f"cuts-{number}", o.cuts, draw)
             results = read_all(found, folder / f"results-{number}.json")
             for way in WAYS:
-                said = Counter(result for cut, result in zip(found, results, strict=True) if cut.way == way)
-                print(f"  {way}: {', '.join(f'{n} {what}' for what, n in said.most_common())}", flush=True)
+                counts = Counter(result for cut, result in zip(found, results, strict=True) if cut.way == way)
+                print(f"  {way}: {', '.join(f'{n} {what}' for what, n in counts.most_common())}", flush=True)
             failed += sum(result.startswith("wrong") for result in results)
             for cut in draw.sample(found, min(o.lives, len(found))):
                 life = live(cut.place, words, watch, pictures=True)

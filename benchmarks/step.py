@@ -55,7 +55,7 @@ GOALS = {
 
 
 class Side:
-    """The process of a side, with the vit_jax and the benchmarks of a checkout; it works when told."""
+    """The process of a side, with the vit_jax and the benchmarks of a checkout; it works on request."""
 
     def __init__(self, stack: ExitStack, checkout: Path, words: dict[str, Any]):
         environment = {**os.environ, "PYTHONPATH": str(checkout)}
@@ -186,14 +186,14 @@ def compare(net: str, o: argparse.Namespace, goals: bool) -> dict[str, Any]:
     show(net, row["table"])
     for side, r in row["ratios"].items():
         goal = GOALS.get(side, {}).get(net) if goals else None
-        said = (
+        text = (
             f"{net:6} speed of ours / {side}: {r['ratio']:.2f} [{r['low']:.2f}..{r['high']:.2f}] over all rounds; "
             f"processes {listed(r['processes'])}" + (f"; goal {goal}" if goal else "")
         )
         if alone:
             ours, theirs = (row["table"][name]["one_core_cpu_ms"] for name in ("ours", side))
-            said += f"; on one core {theirs / ours:.2f}"
-        print(said)
+            text += f"; on one core {theirs / ours:.2f}"
+        print(text)
     peak = ", ".join(f"{name} {value / 1e9:.0f}" for name, value in row["peak"].items())
     print(f"{net:6} float32 products, GFLOP/s: {peak}; load {'; '.join(row['load'])}", flush=True)
     return row
@@ -203,10 +203,10 @@ def revision(checkout: Path) -> str:
     """A checkout's folder and, where git knows it, its commit; a + where files differ from it."""
     git = ["git", "-C", str(checkout), "describe", "--always", "--dirty=+"]
     try:
-        said = subprocess.run(git, capture_output=True, text=True).stdout.strip()
+        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     except OSError:
-        said = ""
-    return f"{checkout} ({said})" if said else str(checkout)
+        commit = ""
+    return f"{checkout} ({commit})" if commit else str(checkout)
 
 
 def main() -> None:

@@ -147,8 +147,8 @@ def main() -> int:
     how = "stated" if found["stated"] else "measured"
     print(f"{found['device']}: {how} peak of bfloat16 products {found['peak'] / 1e12:.3g} TFLOP/s")
     for row in found["rows"]:
-        told = row.get("error") or f"{row['images_per_second']:,.1f} images/s, {row['ms']:.1f} ms, MFU {row['mfu']:.1%}"
-        print(f"{o.net} {o.side} batch {row['batch']}: {told}")
+        text = row.get("error") or f"{row['images_per_second']:,.1f} images/s, {row['ms']:.1f} ms, MFU {row['mfu']:.1%}"
+        print(f"{o.net} {o.side} batch {row['batch']}: {text}")
     if o.json:
         Path(o.json).write_text(json.dumps(found, indent=1) + "\n")
     return 0 if found["best"] else 1

@@ -331,7 +331,7 @@ def _settings(group: Mapping[str, Any], c: OptimConfig, scale: float) -> dict[st
     out: dict[str, tuple[Any, Any]] = {}
     cycles = c.schedule == "one_cycle" and c.cycle_momentum  # then beta1 or momentum changes with the step
     if "initial_lr" in group:
-        out["initial_lr"] = (_number(group["initial_lr"]), first_rate(c, scale))
+        out["initial_lr"] = (_number(group["initial_lr"]), _first_rate(c, scale))
     elif c.schedule == "constant" and not c.warmup:
         out["lr"] = (_number(group.get("lr")), c.lr * scale)
     if c.name in ("adam", "adamw", "muon"):
@@ -350,7 +350,7 @@ def _settings(group: Mapping[str, Any], c: OptimConfig, scale: float) -> dict[st
     return out
 
 
-def first_rate(c: OptimConfig, scale: float) -> float:
+def _first_rate(c: OptimConfig, scale: float) -> float:
     """The rate that torch's schedulers call initial_lr: the peak, or the start of OneCycleLR, of a group's `scale`."""
     return c.lr * scale / c.div_factor if c.schedule == "one_cycle" else c.lr * scale
 
@@ -476,8 +476,8 @@ def to_torch(
 def _group(c: OptimConfig, weight_decay: float, scale: float, by_muon: bool) -> dict[str, Any]:
     """A group's settings as torch 2.13 writes them. The rate is the initial one, from which a schedule continues."""
     rates: dict[str, Any] = {
-        "lr": first_rate(c, scale),
-        "initial_lr": first_rate(c, scale),
+        "lr": _first_rate(c, scale),
+        "initial_lr": _first_rate(c, scale),
         **({} if c.layer_decay == 1 and c.name != "muon" else {"lr_scale": scale}),
         "weight_decay": weight_decay,
     }

@@ -366,7 +366,7 @@ def check(expected: Mapping[str, Shape], given: Mapping[str, Shape], what: str, 
     ]
     faults = {"missing": missing, "unknown": unknown, "of another shape": misshapen}
     if any(faults.values()):
-        listed = "; ".join(f"{fault} ({len(names)}): {few(names)}" for fault, names in faults.items() if names)
+        listed = "; ".join(f"{fault} ({len(names)}): {_few(names)}" for fault, names in faults.items() if names)
         close = nearest(unknown[0], missing) if missing and unknown else ""
         raise UserError(
             what,
@@ -375,7 +375,7 @@ def check(expected: Mapping[str, Shape], given: Mapping[str, Shape], what: str, 
         )
 
 
-def few(names: Sequence[str]) -> str:
+def _few(names: Sequence[str]) -> str:
     """The first names of a list, joined by commas, and how many more there are."""
     more = len(names) - LISTED
     return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -623,7 +623,7 @@ def test_a_reader_who_goes_away_neither_ends_the_work_nor_changes_its_result(sou
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
 def test_a_signal_in_the_middle_of_writing_leaves_nothing_behind(source, tmp_path, name):
     code = "import os, signal; from convert import __main__; from convert.write import weights; "
-    code += f"weights.read_back = lambda *_: os.kill(os.getpid(), signal.{name}); raise SystemExit(__main__.main())"
+    code += f"weights._read_back = lambda *_: os.kill(os.getpid(), signal.{name}); raise SystemExit(__main__.main())"
     before = sorted(tmp_path.iterdir())
     done = subprocess.run(
         [sys.executable, "-c", code, source, tmp_path / "n" / "o.safetensors", "--to", "timm", *SAID, *STATISTICS],

@@ -33,8 +33,8 @@ def markdown(claims: Iterable[Claim], folder: Path = RESULTS) -> str:
     lines = ["| claim | verdict | command, after `python -m benchmarks.claims` | core-seconds |", "|---|---|---|---|"]
     for claim in claims:
         content = contents[claim.experiment]
-        said = verdict(claim, figures(content))
-        lines.append(f"| {claim.says} | **{said}** | `{claim.experiment}` | {core_seconds(content):,} |")
+        found = verdict(claim, figures(content))
+        lines.append(f"| {claim.says} | **{found}** | `{claim.experiment}` | {core_seconds(content):,} |")
     for claim in claims:
         lines += ["", f"### {claim.says}", "", *comparisons(claim, figures(contents[claim.experiment]))]
     return "\n".join(lines)

@@ -93,8 +93,8 @@ def _right_strings(graph: Any, state: Any, source: Array, labels: Array) -> Arra
     def write(t: Array, target: Array) -> Array:
         return target.at[:, t + 1].set(forward(network, source, target)[:, t].argmax(-1))
 
-    begun = jnp.zeros_like(labels).at[:, 0].set(BEGIN)
-    written = jax.lax.fori_loop(0, labels.shape[1] - 1, write, begun)
+    initial = jnp.zeros_like(labels).at[:, 0].set(BEGIN)
+    written = jax.lax.fori_loop(0, labels.shape[1] - 1, write, initial)
     return ((written == labels) | (labels == 0)).all(1)
 
 

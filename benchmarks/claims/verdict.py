@@ -60,9 +60,13 @@ def difference(comparison: Comparison, figures: Figures) -> Difference:
 
 def verdict(claim: Claim, figures: Figures) -> str:
     """One word about the whole claim where all comparisons say the same; else in how many of them it holds."""
-    said = [difference(comparison, figures).verdict for comparison in claim.comparisons]
-    if len(set(said)) == 1:
-        return {"the opposite holds": "does not hold: the opposite does"}.get(said[0], said[0])
+    verdicts = [difference(comparison, figures).verdict for comparison in claim.comparisons]
+    if len(set(verdicts)) == 1:
+        return {"the opposite holds": "does not hold: the opposite does"}.get(verdicts[0], verdicts[0])
     kinds = {"holds": "holds in", "the opposite holds": "the opposite in", "not shown": "not shown in"}
-    counts = ", ".join(f"{phrase} {said.count(kind)}" for kind, phrase in kinds.items() if kind in said)
-    return f"of {len(said)} comparisons it {counts}" if "holds" in said else f"of {len(said)} comparisons {counts}"
+    counts = ", ".join(f"{phrase} {verdicts.count(kind)}" for kind, phrase in kinds.items() if kind in verdicts)
+    return (
+        f"of {len(verdicts)} comparisons it {counts}"
+        if "holds" in verdicts
+        else f"of {len(verdicts)} comparisons {counts}"
+    )

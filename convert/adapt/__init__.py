@@ -46,12 +46,12 @@ def adaptations(config: NetworkConfig, texts: Sequence[str]) -> list[Adaptation]
             can = f"can only have {' and '.join(possible)} changed" if possible else "can have nothing changed"
             raise UserError(Option("adapt", text), f"{name} is for {whose} and this is a {config.name}, which {can}")
         out.append(OPERATIONS[name](config, text, value))
-        check_size(out[-1])
+        _check_size(out[-1])
         config = out[-1].config
     return out
 
 
-def check_size(adaptation: Adaptation) -> None:
+def _check_size(adaptation: Adaptation) -> None:
     """Raise UserError where an adaptation makes a parameter that is large, and larger than all of the network was."""
     for name, shape in (each for step in adaptation.steps for each in step.makes.items()):
         if math.prod(shape) > operations.LARGEST:

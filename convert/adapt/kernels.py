@@ -15,7 +15,7 @@ def linear(x: np.ndarray) -> np.ndarray:
     return np.maximum(1 - np.abs(x), 0)
 
 
-def cubic(a: float) -> Callable[[np.ndarray], np.ndarray]:
+def _cubic(a: float) -> Callable[[np.ndarray], np.ndarray]:
     """Keys' cubic convolution over [-2, 2] with slope `a` at 1 (Keys 1981, IEEE Transactions ASSP 29)."""
 
     def weight(x: np.ndarray) -> np.ndarray:
@@ -65,16 +65,16 @@ class Kernel:
 # repositories of DINO. torchvision: interpolate_embeddings. google: scipy.ndimage.zoom of order 1, in
 # vision_transformer and big_vision. flexi: jax.image.resize "linear", in big_vision's FlexiViT.
 POSITIONS = {
-    "timm": Kernel(cubic(-0.5), antialias=True),
-    "hf": Kernel(cubic(-0.75), square=("old",)),
-    "dino": Kernel(cubic(-0.75), offset=0.1, square=("old",)),
-    "torchvision": Kernel(cubic(-0.75), corners=True, square=("old", "new")),
+    "timm": Kernel(_cubic(-0.5), antialias=True),
+    "hf": Kernel(_cubic(-0.75), square=("old",)),
+    "dino": Kernel(_cubic(-0.75), offset=0.1, square=("old",)),
+    "torchvision": Kernel(_cubic(-0.75), corners=True, square=("old", "new")),
     "google": Kernel(linear, corners=True, square=("old", "new")),
     "flexi": Kernel(linear, antialias=True),
 }
 # For patch kernels, by how images are resized. flexi: tf.image.resize "bilinear", as FlexiViT (Beyer et al. 2023, arXiv
 # 2212.08013, 3.4). timm: resample_patch_embed.
-PATCHES = {"flexi": Kernel(linear), "timm": Kernel(cubic(-0.5), antialias=True)}
+PATCHES = {"flexi": Kernel(linear), "timm": Kernel(_cubic(-0.5), antialias=True)}
 
 
 def resample(table: np.ndarray, old: Size, new: Size, kernel: Kernel) -> np.ndarray:

@@ -97,15 +97,15 @@ def parser(command: str, prog: str) -> argparse.ArgumentParser:
         program = "a program that runs without vit-jax (.onnx, .stablehlo)"
         hub = "or hf://owner/name, to which the verified folder is uploaded"
         add("dst", metavar="DST", help=f"a file ({suffixes}), {folder}, {program}, {hub}")
-    about_source(add, "A" if command == "verify" else "SRC")
+    _about_source(add, "A" if command == "verify" else "SRC")
     if not command:
-        about_target(add)
+        _about_target(add)
     if command == "verify":
-        about_comparison(add)
+        _about_comparison(add)
     return out
 
 
-def about_source(add: Any, source: str) -> None:
+def _about_source(add: Any, source: str) -> None:
     """The arguments that state what a source is."""
     names = f"the layout of {source}, where its names do not tell: timm, vit-pytorch@1.4, ..."
     fields = "state a field of the config: heads=12, eps=1e-6, image=224, mean=0.5,0.5,0.5; repeatable"
@@ -128,7 +128,7 @@ def about_source(add: Any, source: str) -> None:
     add("--accept", action="append", default=[], metavar="WHAT", help=accept)
 
 
-def about_target(add: Any) -> None:
+def _about_target(add: Any) -> None:
     """The arguments that only a conversion has."""
     adapt = (
         "change the network on the way: resize=384x384:timm, head=drop, eps=1e-6, ... (`formats` lists all); "
@@ -158,7 +158,7 @@ def about_target(add: Any) -> None:
     add("--public", action="store_true", help="of hf://owner/name: make a public repository (default: a private one)")
 
 
-def about_comparison(add: Any) -> None:
+def _about_comparison(add: Any) -> None:
     """The arguments that only verify has."""
     images = "an image, a folder of images or a .npy array to compare on (default: noise)"
     add("--images", default="", metavar="PATH", help=images)

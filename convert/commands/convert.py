@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace, finish: Callable[[Plan, Written], None] |
         arguments.to = layout
         print_line(f"target    {layout}, the layout of the weights that this run began with; --to vit-jax is our own")
     named = preset(arguments.preset).run if arguments.preset else None
-    stated = replace(options(arguments), otherwise=named.model if named else None, training=goes_on(arguments))
+    stated = replace(options(arguments), otherwise=named.model if named else None, training=_goes_on(arguments))
     reading = read(arguments.src, stated)
     with reading.source:
         if named and "optimizer" not in reading.source.tree:
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace, finish: Callable[[Plan, Written], None] |
         if finish is not None:
             finish(planned, written)
             return DONE
-        what = interface(written.provenance) if program else planned.layout.name
+        what = _interface(written.provenance) if program else planned.layout.name
         print_line(report(written, what, size, time.monotonic() - began))
         check(planned, written, arguments.verify)
     return DONE
@@ -92,12 +92,12 @@ def check_words(arguments: argparse.Namespace) -> None:
     for text in arguments.adapt:
         operation(text)
     if is_program(arguments.dst):
-        check_program(arguments)
+        _check_program(arguments)
     elif os.path.splitext(arguments.dst)[1]:
         writer(arguments.dst)
 
 
-def check_program(arguments: argparse.Namespace) -> None:
+def _check_program(arguments: argparse.Namespace) -> None:
     """Raise UserError on a flag that has no meaning where DST is a program, and where a library is not installed."""
     for name, why in NOT_OF_PROGRAMS.items():
         if value := getattr(arguments, name):
@@ -123,7 +123,7 @@ def begun_from(path: str) -> str:
     return layout if layout in LAYOUTS and LAYOUTS[layout].dialect != "vit-jax" else ""
 
 
-def goes_on(arguments: argparse.Namespace) -> bool:
+def _goes_on(arguments: argparse.Namespace) -> bool:
     """Whether DST takes a run with its optimizer's state, so that training goes on from it."""
     layout, averaged = find(arguments.to or "vit-jax", "to")[-1], arguments.key == "ema"
     return not arguments.weights_only and not averaged and holds_training(goal_of(arguments.dst, layout), layout)
@@ -162,7 +162,7 @@ def described(reading: Reading, along: tuple[str, ...] = ()) -> str:
     return "\n".join(lines)
 
 
-def interface(program: Json) -> str:
+def _interface(program: Json) -> str:
     """What a program is, takes and gives, by the JSON beside it."""
     sides = (f"{side['name']} [{', '.join(map(str, side['shape']))}]" for side in (program["input"], program["output"]))
     return f"{program['program']}, {' to '.join(sides)}"

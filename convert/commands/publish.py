@@ -44,10 +44,10 @@ def publish(arguments: argparse.Namespace) -> int:
         to = repository(arguments.dst, arguments.public, arguments.force)
 
         def finish(plan: Plan, written: Written) -> None:
-            certificate = verified(plan, written, to.address)
+            certificate = _verified(plan, written, to.address)
             write_json(folder / CERTIFICATE, certificate)
             if layout.dialect == "vit-jax":
-                add_tokenizer(plan, folder)
+                _add_tokenizer(plan, folder)
             text = card(plan, arguments.src, to.name, folder, certificate, arguments.license)
             (folder / README).write_text(text, encoding="utf-8")
             for note in written.notes:
@@ -65,7 +65,7 @@ def publish(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def verified(plan: Plan, written: Written, address: str) -> Json:
+def _verified(plan: Plan, written: Written, address: str) -> Json:
     """The certificate of what was written, after a comparison with its source. Raises CheckFailed where they differ."""
     from ..verify import compared
 
@@ -77,7 +77,7 @@ def verified(plan: Plan, written: Written, address: str) -> Json:
     return report.certificate()
 
 
-def add_tokenizer(plan: Plan, folder: Path) -> None:
+def _add_tokenizer(plan: Plan, folder: Path) -> None:
     """Put the files of a tokenizer beside weights of our own layout, from where `vit_jax.load` opens them."""
     for name, content in (plan.reading.source.beside() or tokenizer_beside(plan)).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

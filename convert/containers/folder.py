@@ -135,7 +135,7 @@ def open_folder(folder: str, file: str = "", step: Step = None, training: bool =
         if os.path.relpath(path, folder).split(os.sep)[0] == os.pardir:
             raise UserError(Option("file", file), f"is not in {folder}", "give the path itself as the source")
         if os.path.isfile(path):
-            check_inside(path)
+            _check_inside(path)
         return open_folder(path, training=training) if os.path.isdir(path) else _open(path)
     if not found:
         raise UserError(
@@ -155,7 +155,7 @@ def open_folder(folder: str, file: str = "", step: Step = None, training: bool =
         return run_folder.open_run(one.path, step, training)
     if one.container == "orbax":
         return orbax.open_folder(one.path)
-    check_inside(one.path)
+    _check_inside(one.path)
     return _open(one.path)
 
 
@@ -172,7 +172,7 @@ def numbered(folder: str, found: Sequence[Candidate], step: Step) -> Step:
     return max((c.step for c in found if c.step is not None), default=None)
 
 
-def check_inside(path: str) -> None:
+def _check_inside(path: str) -> None:
     """Raise UserError on a link out of its folder, unless to the blobs of the same repository in the hub cache."""
     folder, target = Path(os.path.realpath(Path(path).parent)), Path(os.path.realpath(path))
     blobs = next((parent.parent / "blobs" for parent in folder.parents if parent.name == "snapshots"), folder)
@@ -230,7 +230,7 @@ def open_shards(index: str) -> Source:
             path = os.path.join(folder, file)
             if not os.path.lexists(path):
                 raise UserError(index, f"names the file {file}, which is not there", "get it as well")
-            check_inside(path)
+            _check_inside(path)
             sources[file] = source = open_file(path)
             expected, name = {tensor for tensor, where in listed.items() if where == file}, os.path.basename(index)
             if absent := sorted(expected - source.tree.keys()):
@@ -276,7 +276,7 @@ def side_files(path: str, known: Collection[str] = ()) -> dict[str, dict[str, An
     for name in names:
         file = os.path.join(folder, name)
         if name not in known and os.path.lexists(file):
-            check_inside(file)
+            _check_inside(file)
             found[name] = read_json(file)
     return found
 

@@ -229,11 +229,11 @@ def _tensor(name: str, store: Any, folder: Folder, size: int) -> Tensor:
             "so its header is wrong",
             "restore it, or take another step",
         )
-    check_chunks(name, store, tensor, folder)
+    _check_chunks(name, store, tensor, folder)
     return tensor
 
 
-def check_chunks(name: str, store: Any, tensor: Tensor, folder: Folder) -> None:
+def _check_chunks(name: str, store: Any, tensor: Tensor, folder: Folder) -> None:
     """Raise UserError where an array's parts, each of which is allocated whole, are absurdly large or many."""
     chunk = store.chunk_layout.read_chunk.shape or tensor.shape
     size = math.prod(chunk) * tensor.dtype.itemsize

@@ -141,14 +141,14 @@ def tensor(arguments: tuple, dtype: np.dtype | None = None) -> Description:
     return Description(storage, dtype or storage.dtype, offset, shape, strides)
 
 
-def old_tensor(arguments: tuple) -> Description:
+def _old_tensor(arguments: tuple) -> Description:
     """_rebuild_tensor(storage, offset, size, stride), of PyTorch before 0.4."""
     if len(arguments) != 4:
         raise Refused("describes a tensor in a way that PyTorch does not")
     return tensor((*arguments, False, None))
 
 
-def typed_tensor(arguments: tuple) -> Description:
+def _typed_tensor(arguments: tuple) -> Description:
     """_rebuild_tensor_v3: as v2 with a dtype before the metadata, of a storage that counts bytes."""
     match arguments:
         case (Storage() as storage, _, _, _, _, _, Marker() as mark, *rest) if storage.dtype.itemsize == 1:
@@ -162,14 +162,14 @@ def typed_tensor(arguments: tuple) -> Description:
     return tensor((*arguments[:6], *rest), np.dtype(known))
 
 
-def parameter(arguments: tuple) -> Description:
+def _parameter(arguments: tuple) -> Description:
     """_rebuild_parameter(data, requires_grad, hooks[, state]): the tensor `data`."""
     if not arguments or not isinstance(arguments[0], Description):
         raise Refused("has a parameter that is no tensor")
     return arguments[0]
 
 
-def ordered(arguments: tuple) -> Ordered:
+def _ordered(arguments: tuple) -> Ordered:
     """OrderedDict(), or OrderedDict([[key, value], ...]) as Python 2 wrote it."""
     made = Ordered()
     if arguments:
@@ -212,7 +212,7 @@ def array(arguments: tuple) -> Array:
     raise Refused("has a numpy array of a class that is not numpy's own")
 
 
-def scalar(arguments: tuple) -> Any:
+def _scalar(arguments: tuple) -> Any:
     """numpy's scalar(dtype, bytes)."""
     match arguments:
         case (DType() as dtype, bytes(data)) if len(data) == dtype.numpy.itemsize:
@@ -234,16 +234,16 @@ def _plain(value: Any) -> bool:
 
 # What stands in for each function that a pickle may call.
 CALLS: dict[str, Callable[[tuple], Any]] = {
-    "torch._utils._rebuild_tensor": old_tensor,
+    "torch._utils._rebuild_tensor": _old_tensor,
     "torch._utils._rebuild_tensor_v2": tensor,
-    "torch._utils._rebuild_tensor_v3": typed_tensor,
-    "torch._utils._rebuild_parameter": parameter,
-    "torch._utils._rebuild_parameter_with_state": parameter,
-    "collections.OrderedDict": ordered,
+    "torch._utils._rebuild_tensor_v3": _typed_tensor,
+    "torch._utils._rebuild_parameter": _parameter,
+    "torch._utils._rebuild_parameter_with_state": _parameter,
+    "collections.OrderedDict": _ordered,
     "torch.Size": size,
     "_codecs.encode": encode,
     **{
-        full: {"scalar": scalar, "_reconstruct": array, "dtype": number}[name]
+        full: {"scalar": _scalar, "_reconstruct": array, "dtype": number}[name]
         for full, name in NUMPY.items()
         if name != "ndarray"
     },

@@ -54,10 +54,10 @@ BLOCKS = {"v4": ("encoder.layer", V4), "v5": ("layers", V5)}  # the prefix of bl
 
 def body(config: ViTConfig) -> str:
     """The prefix of all names but those of heads."""
-    return named_body(config) if config.classes else ""
+    return _named_body(config) if config.classes else ""
 
 
-def named_body(config: ViTConfig) -> str:
+def _named_body(config: ViTConfig) -> str:
     """The prefix in classes that have more than the body."""
     return "deit." if config.distill_token else "vit."
 
@@ -77,7 +77,7 @@ def their_name(config: ViTConfig, path: str, version: str = "v4") -> str:
 def rows(config: ViTConfig, version: str) -> list[Row]:
     """One row for each parameter; and rows of a mask token, which models for masked images have."""
     (p, q), c, d = pair(config.patch), config.channels, config.width
-    out = [carried(f"{b}embeddings.mask_token", (1, 1, d)) for b in dict.fromkeys((body(config), named_body(config)))]
+    out = [carried(f"{b}embeddings.mask_token", (1, 1, d)) for b in dict.fromkeys((body(config), _named_body(config)))]
     for name, (shape, kind, *_) in config.parameters().items():
         path, _, leaf = name.rpartition(".")
         if kind in ("token", "position"):
@@ -101,7 +101,7 @@ def rows(config: ViTConfig, version: str) -> list[Row]:
         out
         if config.classes
         else [
-            r if r.ours[0].startswith(CARRIED) else replace(r, optional=frozenset({named_body(config) + r.theirs[0]}))
+            r if r.ours[0].startswith(CARRIED) else replace(r, optional=frozenset({_named_body(config) + r.theirs[0]}))
             for r in out
         ]
     )

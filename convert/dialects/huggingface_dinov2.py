@@ -78,7 +78,7 @@ def rows(c: ViTConfig, version: str) -> list[Row]:
 # ------------------------------------------------------------------------------------------ config
 
 
-def gated_width(width: int, ratio: int) -> int:
+def _gated_width(width: int, ratio: int) -> int:
     """The hidden width of the gated mlp: two thirds of the plain one's, rounded up to a multiple of 8."""
     return (int(width * ratio * 2 / 3) + 7) // 8 * 8
 
@@ -88,7 +88,7 @@ def ratio(c: ViTConfig) -> int | None:
     if not c.gated:
         return c.hidden // c.width if c.hidden % c.width == 0 else None
     near = 3 * c.hidden // (2 * c.width)
-    return next((r for r in range(max(1, near - 8), near + 2) if gated_width(c.width, r) == c.hidden), None)
+    return next((r for r in range(max(1, near - 8), near + 2) if _gated_width(c.width, r) == c.hidden), None)
 
 
 def cannot_hold(c: ViTConfig) -> list[str]:
@@ -180,18 +180,18 @@ def read_side(files: Mapping[str, Json]) -> Facts:
     facts = encoders.read(LAYOUTS[-1], files, config, (PLAIN, REGISTERS))
     if not config:
         return facts
-    more = {"hidden": stated_hidden(config), "registers": config.get("num_register_tokens", 4) if registers else 0}
+    more = {"hidden": _stated_hidden(config), "registers": config.get("num_register_tokens", 4) if registers else 0}
     extra = {} if registers else {"use_mask_token": config.get("use_mask_token", True)}
     return replace(facts, config=facts.config | more, extra=extra)
 
 
-def stated_hidden(config: Json) -> int:
+def _stated_hidden(config: Json) -> int:
     """The hidden width of the mlp that a config.json states. Raises UserError where it is none."""
     width, times = config.get("hidden_size", 768), config.get("mlp_ratio", 4)
     for name, value in (("hidden_size", width), ("mlp_ratio", times)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise UserError("config.json", f"{name} is {value!r}: give a positive number")
-    return gated_width(width, times) if config.get("use_swiglu_ffn") else int(width * times)
+    return _gated_width(width, times) if config.get("use_swiglu_ffn") else int(width * times)
 
 
 def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:

@@ -32,7 +32,7 @@ def rows(config: ViTConfig) -> list[Row]:
     return out
 
 
-def as_torch(names: Names) -> Names:
+def _as_torch(names: Names) -> Names:
     """The names and shapes of a file's tensors as a torch file of the same network has them."""
     out = {}
     for name, shape in names.items():
@@ -46,7 +46,7 @@ def as_torch(names: Names) -> Names:
 
 def _field(field: Field) -> Field:
     solve: Callable[[Names], object] | None = field.solve
-    return replace(field, solve=lambda names: solve(as_torch(names))) if solve else field
+    return replace(field, solve=lambda names: solve(_as_torch(names))) if solve else field
 
 
 def cannot_hold(config: ViTConfig) -> list[str]:

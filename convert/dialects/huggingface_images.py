@@ -50,7 +50,7 @@ def preprocess(given: Json) -> tuple[Json | None, tuple[str, ...]]:
     p = EVERY | DEFAULTS.get(processor_class, {}) | given
     try:
         if processor_class == "Siglip2":
-            p |= naflex(p)
+            p |= _naflex(p)
         steps, notes = _steps(p, shortest=processor_class not in SQUARE)
         return steps, (*notes, *NOTES.get(processor_class, ()))
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
@@ -58,7 +58,7 @@ def preprocess(given: Json) -> tuple[Json | None, tuple[str, ...]]:
         return None, (f"preprocessor_config.json: its preprocessing has no counterpart here ({missing})",)
 
 
-def naflex(p: Json) -> Json:
+def _naflex(p: Json) -> Json:
     """The steps that make of a square picture what the processor of SigLIP 2 makes: the most patches of a square."""
     for name in ("max_num_patches", "patch_size"):
         if type(p[name]) is not int or p[name] < 1:

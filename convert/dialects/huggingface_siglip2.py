@@ -52,7 +52,7 @@ FIELDS = siglip.FIELDS | {
 }
 
 
-def convolution_shapes(names: Names) -> list[str]:
+def _convolution_shapes(names: Names) -> list[str]:
     """A clause where patches are a convolution, as in files of SigLIP at a fixed size, and no matrix."""
     return [] if siglip.image_shapes(names) else ["its patches are a convolution"]
 
@@ -85,7 +85,7 @@ LAYOUTS = (
         fields=FIELDS,
         rows=rows,
         signature=siglip.SIGNATURE,
-        refusals=(Refusal("network", siglip.cannot_hold), Refusal("shapes", convolution_shapes)),
+        refusals=(Refusal("network", siglip.cannot_hold), Refusal("shapes", _convolution_shapes)),
         outside=(*TEXT, *NUMBERS),
         read_side=read_side,
         write_side=write_side,

@@ -260,18 +260,18 @@ def facts(
             "differently",
             "re-save it tied",
         )
-    fields = {"tie": ties(shared, tied, base), **{name: config[name] for name in DROPOUTS if name in config}}
+    fields = {"tie": _ties(shared, tied, base), **{name: config[name] for name in DROPOUTS if name in config}}
     if "dropout" in fields:
         fields["embedding_dropout"] = fields["dropout"]
     generation = files.get("generation_config.json") or {name: config[name] for name in GENERATION if name in config}
     extra = {name: config.get(name, generation.get(name, ids[name])) for name in (*IDS, *MORE_IDS)}
-    check_padding(model_type, extra)
+    _check_padding(model_type, extra)
     return Facts(
         {**stated(layout, config), **fields}, extra={**extra, **({"generation": generation} if generation else {})}
     )
 
 
-def check_padding(model_type: str, ids: Mapping[str, Any]) -> None:
+def _check_padding(model_type: str, ids: Mapping[str, Any]) -> None:
     """Raise UserError where M2M-100 pads with another id than 1: its positions begin with the one after that id."""
     pad = ids["pad_token_id"]
     if model_type == "m2m_100" and pad != 1:
@@ -283,7 +283,7 @@ def check_padding(model_type: str, ids: Mapping[str, Any]) -> None:
         )
 
 
-def ties(shared: bool, tied: bool, base: bool) -> str:
+def _ties(shared: bool, tied: bool, base: bool) -> str:
     """The config's `tie`: whether source and target share a table of embeddings, and the head is tied to one."""
     if base:
         return "embeddings" if shared else "none"
@@ -304,7 +304,7 @@ def files(
             remedy=Text("give ", options, ", or ", Option("weights-only")),
         )
     ids = {name: known.extra.get(name) for name in (*IDS, *MORE_IDS)}
-    check_padding(model_type, ids)
+    _check_padding(model_type, ids)
     vocabulary = min(c.source_vocabulary, c.target_vocabulary)
     for name, value in ids.items():
         if isinstance(value, int) and not 0 <= value < vocabulary:
@@ -387,7 +387,7 @@ def special_fields(style: Style, allowed: tuple[str, ...]) -> dict[str, Field]:
 
     def tie(names: Names) -> str | None:
         """None where a file has lm_head and no shared table: it may be a copy of the decoder's table."""
-        return None if head in names and shared not in names else ties(shared in names, True, style.base)
+        return None if head in names and shared not in names else _ties(shared in names, True, style.base)
 
     return {
         "norm_first": always(False),

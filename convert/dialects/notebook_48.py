@@ -41,10 +41,10 @@ def rows(config: ViTConfig) -> list[Row]:
         "position": ("embedding.position_embeddings", TOKENS),
     }
     made = module_rows(config, {"patch": f"{PATCH}.", "head": "classifier.", **modules}, [], tensors)
-    return [per_head(r, config.heads, config.resolved_head_width) if "{}" in r.theirs[0] else r for r in made]
+    return [_per_head(r, config.heads, config.resolved_head_width) if "{}" in r.theirs[0] else r for r in made]
 
 
-def per_head(r: Row, heads: int, width: int) -> Row:
+def _per_head(r: Row, heads: int, width: int) -> Row:
     """A projection's row with one tensor for each head, joined along the outputs."""
     joined = Reversed(Concat(0, (width,) * heads))
     return replace(r, theirs=tuple(r.theirs[0].format(h) for h in range(heads)), operations=(joined, *r.operations))

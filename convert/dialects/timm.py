@@ -132,7 +132,7 @@ def branch_norm(names: Names) -> bool | None:
     return False if has("blocks.0.ls1.gamma", "blocks.0.gamma_1")(names) else None
 
 
-def normed(before: bool) -> Callable[[Names, Json], bool]:
+def _normed(before: bool) -> Callable[[Names, Json], bool]:
     """A solver: whether there is a norm before (or after) pooling; with class token pooling it counts as before."""
 
     def follow(names: Names, known: Json) -> bool:
@@ -144,7 +144,7 @@ def normed(before: bool) -> Callable[[Names, Json], bool]:
     return follow
 
 
-def has_position(token: str, otherwise: bool) -> Callable[[Names, Json], bool | None]:
+def _has_position(token: str, otherwise: bool) -> Callable[[Names, Json], bool | None]:
     """A solver: whether a token has a position, so that the table has more rows than there are patches."""
 
     def follow(names: Names, known: Json) -> bool | None:
@@ -197,11 +197,11 @@ FIELDS = PLAIN_VIT | {
     "position": Field(
         ("learned", "none"), solve=lambda names: "learned" if "pos_embed" in names else None
     ),  # rotary ones leave no trace
-    "cls_position": Field(follow=has_position("cls_token", True)),
-    "register_position": Field(follow=has_position("reg_token", False)),
+    "cls_position": Field(follow=_has_position("cls_token", True)),
+    "register_position": Field(follow=_has_position("reg_token", False)),
     "pre_norm": Field(solve=has("norm_pre.weight")),
-    "final_norm": Field(follow=normed(True)),
-    "head_norm": Field(follow=normed(False)),
+    "final_norm": Field(follow=_normed(True)),
+    "head_norm": Field(follow=_normed(False)),
     "layer_scale": Field(solve=lambda names: float(has("blocks.0.ls1.gamma")(names))),
     **{f"{part}_bias": Field(solve=has("blocks.0.attn.qkv.bias")) for part in QKV},
     "out_bias": Field(solve=has("blocks.0.attn.proj.bias")),
@@ -266,7 +266,7 @@ GAMMA = r"blocks\.0\.gamma_1"
 PLAIN = (*SIGNATURE, r"blocks\.0\.mlp\.fc1\.weight")
 
 
-def perceptive(names: Names | None) -> list[str]:
+def _perceptive(names: Names | None) -> list[str]:
     """A clause where a file has the names of a Perception Encoder: tokens are normed first, and the last norm lacks."""
     names = names or {}
     pooled = "attn_pool.latent" in names or not {"norm.weight", "fc_norm.weight"} & set(names)
@@ -347,7 +347,7 @@ TIMM = Layout(
     containers=("safetensors", "torch"),
     refusals=(
         Refusal("shapes", axes(4)),
-        Refusal("choice", perceptive),
+        Refusal("choice", _perceptive),
         Refusal("network", cannot_hold),
         Refusal("statement", cannot_state),
     ),

@@ -26,7 +26,7 @@ Q_BIAS = has("blocks.0.attn.qkv.bias", "blocks.0.attn.q_bias", "blocks.0.attn.q_
 ALIKE = "the names are also those of timm's VisionTransformer or DeiT III, which have no rotary positions"
 
 
-def idle_unless(rotary: tuple[str, ...], value: Any, *others: Any, places: str = "") -> Field:
+def _idle_unless(rotary: tuple[str, ...], value: Any, *others: Any, places: str = "") -> Field:
     """A field of rotary positions: `value`, without effect, unless they are of a kind in `rotary` (and of `places`).
 
     Of a field that is a choice, `others` are the other values that it can have.
@@ -55,12 +55,12 @@ FIELDS = (
         "distill_head": always(False),
         "position": Field(("learned", "none"), solve=lambda names: "learned" if "pos_embed" in names else "none"),
         "rotary": Field(("none", "axial", "mixed"), lambda names: "mixed" if "rope.freqs" in names else None),
-        "rotary_places": idle_unless(("axial", "mixed"), "centres", "indices"),
-        "rotary_pairs": idle_unless(("axial", "mixed"), "halves", "neighbours"),
-        "rotary_first": idle_unless(("axial", "mixed"), "rows", "columns"),
-        "rotary_base": idle_unless(("axial",), 100.0),
-        "rotary_offset": idle_unless(("axial", "mixed"), 0.0, places="indices"),
-        "rotary_grid": idle_unless(("axial", "mixed"), 0, places="indices"),
+        "rotary_places": _idle_unless(("axial", "mixed"), "centres", "indices"),
+        "rotary_pairs": _idle_unless(("axial", "mixed"), "halves", "neighbours"),
+        "rotary_first": _idle_unless(("axial", "mixed"), "rows", "columns"),
+        "rotary_base": _idle_unless(("axial",), 100.0),
+        "rotary_offset": _idle_unless(("axial", "mixed"), 0.0, places="indices"),
+        "rotary_grid": _idle_unless(("axial", "mixed"), 0, places="indices"),
         "branch_norm": Field((False, True), solve=timm.branch_norm),
         "attention_norm": Field(solve=has("blocks.0.attn.norm.weight")),
         "mlp_norm": Field(solve=has("blocks.0.mlp.norm.weight")),
@@ -108,7 +108,7 @@ def cannot_hold(c: ViTConfig) -> list[str]:
     return [reason for reason, holds in reasons.items() if holds]
 
 
-def alike(names: Names | None) -> list[str]:
+def _alike(names: Names | None) -> list[str]:
     """A clause where a file has no tensor that only this class has."""
     names = names or {}
     own = any(name in names for name in ("blocks.0.attn.q_bias", "blocks.0.attn.q_proj.weight", "rope.freqs"))
@@ -133,7 +133,7 @@ def layout(version: str, title: str, signature: tuple[str, ...], **forms: bool) 
         containers=("safetensors", "torch"),
         refusals=(
             Refusal("shapes", timm.axes(4)),
-            Refusal("choice", alike),
+            Refusal("choice", _alike),
             Refusal("network", cannot_hold),
             Refusal("statement", cannot_state),
         ),

@@ -31,7 +31,7 @@ def cannot_state(c: ViTConfig) -> list[str]:
     return [] if c.eps in NAMES else [f"eps is {c.eps!r}, but timm's config.json can only state 1e-06 or 1e-05"]
 
 
-def rotary_arguments(fields: Json) -> Json:
+def _rotary_arguments(fields: Json) -> Json:
     """The arguments that state rotary positions; `fields` are all of a config that speak of them."""
     if fields["rotary"] == "none":
         return dict(PLAIN)
@@ -48,7 +48,7 @@ def rotary_arguments(fields: Json) -> Json:
     }
 
 
-def rotary_fields(args: Json) -> Json:
+def _rotary_fields(args: Json) -> Json:
     """Config fields of the rotary positions that arguments state, as far as they do. Raises UserError on others."""
     if not args.get("use_rot_pos_emb", True):
         return {"rotary": "none"}
@@ -82,7 +82,7 @@ def arguments(args: Json, known: Json) -> Json:
     """Config fields from model_args and, where it does not state them, from the architecture's."""
     fields = {ours: known[ours] for ours in KEPT if ours in known}
     fields |= {ours: args[theirs] for ours, theirs in timm_folder.PLAIN.items() if theirs in args}
-    fields |= rotary_fields({**(rotary_arguments(known) if "rotary" in known else {}), **args})
+    fields |= _rotary_fields({**(_rotary_arguments(known) if "rotary" in known else {}), **args})
     if "use_post_norm" in args:
         fields["branch_norm"] = bool(args["use_post_norm"])
     if "attn_pool_num_heads" in args:
@@ -118,7 +118,7 @@ def write_side(c: ViTConfig, beside: Facts, apart: bool = False, gate_apart: boo
         "num_reg_tokens": c.registers,
         "no_embed_class": not (c.cls_position if c.cls_token else c.register_position),
         "use_abs_pos_emb": c.position == "learned",
-        **rotary_arguments(vars(c)),
+        **_rotary_arguments(vars(c)),
         "use_post_norm": c.branch_norm,
         "use_pre_transformer_norm": c.pre_norm,
         "use_post_transformer_norm": c.final_norm,

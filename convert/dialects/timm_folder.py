@@ -42,7 +42,7 @@ DEFAULTS: Json = {
 }
 
 
-def architecture(c: ViTConfig, gate_apart: bool) -> str:
+def _architecture(c: ViTConfig, gate_apart: bool) -> str:
     """A name in timm's registry with the class, the epsilon and the mlp of a config."""
     if gate_apart:
         return "aimv2_large_patch14_224"
@@ -55,7 +55,7 @@ def architecture(c: ViTConfig, gate_apart: bool) -> str:
     return "vit_base_patch16_clip_224" if c.eps == 1e-5 else "vit_base_patch16_224"
 
 
-def of_aimv2(c: ViTConfig) -> bool:
+def _of_aimv2(c: ViTConfig) -> bool:
     """Whether the norms are those of AIMv2, which no argument can state."""
     return c.norm_kind == "rms" and c.eps == 1e-5
 
@@ -67,7 +67,7 @@ def cannot_state(c: ViTConfig, gate_apart: bool = False) -> list[str]:
     reasons = [
         f"eps is {c.eps!r}, but with {name} timm's config.json can only state 1e-06"
         for name, has in only.items()
-        if has and c.eps != 1e-6 and not (gate_apart and of_aimv2(c))
+        if has and c.eps != 1e-6 and not (gate_apart and _of_aimv2(c))
     ]
     kinds = {"a gated mlp": c.gated, "norms after its branches": c.branch_norm, "a distillation token": c.distill_token}
     several = [name for name, has in kinds.items() if has]
@@ -98,13 +98,13 @@ def write_side(c: ViTConfig, beside: Facts, gate_apart: bool = False) -> dict[st
         "final_norm": c.final_norm or c.head_norm,
         "fc_norm": c.head_norm and c.pool != "cls",
     }
-    return folder(c, beside, architecture(c, gate_apart), POOLS[c.pool], args | norms(c, gate_apart))
+    return folder(c, beside, _architecture(c, gate_apart), POOLS[c.pool], args | norms(c, gate_apart))
 
 
 def norms(c: ViTConfig, gate_apart: bool) -> Json:
     """The arguments that state norms, where those of the architecture are others."""
     name = next(name for name, kind in NORMS.items() if kind == c.norm_kind)
-    if gate_apart and of_aimv2(c):
+    if gate_apart and _of_aimv2(c):
         return {} if c.stem_norm else {"embed_norm_layer": None}
     args: Json = {"norm_layer": name} if gate_apart or c.norm_kind != "layer" else {}
     return args | ({"embed_norm_layer": name if c.stem_norm else None} if gate_apart or c.stem_norm else {})
@@ -150,7 +150,7 @@ def folder(c: ViTConfig, beside: Facts, name: str, pool: str, args: Json) -> dic
     }
 
 
-def plain_arguments(args: Json, known: Json) -> Json:
+def _plain_arguments(args: Json, known: Json) -> Json:
     """Config fields from model_args and, where it does not state them, from the architecture's."""
     fields: Json = {ours: known[ours] for ours in UNSEEN if ours in known}
     fields |= {ours: args[theirs] for ours, theirs in PLAIN.items() if theirs in args}
@@ -163,11 +163,11 @@ def plain_arguments(args: Json, known: Json) -> Json:
             fields[ours] = chosen(key, args[key], values)
     if args.get("norm_layer") is not None:
         fields["eps"] = 1e-6
-    pool = pooling(args, known)
+    pool = _pooling(args, known)
     return fields | ({"pool": pool} if pool else {})
 
 
-def read_side(files: Mapping[str, Json], arguments: Reader = plain_arguments) -> Facts:
+def read_side(files: Mapping[str, Json], arguments: Reader = _plain_arguments) -> Facts:
     """Facts from timm's config.json; empty for other files. Raises UserError where no network here has such values.
 
     `arguments` reads the model_args of another class than VisionTransformer.
@@ -185,10 +185,10 @@ def read_side(files: Mapping[str, Json], arguments: Reader = plain_arguments) ->
         ) from error
 
 
-def facts(config: Mapping[str, Any], arguments: Reader = plain_arguments) -> Facts:
+def facts(config: Mapping[str, Any], arguments: Reader = _plain_arguments) -> Facts:
     """Facts from a config.json of timm. Raises any error of Python's where a value is of the wrong type."""
     pretrained = config.get("pretrained_cfg", config)
-    known = architecture_fields(config["architecture"])
+    known = _architecture_fields(config["architecture"])
     fields = arguments(config.get("model_args") or {}, known)
     size = pretrained.get("input_size", [0])[1:] or known.get("image")
     fields = ({"image": size} if size else {}) | fields
@@ -204,17 +204,17 @@ def facts(config: Mapping[str, Any], arguments: Reader = plain_arguments) -> Fac
         else (None, ())
     )
     if "image" in fields:
-        fields["image"] = covered(fields["image"], patch)
+        fields["image"] = _covered(fields["image"], patch)
     return Facts(fields, preprocess, labels, notes=notes)
 
 
-def covered(image: Any, patch: Any) -> int | tuple[int, int]:
+def _covered(image: Any, patch: Any) -> int | tuple[int, int]:
     """The part of an image that patches cover: a convolution leaves out the pixels beyond."""
     h, w = (n // p * p for n, p in zip(pair(image), pair(patch), strict=True))
     return h if h == w else (h, w)
 
 
-def architecture_fields(name: str) -> Json:
+def _architecture_fields(name: str) -> Json:
     """Config fields of an architecture, {} where it is not known. Raises UserError where it cannot be converted."""
     from .architectures import lookup, names, other
 
@@ -235,7 +235,7 @@ def chosen(key: str, value: Any, known: Mapping[str, Any]) -> Any:
     return known[name]
 
 
-def pooling(args: Json, known: Json) -> str | None:
+def _pooling(args: Json, known: Json) -> str | None:
     """Our pooling; None where the file does not state it. Raises UserError on one that no network here has."""
     theirs = args.get("global_pool", POOLS.get(known.get("pool", "")))
     every = args.get("pool_include_prefix", known["pool"] in ("mean_all", "map_all") if known else None)
@@ -270,7 +270,7 @@ def preprocessing(cfg: Json, patch: Any = 1) -> tuple[Json | None, tuple[str, ..
         if cfg["interpolation"] not in ("bilinear", "bicubic", "nearest")
         else []
     )
-    h, w = pair(covered(size, patch))
+    h, w = pair(_covered(size, patch))
     reasons += [f"of {size[0]}x{size[1]} pixels its patches cover the first {h}x{w}"] if [h, w] != size else []
     reasons += (
         [f"mean and std for {len(cfg['mean'])} channels of {channels}"]

@@ -61,7 +61,7 @@ def cannot_hold(c: TransformerConfig) -> list[str]:
     return out if same else [*out, f"bias is {c.bias} but norm_bias is {c.norm_bias}, it has both or neither"]
 
 
-def transformer_cannot_hold(c: TransformerConfig) -> list[str]:
+def _transformer_cannot_hold(c: TransformerConfig) -> list[str]:
     """The same, and a clause for a network without a decoder."""
     return cannot_hold(c) + (
         [] if c.decoder_depth else ["decoder_depth is 0, it has a decoder (torch-transformer@encoder has none)"]
@@ -126,7 +126,7 @@ LAYOUTS = (
         rows=rows,
         signature=(rf"encoder\.{PACKED}", r"encoder\.norm\.weight", rf"decoder\.{PACKED}", r"decoder\.norm\.weight"),
         containers=("torch", "safetensors"),
-        refusals=(Refusal("network", transformer_cannot_hold),),
+        refusals=(Refusal("network", _transformer_cannot_hold),),
         proven="torch 2.13.0",
     ),
 )

@@ -114,7 +114,7 @@ FIELDS = {
 }
 
 
-def other_stem(names: Names) -> list[str]:
+def _other_stem(names: Names) -> list[str]:
     """A clause for files of networks for small images, which begin with another convolution than 7x7."""
     size = names.get("conv1.weight", ())[2:]
     if size in ((7, 7), ()):  # without any, all names that are missing are listed
@@ -122,7 +122,7 @@ def other_stem(names: Names) -> list[str]:
     return [f"its first convolution is {'x'.join(map(str, size))}, and only ResNets that begin with 7x7 can be read"]
 
 
-def cannot_load(c: ResNetConfig) -> list[str]:
+def _cannot_load(c: ResNetConfig) -> list[str]:
     """Clauses for a network whose file its constructor does not load, as it knows no such sizes."""
     only = {"channels": (c.channels, 3), "width": (c.width, 64)}
     return [
@@ -167,8 +167,8 @@ LAYOUTS = (
         signature=(r"conv1\.weight", r"layer1\.0\.bn1\.running_var", r"layer4\.0\.conv2\.weight", r"fc\.weight"),
         containers=("torch", "safetensors"),
         refusals=(
-            Refusal("file", other_stem),
-            Refusal("loading", cannot_load),
+            Refusal("file", _other_stem),
+            Refusal("loading", _cannot_load),
         ),
         read_side=read_side,
         proven="torchvision 0.28.0",

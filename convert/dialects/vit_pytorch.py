@@ -207,7 +207,7 @@ def tokens(names: Names, m: Modules) -> int | None:
     return shape[-2] if len(shape) > 1 else None
 
 
-def other_shapes(m: Modules, names: Names) -> list[str]:
+def _other_shapes(m: Modules, names: Names) -> list[str]:
     """Clauses that tell the last three entries of VERSIONS apart: they have the same names and differ in shapes."""
     axes = names.get(f"{m.prefix}cls_token", ())
     if len(axes) != len(m.tokens.split()):
@@ -216,7 +216,7 @@ def other_shapes(m: Modules, names: Names) -> list[str]:
 
 
 def signature(m: Modules) -> tuple[str, ...]:
-    """The signature: names that no other versions have together, but for the last three (see `other_shapes`)."""
+    """The signature: names that no other versions have together, but for the last three (see `_other_shapes`)."""
     named = [m.patch, *(m.stem_norms or ()), m.head, "cls_token"]
     present = [re.escape(f"{m.prefix}{name}") + ("" if name == "cls_token" else r"\.weight") for name in named]
     absent = [] if m.stem_norms else ["!" + re.escape(f"{m.prefix}to_patch_embedding.2.") + ".*"]
@@ -231,27 +231,27 @@ def signature(m: Modules) -> tuple[str, ...]:
 # ---------------------------------------------------------------------------------------- versions
 
 
-def version_numbers(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
     """ "1.16.1" as (1, 16, 1). Raises ValueError."""
     return tuple(int(part) for part in version.split("."))
 
 
 def ends_before(m: Modules, version: str) -> bool:
     """Whether these versions all come before `version`."""
-    return version_numbers(m.since) < version_numbers(version)
+    return _version_numbers(m.since) < _version_numbers(version)
 
 
 def layout_of_version(dialect: str, version: str, layouts: Sequence[Layout], why: str) -> Layout:
     """The layout of a library's version. Raises UserError on no version, and on one older than all (`why`)."""
     try:
-        given = version_numbers(version)
+        given = _version_numbers(version)
     except ValueError:
         raise UserError(
             f"{dialect}@{version}",
             f"{version!r} is not a version of vit-pytorch",
             f"give one as in {dialect}@{layouts[-1].version}",
         ) from None
-    if older := [layout for layout in layouts if version_numbers(layout.version) <= given]:
+    if older := [layout for layout in layouts if _version_numbers(layout.version) <= given]:
         return older[-1]
     raise UserError(f"{dialect}@{version}", why)
 
@@ -265,7 +265,7 @@ def refusals(m: Modules) -> tuple[Refusal, ...]:
     """What these versions refuse, by stage."""
     older = "versions before 0.6.7 have the same names and scale attention in another way"
     return (
-        Refusal("shapes", functools.partial(other_shapes, m)),
+        Refusal("shapes", functools.partial(_other_shapes, m)),
         *([Refusal("choice", older)] if m.since == "0.6.7" else []),
         Refusal("file", functools.partial(unreadable, m)),
         Refusal("network", functools.partial(cannot_hold, m)),

@@ -51,7 +51,7 @@ def fields(m: Modules) -> dict[str, Field]:
     return table | {"distill_norm": norm}
 
 
-def other_shapes(m: Modules, names: Names) -> list[str]:
+def _other_shapes(m: Modules, names: Names) -> list[str]:
     """A clause that tells the last two entries of VERSIONS apart: tokens have one axis less in the newer."""
     axes = len(names.get(TOKEN, ()))
     return [] if axes == len(m.tokens.split()) else [f"its distillation token has {axes} axes"]
@@ -60,7 +60,7 @@ def other_shapes(m: Modules, names: Names) -> list[str]:
 def refusals(m: Modules) -> tuple[Refusal, ...]:
     """What these versions refuse, by stage: as the student, but by other shapes."""
     return (
-        Refusal("shapes", functools.partial(other_shapes, m)),
+        Refusal("shapes", functools.partial(_other_shapes, m)),
         *(refusal for refusal in vit_pytorch.refusals(m) if refusal.stage not in ("shapes", "choice")),
         Refusal("loading", "the file has no teacher: load it into a DistillWrapper with strict=False"),
     )

@@ -37,7 +37,7 @@ def claim(place: Path) -> Iterator[Path]:
     handle = _locked(place, lock)
     workspace = place.with_name(f".{place.name}.{HOST}.{os.getpid()}.tmp")
     try:
-        for left in abandoned(place):
+        for left in _abandoned(place):
             shutil.rmtree(left, ignore_errors=True)  # another user's may have to stay
         workspace.mkdir()
         yield workspace
@@ -48,7 +48,7 @@ def claim(place: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def abandoned(place: Path) -> list[Path]:
+def _abandoned(place: Path) -> list[Path]:
     """The folders of earlier processes beside a place that this one has claimed."""
     # Older versions did not name the machine.
     name = re.compile(rf"\.{re.escape(place.name)}(?:\.([A-Za-z0-9-]+))?\.\d+\.tmp")

@@ -61,8 +61,8 @@ def plan(
     if dtype and dtype not in DTYPES:
         raise UserError(Option("dtype", dtype), f"there are {', '.join(DTYPES)}")
     rounded = DTYPES[dtype] if dtype else None
-    parameters = parameter_ghosts(reading, adaptations, rounded)
-    rows = target_rows(layout, config, reading, parameters)
+    parameters = _parameter_ghosts(reading, adaptations, rounded)
+    rows = _target_rows(layout, config, reading, parameters)
     common = rules.common_dtype(a.dtype for a in parameters.values())
     specs: dict[str, Spec] = {}
     for row in rows:
@@ -72,12 +72,12 @@ def plan(
     for adaptation in adaptations:
         facts = adaptation.facts(facts)
     any_size = bool(layout.resizes(config))
-    facts = facts if any_size else of_one_size(facts, config, layout, reading.resize)
+    facts = facts if any_size else _of_one_size(facts, config, layout, reading.resize)
     facts = replace(facts, preprocess=preprocessing(config, reading.statistics, facts.preprocess, any_size))
     return Plan(reading, adaptations, layout, config, rows, specs, rounded, facts, allow_nonfinite)
 
 
-def of_one_size(facts: Facts, config: NetworkConfig, layout: Layout, resize: str) -> Facts:
+def _of_one_size(facts: Facts, config: NetworkConfig, layout: Layout, resize: str) -> Facts:
     """The facts without a preprocessing of a size that the network does not take in a layout; a note says so.
 
     `resize` is the --adapt with which it would.
@@ -92,7 +92,7 @@ def of_one_size(facts: Facts, config: NetworkConfig, layout: Layout, resize: str
     return replace(facts, preprocess=None, notes=(*facts.notes, told))
 
 
-def parameter_ghosts(
+def _parameter_ghosts(
     reading: Reading, adaptations: Iterable[Adaptation], dtype: np.dtype | None
 ) -> dict[str, np.ndarray]:
     """{our name: array without memory} of a reading's parameters after adaptations and rounding."""
@@ -109,7 +109,7 @@ def parameter_ghosts(
     return found
 
 
-def target_rows(
+def _target_rows(
     layout: Layout, config: NetworkConfig, reading: Reading, parameters: dict[str, np.ndarray]
 ) -> list[Row]:
     """The layout's rows for these parameters. Raises UserError where names or shapes are not those of the config.

@@ -28,7 +28,7 @@ def values(network: Any, name: str) -> tuple[Any, ...]:
     return tuple(sorted(found, key=lambda value: value != default))
 
 
-def allowed(layouts: tuple[Layout, ...], name: str) -> list[Any]:
+def _allowed(layouts: tuple[Layout, ...], name: str) -> list[Any]:
     """Values of a field that all of these layouts can state."""
     network: Any = layouts[0].network
     only = dict.fromkeys(v for layout in layouts if name in layout.fields for v in layout.fields[name].among)
@@ -44,7 +44,7 @@ def allowed(layouts: tuple[Layout, ...], name: str) -> list[Any]:
 def members(*layouts: Layout, seed: int = 0, tries: int = TRIES) -> Iterator[Any]:
     """Configs that all of these layouts of one network can state: the plainest first, then `tries` random ones."""
     network, rng, seen = layouts[0].network, random.Random(seed), set()
-    choices = {name: allowed(layouts, name) for name in network.function_fields()}
+    choices = {name: _allowed(layouts, name) for name in network.function_fields()}
     if not all(choices.values()):
         return
     first = {name: some[0] for name, some in choices.items()}
@@ -73,7 +73,7 @@ def shared(a: Layout, b: Layout) -> tuple[Any | None, str]:
         return None, "other networks"
     for config in members(a, b):
         return config, ""
-    apart = [name for name in a.network.function_fields() if not allowed((a, b), name)]
+    apart = [name for name in a.network.function_fields() if not _allowed((a, b), name)]
     if not apart:
         return None, "what each refuses leaves no network"
     return None, "; ".join(f"{name}: {_values_of(a, name)} against {_values_of(b, name)}" for name in apart)

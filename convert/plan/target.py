@@ -64,7 +64,7 @@ class Target:
                 raise UserError(place, f"is {'a folder' if place.is_dir() else 'a file'}", "choose another target")
             if not force:
                 raise UserError(place, "exists", "choose another target, or replace it with --force")
-            if place != self.path and not was_converted(place):
+            if place != self.path and not _was_converted(place):
                 raise UserError(
                     place,
                     f"belongs beside {self.path.name}, but no conversion wrote it",
@@ -200,7 +200,7 @@ def target(text: str, name: str) -> Target:
     return Target(path, name if not path.suffix else path.name, not path.suffix)
 
 
-def was_converted(path: Path) -> bool:
+def _was_converted(path: Path) -> bool:
     """Whether a file beside a target was written by a conversion."""
     try:
         if path.name.endswith(CARRIED_SUFFIX):

@@ -64,29 +64,29 @@ def resolve(layout: Layout, names: Names, stated: Stated, path: str, typed: Mapp
     if reasons := layout.refuses("file", names):
         raise UserError(path, "; ".join(reasons))
     for who, fields in stated:
-        check_types(layout, fields, who, path, typed)
-    values, missing, contradictions = collect(layout, names, stated)
+        _check_types(layout, fields, who, path, typed)
+    values, missing, contradictions = _collect(layout, names, stated)
     if len(missing) == len(layout.fields):
         raise Untold(path, layout, missing, values, names)
-    missing = [name for name in missing if not has_no_effect(layout, name, values)]
+    missing = [name for name in missing if not _has_no_effect(layout, name, values)]
     if missing:
         raise Untold(path, layout, missing, values, names)
     only_training = layout.network.marked("training_only")
     training = {k: v for _, fields in reversed(stated) for k, v in fields.items() if k in only_training}
     config = from_dict(layout.network, unflatten({**training, **values}))
-    check_depth(config, names, values, path)
-    otherwise = stated_otherwise(layout, config, dict(stated).get("--set", {}))
+    _check_depth(config, names, values, path)
+    otherwise = _stated_otherwise(layout, config, dict(stated).get("--set", {}))
     for name, who, other, value in contradictions:  # raises only where the network would be another
         if name in otherwise and other == THE_LAYOUT:
             continue
         if from_dict(layout.network, unflatten({**training, **values, name: value})).normal() != config.normal():
             wrong = other if who in (THE_LAYOUT, ITS_SHAPES) else who
             raise UserError(path, f"{name} is {values[name]!r} by {who} but {value!r} by {other}", f"correct {wrong}")
-    check_config(layout, config, path, otherwise)
+    _check_config(layout, config, path, otherwise)
     return config
 
 
-def stated_otherwise(layout: Layout, config: Any, sets: Json) -> set[str]:
+def _stated_otherwise(layout: Layout, config: Any, sets: Json) -> set[str]:
     """The fields in which --set states a value that the layout does not know, where all tensors stay the same."""
 
     def unseen(name: str) -> bool:
@@ -98,7 +98,7 @@ def stated_otherwise(layout: Layout, config: Any, sets: Json) -> set[str]:
     return {name for name in unknown if unseen(name)}
 
 
-def collect(layout: Layout, names: Names, stated: Stated) -> tuple[Json, list[str], list[Contradiction]]:
+def _collect(layout: Layout, names: Names, stated: Stated) -> tuple[Json, list[str], list[Contradiction]]:
     """({field: value of the most reliable source}, fields without a source, what other sources state differently)."""
     values: Json = {}
     missing: list[str] = []
@@ -106,7 +106,7 @@ def collect(layout: Layout, names: Names, stated: Stated) -> tuple[Json, list[st
     for name in sorted(layout.fields, key=lambda name: layout.fields[name].follow is not None):
         if layout.fields[name].follow and any(layout.fields[other].follow is None for other in missing):
             continue  # it follows from fields that are missing
-        found = sources(layout, name, names, values, stated)
+        found = _sources(layout, name, names, values, stated)
         if not found:
             missing.append(name)
             continue
@@ -120,7 +120,7 @@ def collect(layout: Layout, names: Names, stated: Stated) -> tuple[Json, list[st
     return values, missing, contradictions
 
 
-def sources(layout: Layout, name: str, names: Names, values: Json, stated: Stated) -> list[tuple[str, Any]]:
+def _sources(layout: Layout, name: str, names: Names, values: Json, stated: Stated) -> list[tuple[str, Any]]:
     """(source, value) of all that state a field, the most reliable first; `values` are those of fields before it.
 
     A layout does not overrule OWN_METADATA in a field that shows in no tensor: such a file was written as bare tensors
@@ -139,7 +139,7 @@ def sources(layout: Layout, name: str, names: Names, values: Json, stated: State
     return sorted(found, key=lambda one: one[0].startswith("--model") + 2 * (one[0] == FALLBACK))
 
 
-def has_no_effect(layout: Layout, name: str, values: Json) -> bool:
+def _has_no_effect(layout: Layout, name: str, values: Json) -> bool:
     """Whether a field that nobody states changes nothing, given the others; `values` then gets a valid value for it."""
     hint = leaves(layout.network)[name].hint
     choices = layout.fields[name].among or (get_args(hint) if get_origin(hint) is Literal else ())
@@ -153,7 +153,7 @@ def has_no_effect(layout: Layout, name: str, values: Json) -> bool:
 # ------------------------------------------------------------------------------------------ checks
 
 
-def check_depth(config: Any, names: Names, values: Json, path: str) -> None:
+def _check_depth(config: Any, names: Names, values: Json, path: str) -> None:
     """Raise UserError on more blocks than tensors, before anything is made as long as a stranger's file states."""
     for name in config.marked("counts_blocks"):  # a file holds tensors of every block
         if name in values and value_at(config, name) > len(names):
@@ -164,10 +164,10 @@ def check_depth(config: Any, names: Names, values: Json, path: str) -> None:
             )
 
 
-def check_config(layout: Layout, config: Any, path: str, otherwise: Collection[str] = ()) -> None:
+def _check_config(layout: Layout, config: Any, path: str, otherwise: Collection[str] = ()) -> None:
     """Raise UserError where the config is no network, makes a parameter of absurd size, or is not one of the layout.
 
-    `otherwise` are the fields of `stated_otherwise`.
+    `otherwise` are the fields of `_stated_otherwise`.
     """
     config.check()
     for name, shape in config.shapes().items():
@@ -187,7 +187,7 @@ def check_config(layout: Layout, config: Any, path: str, otherwise: Collection[s
         )
 
 
-def check_types(layout: Layout, fields: Json, who: str, path: str, typed: Mapping[str, str]) -> None:
+def _check_types(layout: Layout, fields: Json, who: str, path: str, typed: Mapping[str, str]) -> None:
     """Raise UserError on a value of a wrong type; `who` states the fields, --set as `typed`."""
     fields = {name: value for name, value in fields.items() if value is not None}
     try:
@@ -197,7 +197,7 @@ def check_types(layout: Layout, fields: Json, who: str, path: str, typed: Mappin
             raise UserError(path, f"{who}: {error.fault}", "correct it there") from error
         if len(fields) > 1:
             for name, value in fields.items():
-                check_types(layout, {name: value}, who, path, typed)
+                _check_types(layout, {name: value}, who, path, typed)
             raise
         ((name, value),) = fields.items()
         given, hint = typed.get(name, repr(value)), leaves(layout.network)[name].hint

@@ -23,7 +23,7 @@ ALIKE = 0.6  # share of the parts of names: renamed or prefixed layouts have mor
 FIRST, FORMS = 5_000, 500  # names that are compared for a hint
 
 
-def is_short(name: str) -> bool:
+def _is_short(name: str) -> bool:
     """Whether a name may be one of a layout's; others would only cost time."""
     return len(name) <= LONGEST and name.count(".") + name.count("/") < PARTS
 
@@ -50,7 +50,7 @@ class Recognition:
     @classmethod
     def of(cls, names: Names) -> Recognition:
         """The recognition of {name: shape}; a tensor that a layout leaves out (a teacher's) is no reason to refuse."""
-        some = {name: shape for name, shape in names.items() if is_short(name)}
+        some = {name: shape for name, shape in names.items() if _is_short(name)}
         layouts = tuple(layout for layout in LAYOUTS.values() if layout.recognises(some))
         aside = {name for layout in layouts for name in layout.left_out(some)}
         return cls(names, layouts, refused.why(name for name in some if name not in aside))
@@ -81,14 +81,14 @@ def which_layout(
     Raises UserError.
     """
     several = len(found.layouts) > 1
-    fits = [each for each in found.layouts if not contradicted(each, said(each))] if several else []
+    fits = [each for each in found.layouts if not _contradicted(each, said(each))] if several else []
     if asked:
         versions = find(asked, "from")
         fitting = [layout for layout in versions if layout in found.layouts]
         clear = [layout for layout in fitting if not layout.refuses("choice", found.names)]
         layout = ((clear if len(versions) > 1 else fitting) or versions)[-1]
         if fits and layout in found.layouts and layout not in fits:
-            what = ", ".join(f"{name} {value!r}" for name, value in contradicted(layout, said(layout)).items())
+            what = ", ".join(f"{name} {value!r}" for name, value in _contradicted(layout, said(layout)).items())
             raise UserError(
                 path,
                 Text(Option("from", asked), f" has no network with {what}, as is stated of this file"),
@@ -113,7 +113,7 @@ def which_layout(
     raise UserError(path, unknown(found.names, config), "`python -m convert formats` lists what is known")
 
 
-def contradicted(layout: Layout, said: Mapping[str, Any]) -> dict[str, Any]:
+def _contradicted(layout: Layout, said: Mapping[str, Any]) -> dict[str, Any]:
     """Those of these {field: value} that show in no tensor and that no network of a layout has."""
     names = sorted({*layout.network.marked("not_in_weights")} & layout.fields.keys() & said.keys())
     try:
@@ -171,7 +171,7 @@ def closest(names: Iterable[str]) -> str:
     def parts(names: Iterable[str]) -> list[frozenset[str]]:
         return list(dict.fromkeys(frozenset(re.sub(r"\d+", "0", name).split(".")) for name in names))
 
-    given = parts(itertools.islice(filter(is_short, names), FIRST))[:FORMS]
+    given = parts(itertools.islice(filter(_is_short, names), FIRST))[:FORMS]
     likeness = {}
     for layout in LAYOUTS.values():
         plain = parts(p.replace("\\", "").replace("d+", "0") for p in layout.signature if not p.startswith("!"))

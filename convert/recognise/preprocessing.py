@@ -28,7 +28,7 @@ def fitting(facts: Facts, c: NetworkConfig, any_size: bool = False) -> Facts:
     classes = getattr(c, "classes", 0) if "classes" in c.marked("from_data") else 0
     images, names = facts.preprocess if shape else None, facts.class_names if classes else None
     if shape and images is not None:
-        shape, why = taken(images, c, any_size)
+        shape, why = _taken(images, c, any_size)
         field, must = _fault(images, shape)
         if field:
             value = _short(images) if field == "preprocess" else f"{field} {_short(images[field])}"
@@ -42,7 +42,7 @@ def fitting(facts: Facts, c: NetworkConfig, any_size: bool = False) -> Facts:
     return replace(facts, preprocess=images, class_names=names, notes=tuple(notes))
 
 
-def taken(images: Any, c: NetworkConfig, any_size: bool) -> tuple[tuple[int, int, int], str]:
+def _taken(images: Any, c: NetworkConfig, any_size: bool) -> tuple[tuple[int, int, int], str]:
     """(the shape (h, w, C) that a preprocessing has to make for a network, why not of the preprocessing's own size).
 
     It is the network's own shape or, with `any_size`, one of the preprocessing's size.
@@ -109,7 +109,7 @@ def preprocessing(
     given = {k: sets[k] for k in SETTABLE if k in sets}
     if c.pixels() is None or not (given or stated):
         return None
-    shape, _ = taken(stated, c, any_size)
+    shape, _ = _taken(stated, c, any_size)
     h, w, channels = shape
     if not stated and not {"mean", "std"} <= given.keys():
         raise UserError(

@@ -140,14 +140,14 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
         return {**model.config, **layout.read_side(files).config, **options.sets}
 
     layout = which_layout(source.path, found, options.layout, own, files.get("config.json"), claims)
-    check_accepted(source.path, layout, found.names, options)
-    tensors, aside = without(tensors, layout)
+    _check_accepted(source.path, layout, found.names, options)
+    tensors, aside = _without(tensors, layout)
     provenance = provenance if provenance.get("layout") == layout.name else {}
     stated = layout.read_side(files)
     stated = replace(stated, extra={**special_ids(source), **stated.extra})
     names = shapes(tensors)
     try:
-        said = all_stated(options, layout, provenance, stated, model)
+        said = _all_stated(options, layout, provenance, stated, model)
         config = resolve(layout, names, said, source.path, options.typed)
     except UserError as error:
         if not options.layout or layout in found.layouts or found.layouts == ():
@@ -157,8 +157,8 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
         raise
     rows = rules.narrow(layout.rows(config), names)
     rules.check(rules.file_shapes(rows), names, source.path, options.unfit)
-    check_dtypes(source.path, tensors, layout, rows)
-    beside = carried_beside(source.path)
+    _check_dtypes(source.path, tensors, layout, rows)
+    beside = _carried_beside(source.path)
     tensors, rows = {**tensors, **beside}, [*rows, *(rules.carried(name, t.shape) for name, t in beside.items())]
     recorded = (provenance.get("preprocess"), provenance.get("class_names"), provenance.get("extra", {}))
     any_size = bool(layout.resizes(config))
@@ -187,7 +187,7 @@ def published(model: str) -> Facts:
     return Facts(*lookup(model))
 
 
-def all_stated(
+def _all_stated(
     options: Options, layout: Layout, provenance: Json, stated: Facts, model: Facts
 ) -> list[tuple[str, Json]]:
     """(source, {field: value}) of all that state the config, the most reliable first.
@@ -224,7 +224,7 @@ def joined(own: Facts, library: Facts, model: Facts, extra: Json) -> Facts:
     return Facts({}, images, own.class_names or library.class_names, every, notes)
 
 
-def without(tensors: dict[str, Tensor], layout: Layout) -> tuple[dict[str, Tensor], list[str]]:
+def _without(tensors: dict[str, Tensor], layout: Layout) -> tuple[dict[str, Tensor], list[str]]:
     """(the tensors without those that are no part of the layout's network, what these are)."""
     aside = layout.left_out(tensors)
     counts = Counter(name.partition(".")[0] for name in aside).items()
@@ -232,7 +232,7 @@ def without(tensors: dict[str, Tensor], layout: Layout) -> tuple[dict[str, Tenso
     return {name: tensor for name, tensor in tensors.items() if name not in aside}, told
 
 
-def carried_beside(path: str) -> dict[str, Tensor]:
+def _carried_beside(path: str) -> dict[str, Tensor]:
     """The tensors of FILE.carried.safetensors: an earlier conversion put those there that no network of ours has."""
     weights = os.path.join(path, CHECKPOINTS) if os.path.isdir(path) else path  # of a run, beside its checkpoints
     file = f"{weights}{CARRIED_SUFFIX}"
@@ -249,7 +249,7 @@ def carried_beside(path: str) -> dict[str, Tensor]:
 # ------------------------------------------------------------------------------------------ checks
 
 
-def check_accepted(path: str, layout: Layout, names: Names, options: Options) -> None:
+def _check_accepted(path: str, layout: Layout, names: Names, options: Options) -> None:
     """Raise UserError where a run trains another network, or --accept is missing for a layout of another function."""
     if isinstance(options.otherwise, NetworkConfig) and not isinstance(options.otherwise, layout.network):
         kind = layout.network.name
@@ -274,7 +274,7 @@ def check_complete(source: Source, tensors: Mapping[str, Tensor], known: bool) -
         raise UserError(source.path, clause)
 
 
-def check_dtypes(path: str, tensors: Mapping[str, Tensor], layout: Layout, rows: Iterable[Row]) -> None:
+def _check_dtypes(path: str, tensors: Mapping[str, Tensor], layout: Layout, rows: Iterable[Row]) -> None:
     """Raise UserError on weights that are no floating-point numbers of a dtype in which networks are computed.
 
     Tensors that are only carried may be whole numbers, as the counters of batch norm are.

@@ -99,10 +99,10 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
     with contextlib.ExitStack() as opened:
         a, b, note = both(arguments.a, arguments.b, options, opened)
         names, sides, hashes = "AB", (a, b), (source_hash(a.source), source_hash(b.source))
-        if origin_of(a) == hashes[1]:
+        if _origin_of(a) == hashes[1]:
             names, sides, hashes = names[::-1], sides[::-1], hashes[::-1]
         source, target = sides
-        made = target.provenance if origin_of(target) == hashes[0] else {}
+        made = target.provenance if _origin_of(target) == hashes[0] else {}
         compared = target if made else source  # the network that takes the inputs
         shape = compared.config.pixels()  # of images, which its preprocessing may make in another size
         facts = resized(compared.facts, shape[:2]) if shape else compared.facts
@@ -124,7 +124,7 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
     return DONE if report.same else CHECK
 
 
-def origin_of(reading: Reading) -> str:
+def _origin_of(reading: Reading) -> str:
     """SHA-256 of what a file says it was made from; empty where it says nothing of that."""
     return str(reading.provenance.get("source", {}).get("sha256", ""))
 
@@ -142,18 +142,18 @@ def both(first: str, other: str, options: Options, opened: contextlib.ExitStack)
     b, note = second(other, options, a, "model" if a.source.chosen else "")
     opened.enter_context(b.source)
     if a.source.chosen:
-        if made := made_of(a, b, options):
+        if made := _made_of(a, b, options):
             a = read(first, made)
             opened.enter_context(a.source)
         b, note = second(other, options, a, a.label)
         opened.enter_context(b.source)
-    elif b.source.chosen and (made := made_of(b, a, Options(accept=options.accept))):
+    elif b.source.chosen and (made := _made_of(b, a, Options(accept=options.accept))):
         b = read(other, made)
         opened.enter_context(b.source)
     return a, b, note
 
 
-def made_of(run: Reading, other: Reading, options: Options) -> Options | None:
+def _made_of(run: Reading, other: Reading, options: Options) -> Options | None:
     """The options of the step and the weights of a run of which the other says it was made; None where it is read so.
 
     Flags of the user come first, and a step that is no longer there, or has changed, is not what it was made of.
@@ -187,7 +187,7 @@ def second(path: str, options: Options, a: Reading, key: str) -> tuple[Reading, 
     keys, errors = dict.fromkeys((key, "")), list[UserError]()
     for note, sets in (("", {}), (by_a, {**fields, **options.sets})):
         if note and any(isinstance(error, Untold) for error in errors):
-            check_order(a, path, options)
+            _check_order(a, path, options)
         for each in keys:
             try:
                 return read(path, Options(accept=options.accept, sets=sets, key=each)), note
@@ -196,7 +196,7 @@ def second(path: str, options: Options, a: Reading, key: str) -> tuple[Reading, 
     raise errors[len(keys) - 1]  # of B by itself
 
 
-def check_order(a: Reading, path: str, options: Options) -> None:
+def _check_order(a: Reading, path: str, options: Options) -> None:
     """Raise UserError where A was made by --adapt from B, whose config is then not that of A and stated nowhere."""
     from ..containers import open_source
     from ..write.origin import source_hash
@@ -204,7 +204,7 @@ def check_order(a: Reading, path: str, options: Options) -> None:
     if not a.provenance.get("adaptations"):
         return
     with open_source(path) as source:
-        made = source_hash(source) == origin_of(a)
+        made = source_hash(source) == _origin_of(a)
     if made:
         raise UserError(
             path,

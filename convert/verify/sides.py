@@ -70,7 +70,7 @@ class Ours:
         import jax.numpy as jnp
 
         return {
-            k: jnp.asarray(v) if isinstance(v, np.ndarray) else v for k, v in cast_inputs(inputs, self.dtype).items()
+            k: jnp.asarray(v) if isinstance(v, np.ndarray) else v for k, v in _cast_inputs(inputs, self.dtype).items()
         }
 
     def forward(self, inputs: Inputs) -> np.ndarray:
@@ -160,7 +160,7 @@ class Torch:
 
         return {
             k: torch.from_numpy(np.ascontiguousarray(v)) if isinstance(v, np.ndarray) else v
-            for k, v in cast_inputs(inputs, self.dtype).items()
+            for k, v in _cast_inputs(inputs, self.dtype).items()
         }
 
     def run(self, given: dict[str, Any]) -> Any:
@@ -276,7 +276,7 @@ def on_cpu(dtype: str) -> Iterator[None]:
         yield
 
 
-def cast_inputs(inputs: Inputs, dtype: str) -> Inputs:
+def _cast_inputs(inputs: Inputs, dtype: str) -> Inputs:
     """Floating-point inputs in this dtype; ids and masks as they are."""
     return {k: v.astype(dtype) if isinstance(v, np.ndarray) and v.dtype.kind == "f" else v for k, v in inputs.items()}
 

@@ -40,10 +40,10 @@ def card(plan: Plan, src: str, name: str, folder: Path, certificate: Json, licen
     """
     import huggingface_hub
 
-    run = trained_by(plan.reading.source)
-    bases = {text: each for text in (src, *((run.init, run.init_encoder) if run else ())) if (each := on_hub(text))}
+    run = _trained_by(plan.reading.source)
+    bases = {text: each for text in (src, *((run.init, run.init_encoder) if run else ())) if (each := _on_hub(text))}
     measured = {} if run is None or plan.adaptations or plan.dtype is not None else results(plan, run)
-    library, opening = opened_by(folder, name)
+    library, opening = _opened_by(folder, name)
     metrics = [theirs for ours, theirs in METRICS.items() if any(ours in values for values in measured.values())]
     tags = dict.fromkeys(("vit-jax", plan.config.name.lower(), plan.layout.dialect))
     data = huggingface_hub.ModelCardData(
@@ -55,18 +55,18 @@ def card(plan: Plan, src: str, name: str, folder: Path, certificate: Json, licen
         pipeline_tag=pipeline(plan, run) or None,
         tags=[*tags],
     )
-    parts = [about(plan, name), use(opening, name), origin(plan, src, bases, run, measured), proof(certificate)]
+    parts = [about(plan, name), _use(opening, name), origin(plan, src, bases, run, measured), _proof(certificate)]
     return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n"
 
 
-def trained_by(source: Source) -> RunConfig | None:
+def _trained_by(source: Source) -> RunConfig | None:
     """The run whose weights a source holds: a run's folder or a file of torch_ref.train; None for other sources."""
     record = source.record or own_record(source.tree)
     run = run_of(record["config"], source.path) if record else None
     return run if run and run.data.source != NO_DATA else None
 
 
-def on_hub(text: str) -> str:
+def _on_hub(text: str) -> str:
     """owner/name of an address hf://owner/name; empty of other texts."""
     match = re.fullmatch(ADDRESS, text)
     return match[1] if match else ""
@@ -77,7 +77,7 @@ def pipeline(plan: Plan, run: RunConfig | None) -> str:
     return plan.config.pipeline() or (task_spec(run.task).pipeline if run else "")
 
 
-def opened_by(folder: Path, name: str) -> tuple[str, str]:
+def _opened_by(folder: Path, name: str) -> tuple[str, str]:
     """(the library whose config.json a folder has, the Python by which it opens the folder from the hub)."""
     file = folder / "config.json"
     stated = read_json(str(file)) if file.is_file() else {}
@@ -126,7 +126,7 @@ def about(plan: Plan, name: str) -> str:
     return text + f" Written by vit-jax {version()}."
 
 
-def use(opening: str, name: str) -> str:
+def _use(opening: str, name: str) -> str:
     """How its own library opens it, and ours."""
     ours = f'import vit_jax\n\nnetwork = vit_jax.load("hf://{name}")'
     return "\n\n".join(["## Use", *(f"```python\n{code}\n```" for code in (opening, ours) if code)])
@@ -164,7 +164,7 @@ def table(measured: Results, run: RunConfig) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def proof(certificate: Json) -> str:
+def _proof(certificate: Json) -> str:
     """The certificate in short."""
     lines = [
         "## Verification", "",

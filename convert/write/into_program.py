@@ -47,14 +47,14 @@ def write_program(plan: Plan, path: str, force: bool = False) -> Written:
         known = aside.submit(source_hash, plan.reading.source)
         arrays = {name: array.astype(np.float32) for name, array in stream(plan) if name in plan.specs}
         forward = Forward(plan.config, arrays)
-        made = kind.write(forward, output_of(plan.config), workspace / goal.name)
+        made = kind.write(forward, _output_of(plan.config), workspace / goal.name)
         comparison = compared(kind.open(workspace / goal.name), forward, goal.name)
         provenance = origin(plan, False)
         provenance["source"]["sha256"] = known.result()
         described = {
             "program": kind.title,
             **made,
-            **interface(plan, comparison.pop("outputs")),
+            **_interface(plan, comparison.pop("outputs")),
             "weights": {"sha256": joint_hash(sorted((name, values_hash(array)) for name, array in arrays.items()))},
             "files": {file.name: file_hash(file) for file in sorted(workspace.iterdir())},
             "versions": kind.versions(),
@@ -77,20 +77,20 @@ def as_used(reading: Reading, adapt: Sequence[str] = ()) -> list[str]:
     return [*([own] if own else []), *adapt]
 
 
-def takes_images(config: NetworkConfig) -> bool:
+def _takes_images(config: NetworkConfig) -> bool:
     """Whether a network takes images and nothing else."""
     return [one.kind for one in config.inputs()] == ["pixels"]
 
 
 def image_networks() -> list[str]:
     """The names of the networks that take images and nothing else."""
-    return [network.name for network in NETWORKS.values() if takes_images(network())]
+    return [network.name for network in NETWORKS.values() if _takes_images(network())]
 
 
 def check_network(plan: Plan) -> None:
     """Raise UserError where no program is written of a network, or not without a word of the user."""
     config, path = plan.config, plan.reading.path
-    if not takes_images(config):
+    if not _takes_images(config):
         takes = " and ".join(one.name for one in config.inputs())
         raise UserError(
             path,
@@ -104,12 +104,12 @@ def check_network(plan: Plan) -> None:
         )
 
 
-def output_of(config: NetworkConfig) -> str:
+def _output_of(config: NetworkConfig) -> str:
     """The name of a network's outputs: of one without classes, features of the image."""
     return "logits" if getattr(config, "classes", 0) else "features"
 
 
-def interface(plan: Plan, outputs: list[int]) -> Json:
+def _interface(plan: Plan, outputs: list[int]) -> Json:
     """What the JSON beside a program states of its input and output; what images are normalised with is `preprocess`.
 
     `outputs` are the lengths of the output's axes after that of the batch.
@@ -123,7 +123,7 @@ def interface(plan: Plan, outputs: list[int]) -> Json:
             "dtype": "float32",
             "values": "(pixels / 255 - mean) / std, with mean and std of each channel",
         },
-        "output": {"name": output_of(plan.config), "shape": [BATCH, *outputs], "dtype": "float32"},
+        "output": {"name": _output_of(plan.config), "shape": [BATCH, *outputs], "dtype": "float32"},
     }
 
 

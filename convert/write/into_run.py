@@ -32,9 +32,9 @@ def into_run(plan: Plan, state: Training | None, path: str, weights: Named) -> l
         notes.append(f"the optimizer's state is converted, {step}; the best step so far and the log start anew")
     state = state or Training(untrained(plan.config), {}, Moments(0, {}), None)
     files = source.beside()
-    stated, defaults = task_metadata(state.run, plan.facts, plan.reading.path, bool(files))
+    stated, defaults = _task_metadata(state.run, plan.facts, plan.reading.path, bool(files))
     stated |= {"files": files} if files else {}
-    items = {"model": (plan.specs, weights), "optimizer": optimizer_item(plan, state)}
+    items = {"model": (plan.specs, weights), "optimizer": _optimizer_item(plan, state)}
     if state.run.ema:
         notes += [] if state.ema else ["the average of the weights starts anew"]
         averaged = optimizer.within(rows, trainable(state.run.optim, state.run.model.parameters()))
@@ -45,7 +45,7 @@ def into_run(plan: Plan, state: Training | None, path: str, weights: Named) -> l
     return [*defaults, *notes]
 
 
-def optimizer_item(plan: Plan, state: Training) -> tuple[dict[str, Spec], Named]:
+def _optimizer_item(plan: Plan, state: Training) -> tuple[dict[str, Spec], Named]:
     """({name: Spec}, the arrays) of a run's optimizer: its step, and each role's moments under ROLE.NAME."""
     rows = moving_rows(plan) if state.moments.roles else []
     moments = {role: converted(plan, rows, tensors) for role, tensors in state.moments.roles.items()}
@@ -60,7 +60,7 @@ def optimizer_item(plan: Plan, state: Training) -> tuple[dict[str, Spec], Named]
     return specs, arrays()
 
 
-def task_metadata(run: RunConfig, facts: Facts, path: str, files: bool) -> tuple[Json, list[str]]:
+def _task_metadata(run: RunConfig, facts: Facts, path: str, files: bool) -> tuple[Json, list[str]]:
     """({key: value} that config.json has to hold so that the network can be used, notes on values that are defaults).
 
     `files` says whether those that a run keeps go along.

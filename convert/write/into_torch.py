@@ -49,11 +49,11 @@ def into_torch(plan: Plan, state: Training, path: str, weights: Named) -> list[s
             yield from ((("optimizer", *places[role, name]), array) for name, array in values)
         yield from ((("ema", name), array) for name, array in (ema[1] if ema else ()))
 
-    write_compared(path, tree, arrays())
+    _write_compared(path, tree, arrays())
     return [f"the optimizer's state is converted, at step {step}; the best step so far and the log stay behind"]
 
 
-def write_compared(path: str, tree: Json, arrays: Placed) -> None:
+def _write_compared(path: str, tree: Json, arrays: Placed) -> None:
     """Write a torch file and compare every array that is read back with what was written. Raises CheckFailed."""
     digests: dict[TreePath, str] = {}
 

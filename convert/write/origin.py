@@ -47,9 +47,9 @@ def origin(plan: Plan, with_training: bool) -> Json:
 
 def source_hash(source: Source) -> str:
     """SHA-256 of a source's file, as hexadecimal; of several, or of arrays in memory, of their names and hashes."""
-    each = [(path.name, file_hash(path)) for path in source_files(source)]
+    each = [(path.name, file_hash(path)) for path in _source_files(source)]
     if not each:  # in memory
-        each = [(name, tensor_hash(tensor)) for name, tensor in sorted(leaves(source.tree).items())]
+        each = [(name, _tensor_hash(tensor)) for name, tensor in sorted(leaves(source.tree).items())]
     return each[0][1] if len(each) == 1 else joint_hash(each)
 
 
@@ -58,7 +58,7 @@ def joint_hash(each: list[tuple[str, str]]) -> str:
     return hashlib.sha256(json.dumps(each).encode()).hexdigest()
 
 
-def source_files(source: Source) -> list[Path]:
+def _source_files(source: Source) -> list[Path]:
     """The files that a source consists of: those it lists, itself, or all in its folder."""
     if source.files:
         return [Path(path) for path in source.files]
@@ -67,7 +67,7 @@ def source_files(source: Source) -> list[Path]:
     return sorted(path for path in Path(source.path).rglob("*") if path.is_file())
 
 
-def tensor_hash(tensor: Tensor) -> str:
+def _tensor_hash(tensor: Tensor) -> str:
     """SHA-256 of a tensor's values, as hexadecimal."""
     return values_hash(tensor.read())
 

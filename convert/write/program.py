@@ -101,14 +101,14 @@ def kind_of(path: str) -> Kind:
     return kind
 
 
-def write_onnx(forward: Forward, outputs: str, path: Path) -> Json:
+def _write_onnx(forward: Forward, outputs: str, path: Path) -> Json:
     """Write an ONNX file; weights beyond LARGEST go into a file beside it."""
     import jax
     import jax2onnx
     import onnx_ir
 
     # Where a function of jax is compiled inside another, jax2onnx fails on jax 0.12; the trace then holds no such call.
-    with quiet(), restored(), on_cpu(), jax.disable_jit():
+    with _quiet(), _restored(), on_cpu(), jax.disable_jit():
         model = jax2onnx.to_onnx(
             forward,
             inputs=[(BATCH, *forward.shape)],
@@ -123,7 +123,7 @@ def write_onnx(forward: Forward, outputs: str, path: Path) -> Json:
     return {"opset": OPSET}
 
 
-def open_onnx(path: Path) -> Callable[[np.ndarray], np.ndarray]:
+def _open_onnx(path: Path) -> Callable[[np.ndarray], np.ndarray]:
     """An ONNX file as a function, run by ONNX Runtime on the CPU."""
     import onnxruntime
 
@@ -131,7 +131,7 @@ def open_onnx(path: Path) -> Callable[[np.ndarray], np.ndarray]:
     return lambda images: np.asarray(session.run(None, {INPUT: images})[0])
 
 
-def write_stablehlo(forward: Forward, outputs: str, path: Path) -> Json:
+def _write_stablehlo(forward: Forward, outputs: str, path: Path) -> Json:
     """Write a file of jax.export. Raises UserError on more weights than it can hold."""
     import jax
     import jax.numpy as jnp
@@ -159,7 +159,7 @@ def open_stablehlo(path: Path) -> Callable[[np.ndarray], np.ndarray]:
         def program(images: Any) -> Any:  # compiled for this call alone: that holds the weights once more
             return exported.call(images)
 
-        with on_cpu(), uncached():
+        with on_cpu(), _uncached():
             return np.asarray(jax.jit(program)(images))
 
     return run
@@ -167,14 +167,14 @@ def open_stablehlo(path: Path) -> Callable[[np.ndarray], np.ndarray]:
 
 KINDS = {  # by suffix
     ".onnx": Kind(
-        "ONNX", "in ONNX Runtime and others", "onnx", ("jax2onnx", "onnx_ir", "onnxruntime"), write_onnx, open_onnx
+        "ONNX", "in ONNX Runtime and others", "onnx", ("jax2onnx", "onnx_ir", "onnxruntime"), _write_onnx, _open_onnx
     ),
     ".stablehlo": Kind(
         "StableHLO",
         "in jax.export.deserialize, on CPU, CUDA and TPU",
         "stablehlo",
         ("flatbuffers",),
-        write_stablehlo,
+        _write_stablehlo,
         open_stablehlo,
     ),
 }
@@ -190,7 +190,7 @@ def on_cpu(dtype: str = "float32") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def uncached() -> Iterator[None]:
+def _uncached() -> Iterator[None]:
     """Without adding what is compiled to the user's cache of compiled programs."""
     import jax
 
@@ -204,7 +204,7 @@ def uncached() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def restored() -> Iterator[None]:
+def _restored() -> Iterator[None]:
     """With jax's own functions afterwards, of which jax2onnx replaces some for good, such as jax.numpy.cumsum."""
     import jax
 
@@ -219,7 +219,7 @@ def restored() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def _quiet() -> Iterator[None]:
     """Without what jax2onnx prints: warnings, and tracebacks of attempts that it repeats in another way."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

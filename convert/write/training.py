@@ -53,7 +53,7 @@ def training(reading: Reading, run: RunConfig | None = None) -> Training | None:
     saved = tree.get("optimizer")
     if not isinstance(saved, Mapping) or all(tensor is averaged.get(name) for name, tensor in reading.tensors.items()):
         return None
-    stated = run_config(reading.source)
+    stated = _run_config(reading.source)
     if stated is not None and run is not None and to_dict(stated.optim) != to_dict(run.optim):
         raise UserError(path, "states another config of its optimizer than the preset", "leave --preset out")
     run = stated or run
@@ -69,7 +69,7 @@ def training(reading: Reading, run: RunConfig | None = None) -> Training | None:
     ema = averaged if run.ema and averaged else None
     if reading.source.container == "orbax":
         beside = {key: value for key, value in Run(path).record().items() if key in KEPT_FIELDS}
-        return Training(run, beside, our_moments(saved, run.optim, path), ema)
+        return Training(run, beside, _our_moments(saved, run.optim, path), ema)
     # The step of another training loop may count anything; torch's Adam keeps its own.
     counted = bool(own_record(tree)) or run.optim.name in optimizer.COUNTLESS
     step = tree["step"] if counted and isinstance(tree.get("step"), int) else None
@@ -78,7 +78,7 @@ def training(reading: Reading, run: RunConfig | None = None) -> Training | None:
     return Training(run, {key: value for key, value in own_record(tree).items() if key in KEPT_FIELDS}, moments, ema)
 
 
-def run_config(source: Source) -> RunConfig | None:
+def _run_config(source: Source) -> RunConfig | None:
     """The run that a source states, if it does: a run folder's, or torch_ref.train's `config`.
 
     Raises UserError where it is damaged.
@@ -89,7 +89,7 @@ def run_config(source: Source) -> RunConfig | None:
     return run_of(record["config"], source.path) if record else None
 
 
-def our_moments(saved: Mapping[str, Any], c: OptimConfig, path: str) -> Moments:
+def _our_moments(saved: Mapping[str, Any], c: OptimConfig, path: str) -> Moments:
     """The moments in a run's optimizer item. Raises UserError where they are another optimizer's."""
     kept: dict[str, dict[str, Tensor]] = {role: {} for role in roles(c)}
     for name, tensor in saved.items():

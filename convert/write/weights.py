@@ -56,7 +56,7 @@ def write_all(
     elif state:
         notes = into_torch(plan, state, str(path), values())
     else:
-        write_container(plan, path, provenance, values(), sums)
+        _write_container(plan, path, provenance, values(), sums)
     if carried:
         specs = {name: Spec(a.dtype, a.shape) for name, a in carried.items()}
         arrays = (((name,), a) for name, a in carried.items())
@@ -81,7 +81,7 @@ def weights(plan: Plan, carried: dict[str, np.ndarray], sums: Sums, progress: Pr
         progress(done)
 
 
-def write_container(plan: Plan, path: Path, provenance: Json, values: Named, sums: Sums) -> None:
+def _write_container(plan: Plan, path: Path, provenance: Json, values: Named, sums: Sums) -> None:
     """Write the weights and their provenance, read them back and compare. Raises CheckFailed."""
     container, write = writer(str(path))
 
@@ -104,11 +104,11 @@ def write_container(plan: Plan, path: Path, provenance: Json, values: Named, sum
     write(str(path), tree, arrays(), metadata)
     with ThreadPoolExecutor(1) as aside:  # the disk works while the file is read back
         synced = aside.submit(sync_file, path)
-        read_back(path, plan.specs, sums)
+        _read_back(path, plan.specs, sums)
         synced.result()
 
 
-def read_back(path: Path, specs: dict[str, Spec], sums: Sums) -> None:
+def _read_back(path: Path, specs: dict[str, Spec], sums: Sums) -> None:
     """Raise CheckFailed unless a file that was just written holds what was written into it, to the bit.
 
     Without `sums` reading alone is the comparison: the file's reader checks its own digests.

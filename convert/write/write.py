@@ -54,7 +54,7 @@ def write(
     if not goal.folder:
         writer(str(goal.path))  # refuses a suffix that is no container's
     if not weights_only:
-        check_stated(plan, goal)
+        _check_stated(plan, goal)
     state = training(plan.reading, run) if holds_training(goal, plan.layout) and not weights_only else None
     provenance = origin(plan, state is not None)
     with goal.workspace() as workspace, ThreadPoolExecutor(1) as aside:
@@ -74,7 +74,7 @@ def write(
     return Written(goal.weights, files, provenance, [*notes, *remarks(plan, goal, weights_only)], key)
 
 
-def check_stated(plan: Plan, goal: Target) -> None:
+def _check_stated(plan: Plan, goal: Target) -> None:
     """Raise UserError where the target has to state what the source does not: ids of special tokens."""
     facts, path = plan.facts, plan.reading.path
     missing = [key for key in plan.layout.extras if key not in facts.extra] if goal.folder else []

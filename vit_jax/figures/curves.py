@@ -45,7 +45,7 @@ def draw_curves(
             label = f"train ({training_loss})" if name == "loss" and training_loss else "train"
             _plot_training(ax, train, name, label, smoothed=name != "lr")
             if name == "grad_norm":
-                _log_axis(ax, column(train, name))
+                _log_axis(ax, _column(train, name))
             elif evaluated:
                 _plot_evaluations(ax, rows, evaluated, name)
                 for epoch in [row["epoch"] for row in rows if row["step"] == best_step and "epoch" in row][:1]:
@@ -70,7 +70,7 @@ def training_metric(train: list[dict[str, Any]], selection_metric: str) -> str:
 
 def _plot_training(ax: Axes, rows: list[dict[str, Any]], name: str, label: str, smoothed: bool) -> None:
     """Plot the values of the training rows; if `smoothed`, faintly, with their moving mean over them."""
-    x, y = column(rows, "epoch"), column(rows, name)
+    x, y = _column(rows, "epoch"), _column(rows, name)
     if not np.isfinite(y).any():
         return
     marker = "." if len(y) <= 40 else ""
@@ -93,7 +93,7 @@ def _plot_evaluations(ax: Axes, rows: list[dict[str, Any]], name: str, training_
                 for r in rows
                 if r.get("kind") == "eval" and r.get("split") == split and r.get("weights", "raw") == weights
             ]
-            x, y = column(selected, "epoch"), column(selected, name)
+            x, y = _column(selected, "epoch"), _column(selected, name)
             if np.isfinite(y).any():
                 label = ("train, evaluated" if split == "train" else split) + (" (EMA)" if weights == "ema" else "")
                 label += "" if name == training_name else f", {name.replace('_', ' ')}"
@@ -119,7 +119,7 @@ def _log_axis(ax: Axes, values: np.ndarray) -> None:
     ax.yaxis.set_minor_formatter(NullFormatter())
 
 
-def column(rows: list[dict[str, Any]], name: str) -> np.ndarray:
+def _column(rows: list[dict[str, Any]], name: str) -> np.ndarray:
     """The value `name` of every row, float64 [rows]; NaN where it is absent or None."""
     return np.array([np.nan if row.get(name) is None else row[name] for row in rows], dtype=np.float64)
 

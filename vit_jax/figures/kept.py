@@ -46,7 +46,7 @@ def keep_classes(
         "confusion": entries.reshape(-1).tolist(),
         "scores": {name: [round(float(x), 6) for x in values] for name, values in scores.items()},
         "worst": [
-            {**each, "image": data_url(each["image"]), "confidence": _finite(each["confidence"])}
+            {**each, "image": _data_url(each["image"]), "confidence": _finite(each["confidence"])}
             for each in worst[:WORST]
         ],
     }
@@ -58,7 +58,7 @@ def keep_texts(folder: Path, about: str, total: int, wrong: int, worst: Sequence
 
     Each is {"name", "source", "references", "said", "score"}, and maybe "image", uint8 [h, w, C].
     """
-    rows = [{**each, **({"image": data_url(each["image"])} if "image" in each else {})} for each in worst[:WORST]]
+    rows = [{**each, **({"image": _data_url(each["image"])} if "image" in each else {})} for each in worst[:WORST]]
     write_json(folder / "texts.json", {"about": about, "total": total, "wrong": wrong, "worst": rows})
 
 
@@ -76,7 +76,7 @@ def keep_attention(folder: Path, about: str, examples: Sequence[Mapping[str, Any
         depth, heads = each["weights"].shape[:2]
         row = {name: each[name] for name in ("title", "queries", "keys") if name in each}
         if "image" in each:
-            row |= {"image": data_url(each["image"], 224), "grid": list(pair(each["grid"]))}
+            row |= {"image": _data_url(each["image"], 224), "grid": list(pair(each["grid"]))}
         # The square root keeps small weights apart: one of 1/197 is still 18 of 255 steps.
         shares = np.rint(np.sqrt(np.clip(np.nan_to_num(some.weights), 0, 1)) * 255).astype(np.uint8)
         row |= {"depth": depth, "heads": heads, "layers": some.layers, "shape": list(shares.shape)}
@@ -158,7 +158,7 @@ def keep_positions(folder: Path, about: str, position: np.ndarray, prefix: int, 
     write_json(folder / "positions.json", {**content, "similarity": base64.b64encode(steps.tobytes()).decode()})
 
 
-def data_url(image: np.ndarray, most: int = PIXELS) -> str:
+def _data_url(image: np.ndarray, most: int = PIXELS) -> str:
     """An image, uint8 [h, w, 1 or 3], of at most `most` pixels a side as a data: URL: a PNG, or if large a JPEG."""
     from PIL import Image
 

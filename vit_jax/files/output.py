@@ -27,28 +27,28 @@ def check_output(flag: str, path: str, force: bool) -> None:
     """
     if not path:
         return
-    told = f"--{flag} {path}" if flag else path
+    argument = f"--{flag} {path}" if flag else path
     if Path(path).is_dir():
-        raise UserError(f"{told}: is a folder; give the name of a file")
+        raise UserError(f"{argument}: is a folder; give the name of a file")
     if Path(path).exists() and not force:
-        raise UserError(f"{told}: exists already; add --force to overwrite it, or choose another name")
+        raise UserError(f"{argument}: exists already; add --force to overwrite it, or choose another name")
     folder = Path(path).absolute().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UserError(f"{told}: its folder does not exist or cannot be written; choose another")
+        raise UserError(f"{argument}: its folder does not exist or cannot be written; choose another")
 
 
 def check_folder(flag: str, path: str, force: bool) -> None:
     """Raise UserError if the folder of a flag cannot be made, or holds files without `force`; '' is no folder."""
     if not path:
         return
-    told, folder = f"--{flag} {path}", Path(path)
+    argument, folder = f"--{flag} {path}", Path(path)
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{told}: is no folder; give the name of a new one")
+        raise UserError(f"{argument}: is no folder; give the name of a new one")
     if folder.is_dir() and any(folder.iterdir()) and not force:
-        raise UserError(f"{told}: holds files already; add --force to overwrite them, or choose another folder")
+        raise UserError(f"{argument}: holds files already; add --force to overwrite them, or choose another folder")
     above = folder if folder.is_dir() else folder.absolute().parent
     if not above.is_dir() or not os.access(above, os.W_OK):
-        raise UserError(f"{told}: it cannot be made or written there; choose another folder")
+        raise UserError(f"{argument}: it cannot be made or written there; choose another folder")
 
 
 def write_csv(path: str | os.PathLike[str], header: Sequence[str], rows: Iterable[Sequence[str | int]]) -> None:

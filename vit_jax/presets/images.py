@@ -238,7 +238,7 @@ def cifar10_128x6_gap() -> Preset:
     )
 
 
-def relu_stem(depth: int, classes: int, source: str, lr: float, dropout: float) -> RunConfig:
+def _relu_stem(depth: int, classes: int, source: str, lr: float, dropout: float) -> RunConfig:
     model = ViTConfig(
         image=32, patch=4, classes=classes, width=256, depth=depth, heads=8, hidden=512, eps=1e-5,
         stem_activation="relu", dropout=dropout, attention_dropout=dropout,
@@ -265,7 +265,7 @@ _CORRECTED = (
 
 def cifar100_256x24() -> Preset:
     return Preset(
-        relu_stem(24, 100, "cifar100", 6e-4, 0.1),
+        _relu_stem(24, 100, "cifar100", 6e-4, 0.1),
         "CIFAR-100, 256 wide, 24 blocks; on a GPU",
         "CIFAR-100, 256 wide, 24 blocks, ReLU after the patch projection and in the head; needs a GPU." + _CORRECTED,
     )
@@ -273,7 +273,7 @@ def cifar100_256x24() -> Preset:
 
 def cifar10_256x6() -> Preset:
     return Preset(
-        relu_stem(6, 10, "cifar10", 1e-3, 0.2),
+        _relu_stem(6, 10, "cifar10", 1e-3, 0.2),
         "CIFAR-10, 256 wide, 6 blocks; on a GPU",
         "CIFAR-10, 256 wide, 6 blocks, ReLU after the patch projection and in the head; needs a GPU."
         + _CORRECTED

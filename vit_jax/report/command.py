@@ -55,8 +55,8 @@ def write_report(names: Sequence[str | os.PathLike[str]], out: str | os.PathLike
     try:
         write_text(path, text)
     except OSError as error:
-        told = f"{shown(path)}: cannot be written ({error.strerror})"
-        raise UserError(f"{told}; choose a file with --out") from error
+        problem = f"{shown(path)}: cannot be written ({error.strerror})"
+        raise UserError(f"{problem}; choose a file with --out") from error
     return path
 
 

@@ -35,7 +35,7 @@ T = TypeVar("T")
 BUDGETS = ("max_steps", "max_minutes")  # execution fields, which yet decide how far a run has come
 PICTURE = "comparison.png"
 SHOWN = 5  # most names that a note lists
-COLOURED = 28  # most curves of one panel that can be told apart
+COLOURED = 28  # most curves of one panel that colours can tell apart
 
 
 @dataclass(frozen=True)
@@ -267,8 +267,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _status(line: Line) -> str:
-    said = {member.summary["status"] if member.summary else "unfinished" for member in line.members}
-    return ", ".join(sorted(said))
+    states = {member.summary["status"] if member.summary else "unfinished" for member in line.members}
+    return ", ".join(sorted(states))
 
 
 # --------------------------------------------------------------------------------------- picture
@@ -282,12 +282,14 @@ def draw(found: Comparison, path: str | os.PathLike[str]) -> None:
     fields = found.fields()
     texts = []
     for i, line in enumerate(found.lines):
-        told = [f"{len(line.members)} seeds"] if line.group else []
-        told += [f"{k.rpartition('.')[2]} {text_of(row[i])}" for k, row in fields.items()] if len(fields) <= 2 else []
-        told += ["averaged weights"] if line.members[0].kind == "ema" else []
-        texts.append(line.name + (f" ({', '.join(told)})" if told else ""))
+        details = [f"{len(line.members)} seeds"] if line.group else []
+        details += (
+            [f"{k.rpartition('.')[2]} {text_of(row[i])}" for k, row in fields.items()] if len(fields) <= 2 else []
+        )
+        details += ["averaged weights"] if line.members[0].kind == "ema" else []
+        texts.append(line.name + (f" ({', '.join(details)})" if details else ""))
     count, groups = sum(len(line.members) for line in found.lines), [line for line in found.lines if line.group]
-    best = told_apart(found)
+    best = highlighted(found)
     texts = [text if i in best else "" for i, text in enumerate(texts)]
     title = f"{count} runs"
     if len(groups) == len(found.lines):
@@ -295,8 +297,8 @@ def draw(found: Comparison, path: str | os.PathLike[str]) -> None:
     draw_comparison(panels, texts, path, title if len(found.lines) > 1 else found.lines[0].name)
 
 
-def told_apart(found: Comparison) -> list[int]:
-    """The numbers of the lines whose curves are told apart: all, or of many those with the lowest validation loss."""
+def highlighted(found: Comparison) -> list[int]:
+    """The numbers of the lines whose curves have a colour: all, or of many those with the lowest validation loss."""
     if len(found.lines) <= COLOURED:
         return list(range(len(found.lines)))
     measured = found.results().get("validation loss", [[] for _ in found.lines])
@@ -353,11 +355,11 @@ def columns(found: Comparison) -> tuple[list[list[str]], list[list[str]]]:
         results.append(["runs", *(str(len(line.members)) for line in found.lines)])
     for name, row in found.results().items():
         digits = 4 if _place(name)[0] < 2 else 0
-        results.append([name, *(mean_text(values, digits) for values in row)])
+        results.append([name, *(_mean_text(values, digits) for values in row)])
     return fields, results
 
 
-def mean_text(values: list[float], digits: int) -> str:
+def _mean_text(values: list[float], digits: int) -> str:
     """A number, or the mean and standard deviation of several unless they are all the same."""
     if not values:
         return "-"

@@ -8,7 +8,7 @@ from typing import Any
 from . import charts, parts, tables
 from .compare import Comparison, Member
 from .curves import Chart, charts_of
-from .tables import Table, worded
+from .tables import Table, spelled_out
 
 KEPT = ("classes", "texts", "attention", "positions")  # what report/kept.py writes
 
@@ -66,7 +66,7 @@ def _faults(member: Member) -> list[str]:
     for name in ("loss", "grad_norm", "param_norm"):
         lost = sum(1 for row in member.rows if name in row and not tables.is_number(row[name]))
         if lost:
-            out.append(f"{lost:,} values of {worded(name)} are no numbers (NaN or infinite), and left out")
+            out.append(f"{lost:,} values of {spelled_out(name)} are no numbers (NaN or infinite), and left out")
     broken = _lines(member) - len(member.rows) if member.rows else 0
     if broken:
         out.append(f"{broken:,} lines of metrics.jsonl cannot be read, and are left out")

@@ -1,4 +1,4 @@
-"""The curves of a report: which are shown, and what is said of them to those who cannot see them."""
+"""The curves of a report: which are shown, and what describes them to those who cannot see them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from ..figures.curves import training_metric
 from . import charts
-from .compare import Comparison, curves, panels_of, told_apart
-from .tables import GIB, Table, rates, worded
+from .compare import Comparison, curves, highlighted, panels_of
+from .tables import GIB, Table, rates, spelled_out
 
 FEW = 6  # runs; the curves of more have fewer points, so that the page stays small
 LISTED = 25  # most values of a curve in the table below it
@@ -28,12 +28,12 @@ class Panel:
     @property
     def unit(self) -> str:
         """What its axis is called."""
-        return {"lr": "learning rate", "memory": "GiB"}.get(self.name, worded(self.name))
+        return {"lr": "learning rate", "memory": "GiB"}.get(self.name, spelled_out(self.name))
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart, and what is said of it: a sentence, and a table of values."""
+    """A chart, and what describes it: a sentence, and a table of values."""
 
     place: str  # the id of its element
     title: str
@@ -46,7 +46,7 @@ def charts_of(found: Comparison, single: bool) -> tuple[list[Chart], list[str]]:
     """(the charts of runs, sentences on what they leave out). Of a `single` run all splits are in one chart."""
     drawn: list[Chart] = []
     notes: list[str] = []
-    chosen = told_apart(found)
+    chosen = highlighted(found)
     if left := len(found.lines) - len(chosen):
         found = replace(found, lines=[found.lines[i] for i in chosen])
         notes.append(f"curves: those of {left} runs are left out; the others have the lowest validation loss")
@@ -70,12 +70,12 @@ def _panels(found: Comparison, single: bool) -> list[Panel]:
     if single:
         every = ("training", "validation", "train")  # train: evaluated, with overfit_batches
         metrics = [*dict.fromkeys(["loss", training_metric(train, first.metric), first.metric])]
-        panels = [Panel(_title(worded(name)), name, every) for name in metrics if name]
+        panels = [Panel(_title(spelled_out(name)), name, every) for name in metrics if name]
     else:
         titles = panels_of(found)
         panels = [Panel(_title(title), name, (split,)) for title, (split, name) in titles.items()]
     more = {"lr": "Learning rate", "grad_norm": "Gradient norm"}
-    more |= {name: _title(worded(name)) for name in rates(train)} | {"memory": "Memory"}
+    more |= {name: _title(spelled_out(name)) for name in rates(train)} | {"memory": "Memory"}
     return panels + [Panel(title, name) for name, title in more.items()]
 
 
@@ -97,7 +97,7 @@ def _curves(found: Comparison, panel: Panel, single: bool) -> list[charts.Curve]
 
 
 def _chart(place: str, panel: Panel, shown: Sequence[charts.Curve], points: int) -> Chart:
-    said = [
+    sentences = [
         f"{curve.name}: from {curve.values[0]:.4g} to {curve.values[-1]:.4g}, lowest {curve.values.min():.4g}, "
         f"highest {curve.values.max():.4g}"
         for curve in shown
@@ -109,4 +109,4 @@ def _chart(place: str, panel: Panel, shown: Sequence[charts.Curve], points: int)
         rows += [(curve.name, f"{curve.epochs[i]:.4g}", f"{curve.values[i]:.5g}") for i in places]
     table = Table(f"{panel.title}: values", ("curve", "epoch", panel.unit), rows)
     drawn = charts.as_json(charts.line_chart(shown, panel.unit, points, log=panel.name == "grad_norm"), place)
-    return Chart(place, panel.title, drawn, f"{panel.title} over epochs. {'; '.join(said)}.", table)
+    return Chart(place, panel.title, drawn, f"{panel.title} over epochs. {'; '.join(sentences)}.", table)

@@ -143,7 +143,7 @@ def _example(each: Mapping[str, Any], prefix: list[str]) -> dict[str, Any]:
         patches = math.prod(grid)
         before = prefix if keys == len(prefix) + patches else []
         _need(keys == len(before) + patches, "weights of its patches")
-        out |= {"image": _image(each["image"]), "grid": grid, "keys": [*before, *patch_names(grid)]}
+        out |= {"image": _image(each["image"]), "grid": grid, "keys": [*before, *_patch_names(grid)]}
     else:
         out |= {"keys": _texts(each["keys"])}
     _need(len(out["keys"]) == keys, "as many tokens as weights")
@@ -160,7 +160,7 @@ def _example(each: Mapping[str, Any], prefix: list[str]) -> dict[str, Any]:
     return out
 
 
-def patch_names(grid: list[int]) -> list[str]:
+def _patch_names(grid: list[int]) -> list[str]:
     """The names of the patches of a grid, row by row, counted from 1."""
     return [f"row {row + 1}, column {column + 1}" for row in range(grid[0]) for column in range(grid[1])]
 
@@ -171,7 +171,7 @@ def positions(content: Mapping[str, Any]) -> dict[str, Any]:
     rows, columns = (_numbers(content[name], len(content[name])) for name in ("rows", "columns"))
     _need(all(r < grid[0] for r in rows) and all(c < grid[1] for c in columns), "patches of its grid")
     places = [row * grid[1] + column for row in rows for column in columns]
-    names = patch_names(grid)
+    names = _patch_names(grid)
     shape = [1, 1, len(places), math.prod(grid)]
     similarity = str(content["similarity"])
     _need(len(base64.b64decode(similarity, validate=True)) == math.prod(shape), "similarities of its patches")

@@ -36,7 +36,7 @@ class Table:
     rows: Sequence[Sequence[str]]
 
 
-def worded(name: str) -> str:
+def spelled_out(name: str) -> str:
     """The name of a metric as it is read."""
     return {"mfu": "MFU"}.get(name, name.replace("_", " "))
 
@@ -44,7 +44,7 @@ def worded(name: str) -> str:
 # ------------------------------------------------------------------------------- settings
 
 
-def preset_of(member: Member) -> tuple[str, RunConfig | None]:
+def _preset_of(member: Member) -> tuple[str, RunConfig | None]:
     """(the name of a run's preset, its run); None where this version does not know it."""
     name = str(member.folder.record()["preset"])
     try:
@@ -60,15 +60,17 @@ def is_converted(member: Member) -> bool:
 
 def from_preset(member: Member) -> Table:
     """The settings in which a run differs from its preset; all of them where that is not known."""
-    name, usual = preset_of(member)
+    name, usual = _preset_of(member)
     if usual is None:
         rows = [(key, text_of(value)) for key, (value, _) in flat(member.run).items()]
         why = "converted, not trained" if is_converted(member) else f"the preset {name} is not known here"
         return Table(f"All settings: {why}", ("setting", "this run"), rows)
     changed = differences(member.run, usual) | differences(member.run, usual, execution=True)
-    told = [(k, text_of(own), text_of(preset)) for k, (own, preset) in changed.items() if k not in PLACES]
-    title = f"Settings that differ from the preset {name}" if told else f"All settings are those of the preset {name}"
-    return Table(title, ("setting", "this run", "preset"), told)
+    changes = [(k, text_of(own), text_of(preset)) for k, (own, preset) in changed.items() if k not in PLACES]
+    title = (
+        f"Settings that differ from the preset {name}" if changes else f"All settings are those of the preset {name}"
+    )
+    return Table(title, ("setting", "this run", "preset"), changes)
 
 
 def differing(found: Comparison) -> Table:
@@ -89,7 +91,7 @@ def command_of(member: Member) -> str:
         return "the same call of vit_jax.train, with the same data"
     if is_converted(member):
         return "nothing was trained: the weights were converted, as the tables above say"
-    name, usual = preset_of(member)
+    name, usual = _preset_of(member)
     words = [name] if usual else ["--config", str(member.folder.config_file)]
     words += ["--name", f"{member.folder.path.name}-again"]
     for key, (own, _) in differences(member.run, usual).items() if usual else ():
@@ -153,7 +155,7 @@ def _cost_of(member: Member) -> dict[str, Any]:
         "seconds of wall clock": (member.summary or {}).get("seconds"),
         "core-seconds of training steps": max(logged("cpu_seconds"), default=None),
         "peak memory, GiB": memory and memory / GIB,
-        **{f"{worded(name)} (median)": statistics.median(logged(name)) for name in rates(train) if logged(name)},
+        **{f"{spelled_out(name)} (median)": statistics.median(logged(name)) for name in rates(train) if logged(name)},
         "checkpoints, MB": _size(member.folder.checkpoints) / 1e6,
     }
 

@@ -51,7 +51,7 @@ def check_record(record: Mapping[str, Any], where: str) -> None:
         run = from_dict(RunConfig, record["config"])
         with inside("model"):
             run.model.check()
-            check_sizes(run.model)
+            _check_sizes(run.model)
         check_ranges(run)
         check_settings(run)
     except UserError as error:
@@ -126,7 +126,7 @@ def _are_numbers(value: Mapping[str, Any]) -> bool:
     return all(isinstance(each, int | float) for each in value.values())
 
 
-def check_sizes(model: NetworkConfig) -> None:
+def _check_sizes(model: NetworkConfig) -> None:
     """Raise UserError on a network of absurd size, before its table of parameters is built where that would be long."""
     for name in model.marked("counts_blocks"):
         if value_at(model, name) > LAYERS:

@@ -57,14 +57,14 @@ class Log:
         self._histograms = path.with_name(HISTOGRAMS)
         for file in (path, self._histograms):
             check_regular(file, link=False)
-            cut_back(file, step)
+            _cut_back(file, step)
         self._digest, self._bytes, self._in_turn = bytes_digest(), 0, True
         if path.is_file():
             self._count(path.read_bytes())
         self._kept = self.written()
-        begun = path.is_file()
+        exists = path.is_file()
         self._file = open(path, "ab")
-        if not begun:
+        if not exists:
             sync_folder(path.parent)  # what saves record of it needs its name as well
 
     def write(self, row: dict[str, Any], in_turn: bool = True) -> None:
@@ -81,7 +81,7 @@ class Log:
         if self._in_turn:
             self._kept = self.written()
         for other in self._others:
-            other.write(row["step"], scalars(row))
+            other.write(row["step"], _scalars(row))
 
     def write_histograms(self, step: int, groups: dict[str, dict[str, dict[str, Any]]]) -> None:
         """Append a row to histograms.jsonl, durably, and to TensorBoard: {"step", group: {name: its histogram}}.
@@ -89,12 +89,12 @@ class Log:
         A histogram is {"min", "max", "mean", "std", "counts": of bins of equal width from min to max}.
         """
         row = {group: {name: _rounded(h) for name, h in each.items()} for group, each in groups.items()}
-        begun = self._histograms.exists()
+        exists = self._histograms.exists()
         with open(self._histograms, "ab") as file:
             file.write((json.dumps({"step": step, **row}, allow_nan=False) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
-        if not begun:
+        if not exists:
             sync_folder(self._histograms.parent)
         for other in self._others:
             if isinstance(other, _TensorBoard):
@@ -127,7 +127,7 @@ def check_extras(tensorboard: bool, wandb: str) -> None:
             raise UserError(f"{name} is set but not installed: {install(name)}")
 
 
-def cut_back(path: Path, step: int) -> None:
+def _cut_back(path: Path, step: int) -> None:
     """Remove the rows after `step` and broken lines from a file of rows, atomically; the others keep their bytes."""
     if not path.is_file():
         return
@@ -165,7 +165,7 @@ def _rounded(histogram: dict[str, Any]) -> dict[str, Any]:
     return {**{k: _plain(x) for k, x in numbers.items()}, "counts": [int(n) for n in histogram["counts"]]}
 
 
-def scalars(row: dict[str, Any]) -> dict[str, float]:
+def _scalars(row: dict[str, Any]) -> dict[str, float]:
     """The numbers of a row as {name in TensorBoard and W&B: value}."""
     series = row["kind"]
     if series == "eval":

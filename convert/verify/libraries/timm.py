@@ -133,7 +133,7 @@ def google(weights: Weights) -> Built:
         raise Unavailable("timm's loader of .npz files leaves out the hidden layer of a head")
     if c.position != "learned":
         raise Unavailable(f"timm's network has no positions of the kind {c.position!r}")
-    arrays = mended({name: wide(array) for name, array in weights.tensors.items()})
+    arrays = _mended({name: wide(array) for name, array in weights.tensors.items()})
     patches = arrays.get("embedding/kernel", np.zeros(0))
     if c.channels != 3 and not np.array_equal(patches.astype(np.float32), patches):
         raise Unavailable(
@@ -157,7 +157,7 @@ def google(weights: Weights) -> Built:
     return _built(c, module)
 
 
-def mended(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _mended(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Google's older names as big_vision names them today, by its own `fix_old_checkpoints` (big_vision/models/vit.py).
 
     timm reads today's, and the files before Linen as they are.

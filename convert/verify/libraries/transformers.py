@@ -110,15 +110,15 @@ def captions(weights: Weights) -> Built:
 
 def flax_images(weights: Weights) -> Built:
     """ViT of its former Flax classes."""
-    return images(replace(weights, tensors=from_flax(weights.tensors)))
+    return images(replace(weights, tensors=_from_flax(weights.tensors)))
 
 
 def flax_sentences(weights: Weights) -> Built:
     """Marian, BART and mBART of its former Flax classes."""
-    return sentences(replace(weights, tensors=from_flax(weights.tensors)))
+    return sentences(replace(weights, tensors=_from_flax(weights.tensors)))
 
 
-def from_flax(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _from_flax(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """A Flax file's arrays under torch's names, by the rule of transformers 4 (load_flax_weights_in_pytorch_model)."""
     out = {}
     for name, array in arrays.items():

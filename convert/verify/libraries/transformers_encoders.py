@@ -28,19 +28,19 @@ from .transformers import pretrained
 Shapes = dict[str, tuple[int, ...]]
 
 
-def dinov2_unread(c: ViTConfig) -> Shapes:
+def _dinov2_unread(c: ViTConfig) -> Shapes:
     """The mask token, which the class with registers has at any rate."""
     body = "dinov2_with_registers." if c.classes else ""
     return {f"{body}embeddings.mask_token": (1, c.width)} if c.registers else {}
 
 
-def clip_unread(c: ViTConfig) -> Shapes:
+def _clip_unread(c: ViTConfig) -> Shapes:
     """The last norm, which the classifier has."""
     names = ("weight", "bias") if c.pool == "mean" else ()
     return {f"vision_model.post_layernorm.{name}": (c.width,) for name in names}
 
 
-def dinov3_unread(c: ViTConfig) -> Shapes:
+def _dinov3_unread(c: ViTConfig) -> Shapes:
     """The mask token, and the registers where there are none."""
     none: Shapes = {} if c.registers else {"embeddings.register_tokens": (1, 0, c.width)}
     return {"embeddings.mask_token": (1, 1, c.width), **none}
@@ -62,11 +62,11 @@ class Tower:
 
 
 TOWERS = {  # by dialect
-    "huggingface-dinov2": Tower("huggingface-dinov2@v5", "encoder.layer", "layernorm", dinov2_unread),
-    "huggingface-dinov3": Tower("huggingface-dinov3", "model.layer", "norm", dinov3_unread),
+    "huggingface-dinov2": Tower("huggingface-dinov2@v5", "encoder.layer", "layernorm", _dinov2_unread),
+    "huggingface-dinov3": Tower("huggingface-dinov3", "model.layer", "norm", _dinov3_unread),
     "huggingface-siglip": Tower("huggingface-siglip", "encoder.layers", "post_layernorm"),
     "huggingface-siglip2": Tower("huggingface-siglip2", "encoder.layers", "post_layernorm", patches=True),
-    "huggingface-clip": Tower("huggingface-clip", "encoder.layers", unread=clip_unread),
+    "huggingface-clip": Tower("huggingface-clip", "encoder.layers", unread=_clip_unread),
 }
 
 
@@ -89,9 +89,9 @@ def built(module: Any, weights: Weights) -> Built:
     }
     places |= {"features": (f"{at}{tower.norm}", "out")} if tower.norm else {}
     exact_angles(module)
-    exact_positions(module)
+    _exact_positions(module)
     named = rules.narrow(LAYOUTS[tower.layout].rows(c), module.state_dict())
-    given = functools.partial(as_patches, patch=pair(c.patch)[0]) if tower.patches else as_images
+    given = functools.partial(_as_patches, patch=pair(c.patch)[0]) if tower.patches else _as_images
     return Built(versioned("transformers"), module, named, functools.partial(_output, given=given), places)
 
 
@@ -121,7 +121,7 @@ def exact_angles(module: Any) -> None:
     rotary.forward = exact
 
 
-def exact_positions(module: Any) -> None:
+def _exact_positions(module: Any) -> None:
     """Have DINOv2 and SigLIP 2 resize their positions in float64: they do so in float32 whatever they are given."""
     import torch
 
@@ -141,12 +141,12 @@ def exact_positions(module: Any) -> None:
                 setattr(each, name, exact(getattr(each, name), code))
 
 
-def as_images(images: Any) -> dict[str, Any]:
+def _as_images(images: Any) -> dict[str, Any]:
     """What all others take, of images [B, h, w, C]."""
     return {"pixel_values": images.permute(0, 3, 1, 2)}
 
 
-def as_patches(images: Any, patch: int) -> dict[str, Any]:
+def _as_patches(images: Any, patch: int) -> dict[str, Any]:
     """What SigLIP 2 takes: patches [B, N, p*p*C] of images [B, h, w, C] of one size, their grid, and a mask of ones."""
     import torch
 
