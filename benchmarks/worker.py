@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import sys
+from importlib import import_module
 from typing import Any
 
 
@@ -42,7 +43,7 @@ def main(words: dict[str, Any]) -> None:
 def build_before(net: str, side: str, activation: str, nnx_jit: bool) -> Any:
     """`sides.build_net` for checkouts of before it (commit e3c4a86 and older), which know none of the presets.
 
-    The imports name files as they lie there.
+    Files are named as they lie there.
     """
     from dataclasses import replace
 
@@ -52,16 +53,10 @@ def build_before(net: str, side: str, activation: str, nnx_jit: bool) -> Any:
         run = sides.config(net)
         run = replace(run, model=replace(run.model, activation=activation)) if activation else run
         return sides.build(run, side, nnx_jit)
-    from vit_jax.train.setup import set_up  # type: ignore[import-not-found, unused-ignore]
-
-    from vit_jax.data.batches import batches
-    from vit_jax.machine import backend
-    from vit_jax.machine.division import planned
-    from vit_jax.presets import preset
-
-    run = preset(net).run
-    backend.configure_jax(planned(run).devices)
-    setup = set_up(run)
+    run = import_module("vit_jax.presets").preset(net).run
+    import_module("vit_jax.backend").configure_jax(import_module("vit_jax.division").planned(run).devices)
+    setup = import_module("vit_jax.train.setup").set_up(run)
+    batches = import_module("vit_jax.data").batches
     with contextlib.closing(batches(setup.dataset.splits["train"], setup.order, 0, 1)) as stream:
         batch = next(stream)
     sides.engine_of = lambda run, batch: setup.engine  # type: ignore[assignment]
