@@ -20,7 +20,6 @@ from vit_jax.config.network import NetworkConfig
 from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.data.images.config import ImageData
 from vit_jax.machine import backend
-from vit_jax.machine.division import planned
 from vit_jax.models.sizes import sized
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
@@ -116,11 +115,15 @@ def engine_of(run: RunConfig, batch: dict[str, Any]) -> Any:
     """The Engine of a run, as `vit_jax.train` sets it up, for images of the shape of a batch."""
     import numpy as np
 
-    from vit_jax.training.setup import given_data, set_up
+    from vit_jax.training.preflight import checked_arguments, preflight
+    from vit_jax.training.setup import open_data, set_up
 
     n = max(len(batch["label"]), run.model.classes)
     images = np.resize(batch["image"], (n, *batch["image"].shape[1:])), np.arange(n) % run.model.classes
-    return set_up(*given_data(run, {"train": images, "validation": images, "test": images}, ())).engine
+    run, given = checked_arguments(run, {"train": images, "validation": images, "test": images}, ())
+    checked = preflight(run)
+    backend.configure_jax(checked.division.devices)
+    return set_up(checked, open_data(run, given=given)).engine
 
 
 def vit_jax_step(run: RunConfig, batch: dict[str, Any], count: int = 1) -> Step:
@@ -131,11 +134,14 @@ def vit_jax_step(run: RunConfig, batch: dict[str, Any], count: int = 1) -> Step:
 
 def preset_step(run: RunConfig, count: int = 1) -> Step:
     """Ours on the first batch of the run's own data."""
-    backend.configure_jax(planned(run).devices)
-    from vit_jax.data.batches import batches
-    from vit_jax.training.setup import set_up
+    from vit_jax.training.preflight import preflight
 
-    setup = set_up(run)
+    checked = preflight(run)
+    backend.configure_jax(checked.division.devices)
+    from vit_jax.data.batches import batches
+    from vit_jax.training.setup import open_data, set_up
+
+    setup = set_up(checked, open_data(run))
     with contextlib.closing(batches(setup.dataset.splits["train"], setup.order, 0, 1)) as stream:
         return engine_step(setup.engine, setup.run, next(stream), count)
 

@@ -542,7 +542,7 @@ def test_out_of_memory_says_what_to_lower(raised, refused, monkeypatch):
     def train(*_, **__):
         raise raised()
 
-    monkeypatch.setattr("vit_jax.commands.train.train", train)
+    monkeypatch.setattr("vit_jax.commands.train.train_with", train)
     says = ("out of memory", "lower --batch", "more parts with --accumulate", "--compute-dtype bfloat16")
     refused(["train", *TINY], *says)
 

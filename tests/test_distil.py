@@ -41,7 +41,7 @@ from vit_jax.tasks.table import TASKS
 from vit_jax.training import finish
 from vit_jax.training.engine.optim import Optimizer
 from vit_jax.training.engine.step import Engine
-from vit_jax.weights.teacher import teacher_of
+from vit_jax.weights.teacher import open_teacher
 
 # Small, with nothing square; the names of vit-pytorch's DistillWrapper.
 STUDENT = ViTConfig(
@@ -299,7 +299,7 @@ def test_a_teacher_is_what_load_opens(folder, digits_run, tmp_path):
     path = str(digits_run) if folder else str(vit_jax.export(known, tmp_path / "t.safetensors")[0])
     run = a_run(replace(STUDENT, channels=1, classes=10), teacher=path)
     pixels = np.random.default_rng(3).integers(0, 256, (4, 8, 8, 1)).astype(np.uint8)
-    task = task_of(run, {"preprocess": {"mean": [0.1], "std": [0.2]}}).load_frozen(teacher_of(run))
+    task = task_of(run, {"preprocess": {"mean": [0.1], "std": [0.2]}}).load_frozen(open_teacher(run))
     np.testing.assert_allclose(jax.jit(task.teacher_logits)(pixels), known.logits(pixels), atol=1e-5)
 
 
@@ -370,7 +370,7 @@ def test_the_pytorch_reference_says_that_it_has_no_teacher():
             check_supported(each)
 
 
-def test_a_teacher_of_other_classes_or_none_is_refused():
+def test_a_open_teacher_other_classes_or_none_is_refused():
     refuse, run = TASKS["distil"].check_teacher, a_run()
     names = ["ant", "bee", "cat", "dog", "eel"]
     data = SimpleNamespace(metadata=lambda: {"class_names": names})

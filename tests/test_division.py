@@ -71,7 +71,7 @@ def test_a_started_jax_is_left_as_it_is(on_cores):
 
 def test_each_device_of_a_cpu_holds_the_weights_of_a_run(on_cores):
     on_cores(2)
-    ours, whole = memory.run_bytes(DIGITS), memory.run_bytes(replace(DIGITS, accumulate=1))
+    ours, whole = (memory.run_bytes(run, None, planned(run)) for run in (DIGITS, replace(DIGITS, accumulate=1)))
     assert ours == (2 * whole[0], whole[1])
 
 

@@ -538,10 +538,11 @@ def test_the_spread_of_three_summaries():
 
 def initial(run: RunConfig) -> dict:
     """{name: array} of the parameters that a run starts from."""
+    from vit_jax.training.preflight import preflight
     from vit_jax.training.resume import starting_state
-    from vit_jax.training.setup import set_up
+    from vit_jax.training.setup import open_data, set_up
 
-    setup = set_up(run)
+    setup = set_up(preflight(run), open_data(run))
     began, notes, _ = starting_state(setup, runs.Run("nowhere"), None)
     assert not notes and int(began.step) == 0
     return {name: np.asarray(x) for name, x in flatten(began.parameters).items()}

@@ -81,11 +81,11 @@ from vit_jax import runs
 from vit_jax.machine import backend
 from vit_jax.weights import checkpoint
 from vit_jax.commands import train as command
-from vit_jax.training import finish, loop, session
+from vit_jax.training import finish, loop, train as training
 if moment == "start-up":
     on_call(backend, "configure_jax", die)
 elif moment == "data":
-    on_call(session, "set_up", die, after=True)
+    on_call(training, "set_up", die, after=True)
 elif moment == "config.json":
     on_call(os, "replace", die, when=to("config.json"))
 else:

@@ -28,9 +28,9 @@ from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 from vit_jax.runs.values import flat, to_dict
 from vit_jax.training import finish
-from vit_jax.training.resume import starting_state
-from vit_jax.training.session import open_session
-from vit_jax.training.setup import set_up
+from vit_jax.training.preflight import choose_folder, preflight
+from vit_jax.training.resume import resume, starting_state
+from vit_jax.training.setup import open_data, set_up
 from vit_jax.training.signals import Caught
 from vit_jax.weights import load as weights
 from vit_jax.weights.interop import converted
@@ -103,7 +103,7 @@ def parsed(text):
 
 def begun(run):
     """(setup, {name: array} that a run begins with)."""
-    setup = set_up(run)
+    setup = set_up(preflight(run), open_data(run))
     state, _, _ = starting_state(setup, Run("nowhere"), None)
     assert int(state.step) == 0
     return setup, {name: np.asarray(x) for name, x in flatten(state.parameters).items()}
@@ -423,7 +423,8 @@ def begin(line):
     """Make the folder of the run that a command line names, as training does before its first step."""
     name, options, _ = command.parse(shlex.split(line))
     folder = Run(Path("runs") / name)
-    open_session(options.run(), name, folder, Caught()).log.close()
+    run = options.run()
+    resume(set_up(preflight(run), open_data(run)), folder, name, Caught()).log.close()
     return folder
 
 
@@ -438,7 +439,7 @@ def test_the_same_command_finds_its_run_and_resuming_needs_no_weights(timm, insi
     assert expected.items() <= noted["filled"].items() and noted["filled"]["model.depth"] == 2
     assert "model.classes" not in noted["filled"] and "optim.lr" not in noted["filled"]
     again = inside("train", *shlex.split(line), "--dry-run")
-    assert again.returncode == 0 and command.ready(parsed(line), "finetune").path == Run("runs/finetune").path
+    assert again.returncode == 0 and choose_folder(parsed(line), "finetune").path == Run("runs/finetune").path
     shutil.rmtree("vit")
     resumed = inside("train", "--resume", "finetune", "--max-steps", 1)
     assert resumed.returncode == 0 and "going on after step 1" in resumed.stdout
@@ -447,7 +448,7 @@ def test_the_same_command_finds_its_run_and_resuming_needs_no_weights(timm, insi
 
 def test_what_a_run_has_other_than_its_weights_is_neither_recorded_nor_said_to_be_theirs(timm):
     run = parsed(f"--init vit {SMALL} --data.size 36 --augment.mean 0.1 0.1 0.1 --data.interpolation bicubic")
-    started = starting.start(run, set_up(run).dataset.metadata())
+    started = starting.start(run, open_data(run).metadata())
     said = " ".join(started.says.split())
     assert "prepared: data.fit crop, data.interpolation bicubic, data.background 0, augment.normalize given," in said
     assert "other than it, this run has data.size 36, augment.mean 0.1 0.1 0.1" in said

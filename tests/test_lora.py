@@ -339,7 +339,7 @@ def main(out):
     run = replace(RUNS["all maps of DINOv3"], batch=8)
     cuts = {"one device": run, "jit": run, "pmap": replace(run, parallel="pmap"), "split": replace(run, fsdp=2)}
     for how, cut in cuts.items():
-        step.divided = lambda run, how=how: Division(1 if how == "one device" else 4, 1)
+        step.divided = lambda run, hosts, how=how: Division(1 if how == "one device" else 4, 1)
         with jax.enable_x64(True):
             tree = jax.tree_util.tree_flatten_with_path(steps(cut)[1])[0]
         arrays |= {f"{how}: {jax.tree_util.keystr(path)}": x for path, x in tree}

@@ -19,7 +19,8 @@ from vit_jax.presets.table import preset
 from vit_jax.tasks.computed import task_of
 from vit_jax.training import finish
 from vit_jax.training.announce import announce
-from vit_jax.training.setup import set_up
+from vit_jax.training.preflight import preflight
+from vit_jax.training.setup import open_data, set_up
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def test_memory_is_counted_in_the_parameters_dtype(capsys):
     def memory(**fields):
         run = dataclasses.replace(preset("digits").run, **fields)
         with backend.precision(run.compute_dtype):
-            announce(set_up(run))
+            announce(set_up(preflight(run), open_data(run)))
         return float(
             next(line for line in capsys.readouterr().out.splitlines() if line.startswith("memory")).split()[1]
         )

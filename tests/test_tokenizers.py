@@ -23,7 +23,8 @@ from vit_jax.tasks.computed import task_class
 from vit_jax.tasks.translate.score import corpus_scores
 from vit_jax.text.ids import Ids
 from vit_jax.text.record import kept, made, opened
-from vit_jax.training import finish, session, setup
+from vit_jax.training import finish, setup
+from vit_jax.training import train as training
 from vit_jax.training.engine.step import Engine
 from vit_jax.training.train import train
 
@@ -339,19 +340,18 @@ def run(tmp_path_factory, quick_compilation):
     (there / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS), encoding="utf-8")
     its = replace(TINY, data=replace(TINY.data, source=f"tsv:{there / 'pairs.tsv'}"))
     whole, parts = Run(there / "whole"), Run(there / "parts")
-    setups, set_up = [], session.set_up
+    setups, set_up = [], training.set_up
 
-    def once(run, dataset=None, hosts=None):
+    def once(checked, dataset, hosts):
         """Compiled once; the data of a run that goes on is what its own tokenizer makes of it."""
         if not setups:
-            setups.append(set_up(run, dataset))
-        dataset = dataset or task_class(run.task).open_data(run)
-        stated = replace(run, model=setups[0].stated.model)
+            setups.append(set_up(checked, dataset))
+        stated = replace(checked.run, model=setups[0].stated.model)
         planned, order, _ = setup.plan(stated, dataset)
         return replace(setups[0], stated=stated, run=planned, dataset=dataset, order=order)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "set_up", once)
+        patch.setattr(training, "set_up", once)
         train(its, preset="numbers", folder=whole)
         patch.setattr(finish, "draw", lambda *_: None)
         assert train(replace(its, max_steps=3), preset="numbers", folder=parts)["step"] == 3

@@ -36,9 +36,11 @@ from vit_jax.tasks.next_token import shifted, token_losses
 from vit_jax.tasks.translate.learn import Translate
 from vit_jax.text.ids import Ids
 from vit_jax.text.vocabulary import closed
-from vit_jax.training import finish, session, setup
+from vit_jax.training import finish, setup
+from vit_jax.training import train as training
 from vit_jax.training.engine.optim import learning_rate
 from vit_jax.training.engine.step import Evaluator
+from vit_jax.training.preflight import preflight
 from vit_jax.training.train import train
 from vit_jax.weights.checkpoint import Checkpoints
 
@@ -273,16 +275,16 @@ def trained(tmp_path_factory):
 
 def quicken(monkeypatch, engines):
     """One compilation for all runs of this file."""
-    set_up = session.set_up
+    set_up = training.set_up
 
-    def once(run, dataset=None, hosts=None):
+    def once(checked, dataset, hosts):
         if "known" not in engines:
-            engines["known"] = set_up(run)
+            engines["known"] = set_up(checked, dataset)
         known = engines["known"]
-        stated = replace(run, model=known.stated.model)
+        stated = replace(checked.run, model=known.stated.model)
         return replace(known, stated=stated, run=setup.plan(stated, known.dataset)[0])
 
-    monkeypatch.setattr(session, "set_up", once)
+    monkeypatch.setattr(training, "set_up", once)
 
 
 def left(folder):
@@ -632,7 +634,8 @@ def test_fields_of_the_presets_network_are_flags_and_others_are_not(capsys):
 
 def test_a_batch_that_devices_and_parts_cannot_share_is_refused():
     with pytest.raises(UserError, match=r"data.tokens 4000 // length 16 is not divisible by 1 devices x accumulate 7"):
-        session.set_up(replace(TINY, accumulate=7, batch=490))
+        run = replace(TINY, accumulate=7, batch=490)
+        setup.set_up(preflight(run), setup.open_data(run))
 
 
 def test_overfitting_takes_the_pairs_of_a_few_batches():

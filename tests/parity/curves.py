@@ -24,7 +24,8 @@ from vit_jax.models.build import start
 from vit_jax.presets.table import preset
 from vit_jax.runs.values import to_dict
 from vit_jax.tasks.table import task_spec
-from vit_jax.training.setup import Setup, set_up
+from vit_jax.training.preflight import preflight
+from vit_jax.training.setup import Setup, open_data, set_up
 
 PRESETS = {"digits": "ViT, digits", "numbers": "Transformer, numbers"}
 LIMIT = 1e-9  # of a loss
@@ -58,7 +59,7 @@ def losses(name: str, steps: int = 50, shallow: bool = False) -> tuple[np.ndarra
         if shallow:
             depths = {f: 1 for f in ("depth", "encoder_depth", "decoder_depth") if hasattr(run.model, f)}
             run = replace(run, model=replace(run.model, **depths))
-        setup = set_up(run)
+        setup = set_up(preflight(run), open_data(run))
         parameters = start(setup.run.model, jax.random.key(0), "float64")
         seen = list(batches(setup.dataset.splits["train"], setup.order, 0, steps))
         assert to_dict(setup.run)["compute_dtype"] == "float64"

@@ -163,7 +163,7 @@ def measure(request: Request) -> Measured:
     from ..tasks.computed import searching
     from ..training.engine.step import Evaluator
     from ..weights.load import complete
-    from ..weights.teacher import teacher_of
+    from ..weights.teacher import open_teacher
     from .probe import probed
 
     with backend.precision_kept():
@@ -181,7 +181,7 @@ def measure(request: Request) -> Measured:
         else:
             opened = _other(net, run, request, recorded) if other else _own(run, request.split, recorded)
             name, examples, remarks = opened
-        task = task.load_frozen(teacher_of(run)) if task.frozen_in_outputs else task
+        task = task.load_frozen(open_teacher(run)) if task.frozen_in_outputs else task
         evaluator, batch = Evaluator(run.model, definition, task), request.batch or run.batch
         parameters = evaluator.to_devices(tree)
         if request.probe != "none":

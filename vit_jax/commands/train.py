@@ -23,8 +23,7 @@ from ..config.trees import flatten
 from ..data.images.config import ImageData
 from ..errors import DONE, UserError, lasting_output, run_command
 from ..machine import backend
-from ..machine.division import planned
-from ..machine.hosts.group import Hosts, joined
+from ..machine.hosts.group import ALONE, Hosts, joined
 from ..models.sizes import is_sized
 from ..presets.table import DEFAULT, FINETUNE, PRESETS, preset
 from ..runs.check import check_run
@@ -33,10 +32,10 @@ from ..runs.file import overlaid, read_config
 from ..runs.values import differences, flat, from_dict, to_dict
 from ..tasks.table import TASKS
 from ..training.announce import announce
-from ..training.preflight import OF_A_HOST, ready
+from ..training.preflight import OF_A_HOST, choose_folder, preflight
 from ..training.resume import starting_parameters
-from ..training.setup import own_data, set_up
-from ..training.train import train, train_seeds, train_with
+from ..training.setup import open_data, set_up
+from ..training.train import train_seeds, train_with
 from ..weights.start import start as starting
 from ..weights.start.again import resumable
 from ..weights.start.fitting import OtherNetwork
@@ -313,7 +312,6 @@ def command_with(hosts: Hosts, arguments: list[str]) -> int:
 def command_alone(arguments: list[str]) -> int:
     """`command` in one process."""
     name, options, folder = parse(arguments)
-    run = options.run()
     if options.version:
         from .. import __version__
 
@@ -322,7 +320,7 @@ def command_alone(arguments: list[str]) -> int:
     if options.print_config:
         print(json.dumps(to_dict(checked(options)), indent=1))
         return DONE
-    checked(options, folder)
+    run = checked(options, folder)
     if options.seeds and folder:
         raise UserError(
             f"seeds is {options.seeds} and resume is {options.resume}: leave one of them out; "
@@ -332,8 +330,8 @@ def command_alone(arguments: list[str]) -> int:
         return dry_run(run, name, folder, options.seeds)
     if options.seeds:
         train_seeds(run, options.seeds, preset=name)
-        return DONE
-    train(run, preset=name, folder=folder)
+    else:
+        train_with(ALONE, run, name, folder)
     return DONE
 
 
@@ -362,15 +360,14 @@ def _same_run(folder: runs.Run, run: RunConfig, resume: str) -> None:
 
 def dry_run(run: RunConfig, preset: str, folder: runs.Run | None = None, seeds: int = 0) -> int:
     """Set a run up and print it, without training or writing anything; returns the exit code. Raises UserError."""
-    from ..tasks.computed import task_class
-
-    place = ready(run, preset, folder, seeds)
-    backend.configure_jax(planned(run).devices)
+    checked = preflight(run)
+    folder = choose_folder(run, preset, folder, seeds)
+    backend.configure_jax(checked.division.devices)
     with backend.precision(run.compute_dtype):
-        setup = set_up(run, own_data(run, place) or task_class(run.task).open_data(run, fetch=False))
+        setup = set_up(checked, open_data(run, folder, fetch=False))
         announce(setup)
-        if not place.complete_steps():
-            starting_parameters(setup, place)
+        if not folder.complete_steps():
+            starting_parameters(setup, folder)
     print(f"dry run  {setup.epochs} epochs of {setup.order.steps_per_epoch} steps; nothing was written")
     return DONE
 

@@ -12,7 +12,7 @@ from ..config.network import NetworkConfig, Teacher
 from ..config.run import RunConfig
 from ..errors import UserError
 from .backend import accelerators, configure_jax
-from .division import Division, planned
+from .division import Division
 from .limits import memory_limits
 
 
@@ -20,9 +20,9 @@ def run_bytes(run: RunConfig, teacher: Teacher | None = None, division: Division
     """The bytes that training takes at least: (weights, gradients, moments and average; a batch).
 
     The first has the arrays of a `teacher` too, and all of it once for each device of a CPU, of which there are as many
-    as `division` says (default: as is planned); with fsdp a device has its part. Of a batch: all of it as augmentation
-    leaves it, and of the activations of one part the inputs and the tokens, once: what else is kept depends on the
-    compiler.
+    as `division` says (None: one device, which does the parts that run.accumulate says); with fsdp a device has its
+    part. Of a batch: all of it as augmentation leaves it, and of the activations of one part the inputs and the tokens,
+    once: what else is kept depends on the compiler.
     """
     table, width = trainable_table(run), 8 if run.compute_dtype == "float64" else 4
     learnt = trainable(run.optim, table)
@@ -30,7 +30,7 @@ def run_bytes(run: RunConfig, teacher: Teacher | None = None, division: Division
     averages = averaged(run) if run.ema else ()
     kept = (table, adapted(run), learnt, averages, *moments(run.optim, table).values())
     numbers = sum(math.prod(table[name].shape) for names in kept for name in names)
-    there = division or planned(run)
+    there = division or Division(1, run.accumulate or 1)
     activations = run.model.activations() * -(-run.batch // there.parts)
     activations *= 2 if run.compute_dtype == "bfloat16" else width
     if teacher:
@@ -46,14 +46,14 @@ def _example_bytes(run: RunConfig) -> int:
     return 4 * first.size if first.kind == "vectors" else 0
 
 
-def check_memory(run: RunConfig, teacher: Teacher | None = None) -> RunConfig:
+def check_memory(run: RunConfig, teacher: Teacher | None = None, division: Division | None = None) -> RunConfig:
     """Return the run unchanged. Raises UserError if it and its `teacher` cannot fit into the memory of this machine."""
     limit, devices = memory()
-    weights, batch = run_bytes(run, teacher)
+    weights, batch = run_bytes(run, teacher, division)
     both = f"{_sizes(run.model)}" + (f" and the teacher {run.teacher}" if teacher else "")
     needed, there = weights + batch // devices, f"but there are {_gigabytes(limit)} GB here: lower one of them"
     # A CPU that is several devices holds the weights once for each.
-    undivided = ", or set accumulate to 1, which makes this CPU one device" if planned(run).devices > 1 else ""
+    undivided = ", or set accumulate to 1, which makes this CPU one device" if division and division.devices > 1 else ""
     if limit and weights > limit:
         raise UserError(
             f"{both} take at least {_gigabytes(weights)} GB for weights, gradients, average and moments "

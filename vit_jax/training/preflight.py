@@ -1,38 +1,86 @@
-"""What can be known to be wrong with a run before its data is opened and anything is written."""
+"""The first step of setting up a run: what can be known to be wrong before its data is opened, or anything written."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from .. import runs
+from ..config.network import Teacher
 from ..config.run import RunConfig
 from ..errors import UserError
-from ..machine.hosts.group import Hosts
+from ..machine.division import Division, planned
+from ..machine.hosts.group import ALONE, Hosts
 from ..machine.memory import check_memory
 from ..runs.check import check_run
 from ..runs.complete import check_complete, check_name
 from ..weights.start.again import check_unchanged
 from ..weights.start.start import check as check_start
-from ..weights.teacher import teacher_of
+from ..weights.teacher import open_teacher
 from .log import check_extras
 
 if TYPE_CHECKING:
-    from ..data.base import Data
+    from ..data.base import Data, Given
+
+# Fields that each host may have in its own way: the places of its files.
+OF_A_HOST = ("data.dir", "dir", "name")
 
 
-def ready(
+@dataclass(frozen=True)
+class Checked:
+    """A run that can be set up, and what was found out about it."""
+
+    run: RunConfig
+    division: Division  # as planned before jax starts
+    teacher: Teacher | None
+
+
+def checked_arguments(run: Any, data: Any, class_names: Sequence[str]) -> tuple[RunConfig, Given | None]:
+    """The arguments of `train`: (the checked run, which names `data` as its source where there is such, that data).
+
+    Raises UserError.
+    """
+    if not isinstance(run, RunConfig):
+        what = f"run is a {type(run).__name__}"
+        raise UserError(f"{what}; give a RunConfig, such as vit_jax.preset('digits').run or vit_jax.load('digits').run")
+    if data is None:
+        if class_names:
+            raise UserError("class_names: are those of examples given as data=...; leave them out")
+        return check_run(run), None
+    from ..data.base import Given
+
+    source = run.data.given
+    if not source:
+        raise UserError(f"data: the task {run.task} takes none from Python; give data.source")
+    return check_run(replace(run, data=replace(run.data, source=source))), Given(data, class_names)
+
+
+def preflight(run: RunConfig, hosts: Hosts = ALONE) -> Checked:
+    """Plan how a run that `check_run` has passed is divided, and open its teacher.
+
+    Raises UserError if a field is missing, several hosts cannot train it, the memory of this machine is too small, the
+    teacher does not fit, or an extra is not installed.
+    """
+    if hosts.several and run.parallel == "pmap":
+        raise UserError("hosts: parallel is pmap, which is of one host only; set it to jit")
+    check_complete(run)
+    division = planned(run, hosts.count)
+    teacher = open_teacher(run, before_reading=lambda teacher: check_memory(run, teacher, division))
+    if teacher is None:
+        check_memory(run, None, division)
+    check_extras(run.tensorboard, run.wandb)
+    return Checked(run, division, teacher)
+
+
+def choose_folder(
     run: RunConfig, preset: str, folder: runs.Run | None = None, seeds: int = 0, data: Data | None = None
 ) -> runs.Run:
     """The folder in which to train a run (or a group of `seeds` runs), new or with this run in it; writes nothing.
 
-    `folder` is that of a run to resume, `data` are examples that the caller holds. Raises UserError if a field is
-    invalid, an extra is not installed, the memory of this machine too small, the folder that of another run or not to
-    be written, or the weights of `init`, as far as they are needed, or the teacher do not fit.
+    `folder` is that of a run to resume, `data` are examples that the caller holds. Raises UserError if the folder is
+    that of another run or not to be written, or the weights of `init`, as far as they are needed, do not fit.
     """
-    check_complete(check_run(run))
-    check_memory(run, teacher_of(run, values=False))
-    check_extras(run.tensorboard, run.wandb)
     if folder is None:
         if run.init:
             check_unchanged(run, check_name(run.name or preset))
@@ -43,16 +91,6 @@ def ready(
     return folder
 
 
-# Fields that each host may have in its own way: the places of its files.
-OF_A_HOST = ("data.dir", "dir", "name")
-
-
-def check_hosts(run: RunConfig, hosts: Hosts) -> None:
-    """Raise UserError where several hosts cannot train a run."""
-    if hosts.several and run.parallel == "pmap":
-        raise UserError("hosts: parallel is pmap, which is of one host only; set it to jit")
-
-
-def beside(run: RunConfig) -> RunConfig:
+def without_outputs(run: RunConfig) -> RunConfig:
     """The run as a host trains it that does not own its folder: nothing is written for the user there."""
     return replace(run, tensorboard=False, wandb="", profile_steps="")

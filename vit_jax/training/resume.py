@@ -1,24 +1,79 @@
-"""The state that training begins with: new, of given weights, or the newest checkpoint of the run."""
+"""The third step of setting up a run: its state, new, of given weights or of the newest checkpoint, and its folder."""
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import runs
 from ..config.groups import moments
-from ..config.lora import averaged, kept_beside, trainable_table
+from ..config.lora import averaged, factor_shapes, kept_beside, trainable_table
 from ..config.trees import flatten
 from ..errors import UserError, printable
 from ..machine.hosts.group import ALONE, Hosts
+from ..runs.values import to_dict
 from ..weights.start.again import check_same
 from ..weights.start.start import start as start_from
+from .saving import Saver
+from .session import NOTED, Session
 from .setup import parameter_dtype
+from .signals import Caught
+from .stopping import Decision
 
 if TYPE_CHECKING:
     from ..weights.checkpoint import Checkpoints, Saved, State
+    from .log import Log
     from .setup import Setup
+
+
+def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught, hosts: Hosts = ALONE) -> Session:
+    """Restore or initialise the state of a run and create its folder if it is new.
+
+    `preset` is the preset's name for config.json. Raises UserError if the run in the folder is another one, or cannot
+    be continued.
+    """
+    import jax
+
+    from ..weights.checkpoint import Checkpoints
+    from .engine.histograms import Histograms
+    from .progress import Progress
+
+    run = setup.run
+    checkpoints = Checkpoints(folder, factor_shapes(run))
+    state, notes, init = starting_state(setup, folder, checkpoints, hosts)
+    step = int(jax.device_get(setup.engine.gather(state).step))
+    hosts.moved(step)
+    _create_or_mend(folder, setup, preset, init)
+    log = _open_log(folder, setup, step, notes)
+    progress = Progress(
+        setup.epochs, setup.order.steps_per_epoch, step + 1, setup.order.batch, setup.stop, unit=setup.task.unit
+    )
+    deadline = time.monotonic() + run.max_minutes * 60 if run.max_minutes else math.inf
+    print(
+        f"run      {folder}: {setup.epochs} epochs of {setup.order.steps_per_epoch} steps"
+        + (f"; going on after step {step}" if step else ""),
+        flush=True,
+    )
+    restored = {name: notes[name] for name in NOTED if name in notes}
+    return Session(
+        setup,
+        folder,
+        checkpoints,
+        Saver(checkpoints, run.async_save, progress.say),
+        log,
+        progress,
+        caught,
+        Decision(hosts, caught, deadline, run.save_minutes * 60),
+        state,
+        step,
+        saved=step if notes else -1,
+        record=folder.record(),
+        histograms=Histograms(setup.engine) if run.histograms else None,
+        **restored,
+    )
 
 
 def starting_state(
@@ -139,3 +194,32 @@ def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:
             "note     results may differ in their last bits from an uninterrupted run, because of: "
             + printable(", ".join(changed))
         )
+
+
+def _create_or_mend(folder: runs.Run, setup: Setup, preset: str, init: dict[str, Any]) -> None:
+    """Create a new run's folder, with config.json; restore that of one that is there, where it was damaged."""
+    if not folder.exists():
+        folder.create(
+            runs.record_of(
+                setup.stated,
+                preset,
+                **setup.dataset.metadata(),
+                **setup.identity,
+                **({"init": init} if init else {}),
+                environment=setup.environment,
+            )
+        )
+    elif remark := folder.remark():
+        print(f"note     {printable(remark)}; the file is restored")
+        folder.write_record(folder.record())
+
+
+def _open_log(folder: runs.Run, setup: Setup, step: int, notes: dict[str, Any]) -> Log:
+    """The log of a run that goes on after `step`, without the rows that will be written again."""
+    from .log import Log
+
+    if remark := folder.log_remark(step):
+        print(f"note     {printable(remark)}")
+    folder.drop_metrics(lambda row: is_rewritten(row, step, notes))
+    tensorboard = folder.path / "tensorboard" if setup.run.tensorboard else None
+    return Log(folder.metrics_file, step, tensorboard, setup.run.wandb, folder.path.name, to_dict(setup.stated))

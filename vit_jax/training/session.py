@@ -1,28 +1,20 @@
-"""Everything before the first step: the run set up, its starting state, and its folder."""
+"""A run in training: what the loop works on."""
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .. import runs
-from ..config.lora import factor_shapes
 from ..config.run import RunConfig
-from ..errors import printable
-from ..files.digests import text_digest
-from ..machine.hosts.group import ALONE, Hosts
-from ..runs.values import to_dict
-from .announce import announce
-from .resume import is_rewritten, starting_state
+from ..machine.hosts.group import Hosts
 from .saving import Saver
-from .setup import Setup, own_data, set_up
+from .setup import Setup
 from .signals import Caught
 from .stopping import Decision
 
 if TYPE_CHECKING:
-    from ..data.base import Data
     from ..tasks.base import Task
     from ..weights.checkpoint import Checkpoints, State
     from .engine.histograms import Histograms
@@ -81,88 +73,3 @@ class Session:
     def epoch(self) -> float:
         """Epochs done, with fractions."""
         return self.step / self.setup.order.steps_per_epoch
-
-
-def open_session(
-    run: RunConfig,
-    preset: str,
-    folder: runs.Run,
-    caught: Caught,
-    dataset: Data | None = None,
-    hosts: Hosts = ALONE,
-) -> Session:
-    """Set a run up, restore or initialise its state, create its folder if it is new, and print what will be trained.
-
-    `preset` is the preset's name for config.json; `dataset` is the data where it is open already. Raises UserError.
-    """
-    import jax
-
-    from ..weights.checkpoint import Checkpoints
-    from .engine.histograms import Histograms
-    from .progress import Progress
-
-    setup = set_up(run, dataset or own_data(run, folder), hosts)
-    hosts.compare({"data": text_digest(setup.identity)} | setup.environment["versions"])
-    run = setup.run
-    announce(setup)
-    checkpoints = Checkpoints(folder, factor_shapes(run))
-    state, notes, init = starting_state(setup, folder, checkpoints, hosts)
-    step = int(jax.device_get(setup.engine.gather(state).step))
-    hosts.moved(step)
-    _create_or_mend(folder, setup, preset, init)
-    log = _open_log(folder, setup, step, notes)
-    progress = Progress(
-        setup.epochs, setup.order.steps_per_epoch, step + 1, setup.order.batch, setup.stop, unit=setup.task.unit
-    )
-    deadline = time.monotonic() + run.max_minutes * 60 if run.max_minutes else math.inf
-    print(
-        f"run      {folder}: {setup.epochs} epochs of {setup.order.steps_per_epoch} steps"
-        + (f"; going on after step {step}" if step else ""),
-        flush=True,
-    )
-    restored = {name: notes[name] for name in NOTED if name in notes}
-    return Session(
-        setup,
-        folder,
-        checkpoints,
-        Saver(checkpoints, run.async_save, progress.say),
-        log,
-        progress,
-        caught,
-        Decision(hosts, caught, deadline, run.save_minutes * 60),
-        state,
-        step,
-        saved=step if notes else -1,
-        record=folder.record(),
-        histograms=Histograms(setup.engine) if run.histograms else None,
-        **restored,
-    )
-
-
-def _create_or_mend(folder: runs.Run, setup: Setup, preset: str, init: dict[str, Any]) -> None:
-    """Create a new run's folder, with config.json; restore that of one that is there, where it was damaged."""
-    if not folder.exists():
-        folder.create(
-            runs.record_of(
-                setup.stated,
-                preset,
-                **setup.dataset.metadata(),
-                **setup.identity,
-                **({"init": init} if init else {}),
-                environment=setup.environment,
-            )
-        )
-    elif remark := folder.remark():
-        print(f"note     {printable(remark)}; the file is restored")
-        folder.write_record(folder.record())
-
-
-def _open_log(folder: runs.Run, setup: Setup, step: int, notes: dict[str, Any]) -> Log:
-    """The log of a run that goes on after `step`, without the rows that will be written again."""
-    from .log import Log
-
-    if remark := folder.log_remark(step):
-        print(f"note     {printable(remark)}")
-    folder.drop_metrics(lambda row: is_rewritten(row, step, notes))
-    tensorboard = folder.path / "tensorboard" if setup.run.tensorboard else None
-    return Log(folder.metrics_file, step, tensorboard, setup.run.wandb, folder.path.name, to_dict(setup.stated))

@@ -1,9 +1,8 @@
-"""What a run's config and its data determine: the network, the compiled steps, the order of examples."""
+"""The second step of setting up a run: the network, the compiled steps and the order of examples, by its data."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +13,14 @@ from ..config.lora import trainable_table
 from ..config.network import Teacher
 from ..config.run import RunConfig
 from ..config.trees import flatten
-from ..errors import UserError
 from ..files.digests import array_digest, text_digest
 from ..machine import backend
-from ..machine.division import planned
 from ..machine.hosts.group import ALONE, Hosts
-from ..runs.check import check_run
 from ..tasks.table import task_spec
-from ..weights.teacher import teacher_of
+from .preflight import Checked
 
 if TYPE_CHECKING:
-    from ..data.base import Data, Order
+    from ..data.base import Data, Given, Order
     from ..tasks.base import Task
     from .engine.step import Engine, Evaluator
 
@@ -64,54 +60,32 @@ class Setup:
         return min(self.steps, self.run.max_steps or self.steps)
 
 
-def given_data(run: Any, data: Any, class_names: Sequence[str], hosts: int = 1) -> tuple[RunConfig, Data | None]:
-    """(the run with the data.source of examples that Python gives, these examples opened), or (the run, None).
+def open_data(run: RunConfig, folder: runs.Run | None = None, given: Given | None = None, fetch: bool = True) -> Data:
+    """Open the data of a run, `given` examples or by what its folder keeps of it, such as a tokenizer.
 
-    `data` and `class_names` are those of `train`, `hosts` the number of processes that train. Raises UserError.
-    """
-    if not isinstance(run, RunConfig):
-        what = f"run is a {type(run).__name__}"
-        raise UserError(f"{what}; give a RunConfig, such as vit_jax.preset('digits').run or vit_jax.load('digits').run")
-    if data is None:
-        if class_names:
-            raise UserError("class_names: are those of examples given as data=...; leave them out")
-        return run, None
-    source = run.data.given
-    if not source:
-        raise UserError(f"data: the task {run.task} takes none from Python; give data.source")
-    run = check_run(replace(run, data=replace(run.data, source=source)))
-    backend.configure_jax(planned(run, hosts).devices)
-    from ..data.base import Given
-    from ..tasks.computed import task_class
-
-    return run, task_class(run.task).open_data(run, Given(data, class_names))
-
-
-def own_data(run: RunConfig, folder: runs.Run) -> Data | None:
-    """The data of a run that is to go on, opened by what its folder keeps of it; None if it keeps nothing of it.
-
-    Raises UserError.
+    Without `fetch` nothing is downloaded. Raises UserError.
     """
     from ..tasks.computed import task_class
 
-    own = replace(run, data=run.data.in_folder(folder.path)) if folder.exists() else run
-    return None if own == run else task_class(run.task).open_data(own)
+    if folder is not None and folder.exists():
+        run = replace(run, data=run.data.in_folder(folder.path))
+    return task_class(run.task).open_data(run, given, fetch)
 
 
-def set_up(run: RunConfig, dataset: Data | None = None, hosts: Hosts = ALONE) -> Setup:
-    """Open a run's data, unless it is open, and build its network, training step and evaluation step.
+def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE) -> Setup:
+    """Build the network, the training step and the evaluation step of a run with its data.
 
-    Raises UserError.
+    Raises UserError, also where another host sets up something else.
     """
     from ..models.build import definition
-    from ..tasks.computed import task_class, task_of
+    from ..tasks.computed import task_of
     from .engine.optim import Optimizer
     from .engine.step import Engine, Evaluator, check_divisible, check_together
 
-    dataset = dataset or task_class(run.task).open_data(run)
-    stated = replace(run, model=run.model.with_sizes(dataset.sizes))
+    stated = replace(checked.run, model=checked.run.model.with_sizes(dataset.sizes))
     run, order, epochs = plan(stated, dataset)
-    teacher = teacher_of(run, dataset)
+    if (teacher := checked.teacher) is not None:
+        task_spec(run.task).check_teacher(teacher, run, dataset)
     task = task_of(run, dataset.metadata()).load_frozen(teacher)
     if teacher and teacher.config:
         teacher = replace(teacher, arrays={})  # the task has them
@@ -129,7 +103,9 @@ def set_up(run: RunConfig, dataset: Data | None = None, hosts: Hosts = ALONE) ->
     environment |= {"devices": len(engine.devices), "accumulate": engine.parts, "hosts": hosts.count}
     environment |= {"steps_per_dispatch": run.steps_per_dispatch, "async_save": run.async_save}
     evaluator = Evaluator(run.model, network, task, engine.devices)
-    return Setup(stated, run, dataset, order, epochs, teacher, task, engine, evaluator, environment)
+    setup = Setup(stated, run, dataset, order, epochs, teacher, task, engine, evaluator, environment)
+    hosts.compare({"data": text_digest(setup.identity)} | environment["versions"])
+    return setup
 
 
 def parameter_dtype(run: RunConfig) -> str:

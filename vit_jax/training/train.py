@@ -17,21 +17,22 @@ from ..config.trees import flatten
 from ..errors import UserError, printable
 from ..files.atomic import shown
 from ..machine import backend
-from ..machine.division import planned
 from ..machine.hosts.group import Hosts, joined
 from ..report.command import leave_report
 from ..report.compare import draw, gather
+from ..runs.complete import check_complete
 from ..runs.values import flat
 from ..tasks.table import task_spec
+from .announce import announce
 from .finish import finish, show_again, splits
 from .loop import loop
-from .preflight import OF_A_HOST, beside, check_hosts, ready
-from .session import open_session
-from .setup import given_data
+from .preflight import OF_A_HOST, checked_arguments, choose_folder, preflight, without_outputs
+from .resume import resume
+from .setup import open_data, set_up
 from .signals import signals
 
 if TYPE_CHECKING:
-    from ..data.base import Data
+    from ..data.base import Given
 
 
 def train(
@@ -69,24 +70,28 @@ def train(
     """
     minutes = run.stall_minutes if isinstance(run, RunConfig) else 0.0  # what is no run is refused below
     with joined(hosts, minutes) as group:
-        run, dataset = given_data(run, data, class_names, group.count)
+        run, given = checked_arguments(run, data, class_names)
         group.compare({name: value for name, (value, _) in flat(run).items() if name not in OF_A_HOST})
-        return train_with(group, run, preset, folder, dataset)
+        return train_with(group, run, preset, folder, given)
 
 
 def train_with(
-    hosts: Hosts, run: RunConfig, preset: str, folder: runs.Run | None = None, dataset: Data | None = None
+    hosts: Hosts, run: RunConfig, preset: str, folder: runs.Run | None = None, given: Given | None = None
 ) -> dict[str, Any]:
-    """`train` on these hosts, which all have the same run, but for OF_A_HOST; `dataset` is open where it was given."""
-    check_hosts(run, hosts)
+    """`train` on these hosts, which all have the same checked run, but for OF_A_HOST; `given` are its examples."""
+    checked = preflight(run if hosts.owner else without_outputs(run), hosts)
+    dataset, summary = None, None
+    if given is not None:
+        backend.configure_jax(checked.division.devices)
+        dataset = open_data(run, given=given)
     with contextlib.ExitStack() as stack:
         if hosts.owner:
-            folder = ready(run, preset, folder, data=dataset)
+            folder = choose_folder(run, preset, folder, data=dataset)
             runs.same_data(folder, dataset)
             stack.enter_context(owned(folder))
             summary = _ended(folder)
         else:
-            run, folder, summary = beside(run), stack.enter_context(private_folder()), None
+            folder = stack.enter_context(private_folder())
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
         record = folder.metadata() if hosts.owner and hosts.several and folder.exists() else None
         told = hosts.share({"summary": summary, "record": record})
@@ -99,9 +104,11 @@ def train_with(
             folder.create(told["record"])
         caught = stack.enter_context(signals())
         hosts.meet()  # where jax starts, each host waits for the others, but not long
-        backend.configure_jax(planned(run, hosts.count).devices)
+        backend.configure_jax(checked.division.devices)
         stack.enter_context(backend.precision(run.compute_dtype))
-        session = open_session(run, preset, folder, caught, dataset, hosts)
+        setup = set_up(checked, dataset or open_data(run, folder), hosts)
+        announce(setup)
+        session = resume(setup, folder, preset, caught, hosts)
         stack.callback(session.log.close)
         return {**finish(session, loop(session)), "folder": str(folder)}
 
@@ -167,8 +174,8 @@ def train_seeds(
     Raises:
         UserError, CheckFailed, Interrupted: as `train`.
     """
-    run, _ = given_data(run, data, class_names)
-    group = ready(run, preset, seeds=seeds)
+    checked, _ = checked_arguments(run, data, class_names)
+    group = choose_folder(check_complete(checked), preset, seeds=seeds)
     numbers = list(range(run.seed, run.seed + seeds))
     members = [
         train(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import zipfile
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,22 +17,29 @@ from .interop import convert_first, stated_by, stating
 from .start.opening import fault_of, place_of
 
 
-def teacher_of(run: RunConfig, data: Any = None, *, values: bool = True) -> Teacher | None:
-    """The teacher that a run names; None where it names none.
+def open_teacher(run: RunConfig, before_reading: Callable[[Teacher], object] | None = None) -> Teacher | None:
+    """Open the teacher that a run names; None where it names none.
 
-    `data` is the run's (a data.base.Data), where it is open; without `values` only the headers of weights are read.
-    Raises UserError where the teacher cannot be opened, or cannot teach this run.
+    `before_reading` is called with the teacher without its arrays, and may raise. Raises UserError where the teacher
+    cannot be opened, or cannot teach this run, as far as that can be told without the run's data.
     """
     spec = task_spec(run.task)
     if not run.teacher or not spec.has_teacher:
         return None
-    try:
-        with convert_first(run.teacher):
-            teacher = _opened(run.teacher, run.dir, values)
-    except UserError as error:
-        raise UserError(f"teacher {run.teacher}", fault_of(run.teacher, error), error.remedy) from error
-    spec.check_teacher(teacher, run, data)
-    return teacher
+    with contextlib.ExitStack() as stack:
+        with _naming(run.teacher):
+            place = place_of(run.teacher, run.dir)
+            if logits := _logits(place):
+                teacher = Teacher(run.teacher, "logits", None, {}, logits)
+            else:
+                weights = stack.enter_context(stating(place))
+                metadata = stated_by(weights.facts, untrained(weights.config).task, weights.config)
+                teacher = Teacher(run.teacher, weights.layout, weights.config, metadata, {})
+        spec.check_teacher(teacher, run, None)
+        if before_reading is not None:
+            before_reading(teacher)
+        with _naming(run.teacher):
+            return teacher if logits else replace(teacher, arrays=dict(weights.arrays()))
 
 
 def says(teacher: Teacher) -> str:
@@ -43,17 +52,6 @@ def says(teacher: Teacher) -> str:
     how = ", ".join(f"{name} {' '.join(f'{each:g}' for each in seen[name])}" for name in ("mean", "std"))
     count = teacher.config.parameter_count()
     return f"{teacher.path}: {teacher.layout}, {what}, images {size}, {how}; {count:,} parameters, {cost}"
-
-
-def _opened(path: str, folder: str, values: bool) -> Teacher:
-    """What is at a path or address, or the run with this name in the folder of all runs. Raises UserError."""
-    place = place_of(path, folder)
-    if logits := _logits(place):
-        return Teacher(path, "logits", None, {}, logits)
-    with stating(place) as weights:
-        arrays = dict(weights.arrays()) if values else {}
-    metadata = stated_by(weights.facts, untrained(weights.config).task, weights.config)
-    return Teacher(path, weights.layout, weights.config, metadata, arrays)
 
 
 def _logits(path: str) -> dict[str, np.ndarray]:
@@ -79,3 +77,13 @@ def _logits(path: str) -> dict[str, np.ndarray]:
     if logits.ndim != 2 or logits.dtype.kind != "f" or not np.isfinite(logits).all():
         raise UserError(f"logits are {logits.dtype} {list(logits.shape)}; give finite floating-point numbers [n, K]")
     return arrays
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Let errors within the block say that they are about the teacher."""
+    try:
+        with convert_first(path):
+            yield
+    except UserError as error:
+        raise UserError(f"teacher {path}", fault_of(path, error), error.remedy) from error
