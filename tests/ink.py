@@ -57,10 +57,10 @@ class PerceptronConfig(NetworkConfig):
     hidden: int = identity(16, "width of the hidden layer", at_least=1)
 
     def parameters(self) -> Table:
-        out = Table(norm_bias=True, init="xavier", attention_init="same", init_std=0.0)
-        out.dense("fc1", self.image**2 * self.channels, self.hidden)
-        out.dense("fc2", self.hidden, 1)
-        return out
+        table = Table()
+        table.dense("fc1", self.image**2 * self.channels, self.hidden)
+        table.dense("fc2", self.hidden, 1)
+        return table
 
     def inputs(self) -> tuple[Input, ...]:
         return (Input("images", "pixels", (self.image, self.image, self.channels)),)

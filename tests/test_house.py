@@ -28,7 +28,7 @@ JAX_FREE = re.compile(
     rf"convert(\..+)?|vit_jax(\.({SPECS}|(errors|files|config|machine|runs|presets|report|commands)(\..+)?))?"
 )
 HANDS_ON = "vit_jax/runs"  # the only package whose __init__ hands on names, those of its own files: users read runs
-MODELS = {"vit", "transformer", "resnet", "captioner"}
+MODELS = {path.stem.removesuffix("_config") for path in ROOT.glob("vit_jax/models/*_config.py")}
 JOINS = "captioner"  # the one model that is made of others
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 NEVER = {"torch", "torchvision", "torch_ref", "tensorflow"}

@@ -1,8 +1,8 @@
 """The base class of the configs of networks: what other code knows of a network without building it.
 
 Nothing here imports jax or torch: the classes that compute are named as text. To add a network, write a subclass of
-`NetworkConfig` and the class that computes it, and name the subclass in networks.py; no other code asks which network
-it has.
+`NetworkConfig` and the class that computes it, and name the subclass in models/networks.py; no other code asks which
+network it has.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class NetworkConfig:
     twin: ClassVar[str] = ""  # module:class that computes it in PyTorch; empty: there is none
     name: ClassVar[str]  # in files and messages: that of the class without "Config"
     frozen: ClassVar[str] = ""  # why such networks are not trained, as a clause; empty: they are
-    # What each recipe of fine-tuning (starting/recipes.py) trains, {its name: patterns of names}; empty: it has none.
+    # What each recipe of fine-tuning (weights/start/recipes.py) trains, {its name: patterns of names}; empty: none.
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     # The field that is the config of an encoder, whose parameters begin with the same name, and which --init-encoder
     # starts; `encoder` is what of it counts. Empty: there is none.

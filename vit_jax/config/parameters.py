@@ -57,7 +57,9 @@ class Table(dict[str, Parameter]):
 
     layer, muon, head = 0, False, False
 
-    def __init__(self, norm_bias: bool, init: str, attention_init: str, init_std: float):
+    def __init__(
+        self, norm_bias: bool = True, init: str = "xavier", attention_init: str = "same", init_std: float = 0.02
+    ):
         super().__init__()
         self.norm_bias, self.init, self.init_std = norm_bias, init, init_std
         self.like_torch = attention_init == "torch"

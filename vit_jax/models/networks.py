@@ -1,4 +1,4 @@
-"""The table of networks. To add one, write its config (network.py) and name its class here."""
+"""The table of networks. To add one, write its config (config/network.py) and name its class here."""
 
 from __future__ import annotations
 
