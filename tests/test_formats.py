@@ -52,7 +52,7 @@ def test_every_preset_comes_back_from_json(name):
         ({"format": FORMAT}, "task is missing"),
         ({"format": FORMAT, "task": "classify", "data": {"tokens": 5}}, "data.tokens is no field; nearest: "),
         ({"format": FORMAT, "task": "translate", "augment": {"flip": True}}, "augment.flip is no field"),
-        ({"format": FORMAT, "task": "classify", "model": 5}, "model is 5, which is not a group of fields"),
+        ({"format": FORMAT, "task": "classify", "model": 5}, "model is 5: give a group of fields"),
         ("digits", "str is not a group of fields"),
         ([], "list is not a group of fields"),
     ],

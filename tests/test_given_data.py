@@ -230,7 +230,7 @@ def test_a_preset_is_changed_by_the_names_of_its_flags():
     for fields, says in (
         ({"model.widht": 3}, r"model.widht is no field; nearest: .*model.width"),
         ({"model": 3}, "model.model is no field; "),
-        ({"epochs": "5"}, "epochs is '5', which is not int"),
+        ({"epochs": "5"}, "epochs is '5': give a whole number"),
     ):
         with pytest.raises(UserError, match=says):
             vit_jax.preset("digits", fields=fields)

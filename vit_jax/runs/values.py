@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 from ..config.dotted import field_types
+from ..config.flags import described
 from ..config.nearest import nearest
 from ..config.run import RunConfig
 from ..errors import Field, UserError
@@ -50,14 +51,14 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
         hint = hints[name]
         if dataclasses.is_dataclass(hint):
             if not isinstance(value, dict):
-                raise UserError(Field(f"{where}{name}"), f"is {value!r}, which is not a group of fields")
+                raise UserError(Field(f"{where}{name}"), f"is {value!r}", "give a group of fields")
             usual = to_dict(defaults[name]) if type(defaults[name]) is hint else {}
             kwargs[name] = from_dict(typing.cast(type, hint), {**usual, **value}, f"{where}{name}.")
         else:
             value = tuple(value) if isinstance(value, list) else value
             value = float(value) if hint is float and type(value) is int and abs(value) <= sys.float_info.max else value
             if not _fits(value, hint):
-                raise UserError(Field(f"{where}{name}"), f"is {value!r}, which is not {_described(hint)}")
+                raise UserError(Field(f"{where}{name}"), f"is {value!r}", f"give {described(hint)}")
             kwargs[name] = value
     for name in hints.keys() - values.keys():
         if dataclasses.is_dataclass(hints[name]) and type(defaults[name]) is not hints[name]:
@@ -87,19 +88,6 @@ def _fits(value: Any, hint: Any) -> bool:
         items = arguments[:1] * len(value) if isinstance(value, tuple) and arguments[-1:] == (...,) else arguments
         return isinstance(value, tuple) and len(items) == len(value) and all(map(_fits, value, items))
     return type(value) is hint
-
-
-def _described(hint: Any) -> str:
-    """The type of a field, in words."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return f"one of {', '.join(map(str, arguments))}"
-    if origin is tuple and arguments[-1] is ...:
-        item = _described(arguments[0])
-        return f"a list, each {item}" if item.startswith("one of") else f"a list of {item}"
-    if origin is tuple:
-        return f"[{', '.join(map(_described, arguments))}]"
-    return " or ".join(map(_described, arguments)) if arguments else hint.__name__
 
 
 def flat(config: Any, prefix: str = "") -> dict[str, tuple[Any, bool]]:
