@@ -32,10 +32,16 @@ def draw_attention(
 ) -> None:
     """Draw a row per image: the attention of a layer (mean of its heads, then up to four heads) and the rollout.
 
-    images uint8 [m, h, w, C]; attention float [m, L, H, N, N], whose first `prefix` tokens are not patches;
-    grid (gh, gw) of the patches. With `has_cls` the maps are those of token 0, else the mean over all patches.
-    `layers`, counted from 0, are those to draw (empty: the last); of several only the mean of the heads is drawn.
-    `labels` are texts of up to two lines under the images; `caption` is a line under the title.
+    Args:
+        images: uint8 [m, h, w, C].
+        attention: float [m, L, H, N, N].
+        prefix: the number of the first tokens that are not patches.
+        grid: (gh, gw) of the patches.
+        has_cls: whether the maps are those of token 0; else they are the mean over all patches.
+        path: of the PNG.
+        layers: those to draw, counted from 0; empty: the last. Of several only the mean of the heads is drawn.
+        labels: texts of up to two lines under the images.
+        caption: a line under the title.
     """
     m, depth, heads = attention.shape[:3]
     if not m:
@@ -107,19 +113,30 @@ def stretched(values: np.ndarray) -> np.ndarray:
 
 
 def to_patches(attention: np.ndarray, prefix: int, has_cls: bool) -> np.ndarray:
-    """The attention that each patch receives from token 0, or from the mean patch: [..., N, N] -> [..., patches].
+    """The attention that each patch receives from token 0, or from the mean patch.
 
-    The first `prefix` of the N tokens are not patches.
+    Args:
+        attention: [..., N, N].
+        prefix: the number of the first tokens that are not patches.
+        has_cls: whether it is from token 0.
+
+    Returns:
+        [..., patches].
     """
     received = attention[..., 0, :] if has_cls else attention[..., prefix:, :].mean(axis=-2)
     return received[..., prefix:]
 
 
 def rollout(attention: np.ndarray) -> np.ndarray:
-    """Attention rollout, from the output tokens to the input tokens: [L, H, N, N] -> float64 [N, N].
+    """Attention rollout, from the output tokens to the input tokens (Abnar and Zuidema 2020, section 3).
 
-    The product A_L ... A_1 of A_l = 0.5 mean_h(attention_l) + 0.5 I, each with rows normalised to sum 1 (Abnar and
-    Zuidema 2020, section 3).
+    It is the product A_L ... A_1 of A_l = 0.5 mean_h(attention_l) + 0.5 I, each with rows normalised to sum 1.
+
+    Args:
+        attention: [L, H, N, N].
+
+    Returns:
+        float64 [N, N].
     """
     tokens = np.eye(attention.shape[-1])
     total = tokens
@@ -140,8 +157,13 @@ def draw_cross_attention(
 ) -> None:
     """Draw a row of maps per decoder layer: the mean of its heads, then up to four heads.
 
-    attention float [L, H, T, S], from the T tokens of a translation (`target`) to the S words of its `source`.
-    `layers`, counted from 0, are those to draw (empty: all); `caption` is a line under the title.
+    Args:
+        attention: float [L, H, T, S].
+        target: the T tokens of a translation.
+        source: the S words that it is of.
+        path: of the PNG.
+        layers: those to draw, counted from 0; empty: all.
+        caption: a line under the title.
     """
     chosen, heads = list(layers) or list(range(len(attention))), attention.shape[1]
     shown = min(heads, HEADS)
@@ -170,9 +192,13 @@ def draw_words(
 ) -> None:
     """Draw an image, and beside it, for each word of its caption, the patches that the decoder attends to there.
 
-    image uint8 [h, w, C]; attention float [L, H, T, gh, gw] from the T `words` to the patches. Drawn is the mean of all
-    layers and heads; with `layers`, counted from 0, for each of them the mean of its heads. `caption` is a line under
-    the title.
+    Args:
+        image: uint8 [h, w, C].
+        attention: float [L, H, T, gh, gw], from words to patches.
+        words: the T words.
+        path: of the PNG.
+        layers: counted from 0, each drawn as the mean of its heads; empty: the mean of all layers and heads is drawn.
+        caption: a line under the title.
     """
     depth, heads = attention.shape[:2]
     chosen = [attention[layer].mean(0) for layer in layers] or [attention.mean((0, 1))]  # [T, gh, gw] each

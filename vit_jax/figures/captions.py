@@ -20,7 +20,13 @@ def draw_captions(
 ) -> None:
     """Draw images in the given order, each beside its caption by the data (black) and that by the network (orange).
 
-    images uint8 [m, h, w, C]; `caption` is a line under the title.
+    Args:
+        images: uint8 [m, h, w, C].
+        references: m captions by the data.
+        said: m captions by the network.
+        path: of the PNG.
+        title: of the figure.
+        caption: a line under the title.
     """
     m = len(images)
     if not m:

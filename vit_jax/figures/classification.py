@@ -12,9 +12,13 @@ from .figure import BLUE, GREY, ORANGE, SKY, AnyPath, aspect, message_page, page
 
 
 def draw_confusion(confusion: np.ndarray, class_names: Sequence[str], path: AnyPath, caption: str = "") -> None:
-    """Draw counts, int [K, K]: rows are the true class, columns the predicted one; colours are shares of the row.
+    """Draw a confusion matrix: rows are the true class, columns the predicted one; colours are shares of the row.
 
-    `caption` is a line under the title, as in the other figures.
+    Args:
+        confusion: counts, int [K, K].
+        class_names: K names.
+        path: of the PNG.
+        caption: a line under the title.
     """
     confusion = np.asarray(confusion)
     k = len(confusion)
@@ -58,7 +62,16 @@ def draw_per_class(
     path: AnyPath,
     caption: str = "",
 ) -> None:
-    """Draw precision, recall and F1, float [K] each: as bars, or above 30 classes as dots, sorted by F1."""
+    """Draw scores of each class: as bars, or above 30 classes as dots, sorted by F1.
+
+    Args:
+        precision: float [K].
+        recall: float [K].
+        f1: float [K].
+        class_names: K names.
+        path: of the PNG.
+        caption: a line under the title.
+    """
     scores = np.stack([precision, recall, f1]).astype(np.float64)  # [3, K]
     scores = np.nan_to_num(scores)
     if scores.shape[1] <= 30:
@@ -122,7 +135,14 @@ def draw_wrong(
 ) -> None:
     """Draw up to 36 wrongly classified images, in the given order.
 
-    images uint8 [m, h, w, C], truth and predicted int [m], confidence float [m] of the predicted class.
+    Args:
+        images: uint8 [m, h, w, C].
+        truth: int [m], the true classes.
+        predicted: int [m], the predicted classes.
+        confidence: float [m], the probabilities of these.
+        class_names: K names.
+        path: of the PNG.
+        caption: a line under the title.
     """
     m = min(len(images), 36)
     if not m:

@@ -20,11 +20,15 @@ def draw_curves(
     selection_metric: str = "accuracy",
     best_step: int | None = None,
 ) -> None:
-    """Draw loss, the task's metric, learning rate and gradient norm over epochs, from the rows of metrics.jsonl.
+    """Draw loss, the task's metric, learning rate and gradient norm over epochs.
 
-    `selection_metric` is the metric by which evaluations select the best checkpoint; the epoch of that, `best_step`, is
-    marked. Values may be absent or None; there may be no evaluation, or only one row. `training_loss` says, for the
-    legend, what is in the loss of training but not in that of evaluations, such as label smoothing.
+    Args:
+        rows: those of metrics.jsonl. Values may be absent or None; there may be no evaluation, or only one row.
+        path: of the PNG.
+        training_loss: says, for the legend, what is in the loss of training but not in that of evaluations, such as
+            label smoothing.
+        selection_metric: the metric by which evaluations select the best checkpoint.
+        best_step: that of the best checkpoint, which is marked; None: nothing is.
     """
     train = [row for row in rows if row.get("kind") == "train"]
     metric = training_metric(train, selection_metric)

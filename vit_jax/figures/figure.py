@@ -55,9 +55,13 @@ def _fonts() -> list[str]:
 def page(
     path: AnyPath, width: float, height: float, layout: Literal["constrained"] | None = "constrained"
 ) -> Iterator[Figure]:
-    """A figure of width x height inches. When the block ends it is written to `path` as a PNG, atomically.
+    """A figure, which is written as a PNG, atomically, when the block ends. The user's matplotlibrc has no effect.
 
-    The user's matplotlibrc has no effect.
+    Args:
+        path: of the PNG.
+        width: in inches.
+        height: in inches.
+        layout: of matplotlib.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -102,9 +106,16 @@ def sheet(path: AnyPath, width: float, height: float) -> Iterator[Axes]:
 
 
 def put(ax: Axes, picture: np.ndarray, x: float, y: float, w: float, h: float, **options: Any) -> None:
-    """Place a picture, [rows, columns] or [rows, columns, 1 or 3], with its upper left corner at (x, y) of a sheet.
+    """Place a picture on a sheet. Up to 128 pixels wide and high it is enlarged without smoothing.
 
-    Up to 128 pixels wide and high it is enlarged without smoothing. `options` are those of `Axes.imshow`.
+    Args:
+        ax: the sheet.
+        picture: [rows, columns] or [rows, columns, 1 or 3].
+        x: of its upper left corner, in inches.
+        y: likewise.
+        w: its width, in inches.
+        h: its height, in inches.
+        options: those of `Axes.imshow`.
     """
     picture = to_rgb(picture) if picture.ndim == 3 else picture
     interpolation = "nearest" if max(picture.shape[:2]) <= 128 else "auto"
@@ -124,7 +135,11 @@ def aspect(images: np.ndarray) -> float:
 def weights_caption(which: str, kind: str, step: int, epoch: float | None = None) -> str:
     """A few words for a figure on the weights that it shows: "last weights (raw), epoch 3, step 60".
 
-    `which` is "best" or "last", `kind` "raw" or "ema"; without `epoch` only the step is stated.
+    Args:
+        which: best or last.
+        kind: raw or ema.
+        step: that of the weights.
+        epoch: that of the step; None: it is not stated.
     """
     when = [] if epoch is None else [f"epoch {round(epoch, 2):g}"]
     return ", ".join([f"{which} weights ({'averaged' if kind == 'ema' else 'raw'})", *when, f"step {step:,}"])

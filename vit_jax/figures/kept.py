@@ -33,10 +33,15 @@ def keep_classes(
     scores: Mapping[str, np.ndarray],
     worst: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Keep the result of a classifier of K classes: confusion int [K, K], scores {name: float [K]}.
+    """Keep the result of a classifier of K classes.
 
-    `about` says what was measured. `worst` are mistakes, {"name", "image" (uint8 [h, w, C]), "true", "predicted",
-    "confidence"} each.
+    Args:
+        folder: that of the run.
+        about: says what was measured.
+        names: those of the classes.
+        confusion: int [K, K].
+        scores: {name: float [K]}.
+        worst: mistakes, {"name", "image" (uint8 [h, w, C]), "true", "predicted", "confidence"} each.
     """
     rows, columns = np.nonzero(confusion)
     entries = np.stack([rows, columns, confusion[rows, columns]], -1)  # [entries, 3]
@@ -54,20 +59,29 @@ def keep_classes(
 
 
 def keep_texts(folder: Path, about: str, total: int, wrong: int, worst: Sequence[Mapping[str, Any]]) -> None:
-    """Keep the worst of `total` texts, of which `wrong` are not as in the data.
+    """Keep the worst of texts.
 
-    Each is {"name", "source", "references", "said", "score"}, and maybe "image", uint8 [h, w, C].
+    Args:
+        folder: that of the run.
+        about: says what was measured.
+        total: the number of texts.
+        wrong: how many of them are not as in the data.
+        worst: {"name", "source", "references", "said", "score"} each, and maybe "image", uint8 [h, w, C].
     """
     rows = [{**each, **({"image": _data_url(each["image"])} if "image" in each else {})} for each in worst[:WORST]]
     write_json(folder / "texts.json", {"about": about, "total": total, "wrong": wrong, "worst": rows})
 
 
 def keep_attention(folder: Path, about: str, examples: Sequence[Mapping[str, Any]], prefix: Sequence[str] = ()) -> None:
-    """Keep attention weights of examples, of which each has "weights", float [L, H, Q, K], and the number of layers.
+    """Keep attention weights of examples. What is too much is left out, and said.
 
-    An example also has a "title", and "image" (uint8 [h, w, C]) with the "grid" of its patches, or "keys", the K words
-    that are looked at. "queries" are the Q words that look; where they are absent the tokens of the image look at each
-    other, of which the first are called `prefix` and are no patches. What is too much is left out, and said.
+    Args:
+        folder: that of the run.
+        about: says what was measured.
+        examples: {"title", "weights" (float [L, H, Q, K]), the number of layers} each; also "image" (uint8 [h, w, C])
+            with the "grid" of its patches, or "keys", the K words that are looked at. "queries" are the Q words that
+            look; where they are absent the tokens of the image look at each other.
+        prefix: what the first tokens of an image are called, which are no patches.
     """
     own = pair(examples[0]["grid"]) if examples and "queries" not in examples[0] else None
     kept, note = fitted([np.asarray(each["weights"], np.float32) for each in examples], own)
@@ -102,11 +116,16 @@ class Fitted:
 def fitted(
     weights: Sequence[np.ndarray], grid: tuple[int, int] | None = None, most: int = WEIGHTS
 ) -> tuple[list[Fitted], str]:
-    """(what is kept of the first examples, a clause on what is left out).
+    """What is kept of attention weights.
 
-    Of weights [L, H, Q, K] of each example at most `most` are kept: of fewer examples, then, where the tokens of an
-    image look at each other and `grid` is that of its patches, from fewer patches, then the means over the heads, then
-    of fewer layers, among them the last.
+    Args:
+        weights: [L, H, Q, K] of each example.
+        grid: that of the patches of an image whose tokens look at each other; None: others look.
+        most: so many weights are kept: of fewer examples, then, with a `grid`, from fewer patches, then the means over
+            the heads, then of fewer layers, among them the last.
+
+    Returns:
+        (what is kept of the first examples, a clause on what is left out).
     """
     if not weights:
         return [], ""
@@ -146,9 +165,14 @@ def _spread(tokens: int, grid: tuple[int, int], apart: int) -> list[int]:
 
 
 def keep_positions(folder: Path, about: str, position: np.ndarray, prefix: int, grid: Size) -> None:
-    """Keep the cosine similarity of the position embeddings of patches, [prefix + gh * gw, D], to each other.
+    """Keep the cosine similarity of the position embeddings of patches to each other.
 
-    Of a grid with more than 14 rows or columns the similarities of 14 are kept, to all patches.
+    Args:
+        folder: that of the run.
+        about: says what was measured.
+        position: [prefix + gh * gw, D].
+        prefix: the number of the first rows, which are not of patches.
+        grid: (gh, gw); of more than 14 rows or columns the similarities of 14 are kept, to all patches.
     """
     gh, gw = pair(grid)
     rows, columns = (np.unique(np.linspace(0, n - 1, min(n, 14)).round().astype(int)) for n in (gh, gw))

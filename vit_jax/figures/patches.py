@@ -61,11 +61,14 @@ def tile(pictures: np.ndarray, gap: int, fill: float | tuple[int, int, int]) -> 
 
 
 def draw_positions(position: np.ndarray, prefix: int, grid: Size, path: AnyPath, caption: str = "") -> None:
-    """Draw the cosine similarity of each patch's position embedding to all others, as a grid of small maps.
+    """Draw the cosine similarity of each patch's position embedding to all others (Dosovitskiy et al. 2021, figure 7).
 
-    `position` is [prefix + gh * gw, D], with the embeddings of other tokens in its first `prefix` rows; `grid` is
-    (gh, gw). Of a grid with more than 14 rows or columns 14 are drawn. `caption` is a line under the title.
-    Dosovitskiy et al. 2021, figure 7 (centre).
+    Args:
+        position: [prefix + gh * gw, D].
+        prefix: the number of the first rows, which are not of patches.
+        grid: (gh, gw); of more than 14 rows or columns 14 are drawn.
+        path: of the PNG.
+        caption: a line under the title.
     """
     gh, gw = pair(grid)
     cosine = similarity(np.asarray(position)[prefix:]).reshape(gh, gw, gh, gw)

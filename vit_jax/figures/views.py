@@ -21,10 +21,16 @@ def draw_views(
     title: str,
     caption: str,
 ) -> None:
-    """Draw images, uint8 [n, h, w, C], one below the other, and right of each its views, uint8 [n, V, h, w, C].
+    """Draw images one below the other, and right of each its views.
 
-    `names` are those of the images' classes; `under` has a line of text for each view, or is None. `caption` is a line
-    under the title.
+    Args:
+        path: of the PNG.
+        originals: uint8 [n, h, w, C].
+        views: uint8 [n, V, h, w, C].
+        names: those of the images' classes.
+        under: a line of text for each view, or None.
+        title: of the figure.
+        caption: a line under the title.
     """
     height = CELL * aspect(originals)
     down = height + (0.22 if under else GAP)
