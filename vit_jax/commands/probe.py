@@ -64,9 +64,14 @@ def knn(features: np.ndarray, labels: np.ndarray) -> Probe:
 def linear(
     features: np.ndarray, labels: np.ndarray, unseen: np.ndarray, their_labels: np.ndarray, where: str = "validation"
 ) -> Probe:
-    """A logistic regression with the C that is the most accurate on `unseen` features; of equal ones the smallest.
+    """A logistic regression with the C that is the most accurate on other features; of equal ones the smallest.
 
-    Features are not standardised. `where` says in words what the unseen examples are.
+    Args:
+        features: float [n, D], not standardised.
+        labels: int [n].
+        unseen: float [m, D], on which C is chosen.
+        their_labels: int [m].
+        where: says in words what the unseen examples are.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -98,11 +103,17 @@ def linear(
 
 
 def learnt(kind: str, features: Callable[[Any], np.ndarray], splits: Mapping[str, Any], seed: int) -> Probe:
-    """The probe `kind`, knn or linear, of a network's `features` of a split.
+    """The probe of a network's features, which learns from the split train.
 
-    It learns from the split train. The C of linear is chosen on validation, or, where there is no such split, on a
-    tenth of train, by class, which it then does not learn from; `seed` determines which. (CLIP and DINOv2 let the last
-    regression learn from both.) Raises UserError.
+    Args:
+        kind: knn or linear.
+        features: gives float [n, D] of a split.
+        splits: by name. The C of linear is chosen on validation, or, where there is no such split, on a tenth of train,
+            by class, which it then does not learn from. (CLIP and DINOv2 let the last regression learn from both.)
+        seed: determines that tenth.
+
+    Raises:
+        UserError: where train is too small for that.
     """
     train = splits["train"]
     known, labels = features(train), train.labels
@@ -122,9 +133,18 @@ def learnt(kind: str, features: Callable[[Any], np.ndarray], splits: Mapping[str
 def probed(
     kind: str, outputs: Callable[[Any], Mapping[str, np.ndarray]], data: Any, name: str, task: Any, run: RunConfig
 ) -> Any:
-    """The Evaluation of a probe on the split `name` of `data`.
+    """The Evaluation of a probe.
 
-    `task` is what `Task.probed` returned, and `outputs` gives its outputs of a split. Raises UserError.
+    Args:
+        kind: knn or linear.
+        outputs: gives the task's outputs of a split.
+        data: with the split train.
+        name: that of the split to measure.
+        task: what `Task.probed` returned.
+        run: that of the network.
+
+    Raises:
+        UserError: where features are not finite, and as `learnt`.
     """
     from threadpoolctl import threadpool_limits
 

@@ -126,11 +126,20 @@ LACKING: dict[str, tuple[Any, ...]] = {
 
 
 def from_generation_config(stated: Mapping[str, Any], end: int) -> tuple[Decoding, tuple[str, ...]]:
-    """(the settings of a generation_config.json in our words, the names of those that we lack and that would matter).
+    """The settings of a generation_config.json in our words.
 
     A search by them finds what `generate` of transformers finds, except that without a max_length we have no limit,
-    where `generate` stops at 20. There max_length counts the decoder's first input too; `end` is the id of the end,
-    which is never banned. Raises UserError on a value of a wrong type, and as `check_decoding` does.
+    where `generate` stops at 20. There max_length counts the decoder's first input too.
+
+    Args:
+        stated: the JSON.
+        end: the id of the end, which is never banned.
+
+    Returns:
+        (the settings, the names of those that we lack and that would matter).
+
+    Raises:
+        UserError: for a value of a wrong type, and as `check_decoding`.
     """
     known = {name: value for name, value in stated.items() if value is not None}
 

@@ -57,9 +57,15 @@ def value_at(config: Any, name: str) -> Any:
 
 
 def with_options(config: T, options: Mapping[str, Any], part: str) -> T:
-    """A part of a run's config with other values of some fields, of which lists count as tuples.
+    """A part of a run's config with other values of some fields.
 
-    Raises UserError on an unknown field and a value that the field does not take; `part` is its name in messages.
+    Args:
+        config: the part.
+        options: {field: value}; lists count as tuples.
+        part: its name in messages.
+
+    Raises:
+        UserError: for an unknown field, and a value that the field does not take.
     """
     types, values = field_types(type(config)), dict(options)
     with inside(part):

@@ -63,11 +63,23 @@ def parse(
     description: str | None = None,
     reasons: Mapping[str, str] = REASONS,
 ) -> T:
-    """The options that the words of a command line give: an instance of a dataclass.
+    """The options that the words of a command line give.
 
-    `options` is its class, `default` an instance with the defaults. Without that, fields without a default are
-    positional. `prog` is the command as help shows it. `reasons` says of flags that other programs have what takes
-    their place. Raises UserError on the first mistake, and SystemExit(0) after printing help.
+    Args:
+        options: a dataclass, whose fields are the flags.
+        arguments: the words.
+        default: an instance with the defaults; None: those of the class, of which fields without a default are
+            positional.
+        prog: the command as help shows it.
+        description: the text before the flags in help.
+        reasons: of flags that other programs have, what takes their place.
+
+    Returns:
+        An instance of `options`.
+
+    Raises:
+        UserError: for the first mistake.
+        SystemExit: with 0, after printing help.
     """
     import tyro
 

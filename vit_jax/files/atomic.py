@@ -50,10 +50,16 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def read_json(path: Path, largest: int = LARGEST_JSON, remedy: str = RESTORE) -> dict[str, Any]:
-    """Read a JSON object from a file of at most `largest` bytes.
+    """Read a JSON object from a file.
 
-    Raises UserError, which ends in `remedy`, if it is no regular file, too large, no JSON object, or ambiguous: with a
-    key twice in an object, or a number that JSON does not have.
+    Args:
+        path: of the file.
+        largest: the most bytes that it may have.
+        remedy: how an error ends.
+
+    Raises:
+        UserError: where it is no regular file, too large, no JSON object, or ambiguous: with a key twice in an object,
+            or a number that JSON does not have.
     """
     try:
         check_regular(path)

@@ -15,8 +15,13 @@ from .atomic import check_regular, make_folder, shown
 def locked(path: Path, taken: Callable[[str], None]) -> Iterator[None]:
     """A context in which this process has locked a file, which is made with its folder.
 
-    While another process has it, `taken` is called again and again with the number of that process, or "unknown": it
-    raises or waits. Raises UserError where the file system has no locks.
+    Args:
+        path: of the file.
+        taken: called again and again while another process has it, with the number of that process, or "unknown": it
+            raises or waits.
+
+    Raises:
+        UserError: where the file system has no locks.
     """
     held = False
     while not held:

@@ -96,10 +96,15 @@ def _is_group(value: Any) -> bool:
 
 
 def log_fault(path: Path, records: Iterable[tuple[int, dict[str, Any]]]) -> str:
-    """A clause saying which lines of metrics.jsonl are not as they were saved; empty if all are.
+    """Which lines of a metrics.jsonl are not as they were saved.
 
-    `records` are (step, {"bytes", "digest"}) of checkpoints. The newest decides, the others show where damage begins.
-    Lines that were written after the newest are not compared.
+    Args:
+        path: of the file.
+        records: (step, {"bytes", "digest"}) of checkpoints. The newest decides, the others show where damage begins.
+            Lines that were written after the newest are not compared.
+
+    Returns:
+        A clause; empty if all are as they were.
     """
     records = sorted(records)
     step, newest = records[-1] if records else (0, {"bytes": 0})

@@ -68,10 +68,17 @@ def write_csv(path: str | os.PathLike[str], header: Sequence[str], rows: Iterabl
 def write_npz(
     path: str | os.PathLike[str], parts: Iterable[Mapping[str, np.ndarray]], rows: int, **whole: np.ndarray
 ) -> dict[str, tuple[int, ...]]:
-    """Write arrays to a .npz, atomically; returns {name: shape}.
+    """Write arrays to a .npz, atomically.
 
-    `whole` are arrays as they are. Of the others each of `parts`, {name: [k, ...]}, has the next k of all `rows`; one
-    part at a time is in memory, and the rows before it are in files beside `path`.
+    Args:
+        path: of the .npz.
+        parts: {name: [k, ...]} each, the next k of all rows; one part at a time is in memory, and the rows before it
+            are in files beside `path`.
+        rows: how many there are in all.
+        whole: other arrays, as they are.
+
+    Returns:
+        {name: shape}.
     """
     path, shapes = Path(path), {name: array.shape for name, array in whole.items()}
     with tempfile.TemporaryDirectory(prefix=f"{path.name}.", suffix=".tmp", dir=path.absolute().parent) as folder:
@@ -96,10 +103,15 @@ def write_npz(
 
 
 def print_table(names: Sequence[str], groups: Iterable[Sequence[Sequence[str]]], width: int) -> None:
-    """Print columns (a title and a cell for each name) beside `names`, in as many tables as the width needs.
+    """Print columns beside names, in as many tables as the width needs.
 
-    Groups of columns are kept together where they fit. A title is broken at its last space; long names and cells are
-    cut in the middle, to a third of the width and at most 32 columns.
+    A title is broken at its last space; long names and cells are cut in the middle, to a third of the width and at most
+    32 columns.
+
+    Args:
+        names: of the rows.
+        groups: of columns, kept together where they fit. A column is a title, and a cell for each name.
+        width: that of the terminal, in columns.
     """
     from rich.console import Console
 

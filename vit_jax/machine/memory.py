@@ -17,12 +17,17 @@ from .limits import memory_limits
 
 
 def run_bytes(run: RunConfig, teacher: Teacher | None = None, division: Division | None = None) -> tuple[int, int]:
-    """The bytes that training takes at least: (weights, gradients, moments and average; a batch).
+    """The bytes that training takes at least.
 
-    The first has the arrays of a `teacher` too, and all of it once for each device of a CPU, of which there are as many
-    as `division` says (None: one device, which does the parts that run.accumulate says); with fsdp a device has its
-    part. Of a batch: all of it as augmentation leaves it, and of the activations of one part the inputs and the tokens,
-    once: what else is kept depends on the compiler.
+    Args:
+        run: with the sizes of its data.
+        teacher: whose arrays are counted too.
+        division: how a batch is divided; None: one device, which does the parts that run.accumulate says.
+
+    Returns:
+        (weights, gradients, moments and average, once for each device of a CPU, with fsdp the part that a device has; a
+            batch as augmentation leaves it, and of the activations of one part the inputs and the tokens, once: what
+            else is kept depends on the compiler).
     """
     table, width = trainable_table(run), 8 if run.compute_dtype == "float64" else 4
     learnt = trainable(run.optim, table)

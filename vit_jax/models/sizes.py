@@ -34,9 +34,16 @@ _NAME = re.compile(rf"vit-({'|'.join(SIZES)})([1-9][0-9]{{0,3}})", re.IGNORECASE
 
 
 def sized(name: str, classes: int = 1000, image: int = 224, **fields: Any) -> ViTConfig:
-    """The config of `vit-SIZEPATCH`, such as vit-s16, vit-b32, vit-h14; `fields` are other fields of ViTConfig.
+    """The config of a published size.
 
-    Raises UserError on an unknown name.
+    Args:
+        name: vit-SIZEPATCH, such as vit-s16, vit-b32, vit-h14.
+        classes: K.
+        image: height and width of an image, in pixels.
+        fields: others of ViTConfig.
+
+    Raises:
+        UserError: for an unknown name.
     """
     found = _NAME.fullmatch(name)
     if found is None:

@@ -34,9 +34,18 @@ class Options:
 
 
 def write_report(names: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] = "", dir: str = "runs") -> Path:
-    """Write the report of runs, given as paths or as names inside `dir`; returns its path. Raises UserError.
+    """Write the report of runs.
 
-    Without `out` it is report.html in the folder of the one run or group, or in the folder that holds them all.
+    Args:
+        names: paths, or names inside `dir`.
+        out: the file; empty: report.html in the folder of the one run or group, or in the folder that holds them all.
+        dir: the folder of all runs.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        UserError: where a run cannot be read, or the file cannot be written.
     """
     found = gather([os.fspath(name) for name in names], dir, damaged=True)
     from .contents import contents_of  # Bokeh takes a while to load

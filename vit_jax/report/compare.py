@@ -142,9 +142,15 @@ def _spread(values: list[float]) -> dict[str, Any]:
 
 
 def gather(names: Sequence[str], runs_dir: str = "runs", damaged: bool = False) -> Comparison:
-    """Read the runs, groups and folders of runs of these names; none: all of `runs_dir`. Raises UserError.
+    """Read runs, groups and folders of runs.
 
-    With `damaged`, a run whose summary or log cannot be read is not left out: a note says what of it is missing.
+    Args:
+        names: paths, or names inside `runs_dir`; none: all of it.
+        runs_dir: the folder of all runs.
+        damaged: whether a run whose summary or log cannot be read stays, and a note says what of it is missing.
+
+    Raises:
+        UserError: where there are none.
     """
     notes: list[str] = []
     wanted: dict[Path, None] = {}

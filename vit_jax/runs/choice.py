@@ -19,13 +19,19 @@ from .values import differences
 
 
 def choose(run: RunConfig, name: str, named: bool, seeds: int = 0, data: Any = None) -> Run:
-    """The folder for this run (or this group of `seeds` runs): one that has the same run already, or a new one.
+    """The folder for a run, or for a group of runs: one that has the same run already, or a new one.
 
-    `data` is the run's opened data (data.base.Data) where its config does not name it: the same run has the same.
+    Args:
+        run: the config.
+        name: of the folder.
+        named: whether the user named it; if not, numbers are tried (digits, digits-2, ...) until a folder is free or
+            has the same run.
+        seeds: how many runs there are in the group; 0: it is one run.
+        data: the run's opened data (data.base.Data) where its config does not name it: the same run has the same.
 
-    If the user did not name the folder (`named`), numbers are tried (digits, digits-2, ...) until a folder is free or
-    has the same run. Raises UserError if a named folder has another run, listing the fields that differ, and on any
-    damaged config.json, because it may be that of this run.
+    Raises:
+        UserError: where a named folder has another run, listing the fields that differ, and for any damaged
+            config.json, because it may be that of this run.
     """
     check_name(name)
     number = 1

@@ -36,8 +36,13 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
     """The config of a class from the values of `to_dict`. Absent fields have defaults.
 
-    `where` is a prefix for names in messages. Raises UserError on an unknown field, a value of the wrong type, and a
-    missing or unknown task.
+    Args:
+        cls: a class of configs.
+        values: as JSON has them.
+        where: a prefix for names in messages.
+
+    Raises:
+        UserError: for an unknown field, a value of the wrong type, and a missing or unknown task.
     """
     hints = field_types(cls)
     if cls is RunConfig:
@@ -103,9 +108,14 @@ def flat(config: Any, prefix: str = "") -> dict[str, tuple[Any, bool]]:
 
 
 def with_fields(run: RunConfig, fields: Mapping[str, Any]) -> RunConfig:
-    """The run with other values of some fields, {dotted name: value}: {"model.width": 64, "epochs": 5}.
+    """The run with other values of some fields.
 
-    Raises UserError on an unknown field and on a value of the wrong type.
+    Args:
+        run: any.
+        fields: {dotted name: value}: {"model.width": 64, "epochs": 5}.
+
+    Raises:
+        UserError: for an unknown field, and a value of the wrong type.
     """
     values, known = to_dict(run), flat(run)
     for name, value in fields.items():
@@ -120,9 +130,15 @@ def with_fields(run: RunConfig, fields: Mapping[str, Any]) -> RunConfig:
 
 
 def differences(old: RunConfig, new: RunConfig, execution: bool = False) -> dict[str, tuple[Any, Any]]:
-    """The identity fields in which two runs differ, or with `execution` the execution fields: {field: (old, new)}.
+    """The fields in which two runs differ. A size that the data determines counts as equal if it is 0 in the new run.
 
-    A size that the data determines counts as equal if it is 0 in the new run.
+    Args:
+        old: the one.
+        new: the other.
+        execution: whether execution fields are compared, not identity fields.
+
+    Returns:
+        {field: (old, new)}.
     """
     a, b = flat(old), flat(new)
     from_data = {f"model.{name}" for name in new.model.marked("from_data")}

@@ -139,12 +139,20 @@ def from_merges(
 
 
 def train_pieces(kind: str, sentences: Iterator[str], size: int) -> dict[str, bytes]:
-    """The files of a new tokenizer of `kind`, "bpe" or "unigram", with at most `size` ids: {name: content}.
+    """The files of a new tokenizer.
 
     Its alphabet are all bytes, so every text has ids, and `decode` gives back the text exactly, but in Unicode's form
-    NFC and without white space around it. The same sentences give the same BPE; a unigram's scores differ in
-    their last digits from one training to the next. BPE: Sennrich et al. 2016 (arXiv 1508.07909), on bytes as in
-    Radford et al. 2019; unigram: Kudo 2018 (arXiv 1804.10959).
+    NFC and without white space around it. The same sentences give the same BPE; a unigram's scores differ in their last
+    digits from one training to the next. BPE: Sennrich et al. 2016 (arXiv 1508.07909), on bytes as in Radford et al.
+    2019; unigram: Kudo 2018 (arXiv 1804.10959).
+
+    Args:
+        kind: bpe or unigram.
+        sentences: to train on.
+        size: the most ids.
+
+    Returns:
+        {name: content}.
     """
     with needed("tokenizers"):
         from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers

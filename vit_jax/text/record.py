@@ -18,10 +18,20 @@ Pair = tuple[Tokenizer, Tokenizer]
 
 
 def made(kind: str, size: int, sources: Iterable[str], targets: Iterable[str], one: bool) -> Pair:
-    """The tokenizers (source, target) of a run that is trained on these sentences.
+    """The tokenizers of a run that is trained on these sentences.
 
-    `kind` is words, bpe or unigram, of at most `size` ids, or the path of a folder. With `one` both sides have the same
-    ids; words are then the same object. Raises UserError.
+    Args:
+        kind: words, bpe or unigram, or the path of a folder.
+        size: the most ids of one that is trained.
+        sources: sentences.
+        targets: sentences.
+        one: whether both sides have the same ids; words are then the same object.
+
+    Returns:
+        (that of sources, that of targets).
+
+    Raises:
+        UserError: where the folder has no tokenizer that can be used.
     """
     if kind == WORDS and one:
         both = counted(itertools.chain(sources, targets))

@@ -14,10 +14,17 @@ Stated = Mapping[str, Any]  # the JSON of one or several files
 def stated_ids(
     model: Stated, tokens: Stated, number: Callable[[str], int | None], where: str, alone: bool = False
 ) -> Ids:
-    """The ids of a target; with `alone` there is no source, and the end may also pad, as it does where nothing else is.
+    """The ids of a target.
 
-    `model` is config.json and over it generation_config.json, empty without a model; `tokens` {"pad_token": text, ...}
-    of the tokenizer; `number` gives the id of a token. Raises UserError where padding, begin or end is not stated.
+    Args:
+        model: config.json and over it generation_config.json; empty without a model.
+        tokens: {"pad_token": text, ...} of the tokenizer.
+        number: gives the id of a token.
+        where: names the files in messages.
+        alone: whether there is no source; the end may then also pad, as it does where nothing else is stated.
+
+    Raises:
+        UserError: where padding, begin or end is not stated.
     """
 
     def one(in_model: str, in_tokens: str = "") -> int | None:

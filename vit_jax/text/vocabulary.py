@@ -78,9 +78,12 @@ def closed(words: Iterable[str]) -> Vocabulary:
 
 
 def counted(sentences: Iterable[str], least: int = 2) -> Vocabulary:
-    """The open vocabulary of the words that occur at least `least` times, the most frequent first, then by spelling.
+    """The open vocabulary of the words that occur often, the most frequent first, then by spelling.
 
-    With `least` above 1 rare words are <unk> in training, too, so that the embedding of <unk> is trained.
+    Args:
+        sentences: whose words are counted.
+        least: how often a word has to occur. Above 1, rare words are <unk> in training, too, so that its embedding is
+            trained.
     """
     counts = Counter(word for sentence in sentences for word in words(sentence))
     frequent = sorted((word for word, n in counts.items() if n >= least), key=lambda word: (-counts[word], word))

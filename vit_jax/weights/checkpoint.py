@@ -67,7 +67,9 @@ class Saved:
 class Checkpoints:
     """The checkpoints of a run. Only the process that has locked the run may save.
 
-    `factors` {dotted name: shape} are those that a run with LoRA has beside its network's parameters.
+    Args:
+        run: its folder.
+        factors: {dotted name: shape} of what a run with LoRA has besides its network's parameters.
     """
 
     def __init__(self, run: Run, factors: Mapping[str, tuple[int, ...]] | None = None):
@@ -101,12 +103,18 @@ class Checkpoints:
     def save(
         self, state: State, notes: dict[str, Any], best: int | None, keep: int, beside: dict[str, Any] | None = None
     ) -> None:
-        """Write the checkpoint of a state, then delete all but the newest `keep` and the best.
+        """Write the checkpoint of a state, durably, then delete all but the newest and the best.
 
-        `state` has no axis of replicas; `notes` is JSON; `best` is a step or None. `beside` is what its digest file
-        records of the run's other files: {"config": content of config.json, "log": {"bytes", "digest"} of
-        metrics.jsonl, which has to be durable}. Everything is durable on return. Raises UserError if the disk is full
-        or cannot be written; earlier checkpoints stay intact.
+        Args:
+            state: without an axis of replicas.
+            notes: JSON.
+            best: the step of the best checkpoint, or None.
+            keep: how many of the newest stay.
+            beside: what its digest file records of the run's other files: {"config": content of config.json, "log":
+                {"bytes", "digest"} of metrics.jsonl, which has to be durable}.
+
+        Raises:
+            UserError: where the disk is full or cannot be written; earlier checkpoints stay intact.
         """
         step = int(state.step)
         items = _items(state)
@@ -139,10 +147,16 @@ class Checkpoints:
                 self._forget(step)
 
     def restore(self, parameters: dict[str, Any]) -> tuple[Saved | None, list[str]]:
-        """(the newest valid checkpoint, or None if no save was completed; why each newer one was skipped).
+        """The newest valid checkpoint.
 
-        `parameters` {dotted name: array or shape} are the network's: a checkpoint of others is not valid. Raises
-        UserError if none is valid.
+        Args:
+            parameters: {dotted name: array or shape} of the network: a checkpoint of others is not valid.
+
+        Returns:
+            (the checkpoint, or None if no save was completed; why each newer one was skipped).
+
+        Raises:
+            UserError: where there are checkpoints and none is valid.
         """
         skipped: list[str] = []
         steps = self.run.steps()

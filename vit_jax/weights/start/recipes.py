@@ -17,13 +17,21 @@ HEAD_RATE = 1e-2  # of head, whatever the batch: see benchmarks/finetune.py
 
 
 def tuned(run: RunConfig, recipe: str, stated: Collection[str] = ()) -> RunConfig:
-    """A run with `init` and the fields that a recipe sets, except those that the user has `stated`.
+    """A run with the fields that a recipe of fine-tuning sets.
 
     full: all weights train, at rates that fall towards the input: layer decay 0.75 and the rate 1e-3 for each 256
     examples of a batch, as in He et al. 2022 (arXiv 2111.06377), table 9. head: all but the head is frozen, and nothing
     decays (a linear probe); the rate 1e-2 is ours. attention: attention, positions and the head train, as in Touvron et
-    al. 2022 (arXiv 2203.09795); the rate stays that of the run. Raises UserError without `init`, where the network has
-    no such recipe, and with LoRA, which freezes too, on those that freeze.
+    al. 2022 (arXiv 2203.09795); the rate stays that of the run.
+
+    Args:
+        run: with `init`.
+        recipe: full, head or attention.
+        stated: the names of fields that the user states, which stay.
+
+    Raises:
+        UserError: without `init`, where the network has no such recipe, and with LoRA, which freezes too, on those that
+            freeze.
     """
     if not run.init:
         raise UserError(f"tune is {recipe} but init is empty: name the weights to start from")

@@ -66,9 +66,14 @@ def filled_encoder(run: RunConfig, stated: Mapping[str, Any]) -> RunConfig:
 
 
 def base(init: str, folder: str = "runs") -> RunConfig:
-    """The run that the preset `finetune` gives for the network that the weights `init` are of; `filled` goes on.
+    """The run that the preset `finetune` gives for the network that the weights are of; `filled` goes on.
 
-    `folder` is that of all runs. Raises UserError.
+    Args:
+        init: a file, a folder, a run or hf://owner/name.
+        folder: that of all runs.
+
+    Raises:
+        UserError: where the weights cannot be opened.
     """
     run = presets.preset(presets.FINETUNE).run
     with worded(init):
