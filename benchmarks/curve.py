@@ -56,7 +56,7 @@ def draw(lines: list[Line], path: Path) -> None:
     metrics = {member.metric: line.name for line in lines for member in line.members}
     if len(metrics) > 1:
         (one, first), (other, second), *_ = metrics.items()
-        raise UserError(f"{first} is judged by {one} and {second} by {other}: draw them into two pictures")
+        raise UserError(f"{first} is judged by {one} and {second} by {other}", remedy="draw them into two pictures")
     metric = next(iter(metrics)).replace("_", " ").replace("bleu", "BLEU")
     with page(path, 8, 5) as figure:
         ax = figure.subplots()
@@ -66,8 +66,9 @@ def draw(lines: list[Line], path: Path) -> None:
             seconds, values, spread = averaged(line, split)
             if not seconds.size:
                 raise UserError(
-                    f"{line.name}: its metrics.jsonl has no cpu_seconds, or not in all rows; "
-                    "train it again with this version of vit-jax"
+                    line.name,
+                    "its metrics.jsonl has no cpu_seconds, or not in all rows",
+                    "train it again with this version of vit-jax",
                 )
             shown = smooth(values, len(values) // 25) if split == "train" else values
             ls, marker = ("--", "") if split == "train" else ("-", "o" if len(values) <= 40 else "")

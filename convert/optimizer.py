@@ -285,7 +285,7 @@ def _check_group(
         )
     for name, reason in UNSUPPORTED.items():
         if _number(group.get(name, 0)):
-            raise UserError(f"{where} has {name} {group[name]}: {reason}; {WEIGHTS_ONLY}")
+            raise UserError(f"{where} has {name} {group[name]}: {reason}", remedy=WEIGHTS_ONLY)
     if c.name == "muon" and any(by_muon != bool(_number(group["use_muon"])) for by_muon, _ in rates):
         raise UserError(
             f"{where} has use_muon {group['use_muon']}, but Muon updates the hidden kernels and no others",
@@ -309,7 +309,8 @@ def _check_group(
             values = " and ".join(f"{w}" for w in sorted(wanted))
             raise UserError(
                 f"{where} has weight_decay {decay} for {name}, but by optim.weight_decay and optim.decay "
-                f"{list(c.decay)} it is {values}; correct the config"
+                f"{list(c.decay)} it is {values}",
+                remedy="correct the config",
             )
 
 
@@ -417,12 +418,11 @@ def _moments(
     )
     if len(counts) != 1:
         listed = " and ".join(f"{count:g}" for count in sorted(count for count in counts if count is not None))
-        raise UserError(
-            f"{what}: its parameters have made different numbers of steps ({listed or 'none'}), and a run has one "
-            f"step; train them together, or {WEIGHTS_ONLY}"
-            if counts
-            else f'{what}: does not state the number of steps of its optimizer; save it as "step" in the same dict'
-        )
+        if not counts:
+            why = "does not state the number of steps of its optimizer"
+            raise UserError(what, why, 'save it as "step" in the same dict')
+        why = f"its parameters have made different numbers of steps ({listed or 'none'}), and a run has one step"
+        raise UserError(what, why, f"train them together, or {WEIGHTS_ONLY}")
     (count,) = counts
     if count is None or count < 0 or count != int(count):
         raise UserError(what, f"its optimizer's step is {count}, which is no number of updates", "save it again")

@@ -171,7 +171,9 @@ class Ink:
 
     @classmethod
     def open_other_data(cls, run: Any, metadata: Any, split: str, given: Any = None) -> Any:
-        raise UserError(f"data.source is {run.data.source}, but ink is measured on the run's own data; leave it out")
+        raise UserError(
+            f"data.source is {run.data.source}, but ink is measured on the run's own data", remedy="leave it out"
+        )
 
     def table(self, split: Any, result: Any, metadata: Any) -> Any:
         return ("image", "ink"), ((split.name(i), f"{said:.6f}") for i, said in enumerate(result.predicted))
@@ -214,10 +216,10 @@ class Reader:
             yield Answer(file, said, f"{file}: {said:.4f}", [(str(file), f"{said:.6f}")])
 
     def draw_attention(self, inputs: Any, path: Any, layers: Any = (), caption: str = "") -> None:
-        raise UserError("attention: a perceptron has none; leave the flag out")
+        raise UserError("attention", "a perceptron has none", "leave the flag out")
 
     def write_features(self, inputs: Any, path: Any, blocks: Any = (), norm: bool = True, batch: int = 64) -> str:
-        raise UserError("features: a perceptron has none; leave the flag out")
+        raise UserError("features", "a perceptron has none", "leave the flag out")
 
 
 class InkSpec(TaskSpec):

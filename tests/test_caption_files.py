@@ -160,7 +160,7 @@ def test_other_images_are_measured_by_the_words_of_the_network(folder):
     assert (other.name, len(other.split), other.total) == ("all", N, sum(map(len, known.splits.values())))
     assert list(other.split.references) == list(read.values())
     assert known.vocabulary.decode(other.split.target[0]).startswith("a ")
-    with pytest.raises(UserError, match=r"there is no split 'test': the data has all"):
+    with pytest.raises(UserError, match=r"there is no split 'test'; the data has all"):
         open_other_captions(CaptionData(source=f"captions:{folder}"), "test", known.preprocess, known.vocabulary, 1)
     with pytest.raises(UserError, match=r"data.source is shapes, but there are captions of one's own to give"):
         open_other_captions(CaptionData(), "", known.preprocess, known.vocabulary, 1)

@@ -228,7 +228,7 @@ def test_names_paths_and_folders_of_runs(capsys):
         with pytest.raises(UserError, match=re.escape(says)):
             compare.gather([given])
     assert names("./b") == ["b"]
-    with pytest.raises(UserError, match="nowhere/ holds no runs: train one"):
+    with pytest.raises(UserError, match="nowhere/ holds no runs; train one"):
         compare.gather([], "nowhere")
 
 

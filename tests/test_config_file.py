@@ -80,7 +80,7 @@ def test_a_runs_own_config_json_is_taken_too(place):
         '{"epochs": 1, "epochs": 2}': "is not JSON (the key 'epochs' occurs twice)",
         '{"format": 99, "epochs": 2}': "format 99 is not ",
         '{"format": 1, "preset": "digits", "config": {"epochs": 2}}': "format 1 is not 4",
-        '{"task": "detect"}': "the task 'detect' is not known",
+        '{"task": "detect"}': "task 'detect' is not known",
         '{"task": ["classify"]}': "task is ['classify']",
         '{"task": "translate"}': "task is translate, but the preset is one of classify; leave the preset out",
         '{"name": "../../x"}': "name is '../../x': give the name of one folder",

@@ -317,7 +317,7 @@ DAMAGES = {
     "a forged digest": (forge_digest, "the digest file of step 9 is damaged"),
     "a config": (
         lambda run: rewrite(run.config_file, config={"task": []}),
-        "config.json: the task '[]' is not known to this version",
+        "config.json: task '[]' is not known to this version",
     ),
     "a config of its own kind": (
         lambda run: rewrite(run.config_file, config=[]),

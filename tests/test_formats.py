@@ -69,7 +69,7 @@ def test_a_task_that_this_version_does_not_know_is_one_sentence_at_every_door(tm
     for command in (("train", "--resume", folder), ("evaluate", folder), ("predict", folder, "x.png")):
         done = inside(*command)
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
-        assert "the task 'captoin' is not known to this version of vit-jax" in done.stderr
+        assert "task 'captoin' is not known to this version of vit-jax" in done.stderr
 
 
 PREPROCESS = {

@@ -114,7 +114,7 @@ def test_splits_of_other_data(tmp_path, capsys):
     ):
         assert evaluate.command(["digits", "--data.source", *arguments.split()]) == 0
         assert first in capsys.readouterr().out.splitlines()[0]
-    with pytest.raises(UserError, match=r"there is no split 'train': .* has test, validation; choose one of them"):
+    with pytest.raises(UserError, match=r"there is no split 'train'; .* has test, validation; choose one of them"):
         vit_jax.evaluate("digits", "train", source=source)
     flat = folder(tmp_path, "flat", range(20))
     with pytest.raises(UserError, match="has no splits; leave --split out to take all its images"):
@@ -132,7 +132,7 @@ def test_a_copy_of_the_run_s_own_data_keeps_the_run_s_splits(tmp_path, capsys):
     own, copy = (vit_jax.evaluate("digits", **how)[1] for how in ({}, {"source": str(tmp_path / "copy.npz")}))
     assert own.metrics == copy.metrics
     assert len(vit_jax.evaluate("digits", source=str(tmp_path / "more.npz"))[1].predicted) == 1796
-    with pytest.raises(UserError, match="no split 'longer': this run's data has train, validation, test"):
+    with pytest.raises(UserError, match="no split 'longer'; this run's data has train, validation, test"):
         vit_jax.evaluate("digits", "longer", source=str(tmp_path / "copy.npz"))
 
 

@@ -56,8 +56,8 @@ def test_images_may_be_of_other_classes_than_the_presets():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", "PRESET is missing: give vit-jax sheet PRESET FILE.png"),
-        ("digits", "FILE.png is missing: give vit-jax sheet PRESET FILE.png"),
+        ("", "PRESET is missing; give vit-jax sheet PRESET FILE.png"),
+        ("digits", "FILE.png is missing; give vit-jax sheet PRESET FILE.png"),
         ("digit x.png", "there is no preset 'digit'; nearest: digits"),
         ("numbers x.png", "numbers: its examples are no images, and nothing augments them; give a preset of images"),
         ("digits x.jpg", "x.jpg: the sheet is a PNG; give a name that ends in .png"),

@@ -40,7 +40,7 @@ def test_a_closed_vocabulary_names_the_word_that_it_lacks():
     ):
         closed(["one", "two", "three"]).encode("two tree")
     for empty in ("", "  "):
-        with pytest.raises(UserError, match=rf"the text '{empty}' has no words: give at least one"):
+        with pytest.raises(UserError, match=rf"the text '{empty}' has no words; give at least one"):
             closed(["one"]).encode(empty)
 
 

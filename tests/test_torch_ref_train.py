@@ -548,7 +548,7 @@ for arguments in (["--help"], ["digits"], ["--resume", "a.pt"]):
         "2 digits",
         "2 --resume a.pt",
     ]
-    assert done.stderr == f"vit-jax: error: PyTorch is not installed: pip install '{ROOT}[torch]'\n" * 2
+    assert done.stderr == f"vit-jax: error: PyTorch is not installed; run `pip install '{ROOT}[torch]'`\n" * 2
     assert not any(tmp_path.iterdir())
 
 

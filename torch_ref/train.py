@@ -176,7 +176,7 @@ def require_torch() -> None:
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        raise UserError(f"PyTorch is not installed: {install('torch')}") from error
+        raise UserError("PyTorch is not installed", remedy=f"run `{install('torch')}`") from error
 
 
 def free(folder: Path, name: str, given: bool) -> Path:

@@ -181,11 +181,12 @@ def as_user_error(error: BaseException) -> UserError | None:
     if isinstance(error, OSError):
         number = errno.EACCES if isinstance(error, PermissionError) else error.errno
         if number in _REMEDIES:
-            return UserError(f"{error.filename2 or error.filename or 'the run folder'}: {_REMEDIES[number]}")
+            return UserError(error.filename2 or error.filename or "the run folder", _REMEDIES[number])
     if out_of_memory(error):
         return UserError(
-            "out of memory: lower --batch, or keep the batch and cut it into more parts with --accumulate, "
-            "or set --compute-dtype bfloat16, or --scan --remat full"
+            "out of memory",
+            "lower --batch, or keep the batch and cut it into more parts with --accumulate, or set --compute-dtype "
+            "bfloat16, or --scan --remat full",
         )
     return None
 

@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
             if value is not None:
                 raise UserError(f"{flag}={value}", "takes no value", f"write {flag}")
             metavar = next(a.metavar for a in self._actions if flag in a.option_strings)
-            raise UserError(f"{flag} has no value: write {flag} {metavar}")
+            raise UserError(f"{flag} has no value", remedy=f"write {flag} {metavar}")
         raise UserError(" ".join(message.removeprefix("argument ").split()))
 
     def usage_of_positionals(self) -> str:

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from ..config.fields import identity
 from ..config.run import AugmentConfig
-from ..errors import UserError
+from ..errors import Field, UserError
 
 
 @dataclass(frozen=True)
@@ -90,24 +90,31 @@ def check_augment(c: ImageAugment, channels: int, batch: int) -> None:
     for name in ("scale", "ratio"):
         low, high = getattr(c, name)
         if low > high:
-            raise UserError(f"augment.{name} is {low} {high}: give two ascending numbers")
+            raise UserError(Field(f"augment.{name}"), f"is {low} {high}", "give two ascending numbers")
     if c.crop_padding and c.scale != (1, 1):
         raise UserError(
-            f"augment.crop_padding is {c.crop_padding} and augment.scale is {c.scale[0]} {c.scale[1]}: "
-            "these are two ways to crop, so set crop_padding to 0 or scale to 1 1"
+            Field("augment.crop_padding"),
+            f"is {c.crop_padding} and augment.scale is {c.scale[0]} {c.scale[1]}",
+            "these are two ways to crop, so set crop_padding to 0 or scale to 1 1",
         )
     _check_beside(c)
     if c.policy != "none" and channels not in (1, 3):
         raise UserError(
-            f"augment.policy is {c.policy} but model.channels is {channels}: policies are for 1 or 3 channels, set none"
+            Field("augment.policy"),
+            f"is {c.policy} but model.channels is {channels}",
+            "policies are for 1 or 3 channels, set none",
         )
     if c.repeats > 1 and 2 * c.repeats > batch:
         raise UserError(
-            f"augment.repeats is {c.repeats} but batch is {batch}: give at most half of that, so that images differ"
+            Field("augment.repeats"),
+            f"is {c.repeats} but batch is {batch}",
+            "give at most half of that, so that images differ",
         )
     if c.mixes and batch % 2:
         raise UserError(
-            f"batch {batch} is odd but augment.{'cutmix' if c.cutmix else 'mixup'} mixes pairs: give an even batch"
+            Field("batch"),
+            f"{batch} is odd but augment.{'cutmix' if c.cutmix else 'mixup'} mixes pairs",
+            "give an even batch",
         )
 
 
@@ -122,4 +129,6 @@ def _check_beside(c: ImageAugment) -> None:
         if not used and getattr(c, name) != getattr(ImageAugment, name):
             value = getattr(c, name)
             shown = " ".join(map(str, value)) if isinstance(value, tuple) else value
-            raise UserError(f"augment.{name} is {shown} but nothing uses it: set augment.{what}, or leave it out")
+            raise UserError(
+                Field(f"augment.{name}"), f"is {shown} but nothing uses it", f"set augment.{what}, or leave it out"
+            )

@@ -19,7 +19,7 @@ from ..config.dotted import replaced
 from ..config.fields import option
 from ..config.ranges import check_ranges
 from ..config.run import DataConfig, RunConfig
-from ..errors import DONE, UserError, printable, run_command
+from ..errors import DONE, Field, UserError, printable, run_command
 from ..files.atomic import write_json
 from ..files.output import check_folder, check_output, write_csv
 from ..machine import backend
@@ -82,9 +82,11 @@ def evaluate(
             it was trained on, there are no images to mirror, or no classes for a probe.
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise UserError(f"path is a {type(path).__name__}; give the folder of a run, or a file or folder of weights")
+        raise UserError(
+            f"path is a {type(path).__name__}", remedy="give the folder of a run, or a file or folder of weights"
+        )
     if class_names and data is None:
-        raise UserError("class_names: are those of examples given as data=...; leave them out")
+        raise UserError("class_names", "are those of examples given as data=...", "leave them out")
     from ..data.base import Given
 
     measured = measure(
@@ -127,16 +129,17 @@ class Request:
         """Raise UserError on what can be known to be wrong before anything is opened."""
         check_ranges(EvaluateFlags(run=self.path, batch=self.batch, probe=self.probe))
         if self.given is not None and (self.source or self.data_dir):
-            raise UserError(f"data: is given, and so is {self.source or self.data_dir}; leave one of them out")
+            raise UserError("data", f"is given, and so is {self.source or self.data_dir}", "leave one of them out")
         if self.flip and self.probe != "none":
             raise UserError(
-                f"flip: is of the network's logits, and the probe {self.probe} has none; leave one of them out"
+                "flip", f"is of the network's logits, and the probe {self.probe} has none", "leave one of them out"
             )
         runs.mean_of(self.which)
         if runs.is_foreign(self.path) and not self.source and self.given is None:
             raise UserError(
-                f"{self.path}: no run here, and weights alone have no data of their own; "
-                "name the data to measure it on, as in --data.source folder:PATH"
+                self.path,
+                "no run here, and weights alone have no data of their own",
+                "name the data to measure it on, as in --data.source folder:PATH",
             )
 
 
@@ -199,7 +202,7 @@ def _asked_for(net: Predictor, request: Request) -> Task:
     task = net.task.mirrored() if request.flip else net.task if probe == "none" else net.task.probed()
     if task is None:
         asked, needed = ("flip", "images") if request.flip else (f"probe {probe}", "images with classes")
-        raise UserError(f"{asked}: is for {needed}, and {request.path} is of the task {net.run.task}; leave it out")
+        raise UserError(asked, f"is for {needed}, and {request.path} is of the task {net.run.task}", "leave it out")
     return task
 
 
@@ -217,9 +220,9 @@ def _learnable(net: Predictor, run: RunConfig, task: Task, request: Request, rec
     if name in others:
         return dataset, name
     if not others:
-        raise UserError("split: the data has only train, which a probe learns from; give data with a test split")
+        raise UserError("split", "the data has only train, which a probe learns from", "give data with a test split")
     why = "split is train, which a probe learns from" if name == train else f"there is no split {name!r}"
-    raise UserError(f"{why}; choose {' or '.join(others)}")
+    raise UserError(why, remedy=f"choose {' or '.join(others)}")
 
 
 def _moved(data: DataConfig, source: str, folder: str) -> DataConfig:
@@ -227,7 +230,9 @@ def _moved(data: DataConfig, source: str, folder: str) -> DataConfig:
     changes = {name: value for name, value in (("source", source), ("dir", folder)) if value}
     if folder and not hasattr(data, "dir"):
         raise UserError(
-            f"data.dir is {folder}, but this run reads its data from data.source {data.source}: leave the flag out"
+            Field("data.dir"),
+            f"is {folder}, but this run reads its data from data.source {data.source}",
+            "leave the flag out",
         )
     return replace(data, **changes)  # type: ignore[arg-type]  # texts
 
@@ -243,7 +248,7 @@ def _own(run: RunConfig, split: str, recorded: Any) -> tuple[str, Any, tuple[str
 
 
 def _not_its_data(run: RunConfig) -> UserError:
-    return UserError(f"data.source {run.data.source} is not the data that this run was trained on; restore it")
+    return UserError(f"data.source {run.data.source} is not the data that this run was trained on", remedy="restore it")
 
 
 def _other(net: Predictor, run: RunConfig, request: Request, recorded: Any) -> tuple[str, Any, tuple[str, ...]]:
@@ -270,7 +275,7 @@ def _split(dataset: Data, name: str) -> tuple[str, Any]:
     name = name or "test"
     if name not in dataset.splits:
         raise UserError(
-            f"there is no split {name!r}: this run's data has {', '.join(dataset.splits)}; choose one of them"
+            f"there is no split {name!r}", remedy=f"this run's data has {', '.join(dataset.splits)}; choose one of them"
         )
     return name, dataset.splits[name]
 

@@ -24,7 +24,7 @@ from ..config.decoding import AnswerFlags
 from ..config.fields import option
 from ..config.network import NetworkConfig
 from ..config.ranges import check_ranges
-from ..errors import DONE, UserError, printable, run_command
+from ..errors import DONE, Field, UserError, printable, run_command
 from ..files.output import check_output, write_csv
 from ..machine import backend
 from .selection import SelectionFlags
@@ -50,13 +50,13 @@ def image_files(paths: Sequence[str]) -> list[Path]:
             inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in EXTENSIONS and not p.name.startswith("."))
             if not inside:
                 raise UserError(
-                    f"{text}: there are no images in this folder; known suffixes are {', '.join(sorted(EXTENSIONS))}"
+                    text, "there are no images in this folder", f"known suffixes are {', '.join(sorted(EXTENSIONS))}"
                 )
             found += inside
         elif path.exists():
             found.append(path)
         else:
-            raise UserError(f"{text}: there is no such image or folder; check the path")
+            raise UserError(text, "there is no such image or folder", "check the path")
     return found
 
 
@@ -131,7 +131,7 @@ def _layers(text: str, depth: int) -> list[int]:
         return list(range(depth))
     numbers = [str(n) for n in range(1, depth + 1)]
     if text not in numbers:
-        raise UserError(f"layer is {text[:20]}: give a number from 1 to {depth}, or all")
+        raise UserError(Field("layer"), f"is {text[:20]}", f"give a number from 1 to {depth}, or all")
     return [numbers.index(text)]
 
 
@@ -140,7 +140,9 @@ def _blocks(text: str, depth: int) -> list[int]:
     if text == "all":
         return list(range(depth or 1))  # a network without any says so when it is to write them
     if not re.fullmatch(r"(-?[0-9]{1,6}(,-?[0-9]{1,6})*)?", text):
-        raise UserError(f"blocks is {text[:40]}: give numbers with commas between them, such as 2,5,-1, or all")
+        raise UserError(
+            Field("blocks"), f"is {text[:40]}", "give numbers with commas between them, such as 2,5,-1, or all"
+        )
     return [int(number) for number in filter(None, text.split(","))]
 
 
@@ -200,17 +202,17 @@ def sentences(inputs: Sequence[str]) -> list[str]:
     for text in inputs:
         if text != "-" and not (len(text) < 256 and os.path.isfile(text)):
             if text.endswith(FILES) and " " not in text:
-                raise UserError(f"{text}: there is no such file; give a sentence, or a file of them, one per line")
+                raise UserError(text, "there is no such file", "give a sentence, or a file of them, one per line")
             found.append(text)
             continue
         where = "stdin" if text == "-" else text
         try:
             lines = lines_of(sys.stdin.buffer.read() if text == "-" else Path(text).read_bytes(), where)
         except OSError as error:
-            raise UserError(f"{where}: cannot be read ({error.strerror or error}); give UTF-8 text") from error
+            raise UserError(where, f"cannot be read ({error.strerror or error})", "give UTF-8 text") from error
         for i, line in enumerate(lines, 1):
             if not line.strip():
-                raise UserError(f"{where}, line {i}, is empty; give one sentence per line")
+                raise UserError(f"{where}, line {i}, is empty", remedy="give one sentence per line")
         found += [line.removesuffix("\r") for line in lines]
     return found
 
@@ -286,7 +288,7 @@ def command(arguments: list[str]) -> int:
     """Parse the arguments, predict, print and write; returns the exit code. Raises UserError."""
     o = flags.parse(Options, arguments, prog="python -m vit_jax.predict")
     if not o.inputs:
-        raise UserError("inputs: none given; give image files or folders, or sentences, after the run")
+        raise UserError("inputs", "none given", "give image files or folders, or sentences, after the run")
     runs.mean_of(o.weights)
     stated = flags.given(arguments, Options)
     _check_outputs(o, stated)
@@ -294,8 +296,9 @@ def command(arguments: list[str]) -> int:
     model = _network(o.run, o.weights, o.averaged, flags.given_values(arguments, o, AnswerFlags))
     if "top" in stated and model.task.searching({}) is not None:
         raise UserError(
-            f"top is {o.top}, but this network says a text and no classes: for {o.top} texts of each input "
-            f"give --beam {o.top} --nbest {o.top}"
+            Field("top"),
+            f"is {o.top}, but this network says a text and no classes",
+            f"for {o.top} texts of each input give --beam {o.top} --nbest {o.top}",
         )
     layers, blocks = _layers(o.layer, model.layers), _blocks(o.blocks, model.layers)
     if o.features:
@@ -318,19 +321,23 @@ def _check_outputs(o: Options, stated: Sequence[str]) -> None:
     `stated` are the fields that the command line sets.
     """
     if o.layer and not o.attention:
-        raise UserError(f"layer is {o.layer}, but nothing is to be drawn: add --attention FILE.png")
+        raise UserError(Field("layer"), f"is {o.layer}, but nothing is to be drawn", "add --attention FILE.png")
     if o.attention and not o.attention.lower().endswith(".png"):
-        raise UserError(f"--attention {o.attention}: the figure is a PNG; give a name that ends in .png")
+        raise UserError(f"--attention {o.attention}", "the figure is a PNG", "give a name that ends in .png")
     if o.blocks and not o.features:
-        raise UserError(f"blocks is {o.blocks[:40]}, but nothing is to be written: add --features FILE.npz")
+        raise UserError(Field("blocks"), f"is {o.blocks[:40]}, but nothing is to be written", "add --features FILE.npz")
     if "norm" in stated and not o.blocks:
-        raise UserError("norm: is of the outputs of blocks, and none are asked for: add --blocks I,J, or leave it out")
+        raise UserError(
+            "norm", "is of the outputs of blocks, and none are asked for", "add --blocks I,J, or leave it out"
+        )
     if o.features and not o.features.lower().endswith(".npz"):
-        raise UserError(f"--features {o.features}: features are written as .npz; give a name that ends in .npz")
+        raise UserError(f"--features {o.features}", "features are written as .npz", "give a name that ends in .npz")
     if o.features and (unused := [name for name in ("csv", "top") if name in stated]):
-        raise UserError(f"{unused[0]}: is of predictions, and with --features there are none; leave one of them out")
+        raise UserError(unused[0], "is of predictions, and with --features there are none", "leave one of them out")
     if o.features and runs.is_foreign(o.run) and Path(o.features).resolve().parent == Path(o.run).resolve():
-        raise UserError(f"--features {o.features}: in a folder of weights it would be taken for such; choose another")
+        raise UserError(
+            f"--features {o.features}", "in a folder of weights it would be taken for such", "choose another"
+        )
     for flag, path in (("csv", o.csv), ("attention", o.attention), ("features", o.features)):
         check_output(flag, path, o.force)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..config.run import RunConfig
 from ..data.order import VALIDATION, hold_out
-from ..errors import UserError
+from ..errors import Field, UserError
 from ..machine import backend
 
 NEIGHBOURS, TEMPERATURE = 20, 0.07
@@ -124,8 +124,10 @@ def learnt(kind: str, features: Callable[[Any], np.ndarray], splits: Mapping[str
     stay, held = hold_out(labels, HELD_OUT, VALIDATION, seed)
     if not len(held):
         raise UserError(
-            f"probe is linear, but there is no validation split, and {len(labels)} images of train are too few to hold "
-            "some out: give more, or take --probe knn"
+            Field("probe"),
+            f"is linear, but there is no validation split, and {len(labels)} images of train are too few to hold some "
+            "out",
+            "give more, or take --probe knn",
         )
     return linear(known[stay], labels[stay], known[held], labels[held], f"{len(held):,} other images of train")
 
@@ -152,7 +154,7 @@ def probed(
     def features(split: Any) -> np.ndarray:
         pooled = outputs(split)["pooled"]
         if not math.isfinite(pooled.sum(dtype=np.float64)):
-            raise UserError("probe: the network's features are not finite, so it has diverged; take other weights")
+            raise UserError("probe", "the network's features are not finite, so it has diverged", "take other weights")
         return pooled
 
     train, split = features(data.splits["train"]), data.splits[name]

@@ -14,7 +14,7 @@ from ..augmentation.config import ImageAugment
 from ..config import flags
 from ..config.fields import option
 from ..config.run import AugmentConfig, DataConfig, RunConfig
-from ..errors import DONE, UserError, run_command
+from ..errors import DONE, Field, UserError, run_command
 from ..files.output import check_output
 from ..machine import backend
 from ..presets.table import preset
@@ -53,12 +53,12 @@ def parse(arguments: list[str]) -> tuple[str, str, RunConfig, Options]:
     helping = bool({"-h", "--help"} & {*words})
     name, file = [*first, "", ""][:2]
     if not helping and not file:
-        raise UserError(f"{'FILE.png' if name else 'PRESET'} is missing: give {USAGE}, then flags")
+        raise UserError(f"{'FILE.png' if name else 'PRESET'} is missing", remedy=f"give {USAGE}, then flags")
     run = preset(name or "digits").run
     if type(run.augment) is not ImageAugment:
-        raise UserError(f"{name}: its examples are no images, and nothing augments them; give a preset of images")
+        raise UserError(name, "its examples are no images, and nothing augments them", "give a preset of images")
     if "class_names" not in task_spec(run.task).metadata:
-        raise UserError(f"{name}: its images have no classes, by which they are drawn; give a preset that classifies")
+        raise UserError(name, "its images have no classes, by which they are drawn", "give a preset that classifies")
     options = flags.parse(
         Options,
         words,
@@ -68,7 +68,7 @@ def parse(arguments: list[str]) -> tuple[str, str, RunConfig, Options]:
         f"The defaults below are those of {name or 'digits'}.",
     )
     if not file.lower().endswith(".png"):
-        raise UserError(f"{file}: the sheet is a PNG; give a name that ends in .png")
+        raise UserError(file, "the sheet is a PNG", "give a name that ends in .png")
     check_output("", file, options.force)
     return name, file, run, options
 
@@ -88,7 +88,7 @@ def command(arguments: list[str]) -> int:
 def check_counts(o: Options) -> None:
     """Raise UserError unless every image has a neighbour that it can be mixed with, where they are mixed."""
     if o.augment.mixes and o.images % 2:  # type: ignore[attr-defined]  # an ImageAugment
-        raise UserError(f"images is {o.images}, but neighbours are mixed: give an even number")
+        raise UserError(Field("images"), f"is {o.images}, but neighbours are mixed", "give an even number")
 
 
 def settings(augment: Any) -> str:

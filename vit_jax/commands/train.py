@@ -21,7 +21,7 @@ from ..config.fields import option
 from ..config.run import RunConfig
 from ..config.trees import flatten
 from ..data.images.config import ImageData
-from ..errors import DONE, UserError, lasting_output, run_command
+from ..errors import DONE, Field, UserError, lasting_output, run_command
 from ..machine import backend
 from ..machine.hosts.group import ALONE, Hosts, joined
 from ..models.sizes import is_sized
@@ -130,12 +130,14 @@ def _resumed(named: str, given: Mapping[str, Sequence[str]]) -> runs.Run:
     resume, file, tune, other = (flags.value_of(given, flag) for flag in ("resume", "config", "tune", "name"))
     for flag, value in ((f"the preset {named!r}", named), (f"--config {file}", file), (f"--tune {tune}", tune)):
         if value:
-            raise UserError(f"--resume {resume} uses the config of that run: leave out {flag}")
+            raise UserError(f"--resume {resume} uses the config of that run", f"leave out {flag}")
     folder = runs.find(resume, flags.value_of(given, "dir") or RunConfig.dir)
     if other and other != folder.path.name:
         raise UserError(
-            f"--name {other}: --resume {resume} goes on in the run's own folder; leave --name out, or start a new "
-            f"run from its weights with --init {shlex.quote(resume)} in place of --resume"
+            f"--name {other}",
+            f"--resume {resume} goes on in the run's own folder",
+            f"leave --name out, or start a new run from its weights with --init {shlex.quote(resume)} in place of "
+            "--resume",
         )
     return folder
 
@@ -172,8 +174,10 @@ def _filled_in(options: Options, preset_name: str, words: list[str], values: dic
             raise
         file = options.config
         raise Unfit(
-            f'--config {file}: its network is "{wanted}" and init {options.init} holds "{given}"; to train the latter, '
-            f'give a copy of {file} without "model", to train the former from random weights, give --init ""'
+            f"--config {file}",
+            f'its network is "{wanted}" and init {options.init} holds "{given}"',
+            f'to train the latter, give a copy of {file} without "model", to train the former from random weights, '
+            'give --init ""',
         ) from error
 
 
@@ -189,8 +193,9 @@ def _check_task(run: RunConfig, init: str, task: object, file: str) -> None:
     if task == other.task and type(other.model) is not type(run.model):
         held, trained = (each.model.name for each in (run, other))
         raise Unfit(
-            f"--config {file}: its task is {task}, which trains a {trained}, and init {init} holds a {held}; "
-            f"start from weights of a {trained}, or leave --config out"
+            f"--config {file}",
+            f"its task is {task}, which trains a {trained}, and init {init} holds a {held}",
+            f"start from weights of a {trained}, or leave --config out",
         )
 
 
@@ -211,17 +216,19 @@ def _preset_run(name: str) -> RunConfig:
     if name not in PRESETS and not is_sized(name):
         if users := [each for each in PRESETS if PRESETS[each]().run.data.source == name]:
             raise UserError(
-                f"{name} is a set of images, not a preset: give one that trains on it ({', '.join(users)}), "
-                f"or another and --data.source {name}"
+                f"{name} is a set of images, not a preset",
+                remedy=f"give one that trains on it ({', '.join(users)}), or another and --data.source {name}",
             )
         if os.path.isdir(name):
             raise UserError(
-                f"{name} is a folder, not a preset: --resume {name} continues a run, --init {name} starts from its "
-                f"weights, --data.source folder:{name} trains on its images"
+                f"{name} is a folder, not a preset",
+                remedy=f"--resume {name} continues a run, --init {name} starts from its weights, "
+                f"--data.source folder:{name} trains on its images",
             )
         if os.path.isfile(name):
             raise UserError(
-                f"{name} is a file, not a preset: --config {name} reads a config, --init {name} starts from weights"
+                f"{name} is a file, not a preset",
+                remedy=f"--config {name} reads a config, --init {name} starts from weights",
             )
     return preset(name).run
 
@@ -231,7 +238,8 @@ def _one_preset(words: list[str]) -> list[str]:
     for before, word in zip(["", *words], words, strict=False):
         if word in PRESETS and not (flags.is_flag(before) and "=" not in before):
             raise UserError(
-                f"the preset {word!r} is not the first argument: give one preset only, before all --field flags"
+                f"the preset {word!r} is not the first argument",
+                remedy="give one preset only, before all --field flags",
             )
     return words
 
@@ -297,7 +305,7 @@ def command_with(hosts: Hosts, arguments: list[str]) -> int:
         for other in ("dry_run", "print_config", "seeds"):
             if getattr(options, other):
                 raise UserError(
-                    f"{other} is {getattr(options, other)} and hosts is {options.hosts}: leave one of them out"
+                    f"{other} is {getattr(options, other)} and hosts is {options.hosts}", remedy="leave one of them out"
                 )
         told = {"preset": name, "run": to_dict(checked(options, folder))}
     told = hosts.share(told)
@@ -323,8 +331,9 @@ def command_alone(arguments: list[str]) -> int:
     run = checked(options, folder)
     if options.seeds and folder:
         raise UserError(
-            f"seeds is {options.seeds} and resume is {options.resume}: leave one of them out; "
-            "to continue runs that were started with --seeds, repeat their command"
+            Field("seeds"),
+            f"is {options.seeds} and resume is {options.resume}",
+            "leave one of them out; to continue runs that were started with --seeds, repeat their command",
         )
     if options.dry_run:
         return dry_run(run, name, folder, options.seeds)
@@ -339,7 +348,7 @@ def checked(options: Options, folder: runs.Run | None = None) -> RunConfig:
     """The options' run, which goes on in a folder or is new. Prints what --tune decides. Raises UserError."""
     run = check_run(options.run())
     if options.tune != "none" and not run.init:
-        raise UserError(f"tune is {options.tune} but init is empty: name the weights to start from")
+        raise UserError(Field("tune"), f"is {options.tune} but init is empty", "name the weights to start from")
     if options.tune != "none" and not options.print_config:
         print(says(run, options.tune))
     if folder:
@@ -353,8 +362,10 @@ def _same_run(folder: runs.Run, run: RunConfig, resume: str) -> None:
         fields = ", ".join(f"{name} {old!r} -> {new!r}" for name, (old, new) in changed.items())
         path, source = shlex.quote(resume), shlex.quote(run.data.source)
         raise UserError(
-            f"{folder}: holds another run, which differs in {fields}; leave these as they were, or start a new run "
-            f"from its weights with --init {path} --name NEW --data.source {source} in place of --resume {path}"
+            folder,
+            f"holds another run, which differs in {fields}",
+            f"leave these as they were, or start a new run from its weights with --init {path} --name NEW "
+            f"--data.source {source} in place of --resume {path}",
         )
 
 

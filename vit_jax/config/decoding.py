@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..errors import UserError
+from ..errors import Field, UserError
 from .fields import option
 from .ranges import check_ranges
 
@@ -77,22 +77,31 @@ def check_decoding(d: Decoding) -> Decoding:
     """Return the settings unchanged. Raises UserError naming the first invalid one."""
     check_ranges(d)
     if d.max_length and d.min_length > d.max_length:
-        raise UserError(f"min_length is {d.min_length} but max_length is {d.max_length}: raise one or lower the other")
+        raise UserError(
+            Field("min_length"), f"is {d.min_length} but max_length is {d.max_length}", "raise one or lower the other"
+        )
     for sequence in d.banned:
         if not sequence or any(i < 0 for i in sequence):
-            raise UserError(f"banned has {list(sequence)}: give sequences of at least one id, each 0 or more")
+            raise UserError(
+                Field("banned"), f"has {list(sequence)}", "give sequences of at least one id, each 0 or more"
+            )
     if d.sample:
         if d.beam > 1:
-            raise UserError(f"beam is {d.beam} but sample is set, and draws have no beam: leave one of them out")
+            raise UserError(
+                Field("beam"), f"is {d.beam} but sample is set, and draws have no beam", "leave one of them out"
+            )
         return d
     if d.nbest > d.beam:
         raise UserError(
-            f"nbest is {d.nbest} but beam is {d.beam}, so there are no more answers than that: "
-            f"set beam to {d.nbest} or more, or sample"
+            Field("nbest"),
+            f"is {d.nbest} but beam is {d.beam}, so there are no more answers than that",
+            f"set beam to {d.nbest} or more, or sample",
         )
     for name in OF_DRAWS:
         if getattr(d, name) != getattr(Decoding, name):
-            raise UserError(f"{name} is {getattr(d, name)} but nothing is drawn: set sample, or leave {name} out")
+            raise UserError(
+                Field(name), f"is {getattr(d, name)} but nothing is drawn", f"set sample, or leave {name} out"
+            )
     return d
 
 
@@ -146,7 +155,7 @@ def from_generation_config(stated: Mapping[str, Any], end: int) -> tuple[Decodin
     def value(name: str, what: str, default: Any) -> Any:
         found = known.get(name, default)
         if type(found) not in TYPES[what]:
-            raise UserError(f"generation_config.json: {name} is {found!r:.60}: give {what}")
+            raise UserError("generation_config.json", f"{name} is {found!r:.60}: give {what}")
         return found
 
     found = {ours: value(name, what, getattr(Decoding, ours)) for name, ours, what in SETTINGS}
@@ -160,7 +169,7 @@ def from_generation_config(stated: Mapping[str, Any], end: int) -> tuple[Decodin
     found["early_stopping"] = str(value("early_stopping", "true, false or a text", False)).lower()
     banned = value("bad_words_ids", "a list", [])
     if not all(isinstance(each, list) and all(type(i) is int for i in each) for each in banned):
-        raise UserError(f"generation_config.json: bad_words_ids is {banned!r:.60}: give lists of whole numbers")
+        raise UserError("generation_config.json", f"bad_words_ids is {banned!r:.60}: give lists of whole numbers")
     found["banned"] = tuple(tuple(each) for each in banned if each != [end])
     lacking = [name for name, harmless in LACKING.items() if name in known and known[name] not in harmless]
     return check_decoding(Decoding(**found)), tuple(sorted(lacking))

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from ..errors import UserError
+from ..errors import Field, UserError
 from .nearest import similar
 from .ranges import check_ranges
 from .synonyms import FLAGS, REASONS, VALUES
@@ -118,10 +118,10 @@ def checked(words: Sequence[str], known: Mapping[str, Flag], reasons: Mapping[st
         check_values(flag, values, on=on)
         given += [f"{name}={values[0]}", *values[1:]] if equals else [name, *values]
     if len(positional) < len(needed) and not (missing := needed[len(positional)]).many:
-        raise UserError(f"{missing.name.upper()} is missing: give {missing.help.partition(';')[0]}")
+        raise UserError(f"{missing.name.upper()} is missing", remedy=f"give {missing.help.partition(';')[0]}")
     if len(positional) > len(needed) and not any(flag.many for flag in needed):
         raise UserError(
-            f"the argument {shown(positional[len(needed)])} follows no --field: name its field, or leave it out"
+            f"the argument {shown(positional[len(needed)])} follows no --field", "name its field, or leave it out"
         )
     return [*given, *(["--", *positional] if positional else [])]
 
@@ -222,13 +222,13 @@ def check_values(flag: Flag, values: Sequence[str], *, on: bool = True) -> None:
         if values:
             part, dot, last = flag.name.rpartition(".")
             off = f"--{part}{dot}no-{last}"
-            raise UserError(f"{name if on else off}={said}: takes no value; write {name} or {off}")
+            raise UserError(f"{name if on else off}={said}", "takes no value", f"write {name} or {off}")
         return
     alternatives = _alternatives(flag.hint)
     if not values and not (flag.many and any(t[-1:] == (...,) for t in map(typing.get_args, alternatives))):
-        raise UserError(f"{name} has no value: give {described(flag.hint)}")
+        raise UserError(Field(name), "has no value", f"give {described(flag.hint)}")
     if values and values[0] in flag.foreign:
-        raise UserError(f"{name} {values[0]}: here it is {VALUES[values[0]]}")
+        raise UserError(f"{name} {values[0]}", f"here it is {VALUES[values[0]]}")
     if any(_fits(hint, values) for hint in alternatives):
         return
     choices = [str(value) for hint in alternatives for value in _choices(hint)]
@@ -236,8 +236,8 @@ def check_values(flag: Flag, values: Sequence[str], *, on: bool = True) -> None:
         wrong = next(value for value in values if value not in choices)
         ours = VALUES.get(wrong.lower())
         clause = f"; here it is {ours}" if ours in choices else similar(wrong, choices) if len(choices) > 5 else ""
-        raise UserError(f"{name} {_cut(wrong)}: choose {described(flag.hint)}{clause}")
-    raise UserError(f"{name} {said}: give {described(flag.hint)}")
+        raise UserError(f"{name} {_cut(wrong)}", f"choose {described(flag.hint)}{clause}")
+    raise UserError(f"{name} {said}", f"give {described(flag.hint)}")
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
-from ..errors import UserError
+from ..errors import Field, UserError
 from .nearest import similar
 from .parameters import Parameter
 from .run import MOMENTS, OptimConfig
@@ -81,39 +81,47 @@ def check_groups(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
     """Raise UserError naming the first field that asks for what the parameters of this table do not allow."""
     if c.layer_decay != 1 and not any(parameter.layer for parameter in table.values()):
         raise UserError(
-            f"optim.layer_decay is {c.layer_decay}, but the layers of this network have no order from its input to its "
-            "output: leave it at 1"
+            Field("optim.layer_decay"),
+            f"is {c.layer_decay}, but the layers of this network have no order from its input to its output",
+            "leave it at 1",
         )
     _check_frozen(c, table)
     if c.name == "muon" and not muon_kernels(c, table):
         frozen = any(parameter.muon for parameter in table.values())
         none = f"optim.freeze {' '.join(c.freeze)} leaves none" if frozen else "this network has none"
-        raise UserError(f"optim.name is muon, which needs hidden kernels to update, and {none}: choose adamw")
+        raise UserError(
+            Field("optim.name"), f"is muon, which needs hidden kernels to update, and {none}", "choose adamw"
+        )
 
 
 def _check_frozen(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
     if c.freeze_epochs and not c.freeze:
         raise UserError(
-            f"optim.freeze_epochs is {c.freeze_epochs:g} but optim.freeze is empty, so nothing is frozen: "
-            "name parameters in optim.freeze, or leave the epochs out"
+            Field("optim.freeze_epochs"),
+            f"is {c.freeze_epochs:g} but optim.freeze is empty, so nothing is frozen",
+            "name parameters in optim.freeze, or leave the epochs out",
         )
     first = dict.fromkeys(name.partition(".")[0] + (".*" if "." in name else "") for name in table)
     for pattern in c.freeze:
         if not any(matches(name, (pattern,)) for name in table):
             raise UserError(
-                f"optim.freeze has {pattern!r}, which matches no parameter{similar(pattern, list(table))}; give "
-                f"patterns of this network's names, such as {' '.join(first)}"
+                Field("optim.freeze"),
+                f"has {pattern!r}, which matches no parameter{similar(pattern, list(table))}",
+                f"give patterns of this network's names, such as {' '.join(first)}",
             )
     own = [name for name, each in table.items() if each.trains]
     if all(matches(name, c.freeze) for name in own):
         raise UserError(
-            f"optim.freeze is {' '.join(c.freeze)}, which matches all {len(own)} parameters that would train: leave "
-            "out a pattern, so that some do"
+            Field("optim.freeze"),
+            f"is {' '.join(c.freeze)}, which matches all {len(own)} parameters that would train",
+            "leave out a pattern, so that some do",
         )
     if c.freeze_epochs and not frozen_at_first(c, table):
         raise UserError(
-            f"optim.freeze_epochs is {c.freeze_epochs:g} but lora.rank keeps all that optim.freeze "
-            f"{' '.join(c.freeze)} matches for the whole run: leave one of them out"
+            Field("optim.freeze_epochs"),
+            f"is {c.freeze_epochs:g} but lora.rank keeps all that optim.freeze {' '.join(c.freeze)} matches for the "
+            "whole run",
+            "leave one of them out",
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..errors import UserError
+from ..errors import Field, UserError
 from .groups import matches, trainable
 from .nearest import similar
 from .parameters import ZEROS, Parameter, Start
@@ -83,45 +83,55 @@ def check_lora(run: RunConfig) -> None:
     if not c.rank:
         for name in ("alpha", "maps"):
             if getattr(c, name) != getattr(usual, name):
-                raise UserError(f"lora.{name} is given but lora.rank is 0, which is off: give a rank, such as 8")
+                raise UserError(
+                    Field(f"lora.{name}"), "is given but lora.rank is 0, which is off", "give a rank, such as 8"
+                )
         return
     if not run.init:
-        raise UserError(f"lora.rank is {c.rank} but init is empty: name the weights that are adapted")
+        raise UserError(Field("lora.rank"), f"is {c.rank} but init is empty", "name the weights that are adapted")
     if run.optim.name == "muon":
-        raise UserError("optim.name is muon, which updates hidden kernels, but lora.rank keeps them: choose adamw")
+        raise UserError(
+            Field("optim.name"), "is muon, which updates hidden kernels, but lora.rank keeps them", "choose adamw"
+        )
     table = _network_table(run)
     _check_maps(c, table)
     for name in adapted(run):
         if frozen := [pattern for pattern in run.optim.freeze if matches(name, (pattern,))]:
             raise UserError(
-                f"lora.maps matches {name}, which optim.freeze {frozen[0]!r} freezes: leave out one of them; LoRA "
-                "keeps all but its factors and the head by itself"
+                Field("lora.maps"),
+                f"matches {name}, which optim.freeze {frozen[0]!r} freezes",
+                "leave out one of them; LoRA keeps all but its factors and the head by itself",
             )
         if c.rank > min(table[name].shape):
             n_in, n_out = table[name].shape
             raise UserError(
-                f"lora.rank is {c.rank} but {name} is {n_in} x {n_out}, of rank {min(n_in, n_out)}: give a smaller one"
+                Field("lora.rank"),
+                f"is {c.rank} but {name} is {n_in} x {n_out}, of rank {min(n_in, n_out)}",
+                "give a smaller one",
             )
 
 
 def _check_maps(c: LoraConfig, table: Mapping[str, Parameter]) -> None:
     if not c.maps:
-        raise UserError("lora.maps is empty: give patterns of names of kernels, such as '*.query.kernel'")
+        raise UserError(Field("lora.maps"), "is empty", "give patterns of names of kernels, such as '*.query.kernel'")
     for pattern in c.maps:
         found = [name for name in table if matches(name, (pattern,))]
         kernels = [name for name in found if _is_kernel(table[name])]
         if not found:
             raise UserError(
-                f"lora.maps has {pattern!r}, which matches no parameter{similar(pattern, list(table))}; give patterns "
-                "of names of kernels, such as '*.query.kernel'"
+                Field("lora.maps"),
+                f"has {pattern!r}, which matches no parameter{similar(pattern, list(table))}",
+                "give patterns of names of kernels, such as '*.query.kernel'",
             )
         if not kernels:
             raise UserError(
-                f"lora.maps has {pattern!r}, which matches {found[0]} but no kernel of a linear map; give patterns of "
-                "names of kernels, such as '*.query.kernel'"
+                Field("lora.maps"),
+                f"has {pattern!r}, which matches {found[0]} but no kernel of a linear map",
+                "give patterns of names of kernels, such as '*.query.kernel'",
             )
         if head := [name for name in kernels if table[name].head]:
             raise UserError(
-                f"lora.maps has {pattern!r}, which matches {head[0]}, but the head trains as it is: name the kernels "
-                "before it, such as '*.attention.*'"
+                Field("lora.maps"),
+                f"has {pattern!r}, which matches {head[0]}, but the head trains as it is",
+                "name the kernels before it, such as '*.attention.*'",
             )

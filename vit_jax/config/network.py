@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
-from ..errors import UserError
+from ..errors import Field, UserError
 from .dotted import field_types, leaves, replaced, value_at
 from .fields import Mark
 from .parameters import Parameter
@@ -180,7 +180,9 @@ class NetworkConfig:
         """Raise UserError where a run chooses, {field: whether}, how equal blocks are computed, and there are none."""
         for field, asked in chosen.items():
             if asked and not self.marked("counts_blocks"):
-                raise UserError(f"{field} is chosen, but a {self.name} has no stack of equal blocks: leave it out")
+                raise UserError(
+                    Field(field), f"is chosen, but a {self.name} has no stack of equal blocks", "leave it out"
+                )
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from ..errors import UserError
+from ..errors import Field, UserError
 from .fields import Decaying, execution, identity
 from .network import NetworkConfig
 
@@ -339,5 +339,7 @@ def profiled(steps: str) -> range:
     match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", steps, re.ASCII)
     first, last = map(int, match.groups()) if match else (1, 0)
     if steps and not 1 <= first <= last:
-        raise UserError(f"profile_steps is {steps!r}: give FIRST:LAST, two steps counted from 1, such as 20:25")
+        raise UserError(
+            Field("profile_steps"), f"is {steps!r}", "give FIRST:LAST, two steps counted from 1, such as 20:25"
+        )
     return range(first, last + 1)

@@ -33,15 +33,18 @@ class Given:
             return {"train": self.data}
         if not self.data or not self.data.keys() <= {*known}:
             unknown = next((f"{name!r}" for name in self.data if name not in known), "empty")
-            raise UserError(f"data: its split is {unknown}; give {', '.join(known)}, of which train is needed to train")
+            raise UserError(
+                "data", f"its split is {unknown}", f"give {', '.join(known)}, of which train is needed to train"
+            )
         return {name: self.data[name] for name in known if name in self.data}
 
 
 def not_given(source: str, form: str) -> UserError:
     """The error for a run whose data was given in Python, where none is given."""
     return UserError(
-        f"data.source {source}: the data of this run was given in Python, and no file holds it; "
-        f"call vit_jax.train(run, data={form}) or vit_jax.evaluate(run, data={form}) with it"
+        f"data.source {source}",
+        "the data of this run was given in Python, and no file holds it",
+        f"call vit_jax.train(run, data={form}) or vit_jax.evaluate(run, data={form}) with it",
     )
 
 

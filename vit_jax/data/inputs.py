@@ -37,12 +37,12 @@ def listed(images: Any, channels: int) -> tuple[list[Any], bool]:
         if images.ndim == 2 or (images.ndim == 3 and images.shape[-1] in (1, 3, 4, channels)):
             return [images], True
         if images.ndim != 4 and not (images.ndim == 3 and channels == 1):
-            raise UserError(f"images: {_told(images)}; give one image [h, w] or [h, w, C], or several [n, h, w, C]")
+            raise UserError("images", _told(images), "give one image [h, w] or [h, w, C], or several [n, h, w, C]")
     if not isinstance(images, Iterable):
-        raise UserError(f"images: {type(images).__name__} is no image; {_WANTED}")
+        raise UserError("images", f"{type(images).__name__} is no image", _WANTED)
     several = list(images)
     if not several:
-        raise UserError("images: none given; give at least one")
+        raise UserError("images", "none given", "give at least one")
     return several, False
 
 
@@ -55,19 +55,20 @@ def prepared(image: Any, preprocess: Preprocess) -> np.ndarray:
         pixels = _array(image)
         if pixels.dtype != np.uint8:
             raise UserError(
-                f"images: {_told(pixels)}; give pixels as uint8, 0 to 255, or normalised ones to the network, .model"
+                "images", _told(pixels), "give pixels as uint8, 0 to 255, or normalised ones to the network, .model"
             )
         if pixels.shape == wanted and preprocess.leaves_unchanged(*wanted):
             return pixels
         if not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[-1] in (1, 3, 4))) or 0 in pixels.shape:
-            raise UserError(f"images: {_told(pixels)}; give uint8 pixels [h, w] or [h, w, C] with 1, 3 or 4 channels")
+            raise UserError("images", _told(pixels), "give uint8 pixels [h, w] or [h, w, C] with 1, 3 or 4 channels")
         image = Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[-1] == 1 else pixels)
     if not isinstance(image, (str, os.PathLike, Image.Image)):
-        raise UserError(f"images: {type(image).__name__} is no image; {_WANTED}")
+        raise UserError("images", f"{type(image).__name__} is no image", _WANTED)
     if preprocess.channels not in (1, 3):
         raise UserError(
-            f"images: this network takes {preprocess.channels} channels, which image files do not have; "
-            f"give uint8 arrays {list(wanted)}"
+            "images",
+            f"this network takes {preprocess.channels} channels, which image files do not have",
+            f"give uint8 arrays {list(wanted)}",
         )
     return preprocess.apply(image if isinstance(image, Image.Image) else open_image(image))
 
@@ -78,7 +79,7 @@ def _array(images: Any) -> np.ndarray:
         return np.asarray(images)
     except (TypeError, ValueError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
-        raise UserError(f"images: cannot be read ({reason}); give them as numpy arrays") from error
+        raise UserError("images", f"cannot be read ({reason})", "give them as numpy arrays") from error
 
 
 def _told(array: np.ndarray) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import Field, UserError
 
 # The first number of a permutation's seed is its purpose, so that no two purposes share a permutation.
 ORDER, VALIDATION, TEST, NUMBERS, SHUFFLE, SHAPES = range(6)
@@ -65,7 +65,9 @@ class Order:
 
     def __init__(self, n: int, batch: int, seed: int, shuffle: bool = True, repeats: int = 1):
         if not 1 <= batch <= n:
-            raise UserError(f"batch is {batch} but there are {n} examples to train on: give a batch of 1 to {n}")
+            raise UserError(
+                Field("batch"), f"is {batch} but there are {n} examples to train on", f"give a batch of 1 to {n}"
+            )
         self.n, self.batch, self.seed, self.shuffle = n, batch, seed, shuffle
         self.steps_per_epoch = n // batch
         self.different = -(-batch // repeats)  # examples of a batch

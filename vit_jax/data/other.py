@@ -55,20 +55,22 @@ def open_other_images(
     examples = source.splits[name]
     if not len(examples.labels):
         what = "holds no images; give others" if name == WHOLE else f"its {name} split is empty; choose another split"
-        raise UserError(f"{field}: {what}")
+        raise UserError(field, what)
     if preprocess.channels not in (1, 3) and not (
         isinstance(examples, Arrays) and preprocess.leaves_unchanged(*sizes(examples.pixels.shape[1:]))
     ):
         raise UserError(
-            f"{field}: the network takes {preprocess.channels} channels, which image files do not have; "
-            f"give an .npz with images {[*preprocess.image, preprocess.channels]}"
+            field,
+            f"the network takes {preprocess.channels} channels, which image files do not have",
+            f"give an .npz with images {[*preprocess.image, preprocess.channels]}",
         )
     present = np.unique(examples.labels)
     if present[0] < 0 or present[-1] >= len(source.class_names):
         of = "" if name == WHOLE else f" of its {name} split"
         raise UserError(
-            f"{field}: labels{of} go from {present[0]} to {present[-1]} "
-            f"but there are {len(source.class_names)} classes; number them from 0"
+            field,
+            f"labels{of} go from {present[0]} to {present[-1]} but there are {len(source.class_names)} classes",
+            "number them from 0",
         )
     places, remark = _matched(field, source.class_names, present, class_names)
     examples.labels = places[examples.labels]
@@ -91,9 +93,11 @@ def _chosen(field: str, source: Source, wanted: str) -> str:
         return next((name for name in ("test", "validation") if name in source.splits), next(iter(source.splits)))
     if list(source.splits) == [WHOLE]:
         raise UserError(
-            f"there is no split {wanted!r}: {field} has no splits; leave --split out to take all its images"
+            f"there is no split {wanted!r}", remedy=f"{field} has no splits; leave --split out to take all its images"
         )
-    raise UserError(f"there is no split {wanted!r}: {field} has {', '.join(source.splits)}; choose one of them")
+    raise UserError(
+        f"there is no split {wanted!r}", remedy=f"{field} has {', '.join(source.splits)}; choose one of them"
+    )
 
 
 def _matched(field: str, names: Sequence[str], present: np.ndarray, network: Sequence[str]) -> tuple[np.ndarray, str]:
@@ -105,7 +109,7 @@ def _matched(field: str, names: Sequence[str], present: np.ndarray, network: Seq
     used = [names[k] for k in present]
     twice = sorted({name for name in used if network.count(name) > 1}) if len(place) < len(network) else []
     if twice:
-        raise UserError(f"{field}: several classes of the network are called {twice[0]!r}; rename one of them")
+        raise UserError(field, f"several classes of the network are called {twice[0]!r}", "rename one of them")
     unknown = [name for name in used if name not in place]
     if not unknown:
         return np.array([place.get(name, -1) for name in names], np.int32), ""
@@ -122,6 +126,7 @@ def _matched(field: str, names: Sequence[str], present: np.ndarray, network: Seq
     known = ", ".join(map(repr, network[:3])) + (f", ... {network[-1]!r}" if len(network) > 3 else "")
     hint = nearest(unknown[0], list(network)) if len(unknown) == 1 and not numbered else ""
     raise UserError(
-        f"{field}: the network has no class {listed}{hint}; its {len(network)} are {known}: "
-        "rename these classes of the data, or leave them out"
+        field,
+        f"the network has no class {listed}{hint}",
+        f"its {len(network)} are {known}: rename these classes of the data, or leave them out",
     )

@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from ..config.decoding import Decoding
-from ..errors import UserError
+from ..errors import Field, UserError
 from ..text.ids import Ids
 
 
@@ -77,11 +77,14 @@ class Rules:
         for name, i in listed:
             if i is not None and not 0 <= i < vocabulary:
                 raise UserError(
-                    f"{name} has the id {i}, but the network gives {vocabulary} logits, of ids up to "
-                    f"{vocabulary - 1}: give the ids of its own vocabulary"
+                    Field(name),
+                    f"has the id {i}, but the network gives {vocabulary} logits, of ids up to {vocabulary - 1}",
+                    "give the ids of its own vocabulary",
                 )
         if vocabulary < 2:
-            raise UserError("the network gives one logit, so that there is nothing to search: give it a head over ids")
+            raise UserError(
+                "the network gives one logit, so that there is nothing to search", remedy="give it a head over ids"
+            )
 
     def _forced(self) -> list[tuple[int, int]]:
         """(tokens before it, id) of each forced token; a later one replaces an earlier one at the same place."""

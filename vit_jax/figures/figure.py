@@ -81,7 +81,7 @@ def page(
             figure.savefig(temporary, format="png")
             os.replace(temporary, path)
         except FileNotFoundError as error:  # a folder that says it can be written, such as /proc
-            raise UserError(f"{path}: its folder cannot be written; choose another") from error
+            raise UserError(path, "its folder cannot be written", "choose another") from error
         finally:
             temporary.unlink(missing_ok=True)
 

@@ -36,8 +36,9 @@ def locked(path: Path, taken: Callable[[str], None]) -> Iterator[None]:
                 free = try_lock(file.fileno())
             except OSError as error:
                 raise UserError(
-                    f"{shown(path)}: cannot be locked ({error.strerror}); "
-                    "choose a folder on a file system that has locks"
+                    shown(path),
+                    f"cannot be locked ({error.strerror})",
+                    "choose a folder on a file system that has locks",
                 ) from error
             if not free:
                 file.seek(0)

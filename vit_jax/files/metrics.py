@@ -43,7 +43,7 @@ def has_log(path: Path) -> bool:
         return False
     if (size := path.stat().st_size) > LARGEST_LOG:
         raise UserError(
-            f"{shown(path)}: has {size} bytes, more than {LARGEST_LOG}; move it away, the run goes on with a new one"
+            shown(path), f"has {size} bytes, more than {LARGEST_LOG}", "move it away, the run goes on with a new one"
         )
     return True
 

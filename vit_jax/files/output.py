@@ -29,12 +29,12 @@ def check_output(flag: str, path: str, force: bool) -> None:
         return
     argument = f"--{flag} {path}" if flag else path
     if Path(path).is_dir():
-        raise UserError(f"{argument}: is a folder; give the name of a file")
+        raise UserError(argument, "is a folder", "give the name of a file")
     if Path(path).exists() and not force:
-        raise UserError(f"{argument}: exists already; add --force to overwrite it, or choose another name")
+        raise UserError(argument, "exists already", "add --force to overwrite it, or choose another name")
     folder = Path(path).absolute().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UserError(f"{argument}: its folder does not exist or cannot be written; choose another")
+        raise UserError(argument, "its folder does not exist or cannot be written", "choose another")
 
 
 def check_folder(flag: str, path: str, force: bool) -> None:
@@ -43,12 +43,12 @@ def check_folder(flag: str, path: str, force: bool) -> None:
         return
     argument, folder = f"--{flag} {path}", Path(path)
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{argument}: is no folder; give the name of a new one")
+        raise UserError(argument, "is no folder", "give the name of a new one")
     if folder.is_dir() and any(folder.iterdir()) and not force:
-        raise UserError(f"{argument}: holds files already; add --force to overwrite them, or choose another folder")
+        raise UserError(argument, "holds files already", "add --force to overwrite them, or choose another folder")
     above = folder if folder.is_dir() else folder.absolute().parent
     if not above.is_dir() or not os.access(above, os.W_OK):
-        raise UserError(f"{argument}: it cannot be made or written there; choose another folder")
+        raise UserError(argument, "it cannot be made or written there", "choose another folder")
 
 
 def write_csv(path: str | os.PathLike[str], header: Sequence[str], rows: Iterable[Sequence[str | int]]) -> None:

@@ -41,7 +41,7 @@ def configure_jax(host_devices: int = 1) -> None:
         if not wanted:
             raise
         raise UserError(
-            f"JAX_PLATFORMS is {wanted[:60]!r}: jax finds no such device here; unset it, or set it to cpu"
+            f"JAX_PLATFORMS is {wanted[:60]!r}: jax finds no such device here", remedy="unset it, or set it to cpu"
         ) from error
     if not jax.config.jax_compilation_cache_dir:
         with contextlib.suppress(OSError):  # a read-only home means no cache, not no training

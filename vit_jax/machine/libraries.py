@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from ..errors import UserError, install
+from ..errors import Field, UserError, install
 
 
 @contextlib.contextmanager
@@ -14,7 +14,7 @@ def needed(name: str, extra: str = "text") -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise UserError(f"{name} is needed but not installed: {install(extra)}") from error
+        raise UserError(Field(name), "is needed but not installed", install(extra)) from error
 
 
 @contextlib.contextmanager
@@ -26,4 +26,4 @@ def broken(where: str) -> Iterator[None]:
         raise
     except BaseException as error:  # code in Rust that fails raises what is not even an Exception
         reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
-        raise UserError(f"{where}: is no tokenizer that can be read ({reason}); restore it, or give another") from error
+        raise UserError(where, f"is no tokenizer that can be read ({reason})", "restore it, or give another") from error

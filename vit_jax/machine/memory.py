@@ -10,7 +10,7 @@ from ..config.groups import moments, trainable
 from ..config.lora import adapted, averaged, trainable_table
 from ..config.network import NetworkConfig, Teacher
 from ..config.run import RunConfig
-from ..errors import UserError
+from ..errors import Field, UserError
 from .backend import accelerators, configure_jax
 from .division import Division
 from .limits import memory_limits
@@ -56,18 +56,21 @@ def check_memory(run: RunConfig, teacher: Teacher | None = None, division: Divis
     limit, devices = memory()
     weights, batch = run_bytes(run, teacher, division)
     both = f"{_sizes(run.model)}" + (f" and the teacher {run.teacher}" if teacher else "")
-    needed, there = weights + batch // devices, f"but there are {_gigabytes(limit)} GB here: lower one of them"
+    needed, there = weights + batch // devices, f"but there are {_gigabytes(limit)} GB here"
     # A CPU that is several devices holds the weights once for each.
     undivided = ", or set accumulate to 1, which makes this CPU one device" if division and division.devices > 1 else ""
+    lower = f"lower one of them{undivided}"
     if limit and weights > limit:
         raise UserError(
             f"{both} take at least {_gigabytes(weights)} GB for weights, gradients, average and moments "
-            f"of {run.optim.name}, before activations, {there}{undivided}"
+            f"of {run.optim.name}, before activations, {there}",
+            remedy=lower,
         )
     if limit and needed > limit:
         raise UserError(
-            f"batch {run.batch} and {both} take at least {_gigabytes(needed)} GB, {there}{undivided}, "
-            "or cut the batch into more parts with accumulate"
+            Field("batch"),
+            f"{run.batch} and {both} take at least {_gigabytes(needed)} GB, {there}",
+            f"{lower}, or cut the batch into more parts with accumulate",
         )
     return run
 
@@ -77,8 +80,8 @@ def check_weights(config: NetworkConfig) -> None:
     limit, needed = memory()[0], 4 * config.parameter_count()
     if limit and needed > limit:
         raise UserError(
-            f"{_sizes(config)} take {_gigabytes(needed)} GB for weights, but there are {_gigabytes(limit)} GB here: "
-            "lower one of them"
+            f"{_sizes(config)} take {_gigabytes(needed)} GB for weights, but there are {_gigabytes(limit)} GB here",
+            remedy="lower one of them",
         )
 
 

@@ -44,5 +44,5 @@ def preset(name: str) -> Preset:
     if is_sized(name):
         return given.published(name)
     if ours := size_of(name):
-        raise UserError(f"there is no preset {name[:60]!r}; here it is {ours}")
+        raise UserError(f"there is no preset {name[:60]!r}", remedy=f"here it is {ours}")
     raise UserError(f"there is no preset {name[:60]!r}{nearest(name, [*PRESETS, 'vit-s16', 'vit-b16', 'vit-b32'])}")

@@ -53,7 +53,7 @@ def write_report(names: Sequence[str | os.PathLike[str]], out: str | os.PathLike
 
     path = Path(out) if out else _place(found) / FILE
     if path.is_symlink():
-        raise UserError(f"{shown(path)}: is a link; remove it, or choose a file with --out")
+        raise UserError(shown(path), "is a link", "remove it, or choose a file with --out")
     contents = contents_of(found)
     text = page(contents)
     if len(text) > LARGEST and contents.attention:
@@ -65,7 +65,7 @@ def write_report(names: Sequence[str | os.PathLike[str]], out: str | os.PathLike
         write_text(path, text)
     except OSError as error:
         problem = f"{shown(path)}: cannot be written ({error.strerror})"
-        raise UserError(f"{problem}; choose a file with --out") from error
+        raise UserError(problem, remedy="choose a file with --out") from error
     return path
 
 
@@ -92,7 +92,7 @@ def command(arguments: list[str]) -> int:
     """Parse the arguments and write the report; returns the exit code. Raises UserError."""
     o = parse(Options, arguments, prog="vit-jax report")
     if not o.runs:
-        raise UserError("runs: none given; give the folder of a run, or its name, or several")
+        raise UserError("runs", "none given", "give the folder of a run, or its name, or several")
     check_output("out", o.out, o.force)
     print(f"the report is in {printable(shown(write_report(o.runs, o.out, o.dir)))}")
     return DONE

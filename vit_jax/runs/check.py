@@ -6,7 +6,7 @@ from ..config.groups import check_groups
 from ..config.lora import check_lora, trainable_table
 from ..config.ranges import check_ranges
 from ..config.run import RunConfig, profiled
-from ..errors import UserError
+from ..errors import Field, UserError
 from ..tasks.table import TASKS, task_spec
 
 
@@ -15,24 +15,29 @@ def check_run(run: RunConfig) -> RunConfig:
     spec = task_spec(run.task)
     if type(run.model) is not spec.network:
         raise UserError(
-            f"task is {run.task}, which trains a {spec.network.name}, but model is a {run.model.name}: "
-            "start from a preset of that task"
+            Field("task"),
+            f"is {run.task}, which trains a {spec.network.name}, but model is a {run.model.name}",
+            "start from a preset of that task",
         )
     for name, part in (("data", spec.data), ("augment", spec.augment), ("loss", spec.loss)):
         if type(getattr(run, name)) is not part:
             raise UserError(
-                f"{name} is of class {type(getattr(run, name)).__name__}, "
-                f"but the task {run.task} needs {part.__name__}: give one"
+                Field(name),
+                f"is of class {type(getattr(run, name)).__name__}, but the task {run.task} needs {part.__name__}",
+                "give one",
             )
     if run.loss.name not in spec.losses:
         raise UserError(
-            f"loss.name is {run.loss.name}, which the task {run.task} does not have: choose {' or '.join(spec.losses)}"
+            Field("loss.name"),
+            f"is {run.loss.name}, which the task {run.task} does not have",
+            f"choose {' or '.join(spec.losses)}",
         )
     if run.teacher and not spec.has_teacher:
         learning = ", ".join(name for name, each in TASKS.items() if each.has_teacher)
         raise UserError(
-            f"teacher is {run.teacher}, but the task {run.task} learns from none: "
-            f"leave it out, or start from a preset of the task {learning}"
+            Field("teacher"),
+            f"is {run.teacher}, but the task {run.task} learns from none",
+            f"leave it out, or start from a preset of the task {learning}",
         )
     check_ranges(run)
     spec.check(run)
@@ -46,27 +51,36 @@ def check_run(run: RunConfig) -> RunConfig:
 def check_settings(run: RunConfig) -> None:
     """Raise UserError naming the first fields of the run itself, not of its parts, that contradict each other."""
     if run.accumulate and run.batch % run.accumulate:
-        raise UserError(f"batch {run.batch} is not divisible by accumulate {run.accumulate}: change one of them")
+        raise UserError(
+            Field("batch"), f"{run.batch} is not divisible by accumulate {run.accumulate}", "change one of them"
+        )
     profiled(run.profile_steps)
     if run.fsdp > 1 and run.parallel == "pmap":
         raise UserError(
-            f"fsdp is {run.fsdp}, but parallel is pmap, where each device holds all parameters: set it to jit"
+            Field("fsdp"),
+            f"is {run.fsdp}, but parallel is pmap, where each device holds all parameters",
+            "set it to jit",
         )
     if run.steps_per_dispatch > 1 and run.parallel == "pmap":
         raise UserError(
-            f"steps_per_dispatch is {run.steps_per_dispatch}, but parallel is pmap, which does one step a call: set it "
-            "to jit"
+            Field("steps_per_dispatch"),
+            f"is {run.steps_per_dispatch}, but parallel is pmap, which does one step a call",
+            "set it to jit",
         )
     if run.ema_warmup and not run.ema:
         raise UserError(
-            f"ema_warmup is {run.ema_warmup} but ema is {run.ema:g}: give ema a decay, such as 0.999, or leave it out"
+            Field("ema_warmup"),
+            f"is {run.ema_warmup} but ema is {run.ema:g}",
+            "give ema a decay, such as 0.999, or leave it out",
         )
     if run.patience and not run.data.validation:
-        raise UserError(f"patience is {run.patience} but data.validation is 0: early stopping needs a validation split")
+        raise UserError(
+            Field("patience"), f"is {run.patience} but data.validation is 0", "early stopping needs a validation split"
+        )
     check_encoder(run)
     for name in ("new_head", "init_resize", "init_channels"):
         if getattr(run, name) not in (False, "none") and not run.init:
-            raise UserError(f"{name} is {getattr(run, name)} but init is empty: name the weights to start from")
+            raise UserError(Field(name), f"is {getattr(run, name)} but init is empty", "name the weights to start from")
 
 
 def check_encoder(run: RunConfig) -> None:
@@ -75,10 +89,13 @@ def check_encoder(run: RunConfig) -> None:
         return
     if not run.model.encoder_field:
         raise UserError(
-            f"init_encoder is {run.init_encoder}, but a {run.model.name} has no encoder of its own: "
-            "give the weights as init"
+            Field("init_encoder"),
+            f"is {run.init_encoder}, but a {run.model.name} has no encoder of its own",
+            "give the weights as init",
         )
     if run.init:
         raise UserError(
-            f"init_encoder is {run.init_encoder} and init is {run.init}, which has an encoder: leave one of them out"
+            Field("init_encoder"),
+            f"is {run.init_encoder} and init is {run.init}, which has an encoder",
+            "leave one of them out",
         )

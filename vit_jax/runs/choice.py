@@ -10,7 +10,7 @@ from typing import Any
 
 from ..config.run import RunConfig
 from ..config.vocabulary import FOLDER
-from ..errors import UserError
+from ..errors import Field, UserError
 from ..files.atomic import shown
 from .complete import check_name
 from .folder import Run
@@ -66,13 +66,13 @@ def _fits(folder: Run, run: RunConfig) -> None:
         not folder.path.is_dir() or any(p.is_file() and not _begun(p, folder.path) for p in folder.path.rglob("*"))
     ):
         # A run that was killed before it wrote config.json leaves empty folders and such files: that is free.
-        raise UserError(f"{folder}: exists and is not a run; choose another --name")
+        raise UserError(folder, "exists and is not a run", "choose another --name")
 
 
 def _fits_group(folder: Run, run: RunConfig) -> None:
     """Raise UserError unless the folder is free or has runs that differ from this one only in the seed."""
     if folder.exists():
-        raise UserError(f"{folder}: holds a single run, not one per seed; choose another --name")
+        raise UserError(folder, "holds a single run, not one per seed", "choose another --name")
     inside = members(folder.path)
     if not inside:
         _fits(folder, run)
@@ -87,26 +87,25 @@ def same_identity(folder: Run, run: RunConfig) -> None:
     if changed:
         fields = ", ".join(f"{k} {old!r} -> {new!r}" for k, (old, new) in changed.items())
         raise UserError(
-            f"{folder}: holds another run, which differs in {fields}; "
-            "choose another --name, or leave these as they were"
+            folder,
+            f"holds another run, which differs in {fields}",
+            "choose another --name, or leave these as they were",
         )
 
 
 def same_data(folder: Run, data: Any) -> None:
     """Raise UserError if the folder has a run on other data than the opened `data`; None: it is not open."""
     if data is not None and folder.exists() and not data.same_as(folder.record()["data"]):
-        raise UserError(
-            f"{folder}: holds a run on other data; choose another name, or give the data that it began with"
-        )
+        raise UserError(folder, "holds a run on other data", "choose another name, or give the data that it began with")
 
 
 def check_place(folder: Path) -> None:
     """Raise UserError if a folder cannot be made or written to."""
     there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     if not there.is_dir():
-        raise UserError(f"{shown(there)}: a file is where a folder is needed; choose another --dir or --name")
+        raise UserError(shown(there), "a file is where a folder is needed", "choose another --dir or --name")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"{shown(there)}: no permission to write here; choose another folder with --dir")
+        raise UserError(shown(there), "no permission to write here", "choose another folder with --dir")
 
 
 def find(text: str, runs_dir: str = "runs", absent: str = "no run here") -> Run:
@@ -116,7 +115,7 @@ def find(text: str, runs_dir: str = "runs", absent: str = "no run here") -> Run:
             return Run(path)
         _no_group(path)
     if Path(text).is_file():
-        raise UserError(f"{text}: is a file and no run; to start a run from weights, train with --init {text}")
+        raise UserError(text, "is a file and no run", f"to start a run from weights, train with --init {text}")
     raise UserError(text, f"{absent}{there(text, runs_dir)}")
 
 
@@ -131,8 +130,10 @@ def is_foreign(text: str, runs_dir: str = "runs") -> bool:
             step = here.path.relative_to(folder).parts[1:2]
             chosen = f" --step {step[0]}" if step else ""
             raise UserError(
-                f"{text}: is inside the run {Run(folder)}; give {Run(folder)}, or a file that "
-                f"`python -m convert {shlex.quote(str(Run(folder)))} X.safetensors{chosen}` writes"
+                text,
+                f"is inside the run {Run(folder)}",
+                f"give {Run(folder)}, or a file that `python -m convert {shlex.quote(str(Run(folder)))} "
+                f"X.safetensors{chosen}` writes",
             )
     _no_group(here.path)
     if here.exists():  # other libraries have a config.json, too
@@ -149,7 +150,9 @@ def mean_of(which: str) -> int:
         return 0
     number = which.removeprefix("mean:")
     if number == which or not (number.isascii() and number.isdecimal()) or not 0 < int(number) < 10_000:
-        raise UserError(f"weights is {which[:40]!r}: choose best, last, or mean:K such as mean:5, of the last K kept")
+        raise UserError(
+            Field("weights"), f"is {which[:40]!r}", "choose best, last, or mean:K such as mean:5, of the last K kept"
+        )
     return int(number)
 
 
@@ -158,6 +161,7 @@ def _no_group(path: Path) -> None:
     inside = [] if Run(path).exists() else members(path)
     if inside:
         raise UserError(
-            f"{Run(path)}: is a group of {len(inside)} runs, one for each seed; give one of them, such as "
-            f"{Run(inside[0])}"
+            Run(path),
+            f"is a group of {len(inside)} runs, one for each seed",
+            f"give one of them, such as {Run(inside[0])}",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..config.run import RunConfig
-from ..errors import UserError
+from ..errors import Field, UserError
 from ..tasks.table import task_spec
 
 LONGEST = 200  # bytes of a run's name: file systems take 255, of which names that are made from it need some
@@ -13,9 +13,13 @@ def check_complete(run: RunConfig) -> RunConfig:
     """Return the run unchanged. Raises UserError if it lacks something without which it cannot be trained."""
     check_trained(run.task)
     if not run.data.source:
-        raise UserError("data.source is empty: give --data.source folder:PATH, FILE.npz or the name of a set")
+        raise UserError(
+            Field("data.source"), "is empty", "give --data.source folder:PATH, FILE.npz or the name of a set"
+        )
     if task_spec(run.task).has_teacher and not run.teacher:
-        raise UserError("teacher is empty: give --teacher and the run, file or folder of the network to learn from")
+        raise UserError(
+            Field("teacher"), "is empty", "give --teacher and the run, file or folder of the network to learn from"
+        )
     return run
 
 
@@ -24,8 +28,9 @@ def check_trained(task: str) -> None:
     network = task_spec(task).network
     if network.frozen:
         raise UserError(
-            f"task is {task}, but a {network.name} is only used, never trained: {network.frozen}; "
-            "train another network, which can learn from this one as its --teacher"
+            Field("task"),
+            f"is {task}, but a {network.name} is only used, never trained",
+            f"{network.frozen}; train another network, which can learn from this one as its --teacher",
         )
 
 
@@ -33,8 +38,9 @@ def check_name(name: str) -> str:
     """Return the name of a run unchanged. Raises UserError unless it is that of one folder inside run.dir."""
     if not is_name(name):
         raise UserError(
-            f"name is {name[:LONGEST]!r}: give the name of one folder, of at most {LONGEST} bytes, without slashes; "
-            "--dir says where it is"
+            Field("name"),
+            f"is {name[:LONGEST]!r}",
+            f"give the name of one folder, of at most {LONGEST} bytes, without slashes; --dir says where it is",
         )
     return name
 

@@ -30,7 +30,6 @@ from ..config.run import RunConfig
 from ..errors import UserError
 from ..files.atomic import (
     LARGEST_JSON,
-    RESTORE,
     check_regular,
     make_folder,
     read_json,
@@ -90,7 +89,7 @@ class Run:
         """Raise UserError where training cannot write, or would write outside the folder, through a link in it."""
         for folder in (self.plots, self.samples):
             if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-                raise UserError(f"{shown(folder)}: is no folder of the run; remove it, the run makes it again")
+                raise UserError(shown(folder), "is no folder of the run", "remove it, the run makes it again")
         check_regular(self.summary_file)
         has_log(self.metrics_file)
 
@@ -107,8 +106,9 @@ class Run:
         content = self.content()[0]
         if "format" not in content:
             raise UserError(
-                f"{self}: no run here (its config.json is another program's); "
-                f"give the folder of a run, or start one from these weights with --init {self}"
+                self,
+                "no run here (its config.json is another program's)",
+                f"give the folder of a run, or start one from these weights with --init {self}",
             )
         check_record(content, shown(self.config_file))
         return content
@@ -126,7 +126,7 @@ class Run:
         """(the content of config.json that counts, not checked; the remark). Raises UserError if it is damaged."""
         if not self.exists():
             raise UserError(
-                f"{self}: no run here (there is no config.json); give the folder of a run, such as runs/digits"
+                self, "no run here (there is no config.json)", "give the folder of a run, such as runs/digits"
             )
         step, recorded = self._recorded()
         try:
@@ -134,14 +134,14 @@ class Run:
         except UserError as error:
             if recorded is None:
                 raise
-            reason = str(error).removesuffix(f"; {RESTORE}")
-            return recorded, f"{reason}; its copy in checkpoint {step} is used"
+            return recorded, f"{error.fault}; its copy in checkpoint {step} is used"
         if recorded is None:
             if not intact:
                 check_record(found, shown(self.config_file))  # may say what is damaged
                 raise UserError(
-                    f"{shown(self.config_file)}: was changed since it was written (its digest differs); restore the "
-                    'file, or, if you changed it, remove its entry "digest"'
+                    shown(self.config_file),
+                    "was changed since it was written (its digest differs)",
+                    'restore the file, or, if you changed it, remove its entry "digest"',
                 )
             return found, ""
         clauses = list(itertools.islice(differing(found, recorded), SHOWN + 1)) or ([] if intact else ["its digest"])
@@ -176,14 +176,14 @@ class Run:
         file = self.digest_file(step)
         if not file.exists():
             raise UserError(
-                f"checkpoint {step}: has no digest ({self}/digests/{file.name}), as if its save was interrupted"
+                f"checkpoint {step}", f"has no digest ({self}/digests/{file.name}), as if its save was interrupted"
             )
         try:
             record = read_json(file, 2 * LARGEST_JSON)
         except UserError:
             record = {}
         if record.pop("digest", None) != text_digest(record) or not is_saved(record, step):
-            raise UserError(f"checkpoint {step}: its digest file is damaged")
+            raise UserError(f"checkpoint {step}", "its digest file is damaged")
         return record
 
     def config(self) -> RunConfig:
@@ -204,7 +204,7 @@ class Run:
         summary, intact = without_digest(content)
         log = summary.pop("log", {})
         if "digest" not in content or not intact or not is_summary(summary) or not (log == {} or is_log_record(log)):
-            raise UserError(f"{shown(self.summary_file)}: is damaged; {remedy}")
+            raise UserError(shown(self.summary_file), "is damaged", remedy)
         return summary, log
 
     def write_summary(self, summary: dict[str, Any], log: dict[str, Any]) -> None:
@@ -261,6 +261,6 @@ class Run:
         """A context in which this process has locked the folder. Raises UserError naming a process that has done so."""
 
         def refuse(process: str) -> None:
-            raise UserError(f"{self}: in use by process {process}; wait for it, end it, or choose another --name")
+            raise UserError(self, f"in use by process {process}", "wait for it, end it, or choose another --name")
 
         return locked(self.path / ".lock", refuse)

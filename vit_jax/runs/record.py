@@ -39,14 +39,14 @@ def check_record(record: Mapping[str, Any], where: str) -> None:
     except UserError as error:
         raise UserError(where, str(error), "restore the file, or read it with the version that wrote it") from error
     if missing := sorted({"preset", "config", "data", *metadata} - record.keys()):
-        raise UserError(f"{where}: lacks {', '.join(missing)}; {RESTORE}")
+        raise UserError(where, f"lacks {', '.join(missing)}", RESTORE)
     for name, kind in (("preset", str), ("data", dict | None)):
         if not isinstance(record[name], kind):
-            raise UserError(f"{where}: its {name} is damaged; {RESTORE}")
+            raise UserError(where, f"its {name} is damaged", RESTORE)
     if not are_files(record.get("files", {})):
-        raise UserError(f"{where}: its files is damaged; {RESTORE}")
+        raise UserError(where, "its files is damaged", RESTORE)
     if damaged := [name for name, entry in metadata.items() if not entry.valid(record[name])]:
-        raise UserError(f"{where}: its {damaged[0]} is damaged; {RESTORE}")
+        raise UserError(where, f"its {damaged[0]} is damaged", RESTORE)
     try:
         run = from_dict(RunConfig, record["config"])
         with inside("model"):
@@ -57,7 +57,7 @@ def check_record(record: Mapping[str, Any], where: str) -> None:
     except UserError as error:
         raise UserError(where, str(error), RESTORE) from error
     if unfit := [name for name, entry in metadata.items() if not entry.fits(record[name], run.model)]:
-        raise UserError(f"{where}: its {unfit[0]} is not that of its network; {RESTORE}")
+        raise UserError(where, f"its {unfit[0]} is not that of its network", RESTORE)
 
 
 def is_log_record(value: Any) -> bool:

@@ -13,16 +13,16 @@ SHOWN = 5  # most names that a message lists
 def found(name: str, runs_dir: str, named: bool) -> list[Path]:
     """The folders of runs and of groups that a name, or a path, stands for. Raises UserError if there are none."""
     if not name:
-        raise UserError("the name of a run is empty: give the folder of one, or its name")
+        raise UserError("the name of a run is empty", remedy="give the folder of one, or its name")
     plain = named and name not in (".", "..") and Path(name).name == name
     places = [path for path in (Path(name), Path(runs_dir) / name) if held(path)] if plain else [Path(name)]
     if len({path.resolve() for path in places}) > 1:
-        raise UserError(f"{name}: is both ./{name} and {Path(runs_dir) / name}; give one of these paths")
+        raise UserError(name, f"is both ./{name} and {Path(runs_dir) / name}", "give one of these paths")
     if places and (inside := held(places[0])):
         return inside
     if not named:
-        raise UserError(f"{Path(runs_dir)}/ holds no runs: train one, or give the paths of runs")
-    raise UserError(f"{name}: there is no run, and no folder of runs, of this name{there(name, runs_dir)}")
+        raise UserError(f"{Path(runs_dir)}/ holds no runs", remedy="train one, or give the paths of runs")
+    raise UserError(name, f"there is no run, and no folder of runs, of this name{there(name, runs_dir)}")
 
 
 def there(name: str, runs_dir: str) -> str:

@@ -42,12 +42,12 @@ def read_files(folder: Path, digests: Mapping[str, str]) -> dict[str, bytes]:
         try:
             check_regular(file, link=False)
             if file.stat().st_size > LARGEST:
-                raise UserError(f"{shown(file)}: has more than {LARGEST >> 20} MB; {RESTORE}")
+                raise UserError(shown(file), f"has more than {LARGEST >> 20} MB", RESTORE)
             found[path] = file.read_bytes()
         except OSError as error:
-            raise UserError(f"{shown(file)}: cannot be read ({error.strerror}); {RESTORE}") from error
+            raise UserError(shown(file), f"cannot be read ({error.strerror})", RESTORE) from error
         if _digest(found[path]) != digest:
-            raise UserError(f"{shown(file)}: is not the file that the run began with; {RESTORE}")
+            raise UserError(shown(file), "is not the file that the run began with", RESTORE)
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from ..config.decoding import Decoding
 from ..config.nearest import nearest
 from ..config.run import RunConfig
-from ..errors import UserError
+from ..errors import Field, UserError
 from .base import Task
 from .table import task_spec
 
@@ -35,11 +35,11 @@ def searching(task: Task, changes: Mapping[str, Any]) -> Task:
         return task
     name, known = next(iter(changes)), [f.name for f in fields(Decoding)]
     if unknown := [each for each in changes if each not in known]:
-        raise UserError(f"{unknown[0]}: there is no such setting of a search{nearest(unknown[0], known)}")
+        raise UserError(unknown[0], f"there is no such setting of a search{nearest(unknown[0], known)}")
     found = task.searching(changes)
     if found is None:
         remedy = f"the number of classes is top, so set that to {changes[name]}" if name == "top_k" else "leave it out"
         raise UserError(
-            f"{name} is {changes[name]}, but this network generates nothing, so it searches nothing: {remedy}"
+            Field(name), f"is {changes[name]}, but this network generates nothing, so it searches nothing", remedy
         )
     return found

@@ -15,7 +15,7 @@ from jax import Array
 from ..config.decoding import Decoding, check_decoding
 from ..decode.base import Found
 from ..decode.search import generate
-from ..errors import UserError
+from ..errors import Field, UserError
 from ..machine import backend
 from ..models.layers import merge, split
 from ..text.ids import Ids
@@ -75,8 +75,10 @@ def changed(decoding: Decoding, changes: Mapping[str, Any], length: int, unit: s
     for name in ("min_length", "max_length"):
         if getattr(settings, name) > length:
             raise UserError(
-                f"{name} is {getattr(settings, name)}, but texts of this run have at most {length} {unit}, "
-                "their end among them: lower it"
+                Field(name),
+                f"is {getattr(settings, name)}, but texts of this run have at most {length} {unit}, their end among "
+                "them",
+                "lower it",
             )
     return settings
 
@@ -88,7 +90,9 @@ def _sequences(changes: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return {"banned": tuple(tuple(map(operator.index, each)) for each in changes["banned"])}
     except TypeError as error:
-        raise UserError(f"banned is {changes['banned']!r:.60}: give lists of ids, as [[5], [6, 7]]") from error
+        raise UserError(
+            Field("banned"), f"is {changes['banned']!r:.60}", "give lists of ids, as [[5], [6, 7]]"
+        ) from error
 
 
 def compiled(function: Callable[..., Found], static: tuple[int, ...]) -> Callable[..., Found]:

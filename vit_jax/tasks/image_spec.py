@@ -9,7 +9,7 @@ from ..augmentation.config import ImageAugment, check_augment
 from ..config.fields import Size, pair
 from ..config.network import NetworkConfig
 from ..config.run import RunConfig
-from ..errors import UserError
+from ..errors import Field, UserError
 from .preprocessing import PREPARED, fits_network, is_preprocess, prepared_as, preprocess_fields
 from .spec import MetadataEntry, TaskSpec
 
@@ -63,11 +63,16 @@ def check_images(model: TakesImages, run: RunConfig) -> None:
         values, (valid, must) = getattr(augment, name), fields[name]
         if augment.normalize != "given" and values:
             raise UserError(
-                f"augment.{name} is {shown(values)} but augment.normalize is {augment.normalize}: "
-                f"set augment.normalize to given, or leave augment.{name} out"
+                Field(f"augment.{name}"),
+                f"is {shown(values)} but augment.normalize is {augment.normalize}",
+                f"set augment.normalize to given, or leave augment.{name} out",
             )
         if augment.normalize == "given" and not valid(values):
-            raise UserError(f"augment.{name} is {shown(values) or 'empty'} but augment.normalize is given: give {must}")
+            raise UserError(
+                Field(f"augment.{name}"),
+                f"is {shown(values) or 'empty'} but augment.normalize is given",
+                f"give {must}",
+            )
 
 
 def shown(value: Any) -> str:

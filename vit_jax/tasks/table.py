@@ -8,7 +8,7 @@ from typing import Any
 from ..config.nearest import nearest
 from ..config.network import NetworkConfig
 from ..config.run import RunConfig
-from ..errors import UserError
+from ..errors import Field, UserError
 from .caption.spec import CaptionFeaturesSpec, CaptionSpec
 from .classify.spec import ClassifyResNetSpec, ClassifySpec
 from .distil.spec import DistilSpec
@@ -28,7 +28,7 @@ TASKS: dict[str, type[TaskSpec]] = {
 def task_spec(name: str) -> type[TaskSpec]:
     """The spec of a task. Raises UserError with similar names if there is none."""
     if name not in TASKS:
-        raise UserError(f"the task {name!r} is not known to this version of vit-jax{nearest(name, list(TASKS))}")
+        raise UserError(Field("task"), f"{name!r} is not known to this version of vit-jax{nearest(name, list(TASKS))}")
     return TASKS[name]
 
 
@@ -40,7 +40,7 @@ def untrained(model: NetworkConfig) -> RunConfig:
     for name, spec in TASKS.items():
         if spec.trains(model):
             return spec.untrained(name, model)
-    raise UserError(f"no task of this version of vit-jax trains a {model.name}; write it as FILE.safetensors")
+    raise UserError(f"no task of this version of vit-jax trains a {model.name}", remedy="write it as FILE.safetensors")
 
 
 def metadata_checks() -> dict[str, Callable[[Any], bool]]:

@@ -47,12 +47,12 @@ def read_folder(path: str, alone: bool = False) -> dict[str, bytes]:
     folder, where = Path(path).expanduser(), f"data.tokenizer {path}"
     folder = folder.parent if folder.name == PIECES else folder
     if not folder.is_dir():
-        raise UserError(f"{where}: there is no such folder; give words, bpe, unigram or {FORMS}")
+        raise UserError(where, "there is no such folder", f"give words, bpe, unigram or {FORMS}")
     files = {name: _content(folder / name) for name in KNOWN if (folder / name).exists()}
     if PIECES not in files and (folder / MERGES).exists():
         files = _of_merges(folder, files, where)
     if not files.keys() & {PIECES, f"{SIDES[0]}/{PIECES}", SPM[0]}:
-        raise UserError(f"{where}: has no tokenizer; give words, bpe, unigram or {FORMS}")
+        raise UserError(where, "has no tokenizer", f"give words, bpe, unigram or {FORMS}")
     if IDS in files:
         return files
     model: dict[str, Any] = {}
@@ -68,7 +68,7 @@ def _of_merges(folder: Path, files: Files, where: str) -> dict[str, bytes]:
     """The files with a tokenizer.json in place of the vocab.json and merges.txt in a folder."""
     name = VOCABULARIES[0]
     if name not in files:
-        raise UserError(f"{where}: has {MERGES} but no {name}; put it there")
+        raise UserError(where, f"has {MERGES} but no {name}", "put it there")
     added = _parsed(_content(folder / ADDED), f"{where}: {ADDED}") if (folder / ADDED).exists() else {}
     tokens = _tokens(files, SIDES[1], where)
     specials = [text for key, value in tokens.items() if key.endswith("_token") and (text := token_text(value))]
@@ -87,7 +87,7 @@ def has_two(files: Files) -> bool:
 def _content(file: Path) -> bytes:
     check_regular(file)
     if file.stat().st_size > LARGEST:
-        raise UserError(f"{file}: has more than {LARGEST >> 20} MB, which no tokenizer needs; give another")
+        raise UserError(file, f"has more than {LARGEST >> 20} MB, which no tokenizer needs", "give another")
     return file.read_bytes()
 
 
@@ -96,9 +96,9 @@ def _parsed(content: bytes, where: str) -> dict[str, Any]:
     try:
         value = strict_json.parse(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: cannot be read as JSON ({error}); restore it") from error
+        raise UserError(where, f"cannot be read as JSON ({error})", "restore it") from error
     if not isinstance(value, dict):
-        raise UserError(f"{where}: holds no JSON object; restore it")
+        raise UserError(where, "holds no JSON object", "restore it")
     return value
 
 
@@ -143,10 +143,10 @@ def _opened(files: Files, side: str, where: str) -> Tokenizer:
     size = _size(vocabulary)
     check_ids(ids, size, where)
     if name not in files:
-        raise UserError(f"{where}: has {SPM[0]} but no {name}; put it there")
+        raise UserError(where, f"has {SPM[0]} but no {name}", "put it there")
     specials = [token_text(tokens[name]) for name in MARIAN]
     if ids.unknown is None:
-        raise UserError(f"{where}: {VOCABULARIES[0]} has no {MARIAN['unk_token']}; restore it")
+        raise UserError(where, f"{VOCABULARIES[0]} has no {MARIAN['unk_token']}", "restore it")
     opened = SentencePieces(files[name], vocabulary, ids, specials, target, f"{where}: {name}")
     opened.kept, opened.files = recorded(size, files), files
     return opened
@@ -192,11 +192,11 @@ def _vocabulary(files: Files, side: str, where: str) -> dict[str, int]:
     """{piece: id} of one side of a SentencePiece pair."""
     name = VOCABULARIES[side == SIDES[1] and VOCABULARIES[1] in files]
     if name not in files:
-        raise UserError(f"{where}: has {SPM[0]} but no {name}; put it there")
+        raise UserError(where, f"has {SPM[0]} but no {name}", "put it there")
     found = _parsed(files[name], f"{where}: {name}")
     numbers = found.values()
     if not found or not all(type(i) is int and 0 <= i < 1 << 24 for i in numbers) or len({*numbers}) < len(found):
-        raise UserError(f"{where}: {name} is no list of pieces with an id each; restore it")
+        raise UserError(where, f"{name} is no list of pieces with an id each", "restore it")
     return found
 
 
@@ -204,7 +204,7 @@ def _ids(files: Files, side: str, where: str) -> Ids:
     """The ids of one side, by ids.json."""
     remedy = "restore it, or remove it if a model's config.json is there"
     if IDS not in files:
-        raise UserError(f"{where}: has no {IDS}; {remedy}")
+        raise UserError(where, f"has no {IDS}", remedy)
     stated: Any = _parsed(files[IDS], f"{where}: {IDS}").get(side)
     try:
         ids = Ids(**{**stated, "banned": tuple(stated["banned"])})
@@ -212,5 +212,5 @@ def _ids(files: Files, side: str, where: str) -> Ids:
         if not all(type(i) is int for i in numbers) or None in (ids.pad, ids.begin, ids.end):
             raise TypeError
     except (TypeError, KeyError) as error:
-        raise UserError(f"{where}: {IDS} does not hold the ids of the {side}; {remedy}") from error
+        raise UserError(where, f"{IDS} does not hold the ids of the {side}", remedy) from error
     return ids

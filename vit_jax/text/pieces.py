@@ -81,10 +81,12 @@ class Pieces:
 def checked(text: str, ids: Sequence[int], side: Any) -> np.ndarray:
     """The ids of a text, int32 [N]. Raises UserError where a sentence cannot be them."""
     if not text.strip() or not ids:
-        raise UserError(f"the text {text[:40]!r} has no words: give at least one")
+        raise UserError(f"the text {text[:40]!r} has no words", remedy="give at least one")
     if side.ids.pad in ids:
         (token,) = side.tokens([side.ids.pad])
-        raise UserError(f"the text {text[:40]!r} holds {token!r}, by which the tokenizer pads sentences: remove that")
+        raise UserError(
+            f"the text {text[:40]!r} holds {token!r}, by which the tokenizer pads sentences", remedy="remove that"
+        )
     return np.array(ids, np.int32)
 
 

@@ -49,8 +49,9 @@ def made(kind: str, size: int, sources: Iterable[str], targets: Iterable[str], o
     files = read_folder(kind)
     if one and has_two(files):
         raise UserError(
-            f"data.tokenizer {kind}: source and target have ids of their own, but the network has one table for both: "
-            "set model.tie to decoder or none"
+            f"data.tokenizer {kind}",
+            "source and target have ids of their own, but the network has one table for both: set model.tie to "
+            "decoder or none",
         )
     return open_files(files, f"data.tokenizer {kind}")
 
@@ -76,7 +77,9 @@ def _in_files(metadata: Mapping[str, Any]) -> Pair:
     """The tokenizers in the files of a run."""
     files = {name.removeprefix(f"{FOLDER}/"): content for name, content in metadata.get("files", {}).items()}
     if not files:
-        raise UserError("the files of its tokenizer are not there; give the folder of the run, which keeps them")
+        raise UserError(
+            "the files of its tokenizer are not there", remedy="give the folder of the run, which keeps them"
+        )
     return open_files(files, FOLDER)
 
 

@@ -39,10 +39,10 @@ def stated_ids(
     pad = end if alone and pad is None else pad
     for name, value in (("pad", pad), ("bos", begin), ("eos", end)):
         if value is None:
-            raise UserError(f"{where}: states no {name}_token; add it to its tokenizer_config.json")
+            raise UserError(where, f"states no {name}_token", "add it to its tokenizer_config.json")
     assert pad is not None and begin is not None and end is not None
     if pad == end and not alone:
-        raise UserError(f"{where}: pads with its end, id {end}; give it a pad_token of its own")
+        raise UserError(where, f"pads with its end, id {end}", "give it a pad_token of its own")
     words = model.get("bad_words_ids") or []
     banned = tuple(word[0] for word in words if isinstance(word, list) and len(word) == 1 and type(word[0]) is int)
     forced = {name: one(f"forced_{key}_token_id") for name, key in (("forced_begin", "bos"), ("forced_end", "eos"))}
@@ -69,5 +69,5 @@ def check_ids(ids: Ids, size: int, where: str) -> None:
     for name, value in (*known.items(), *(("banned", i) for i in ids.banned)):
         if value is not None and not 0 <= value < size:
             raise UserError(
-                f"{where}: its {name} is the id {value}, but its ids end at {size - 1}; correct one of them"
+                where, f"its {name} is the id {value}, but its ids end at {size - 1}", "correct one of them"
             )

@@ -49,7 +49,7 @@ class Vocabulary:
         """The ids of a sentence, int32 [N]. Raises UserError if it has no words, or, without <unk>, unknown words."""
         found = words(text)
         if not found:
-            raise UserError(f"the text {text!r} has no words: give at least one")
+            raise UserError(f"the text {text!r} has no words", remedy="give at least one")
         if not self.open and (unknown := [word for word in found if word not in self._ids]):
             hint = nearest(unknown[0], [word for word in self.entries if word not in SPECIALS])
             raise UserError(f"the text {text!r} has the word {unknown[0]!r}, which is not in the vocabulary{hint}")

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError, install
+from ..errors import Field, UserError, install
 from ..files.atomic import check_regular, sync_folder
 from ..files.digests import bytes_digest
 from ..files.metrics import HISTOGRAMS
@@ -124,7 +124,7 @@ def check_extras(tensorboard: bool, wandb: str) -> None:
     """Raise UserError if tensorboard or wandb is requested but not installed. Imports neither."""
     for name, on in (("tensorboard", tensorboard), ("wandb", wandb)):
         if on and importlib.util.find_spec(name) is None:
-            raise UserError(f"{name} is set but not installed: {install(name)}")
+            raise UserError(Field(name), "is set but not installed", install(name))
 
 
 def _cut_back(path: Path, step: int) -> None:
@@ -187,7 +187,7 @@ class _TensorBoard:
             from tensorboard.compat.proto import event_pb2, summary_pb2
             from tensorboard.summary.writer.record_writer import RecordWriter
         except ImportError as error:
-            raise UserError(f"tensorboard is set but not installed: {install('tensorboard')}") from error
+            raise UserError(Field("tensorboard"), "is set but not installed", install("tensorboard")) from error
         self._event, self._summary = event_pb2, summary_pb2
         folder.mkdir(parents=True, exist_ok=True)
         # TensorBoard reads the files of a folder in order of their names: nanoseconds order even a quick restart.
@@ -236,7 +236,7 @@ class _Wandb:
         try:
             import wandb
         except ImportError as error:
-            raise UserError(f"wandb is set but not installed: {install('wandb')}") from error
+            raise UserError(Field("wandb"), "is set but not installed", install("wandb")) from error
         id_file = folder / "wandb" / "id"
         id_file.parent.mkdir(parents=True, exist_ok=True)
         if not id_file.is_file():
@@ -253,7 +253,7 @@ class _Wandb:
         except Exception as error:  # not logged in, no network, a bad project name: none of them is a bug here
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UserError(
-                f"wandb {project!r}: cannot start ({reason}); run `wandb login`, or set WANDB_MODE=offline"
+                f"wandb {project!r}", f"cannot start ({reason})", "run `wandb login`, or set WANDB_MODE=offline"
             ) from error
         # Rows that W&B has from before an interruption cannot be removed, and need not be: a run repeats its steps.
         self._first = getattr(self._run, "starting_step", 0)

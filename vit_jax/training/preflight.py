@@ -43,16 +43,18 @@ def checked_arguments(run: Any, data: Any, class_names: Sequence[str]) -> tuple[
     """
     if not isinstance(run, RunConfig):
         what = f"run is a {type(run).__name__}"
-        raise UserError(f"{what}; give a RunConfig, such as vit_jax.preset('digits').run or vit_jax.load('digits').run")
+        raise UserError(
+            what, remedy="give a RunConfig, such as vit_jax.preset('digits').run or vit_jax.load('digits').run"
+        )
     if data is None:
         if class_names:
-            raise UserError("class_names: are those of examples given as data=...; leave them out")
+            raise UserError("class_names", "are those of examples given as data=...", "leave them out")
         return check_run(run), None
     from ..data.base import Given
 
     source = run.data.given
     if not source:
-        raise UserError(f"data: the task {run.task} takes none from Python; give data.source")
+        raise UserError("data", f"the task {run.task} takes none from Python", "give data.source")
     return check_run(replace(run, data=replace(run.data, source=source))), Given(data, class_names)
 
 
@@ -63,7 +65,7 @@ def preflight(run: RunConfig, hosts: Hosts = ALONE) -> Checked:
     teacher does not fit, or an extra is not installed.
     """
     if hosts.several and run.parallel == "pmap":
-        raise UserError("hosts: parallel is pmap, which is of one host only; set it to jit")
+        raise UserError("hosts", "parallel is pmap, which is of one host only", "set it to jit")
     check_complete(run)
     division = planned(run, hosts.count)
     teacher = open_teacher(run, before_reading=lambda teacher: check_memory(run, teacher, division))

@@ -115,13 +115,15 @@ def restored(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved 
     record = folder.record()
     if not setup.dataset.same_as(record["data"]):
         raise UserError(
-            f"{folder}: data.source {run.data.source} is not the data that this run began with; "
-            "restore it, or choose another --name"
+            folder,
+            f"data.source {run.data.source} is not the data that this run began with",
+            "restore it, or choose another --name",
         )
     if (frozen := record.get("frozen")) and frozen != setup.identity.get("frozen"):
         raise UserError(
-            f"{folder}: its frozen arrays (a teacher) are not those that this run began with; "
-            "restore them, or choose another --name"
+            folder,
+            "its frozen arrays (a teacher) are not those that this run began with",
+            "restore them, or choose another --name",
         )
     checkpoints.clear()
     saved, skipped = checkpoints.restore(run.model.shapes())
@@ -162,8 +164,9 @@ def check_continues(folder: runs.Run, saved: Saved, setup: Setup) -> None:
         or (best is not None and not {setup.task.selection_metric[0], "loss"} <= best.keys())
     ):
         raise UserError(
-            f"{folder}: the optimizer, the average or the best result of checkpoint {saved.step} is not that of this "
-            f"run; restore the folder, or start a new run with --init {folder}"
+            folder,
+            f"the optimizer, the average or the best result of checkpoint {saved.step} is not that of this run",
+            f"restore the folder, or start a new run with --init {folder}",
         )
 
 

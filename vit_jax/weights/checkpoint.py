@@ -168,7 +168,7 @@ class Checkpoints:
         # The first save may have been interrupted before its digest was written: then nothing was saved yet.
         if len(steps) > 1 or any(self.run.digest_file(step).exists() for step in steps):
             raise UserError(
-                f"{self.run}: no checkpoint is valid ({'; '.join(skipped)}); train again under another --name"
+                self.run, f"no checkpoint is valid ({'; '.join(skipped)})", "train again under another --name"
             )
         return None, skipped
 
@@ -203,23 +203,23 @@ class Checkpoints:
             expected = {name: parameters.get(name) for name in digests}
         whole = parameters.keys() if item == "model" else {"step"} if item == "optimizer" else set()
         if None in expected.values() or not whole <= digests.keys():
-            raise UserError(f"{subject}: its parameters are not this network's")
+            raise UserError(subject, "its parameters are not this network's")
         for base, _, names in os.walk(folder):
             for name in names:
                 try:
                     check_regular(Path(base) / name)
                 except UserError as error:
-                    raise UserError(f"{subject}: {error}") from error
+                    raise UserError(subject, str(error)) from error
         try:
             tree = self.ocp.PyTreeCheckpointHandler(multiprocessing_options=self.alone).metadata(folder).tree
             found = {name: tuple(each.shape) for name, each in flatten(tree).items()}
         except Exception as error:
             # On a damaged file Orbax and TensorStore raise exceptions of many classes.
-            raise UserError(f"{subject}: {item} cannot be read ({type(error).__name__})") from error
+            raise UserError(subject, f"{item} cannot be read ({type(error).__name__})") from error
         if found.keys() != digests.keys():
-            raise UserError(f"{subject}: {item} does not hold the arrays that were saved")
+            raise UserError(subject, f"{item} does not hold the arrays that were saved")
         if found != expected:
-            raise UserError(f"{subject}: its parameters are not this network's")
+            raise UserError(subject, "its parameters are not this network's")
 
     def _read_item(self, step: int, item: str, digests: dict[str, str]) -> dict[str, np.ndarray]:
         subject = f"checkpoint {step}"
@@ -230,10 +230,10 @@ class Checkpoints:
             arrays = flatten(handler.restore(folder, args=self.ocp.args.PyTreeRestore(restore_args=skeleton)))
         except Exception as error:
             # On a damaged file Orbax and TensorStore raise exceptions of many classes.
-            raise UserError(f"{subject}: {item} cannot be read ({type(error).__name__})") from error
+            raise UserError(subject, f"{item} cannot be read ({type(error).__name__})") from error
         for name, array in arrays.items():
             if array_digest(np.asarray(array)) != digests[name]:
-                raise UserError(f"{subject}: {item}.{name} is damaged (its digest differs)")
+                raise UserError(subject, f"{item}.{name} is damaged (its digest differs)")
         return {name: np.asarray(array) for name, array in arrays.items()}
 
     def _folder(self, step: int) -> Path:
@@ -307,12 +307,14 @@ def _saving_failed(error: Exception, run: Run, step: int) -> Exception:
     code = error.errno if isinstance(error, OSError) else codes[0] if codes else None
     if code in _FULL:
         return UserError(
-            f"{run}: the disk is full, so step {step} could not be saved{intact}; "
-            "free some space and repeat the command"
+            run,
+            f"the disk is full, so step {step} could not be saved{intact}",
+            "free some space and repeat the command",
         )
     if code is not None:
         return UserError(
-            f"{run}: step {step} could not be saved ({os.strerror(code)}){intact}; "
-            "make the folder writable and repeat the command"
+            run,
+            f"step {step} could not be saved ({os.strerror(code)}){intact}",
+            "make the folder writable and repeat the command",
         )
     return error

@@ -206,11 +206,12 @@ def check_network(given: type[NetworkConfig], wanted: type[NetworkConfig]) -> No
         held, trained = given.name, wanted.name
         if why := given.frozen:
             raise UserError(
-                f"holds a {held}, which is only used, never trained: {why}; leave it out, "
-                "or give it as --teacher to a preset that distils"
+                f"holds a {held}, which is only used, never trained: {why}",
+                remedy="leave it out, or give it as --teacher to a preset that distils",
             )
         raise UserError(
-            f"holds a {held}, and the run trains a {trained}; name a preset that trains a {held}, or leave it out"
+            f"holds a {held}, and the run trains a {trained}",
+            remedy=f"name a preset that trains a {held}, or leave it out",
         )
 
 
@@ -312,7 +313,7 @@ def exported(
 
     program = is_program(path)
     if program and layout != "vit-jax":
-        raise UserError(f"to {layout!r}: {path} is a program, which has no layout; leave it out")
+        raise UserError(f"to {layout!r}", f"{path} is a program, which has no layout", "leave it out")
     with convert_first(given if isinstance(given, str) else "", of_export):
         reading = read(given, Options(sets=sets, **chosen or {})) if isinstance(given, str) else _held(*given, sets)
         with reading.source:
@@ -342,7 +343,9 @@ def _held(config: NetworkConfig, arrays: Mapping[str, Any], sets: Mapping[str, A
     layout = target_layout("vit-jax", config)
     known = {*SETTABLE, *extras(layout.network)}
     if unknown := [name for name in sets if name not in known]:
-        raise UserError(f"fields: {unknown[0]!r} is not stated beside a network; there are {', '.join(sorted(known))}")
+        raise UserError(
+            "fields", f"{unknown[0]!r} is not stated beside a network", f"there are {', '.join(sorted(known))}"
+        )
     tensors = {
         name: Tensor(name, np.dtype(x.dtype), tuple(x.shape), functools.partial(np.array, x, order="C"))
         for name, x in arrays.items()
@@ -362,7 +365,9 @@ def _with(facts: Any, stated: Mapping[str, Any], config: NetworkConfig, any_size
 
     names = stated.get("class_names") or None
     if names and len(names) != (classes := getattr(config, "classes", 0)):
-        raise UserError(f"class_names: there are {len(names)} and the network has {classes} classes; give one for each")
+        raise UserError(
+            "class_names", f"there are {len(names)} and the network has {classes} classes", "give one for each"
+        )
     extra = {name: value for name, value in stated.items() if name not in ("preprocess", "class_names")}
     return fitting(
         replace(

@@ -95,7 +95,7 @@ def load(
     path = os.fspath(path)
     if not is_foreign(path):
         if stated := [name for name, value in zip(STATED, (layout, model, key, fields), strict=True) if value]:
-            raise UserError(f"{path}: is a run, which states its network; leave {', '.join(stated)} out")
+            raise UserError(path, "is a run, which states its network", f"leave {', '.join(stated)} out")
         return _of_run(path, which, ema)
     _check_unchosen(path, which, ema)
     with convert_first(path, of_load):
@@ -122,16 +122,19 @@ def complete(path: str, which: str = "best", ema: bool | None = None) -> Predict
     if "preprocess" not in network.lacks:
         name, lacks = network.run.model.name, ", ".join(network.lacks)
         raise UserError(
-            f"{path}: holds a {name} without its {lacks}; give a run that was trained here, or put the files of its "
-            "tokenizer beside it"
+            path,
+            f"holds a {name} without its {lacks}",
+            "give a run that was trained here, or put the files of its tokenizer beside it",
         )
     command = f"python -m convert {shlex.quote(path)} X.safetensors --set mean=0.5 --set std=0.5"
     why = next(
         (note for note in network.notes if "preprocessing" in note), "does not state how images are preprocessed"
     )
     raise UserError(
-        f"{path}: {why}; add that with `{command}` "
-        "(with the mean and std of the pixels in 0..1 that the network was trained with), then give X.safetensors here"
+        path,
+        why,
+        f"add that with `{command}` (with the mean and std of the pixels in 0..1 that the network was trained with), "
+        "then give X.safetensors here",
     )
 
 
@@ -139,8 +142,9 @@ def _check_unchosen(path: str, which: str, ema: bool | None) -> None:
     """Raise UserError if the weights of a run are chosen, where `path` is that of other weights."""
     if which != "best" or ema is not None:
         raise UserError(
-            f"{path}: is not a run, so there are no --weights and --ema to choose "
-            "(in Python: which, ema); leave them out"
+            path,
+            "is not a run, so there are no --weights and --ema to choose (in Python: which, ema)",
+            "leave them out",
         )
 
 
@@ -200,8 +204,10 @@ def _tokenizer_beside(path: str, run: RunConfig) -> dict[str, Any]:
         if not entries[name].fits(metadata[name], run.model):
             both = [f"{i.size:,}" for i in run.model.inputs() if i.kind == "ids"]
             raise UserError(
-                f"{path}: the tokenizer beside it has ids for {_sizes(metadata[name])}, and the network for "
-                f"{' and '.join(both)}; put there the one that it was trained with"
+                path,
+                f"the tokenizer beside it has ids for {_sizes(metadata[name])}, and the network for "
+                f"{' and '.join(both)}",
+                "put there the one that it was trained with",
             )
     return metadata
 
@@ -233,7 +239,7 @@ def weights(
     """
     count = mean_of(which)
     if count and ema:
-        raise UserError(f"ema is True, but {which} is the mean of the weights themselves; leave ema out")
+        raise UserError(f"ema is True, but {which} is the mean of the weights themselves", remedy="leave ema out")
     if remark := folder.remark():
         print(f"note     {printable(remark)}", file=sys.stderr)
     checkpoints, expected = Checkpoints(folder, factor_shapes(folder.config())), model.shapes()
@@ -241,7 +247,7 @@ def weights(
         return _mean(checkpoints, expected, count)
     saved, skipped = checkpoints.restore(expected)
     if saved is None:
-        raise UserError(f"{folder}: nothing has been saved here yet; let it train until its first checkpoint")
+        raise UserError(folder, "nothing has been saved here yet", "let it train until its first checkpoint")
     for reason in skipped:
         print(f"skipped  {printable(reason)}", file=sys.stderr)
     best = saved.notes.get("best") if which == "best" else None
@@ -250,11 +256,11 @@ def weights(
             saved = checkpoints.read(best["step"], expected)
         except UserError as error:
             raise UserError(
-                f"{folder}: the best weights cannot be used, {error}; take the last with --weights last"
+                folder, f"the best weights cannot be used, {error}", "take the last with --weights last"
             ) from error
     averaged = saved.state.averaged
     if ema and averaged is None:
-        raise UserError(f"{folder}: keeps no averaged weights; train with --ema 0.999 to have them")
+        raise UserError(folder, "keeps no averaged weights", "train with --ema 0.999 to have them")
     chosen = best["weights"] if best else "ema"
     use = ema if ema is not None else chosen == "ema"
     return saved.step, averaged if use and averaged is not None else saved.state.parameters
@@ -275,8 +281,9 @@ def _mean(checkpoints: Checkpoints, expected: dict[str, Any], count: int) -> tup
         if len(found) == count:
             return found[0], unflatten({name: (x / count).astype(parameters[name].dtype) for name, x in total.items()})
     raise UserError(
-        f"{folder}: weights is mean:{count}, but only {len(found)} of its last checkpoints are there; give at most "
-        f"mean:{max(len(found), 1)}, or train with --keep {count}"
+        folder,
+        f"weights is mean:{count}, but only {len(found)} of its last checkpoints are there",
+        f"give at most mean:{max(len(found), 1)}, or train with --keep {count}",
     )
 
 
@@ -322,10 +329,10 @@ def export(
     """
     if str(path).startswith("hf://"):
         raise UserError(
-            f"{path}: is uploaded by `python -m convert PATH {path}`, which verifies it first; export to a PATH here"
+            path, f"is uploaded by `python -m convert PATH {path}`, which verifies it first", "export to a PATH here"
         )
     if os.path.lexists(path):
-        raise UserError(f"{path}: exists; choose another name")
+        raise UserError(path, "exists", "choose another name")
     stated = {"class_names": list(class_names)} if class_names else {}
     if isinstance(network, (str, os.PathLike)):
         source = _source(os.fspath(network), ema)
@@ -344,7 +351,9 @@ def export(
         network, stated = network.model, {**kept, **stated}
     if type(getattr(network, "config", None)) not in NETWORKS.values():
         raise UserError(
-            f"network: {type(network).__name__} is none; give a model of vit_jax, what vit_jax.load returned, or a path"
+            "network",
+            f"{type(network).__name__} is none",
+            "give a model of vit_jax, what vit_jax.load returned, or a path",
         )
     return exported(
         (network.config, flatten(split(network)[1])), os.fspath(path), to, stated, fields or {}, None, files
@@ -357,5 +366,5 @@ def _source(path: str, ema: bool | None) -> str:
         return path
     folder = find(path)
     if ema and not folder.config().ema:
-        raise UserError(f"{folder}: keeps no averaged weights; train with --ema 0.999 to have them")
+        raise UserError(folder, "keeps no averaged weights", "train with --ema 0.999 to have them")
     return str(folder)

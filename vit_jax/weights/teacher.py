@@ -69,13 +69,15 @@ def _logits(path: str) -> dict[str, np.ndarray]:
                 arrays = {name: found[name] for name in ("logits", "labels") if name in found}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(
-            f"is no readable file of numpy ({error}); give one that numpy.save or numpy.savez wrote"
+            f"is no readable file of numpy ({error})", remedy="give one that numpy.save or numpy.savez wrote"
         ) from error
     if "logits" not in arrays:
         return {}
     logits = arrays["logits"]
     if logits.ndim != 2 or logits.dtype.kind != "f" or not np.isfinite(logits).all():
-        raise UserError(f"logits are {logits.dtype} {list(logits.shape)}; give finite floating-point numbers [n, K]")
+        raise UserError(
+            f"logits are {logits.dtype} {list(logits.shape)}", remedy="give finite floating-point numbers [n, K]"
+        )
     return arrays
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import UserError
+from ...errors import Field, UserError
 from ...files.digests import text_digest
 from ...text.record import kept_one
 from ...text.tokenizer import Tokenizer
@@ -52,7 +52,7 @@ class CaptionSet:
         """
         n = min(len(self.splits["train"]), batches * batch or len(self.splits["train"]))
         if n < batch:
-            raise UserError(f"batch {batch} is larger than the training set of {n}: lower --batch")
+            raise UserError(Field("batch"), f"{batch} is larger than the training set of {n}", "lower --batch")
         return Order(n, batch, seed)
 
 

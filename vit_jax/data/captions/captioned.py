@@ -44,21 +44,21 @@ def found(source: str, given: Given | None = None) -> Found:
 def _given(given: Given) -> Found:
     """The same of (images, captions), or {split: (images, captions)}, a caption being a text or several."""
     if given.class_names:
-        raise UserError("class_names: captions have no classes; leave them out")
+        raise UserError("class_names", "captions have no classes", "leave them out")
     out: Found = {}
     for name, value in given.splits(("train", "validation", "test")).items():
         if not isinstance(value, (tuple, list)) or len(value) != 2:
-            raise UserError(f"data: {name} is a {type(value).__name__}; give a pair, (images, captions)")
+            raise UserError("data", f"{name} is a {type(value).__name__}", "give a pair, (images, captions)")
         pixels, captions = np.asarray(value[0]), value[1]
         several = [
             [each] if isinstance(each, str) else list(each) if isinstance(each, (list, tuple)) else []
             for each in captions
         ]
         if not all(each and all(isinstance(text, str) for text in each) for each in several):
-            raise UserError(f"data: captions of {name} are no texts; give each image a text, or a list of texts")
+            raise UserError("data", f"captions of {name} are no texts", "give each image a text, or a list of texts")
         if len(several) != len(pixels):
             raise UserError(
-                f"data: {name} has {len(pixels)} images and captions of {len(several)}; give each image its own"
+                "data", f"{name} has {len(pixels)} images and captions of {len(several)}", "give each image its own"
             )
         labels = np.zeros(len(pixels), np.int32)
         images: Arrays = arrays_split("data", f"images of {name}", pixels, labels, "")
@@ -81,33 +81,33 @@ def read_captioned(source: str) -> Captioned:
     field, root = f"data.source {source}", Path(folder).expanduser()
     if not file or not folder or not root.is_dir():
         raise UserError(
-            f"{field}: there is no folder {folder or 'of images'}; give captions:FOLDER or coco:FILE:FOLDER"
+            field, f"there is no folder {folder or 'of images'}", "give captions:FOLDER or coco:FILE:FOLDER"
         )
     path = Path(file).expanduser()
     try:
         check_regular(path)
         if path.stat().st_size > LARGEST:
-            raise UserError(f"{field}: {path.name} has more than {LARGEST >> 30} GB; give fewer captions")
+            raise UserError(field, f"{path.name} has more than {LARGEST >> 30} GB", "give fewer captions")
         content = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = path.read_bytes()[: error.start].count(b"\n") + 1
-        raise UserError(f"{field}: {path.name} line {line} is no UTF-8 text; save it as UTF-8") from error
+        raise UserError(field, f"{path.name} line {line} is no UTF-8 text", "save it as UTF-8") from error
     except OSError as error:
-        raise UserError(f"{field}: {path} cannot be read ({error.strerror}); put it there") from error
+        raise UserError(field, f"{path} cannot be read ({error.strerror})", "put it there") from error
     found: Captioned = {}
     there: set[str] = set()
     for where, name, caption in pairs(field, path.name, content):
         image = str(root / name)
         if not caption.strip():
-            raise UserError(f"{field}: {where}: the caption of {name!r} is empty; write one, or remove the line")
+            raise UserError(field, f"{where}: the caption of {name!r} is empty", "write one, or remove the line")
         if image not in there and not os.path.isfile(image):
             raise UserError(
-                f"{field}: {where}: there is no image {name!r} in {folder}; put it there, or remove the line"
+                field, f"{where}: there is no image {name!r} in {folder}", "put it there, or remove the line"
             )
         there.add(image)
         found.setdefault(image, []).append(caption)
     if len(found) < 3:
-        raise UserError(f"{field}: {path.name} has {len(found)} images with captions; give at least 3")
+        raise UserError(field, f"{path.name} has {len(found)} images with captions", "give at least 3")
     return found
 
 
@@ -116,17 +116,17 @@ def _table(field: str, name: str, content: str) -> Iterator[tuple[str, str, str]
     try:
         rows = csv.reader(content.splitlines(keepends=True), strict=True)
         if next(rows, None) != HEADER.split(","):
-            raise UserError(f"{field}: {name} does not begin with the line {HEADER}; add that")
+            raise UserError(field, f"{name} does not begin with the line {HEADER}", "add that")
         for row in rows:
             where = f"{name} line {rows.line_num}"
             if row and len(row) != 2:
                 raise UserError(
-                    f"{field}: {where} has {len(row)} columns instead of 2; put quotes around a text with commas"
+                    field, f"{where} has {len(row)} columns instead of 2", "put quotes around a text with commas"
                 )
             if row:
                 yield where, row[0], row[1]
     except csv.Error as error:
-        raise UserError(f"{field}: {name} line {rows.line_num} cannot be read ({error}); mend its quotes") from error
+        raise UserError(field, f"{name} line {rows.line_num} cannot be read ({error})", "mend its quotes") from error
 
 
 def _annotations(field: str, name: str, content: str) -> Iterator[tuple[str, str, str]]:
@@ -140,12 +140,12 @@ def _annotations(field: str, name: str, content: str) -> Iterator[tuple[str, str
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
-            f"{field}: {name} is no JSON of COCO's captions (images, annotations); give such a file"
+            field, f"{name} is no JSON of COCO's captions (images, annotations)", "give such a file"
         ) from error
     for i, image, caption in some:
         where = f"{name} annotations[{i}]"
         if image not in files:
             raise UserError(
-                f"{field}: {where}: there is no image {image!r} among its images; add it, or remove the caption"
+                field, f"{where}: there is no image {image!r} among its images", "add it, or remove the caption"
             )
         yield where, files[image], caption

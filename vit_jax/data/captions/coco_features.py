@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import UserError
+from ...errors import Field, UserError
 from ...files import strict_json
 from ...files.atomic import check_regular
 from ...text.ids import Ids
@@ -43,14 +43,14 @@ def read_words(source: str) -> tuple[Path, Vocabulary]:
     if not source.startswith(SOURCE) or source == SOURCE or not folder.is_dir():
         there = "has no vectors with captions" if not source.startswith(SOURCE) else f"there is no folder {folder}"
         files = f"{CAPTIONS}, {WORDS} and {FEATURES[0].format('train')}"
-        raise UserError(f"{field}: {there}; give {SOURCE}FOLDER, with {files}")
+        raise UserError(field, there, f"give {SOURCE}FOLDER, with {files}")
     value = _parsed(folder / WORDS, field)
     words, places = value.get("idx_to_word"), value.get("word_to_idx")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not isinstance(places, dict):
-        raise UserError(f"{field}: {WORDS} has no list idx_to_word beside word_to_idx; restore it")
+        raise UserError(field, f"{WORDS} has no list idx_to_word beside word_to_idx", "restore it")
     for name in COURSE:
         if words.count(name) != 1 or places.get(name) != words.index(name):
-            raise UserError(f"{field}: {WORDS} does not give the word {name} one id; restore it")
+            raise UserError(field, f"{WORDS} does not give the word {name} one id", "restore it")
     return folder, Vocabulary(words)
 
 
@@ -59,22 +59,22 @@ def _parsed(path: Path, field: str) -> dict[str, Any]:
     try:
         value = strict_json.parse(_text(path, field))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{field}: {path.name} cannot be read as JSON ({error}); restore it") from error
+        raise UserError(field, f"{path.name} cannot be read as JSON ({error})", "restore it") from error
     if not isinstance(value, dict):
-        raise UserError(f"{field}: {path.name} holds no JSON object; restore it")
+        raise UserError(field, f"{path.name} holds no JSON object", "restore it")
     return value
 
 
 def _text(path: Path, field: str) -> str:
     check_regular(path)
     if not path.is_file():
-        raise UserError(f"{field}: there is no {path.name}; put it there")
+        raise UserError(field, f"there is no {path.name}", "put it there")
     if path.stat().st_size > LARGEST:
-        raise UserError(f"{field}: {path.name} has more than {LARGEST >> 20} MB; restore it")
+        raise UserError(field, f"{path.name} has more than {LARGEST >> 20} MB", "restore it")
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{field}: {path.name} is no UTF-8 text; restore it") from error
+        raise UserError(field, f"{path.name} is no UTF-8 text", "restore it") from error
 
 
 def has_part(folder: Path, name: str) -> bool:
@@ -89,19 +89,21 @@ def read_part(folder: Path, name: str, vocabulary: Vocabulary, wide: int, source
     (features,) = arrays(file, {FEATURE: ("f", 2)}, field)
     features = features.astype(np.float32)
     if len(bad := np.flatnonzero(~np.isfinite(features).all(1))):
-        raise UserError(f"{field}: {file.name} row {bad[0]} has values that are no finite numbers; restore it")
+        raise UserError(field, f"{file.name} row {bad[0]} has values that are no finite numbers", "restore it")
     stated = {f"{name}_captions": ("iu", 2), f"{name}_image_idxs": ("iu", 1)}
     ids, rows = arrays(folder / CAPTIONS, stated, field)
     if len(ids) != len(rows):
         raise UserError(
-            f"{field}: {CAPTIONS} has {len(ids)} {name}_captions but {len(rows)} {name}_image_idxs; restore it"
+            field, f"{CAPTIONS} has {len(ids)} {name}_captions but {len(rows)} {name}_image_idxs", "restore it"
         )
     if not len(ids):
-        raise UserError(f"{field}: {CAPTIONS} has no {name}_captions; give some")
+        raise UserError(field, f"{CAPTIONS} has no {name}_captions", "give some")
     if len(lost := np.flatnonzero((rows < 0) | (rows >= len(features)))):
         raise UserError(
-            f"{field}: {name}_captions[{lost[0]}] is of the picture {rows[lost[0]]}, but {file.name} has only "
-            f"{len(features):,} pictures; restore the file that belongs to it"
+            field,
+            f"{name}_captions[{lost[0]}] is of the picture {rows[lost[0]]}, but {file.name} has only "
+            f"{len(features):,} pictures",
+            "restore the file that belongs to it",
         )
     return Part(
         file.name,
@@ -117,13 +119,14 @@ def _of_width(folder: Path, name: str, wide: int, field: str) -> Path:
     files = [path for form in FEATURES if (path := folder / form.format(name)).is_file()]
     widths = {path: width(path, FEATURE, field) for path in files}
     if not files:
-        raise UserError(f"{field}: there is no {FEATURES[0].format(name)}; put it there")
+        raise UserError(field, f"there is no {FEATURES[0].format(name)}", "put it there")
     if found := [path for path in files if widths[path] == wide]:
         return found[0]
     there = " and ".join(str(each) for each in widths.values())
     raise UserError(
-        f"model.memory_width is {wide}, but the vectors of {field} are {there} wide: "
-        f"give --model.memory-width {next(iter(widths.values()))}"
+        Field("model.memory_width"),
+        f"is {wide}, but the vectors of {field} are {there} wide",
+        f"give --model.memory-width {next(iter(widths.values()))}",
     )
 
 
@@ -140,8 +143,9 @@ def _captions(ids: np.ndarray, vocabulary: Vocabulary, name: str, field: str) ->
     if len(out := np.argwhere((ids < 0) | (ids >= len(vocabulary)))):
         i, j = out[0]
         raise UserError(
-            f"{field}: {name}[{i}] has the id {ids[i, j]}, but {WORDS} has only {len(vocabulary):,} words; "
-            "give the words that the captions were written with"
+            field,
+            f"{name}[{i}] has the id {ids[i, j]}, but {WORDS} has only {len(vocabulary):,} words",
+            "give the words that the captions were written with",
         )
     body = ids[:, 1:]
     ended = (body == special.end) | (body == special.pad)
@@ -152,6 +156,6 @@ def _captions(ids: np.ndarray, vocabulary: Vocabulary, name: str, field: str) ->
     if len(bad := np.flatnonzero(wrong)):
         null, start, end, _ = COURSE
         raise UserError(
-            f"{field}: {name}[{bad[0]}] is not {start}, words, {end} and then {null} alone; restore {CAPTIONS}"
+            field, f"{name}[{bad[0]}] is not {start}, words, {end} and then {null} alone", f"restore {CAPTIONS}"
         )
     return np.where(place < lengths, body, special.pad).astype(np.int32)

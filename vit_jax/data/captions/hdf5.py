@@ -18,7 +18,7 @@ def arrays(path: Path, names: dict[str, tuple[str, int]], where: str, rows: slic
     """The `rows` of the data sets of a file, {name: (kinds of numpy dtypes, number of axes)}. Raises UserError."""
     check_regular(path)
     if not path.is_file():
-        raise UserError(f"{where}: there is no {path.name}; put it there")
+        raise UserError(where, f"there is no {path.name}", "put it there")
     with needed("h5py", "captions"):
         import h5py
     found = []
@@ -31,7 +31,7 @@ def arrays(path: Path, names: dict[str, tuple[str, int]], where: str, rows: slic
         raise
     except Exception as error:  # whatever a library says of a damaged file
         reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
-        raise UserError(f"{where}: {path.name} cannot be read ({reason}); restore it") from error
+        raise UserError(where, f"{path.name} cannot be read ({reason})", "restore it") from error
     return found
 
 
@@ -44,12 +44,12 @@ def _check(h5py: Any, file: Any, name: str, kinds: str, axes: int, where: str) -
     """Raise UserError where a data set is missing, of another kind, not all in this file, or too large."""
     link = file.get(name, getlink=True)
     if link is None or not isinstance(link, h5py.HardLink) or not isinstance(file[name], h5py.Dataset):
-        raise UserError(f"{where} has no data set {name!r} of its own; restore the file")
+        raise UserError(f"{where} has no data set {name!r} of its own", remedy="restore the file")
     found = file[name]
     if found.is_virtual or found.external:
-        raise UserError(f"{where}: {name} lies in other files; write it into this one")
+        raise UserError(where, f"{name} lies in other files", "write it into this one")
     if found.dtype.kind not in kinds or found.ndim != axes:
         wanted = "whole numbers" if kinds == "iu" else "floating-point numbers"
-        raise UserError(f"{where}: {name} is {found.dtype} {list(found.shape)}; give {wanted} with {axes} axes")
+        raise UserError(where, f"{name} is {found.dtype} {list(found.shape)}", f"give {wanted} with {axes} axes")
     if found.nbytes > LARGEST:
-        raise UserError(f"{where}: {name} states {found.nbytes >> 30} GB; give at most {LARGEST >> 30} GB")
+        raise UserError(where, f"{name} states {found.nbytes >> 30} GB", f"give at most {LARGEST >> 30} GB")

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...config.fields import Size, pair
 from ...config.vocabulary import WORDS
-from ...errors import UserError
+from ...errors import Field, UserError
 from ...files.digests import array_digest
 from ...text.record import made_one
 from ...text.tokenizer import Tokenizer
@@ -166,8 +166,9 @@ def open_captions(
     if words not in (0, len(opened.vocabulary)):
         whose = f"data.source {data.source}" if data.tokenizer == WORDS else f"data.tokenizer {data.tokenizer}"
         raise UserError(
-            f"model.text.outputs is {words} but {whose} has {len(opened.vocabulary)} ids: "
-            "give --model.text.outputs 0 and --model.text.target-vocabulary 0"
+            Field("model.text.outputs"),
+            f"is {words} but {whose} has {len(opened.vocabulary)} ids",
+            "give --model.text.outputs 0 and --model.text.target-vocabulary 0",
         )
     if normalize != "given":
         mean, std = statistics(normalize, data.source, preprocess, opened.splits["train"])
@@ -191,13 +192,15 @@ def open_other_captions(
         UserError: where there is no such data, and where a closed vocabulary lacks its words.
     """
     if data.source == SHAPES and given is None:
-        raise UserError(f"data.source is {SHAPES}, but there are captions of one's own to give: captions:FOLDER")
+        raise UserError(
+            Field("data.source"), f"is {SHAPES}, but there are captions of one's own to give: captions:FOLDER"
+        )
     there = _found(data, given)
     if [*there] == ["train"]:
         there = {WHOLE: there["train"]}
     name = wanted or next((each for each in ("test", "validation") if each in there), next(iter(there)))
     if name not in there:
-        raise UserError(f"there is no split {name!r}: the data has {', '.join(there)}; choose one of them")
+        raise UserError(f"there is no split {name!r}", remedy=f"the data has {', '.join(there)}; choose one of them")
     read = _read(data, preprocess, *there[name])
     _check(data, vocabulary, read)
     total = 0  # examples of all splits, as a run on this data would have them
@@ -210,8 +213,9 @@ def _found(data: CaptionData, given: Given | None) -> Found:
     """The images and captions, by split, that are in `data.source` or `given`."""
     if given is None and data.source != GIVEN and not data.source.startswith((FOLDER, COCO)):
         raise UserError(
-            f"data.source is {data.source}, which has no captions: give {SHAPES}, captions:FOLDER or "
-            "coco:FILE.json:FOLDER"
+            Field("data.source"),
+            f"is {data.source}, which has no captions",
+            f"give {SHAPES}, captions:FOLDER or coco:FILE.json:FOLDER",
         )
     return found(data.source, given)
 
@@ -233,8 +237,9 @@ def _scenes(data: CaptionData, preprocess: Preprocess, grid: tuple[int, int]) ->
     """Drawn scenes, and two controls. Raises UserError."""
     if data.tokenizer == WORDS and data.length <= shapes.LONGEST:
         raise UserError(
-            f"data.length is {data.length}, but captions of data.source {data.source} have up to {shapes.LONGEST} "
-            f"words and an end: give at least {shapes.LONGEST + 1}"
+            Field("data.length"),
+            f"is {data.length}, but captions of data.source {data.source} have up to {shapes.LONGEST} words and an end",
+            f"give at least {shapes.LONGEST + 1}",
         )
     counts = {"train": data.drawn, **SPLITS}
     scenes = {name: shapes.draw(n, i, unseen=name == "unseen") for i, (name, n) in enumerate(counts.items())}
@@ -305,8 +310,9 @@ def _read(data: CaptionData, preprocess: Preprocess, examples: Examples, caption
     if loaded.unreadable and not data.skip_unreadable:
         listed = ", ".join(examples.name(row) for row in list(loaded.unreadable)[:5])
         raise UserError(
-            f"data.source {data.source}: {len(loaded.unreadable)} unreadable images: {listed}; replace or remove them, "
-            "or leave them out with --data.skip-unreadable"
+            f"data.source {data.source}",
+            f"{len(loaded.unreadable)} unreadable images: {listed}",
+            "replace or remove them, or leave them out with --data.skip-unreadable",
         )
     return _Read(images, loaded.digest, np.delete(np.arange(len(captions)), list(loaded.unreadable)), captions)
 
@@ -314,7 +320,7 @@ def _read(data: CaptionData, preprocess: Preprocess, examples: Examples, caption
 def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found) -> CaptionedImages:
     """The splits of images with captions. What is missing is held out of train, by image. Raises UserError."""
     if "train" not in there:
-        raise UserError(f"data: has no train split, only {', '.join(there)}; give one to train on")
+        raise UserError("data", f"has no train split, only {', '.join(there)}", "give one to train on")
     parts = {name: _read(data, preprocess, *some) for name, some in there.items()}
     own, train = parts["train"], parts["train"].rows
     rows = {name: part.rows for name, part in parts.items()}
@@ -324,8 +330,9 @@ def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found
         stay, held = hold_out(np.zeros(len(train), np.int64), share, *salt)
         if not len(held):
             raise UserError(
-                f"data.{name} {share} of {len(train)} images leaves {name} empty: "
-                "give a larger share, or 0 for no such split"
+                Field(f"data.{name}"),
+                f"{share} of {len(train)} images leaves {name} empty",
+                "give a larger share, or 0 for no such split",
             )
         train, rows[name], parts[name] = train[stay], train[held], own
     several = own.several(train)
@@ -370,7 +377,9 @@ def _check(data: CaptionData, vocabulary: Tokenizer, read: _Read) -> None:
     pairs = [(read.images.examples.name(row), said) for row, each in enumerate(read.captions) for said in each]
     for name, said in pairs:
         if not words_of(said):
-            raise UserError(f"data.source {data.source}: the caption {said[:40]!r} of {name} has no words; write one")
+            raise UserError(
+                f"data.source {data.source}", f"the caption {said[:40]!r} of {name} has no words", "write one"
+            )
     _check_lengths(data, vocabulary, pairs)
 
 
@@ -380,6 +389,8 @@ def _check_lengths(data: CaptionData, vocabulary: Tokenizer, captions: Sequence[
     long = [path for (path, _), length in zip(captions, lengths, strict=True) if length >= data.length]
     if long:
         raise UserError(
-            f"data.length is {data.length}, but {len(long)} captions of data.source {data.source} are longer, such as "
-            f"one of {long[0]}: give {max(lengths) + 1}, or shorten them"
+            Field("data.length"),
+            f"is {data.length}, but {len(long)} captions of data.source {data.source} are longer, such as one of "
+            f"{long[0]}",
+            f"give {max(lengths) + 1}, or shorten them",
         )

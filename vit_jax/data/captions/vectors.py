@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import UserError
+from ...errors import Field, UserError
 from ...files.atomic import check_regular
 from ...files.digests import array_digest
 from ...text.tokenizer import Tokenizer
@@ -76,8 +76,9 @@ def open_features(data: FeatureData, width: int, words: int = 0, seed: int = 0) 
     folder, vocabulary = read_words(data.source)
     if words not in (0, len(vocabulary)):
         raise UserError(
-            f"model.text.outputs is {words} but data.source {data.source} has {len(vocabulary)} ids: "
-            "give --model.text.outputs 0 and --model.text.target-vocabulary 0"
+            Field("model.text.outputs"),
+            f"is {words} but data.source {data.source} has {len(vocabulary)} ids",
+            "give --model.text.outputs 0 and --model.text.target-vocabulary 0",
         )
     parts = {split: _read(folder, split, vocabulary, width, data) for split in PARTS if has_part(folder, PARTS[split])}
     if "train" not in parts:
@@ -90,8 +91,9 @@ def open_features(data: FeatureData, width: int, words: int = 0, seed: int = 0) 
         stay, away = hold_out(np.zeros(len(kept), np.int64), share, *salt)
         if not len(away):
             raise UserError(
-                f"data.{name} {share} of {len(kept)} pictures leaves {name} empty: "
-                "give a larger share, or 0 for no such split"
+                Field(f"data.{name}"),
+                f"{share} of {len(kept)} pictures leaves {name} empty",
+                "give a larger share, or 0 for no such split",
             )
         kept, held[name] = kept[stay], kept[away]
     own = np.isin(train.rows, kept)
@@ -127,11 +129,11 @@ def open_other_features(data: FeatureData, wanted: str, width: int, vocabulary: 
     clause = other_caption_words(words.kept, vocabulary.kept)
     if len(words) != len(vocabulary) or words.ids != vocabulary.ids or clause:
         why = clause or f"it has {len(words)} words and the network {len(vocabulary)}"
-        raise UserError(f"data.source {data.source}: {why}; give captions with the words of the network")
+        raise UserError(f"data.source {data.source}", why, "give captions with the words of the network")
     there = [split for split in ("validation", "train") if has_part(folder, PARTS[split])] or ["train"]
     name = wanted or there[0]
     if name not in there:
-        raise UserError(f"there is no split {name!r}: the data has {', '.join(there)}; choose one of them")
+        raise UserError(f"there is no split {name!r}", remedy=f"the data has {', '.join(there)}; choose one of them")
     read = {split: _read(folder, split, words, width, data) for split in there}
     whole = _each_picture(read[name], np.unique(read[name].rows), vocabulary)
     return Other(name, whole, sum(map(_captions, read.values())), ())
@@ -147,8 +149,10 @@ def _read(folder: Path, split: str, vocabulary: Vocabulary, width: int, data: Fe
     lengths = (part.target != vocabulary.ids.pad).sum(1)
     if len(long := np.flatnonzero(lengths >= data.length)):
         raise UserError(
-            f"data.length is {data.length}, but {len(long)} captions of data.source {data.source} are longer, such as "
-            f"{PARTS[split]}_captions[{long[0]}]: give {lengths.max() + 1}, or shorten them"
+            Field("data.length"),
+            f"is {data.length}, but {len(long)} captions of data.source {data.source} are longer, such as "
+            f"{PARTS[split]}_captions[{long[0]}]",
+            f"give {lengths.max() + 1}, or shorten them",
         )
     return part._replace(target=part.target[:, : data.length - 1])
 
@@ -201,10 +205,10 @@ def checked_vectors(values: Any, width: int, where: str) -> np.ndarray:
     """Vectors [..., C] of any library as float32. Raises UserError where they are not so wide, or no finite numbers."""
     found = np.asarray(values)
     if found.dtype.kind not in "fiu" or found.ndim not in (1, 2) or found.shape[-1] != width:
-        raise UserError(f"{where}: is {found.dtype} {list(found.shape)}; give vectors [{width}] or [n, {width}]")
+        raise UserError(where, f"is {found.dtype} {list(found.shape)}", f"give vectors [{width}] or [n, {width}]")
     found = found.astype(np.float32)
     if not np.isfinite(found).all():
-        raise UserError(f"{where}: has values that are no finite numbers; restore it")
+        raise UserError(where, "has values that are no finite numbers", "restore it")
     return found
 
 
@@ -213,7 +217,7 @@ def _array(file: str, row: int | None) -> np.ndarray:
     path = Path(file)
     check_regular(path)
     if not path.is_file():
-        raise UserError(f"{file}: there is no such file; give a .npy, .npz or .h5 of vectors, or FILE:ROW")
+        raise UserError(file, "there is no such file", "give a .npy, .npz or .h5 of vectors, or FILE:ROW")
     if path.suffix.lower() in (".h5", ".hdf5"):
         rows = slice(None) if row is None else slice(row, row + 1)
         (found,) = arrays(path, {FEATURE: ("f", 2)}, file, rows)
@@ -224,10 +228,10 @@ def _array(file: str, row: int | None) -> np.ndarray:
             found = found[FEATURE] if isinstance(found, np.lib.npyio.NpzFile) else found
     except (ValueError, OSError, EOFError, KeyError, SyntaxError) as error:
         raise UserError(
-            f"{file}: cannot be read as vectors; give a .npy [n, C], or a .npz or .h5 with an array named {FEATURE}"
+            file, "cannot be read as vectors", f"give a .npy [n, C], or a .npz or .h5 with an array named {FEATURE}"
         ) from error
     if found.ndim not in (1, 2) or not found.size:
-        raise UserError(f"{file}: is {found.dtype} {list(found.shape)}; give vectors [C] or [n, C]")
+        raise UserError(file, f"is {found.dtype} {list(found.shape)}", "give vectors [C] or [n, C]")
     return _row(np.atleast_2d(found), row, file, row)
 
 
@@ -235,5 +239,5 @@ def _row(found: np.ndarray, at: int | None, file: str, row: int | None) -> np.nd
     if at is None:
         return found
     if at >= len(found):
-        raise UserError(f"{file}:{row}: there is no row {row}; count rows from 0")
+        raise UserError(f"{file}:{row}", f"there is no row {row}", "count rows from 0")
     return found[at : at + 1]

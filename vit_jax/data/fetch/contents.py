@@ -38,7 +38,7 @@ def read_contents(official: OfficialSet, paths: Sequence[Path]) -> Contents:
         return _cifar(official, paths[0]) if isinstance(official, CifarSet) else _idx(official, paths)
     except (EOFError, ValueError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
         named = " and ".join(map(str, paths))
-        raise UserError(f"{named}: cannot be read ({error}); remove it, and repeat the command") from error
+        raise UserError(named, f"cannot be read ({error})", "remove it, and repeat the command") from error
 
 
 def _cifar(official: CifarSet, path: Path) -> Contents:

@@ -36,7 +36,7 @@ def data_dir(stated: str) -> Path:
     """The folder of prepared sets: the one that data.dir states, or TFDS's own. Raises UserError if it is no folder."""
     root = Path(stated or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
     if (stated or root.exists()) and not root.is_dir():  # in this order: another process may be making it
-        raise UserError(f"data.dir {root}: no such folder; make it, or give --data.dir another one")
+        raise UserError(f"data.dir {root}", "no such folder", "make it, or give --data.dir another one")
     return root
 
 
@@ -140,8 +140,9 @@ def _archive(root: Path, name: str, archive: Archive) -> Path:
         wrong = difference(archive, given) if given.is_file() else "it is not a file"
         if wrong:
             raise UserError(
-                f"{given}: is not the official archive ({wrong}); "
-                f"remove it, or put that of {archive.addresses[0]} there"
+                given,
+                f"is not the official archive ({wrong})",
+                f"remove it, or put that of {archive.addresses[0]} there",
             )
         return given
     if not part.exists() or difference(archive, part):
@@ -160,8 +161,10 @@ def _absent(root: Path, name: str, why: str, remedy: str) -> UserError:
     names = [file, *(archive.name for archive in others)]
     files = f"{', '.join(names)} of {folder}/" if others else first.addresses[0]
     return UserError(
-        f"data.source {name}: is not prepared in {root} {why}; {remedy}, put {files} into {_downloads(root, name)}, "
-        f"or give --data.dir the folder that holds {name}/VERSION/dataset_info.json"
+        f"data.source {name}",
+        f"is not prepared in {root} {why}",
+        f"{remedy}, put {files} into {_downloads(root, name)}, or give --data.dir the folder that holds "
+        f"{name}/VERSION/dataset_info.json",
     )
 
 
@@ -172,8 +175,9 @@ def _check_space(root: Path, name: str) -> None:
     free = shutil.disk_usage(root).free
     if free < needed:
         raise UserError(
-            f"data.dir {root}: has {_megabytes(free)} free but {name} needs up to {_megabytes(needed)}; "
-            "free some space there, or give --data.dir another folder"
+            f"data.dir {root}",
+            f"has {_megabytes(free)} free but {name} needs up to {_megabytes(needed)}",
+            "free some space there, or give --data.dir another folder",
         )
 
 
@@ -188,7 +192,7 @@ def _write(root: Path, name: str, contents: Contents) -> Path:
         builder.info.features[label].names = names  # of which the builder has only the number
     folder = root / name / str(builder.version)
     if folder.exists():
-        raise UserError(f"{folder}: has no dataset_info.json, so it is no prepared set; remove it")
+        raise UserError(folder, "has no dataset_info.json, so it is no prepared set", "remove it")
     unfinished = folder.with_name(f"incomplete.{folder.name}")
     shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
     unfinished.mkdir(parents=True)
@@ -240,8 +244,9 @@ def _write_split(path: Path, split: str, contents: Contents, advance: Callable[[
         writer.close()
     except RuntimeError as error:  # the writer's, for errors of the system, which it only tells in words
         raise UserError(
-            f"{path}: cannot be written ({str(error).partition(';')[0]}); "
-            "free space or mend permissions there, or give --data.dir another folder"
+            path,
+            f"cannot be written ({str(error).partition(';')[0]})",
+            "free space or mend permissions there, or give --data.dir another folder",
         ) from error
     return size
 
@@ -278,8 +283,9 @@ def _told(root: Path, name: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"data.dir {root}: {name} cannot be prepared there ({error.strerror or error}); "
-            "free space or mend permissions there, or give --data.dir another folder"
+            f"data.dir {root}",
+            f"{name} cannot be prepared there ({error.strerror or error})",
+            "free space or mend permissions there, or give --data.dir another folder",
         ) from error
 
 

@@ -48,11 +48,11 @@ def read_image(path: str | os.PathLike[str]) -> bytes:
     place = Path(path)
     try:
         if place.exists() and not (place.is_file() or place.is_dir()):
-            raise UserError(f"{path}: is no file, but a pipe or a device; give the path of an image file")
+            raise UserError(path, "is no file, but a pipe or a device", "give the path of an image file")
         return place.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: no path, with a zero byte in it
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path}: cannot be read ({reason}); give the path of an image file") from error
+        raise UserError(path, f"cannot be read ({reason})", "give the path of an image file") from error
 
 
 def decode_image(encoded: bytes, name: str) -> Image.Image:
@@ -66,12 +66,12 @@ def decode_image(encoded: bytes, name: str) -> Image.Image:
     except MemoryError:
         raise
     except UnidentifiedImageError as error:
-        raise UserError(f"{name}: not a {', '.join(_FORMATS)} image; convert or remove it") from error
+        raise UserError(name, f"not a {', '.join(_FORMATS)} image", "convert or remove it") from error
     except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error and more
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise UserError(f"{name}: cannot be decoded ({reason}); replace or remove it") from error
+        raise UserError(name, f"cannot be decoded ({reason})", "replace or remove it") from error
     if image.mode == "F":
-        raise UserError(f"{name}: has floating-point pixels of unknown range; save it with 8 or 16 bits")
+        raise UserError(name, "has floating-point pixels of unknown range", "save it with 8 or 16 bits")
     return image
 
 
@@ -152,8 +152,9 @@ class Preprocess:
         fields = {f.name for f in dataclasses.fields(cls)}
         if set(values) != fields:
             raise UserError(
-                f"preprocess: the fields {sorted(set(values) ^ fields)} are missing or unknown; "
-                "use the version of vit-jax that made this run"
+                "preprocess",
+                f"the fields {sorted(set(values) ^ fields)} are missing or unknown",
+                "use the version of vit-jax that made this run",
             )
         frozen: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in values.items()}
         return cls(**frozen)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...config.fields import Size, pair
-from ...errors import UserError
+from ...errors import Field, UserError
 from ...files.digests import array_digest, text_digest
 from ..base import Given
 from ..order import TEST, VALIDATION, Order, hold_out
@@ -119,7 +119,7 @@ class Dataset:
         """
         n = min(len(self.splits["train"]), batches * batch or len(self.splits["train"]))
         if n < batch:
-            raise UserError(f"batch {batch} is larger than the training set of {n}: lower --batch")
+            raise UserError(Field("batch"), f"{batch} is larger than the training set of {n}", "lower --batch")
         return Order(n, batch, seed, repeats=1 if batches else self.repeats)
 
 
@@ -216,40 +216,47 @@ def _identity(
 
 def _check_fields(data: ImageData, image: tuple[int, int]) -> None:
     if data.size and data.fit != "crop":
-        raise UserError(f"data.size is {data.size} but data.fit is {data.fit}: only crop uses data.size, set it to 0")
+        raise UserError(
+            Field("data.size"), f"is {data.size} but data.fit is {data.fit}", "only crop uses data.size, set it to 0"
+        )
     if 0 < data.size < min(image):
         raise UserError(
-            f"data.size {data.size} is smaller than model.image {image[0]}x{image[1]}: "
-            "give at least that, or 0 for just enough to cover the image"
+            Field("data.size"),
+            f"{data.size} is smaller than model.image {image[0]}x{image[1]}",
+            "give at least that, or 0 for just enough to cover the image",
         )
 
 
 def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wanted: int) -> None:
     field, classes = f"data.source {data.source}", len(source.class_names)
     if "train" not in source.splits:
-        raise UserError(f"{field}: has no train split, only {', '.join(source.splits)}; give one to train on")
+        raise UserError(field, f"has no train split, only {', '.join(source.splits)}", "give one to train on")
     for name, examples in source.splits.items():
         labels = examples.labels
         if not len(labels):
-            raise UserError(f"{field}: its {name} split is empty; add examples or choose another set")
+            raise UserError(field, f"its {name} split is empty", "add examples or choose another set")
         if labels.min() < 0 or labels.max() >= classes:
             raise UserError(
-                f"{field}: labels of its {name} split go from {labels.min()} to {labels.max()} "
-                f"but there are {classes} classes; number them from 0"
+                field,
+                f"labels of its {name} split go from {labels.min()} to {labels.max()} but there are {classes} classes",
+                "number them from 0",
             )
         if preprocess.channels not in (1, 3) and not (
             isinstance(examples, Arrays) and preprocess.leaves_unchanged(*sizes(examples.pixels.shape[1:]))
         ):
-            raise UserError(f"model.channels is {preprocess.channels}: give 1 for grey or 3 for colour images")
+            raise UserError(
+                Field("model.channels"), f"is {preprocess.channels}", "give 1 for grey or 3 for colour images"
+            )
     present = np.unique(source.splits["train"].labels)
     if len(present) < 2:
         raise UserError(
-            f"{field}: its only class is {source.class_names[present[0]]}; classification needs two or more"
+            field, f"its only class is {source.class_names[present[0]]}", "classification needs two or more"
         )
     if wanted not in (0, classes):
         raise UserError(
-            f"model.classes is {wanted} but {field} has {classes} classes: "
-            f"give --model.classes {classes}, or 0 for the number that the data has"
+            Field("model.classes"),
+            f"is {wanted} but {field} has {classes} classes",
+            f"give --model.classes {classes}, or 0 for the number that the data has",
         )
 
 
@@ -268,8 +275,9 @@ def _readable(
         if lost and data.skip_unreadable:
             example = next(split_images.examples.name(row) for row in unreadable if labels[row] in lost)
             raise UserError(
-                f"data.source {data.source}: no {split} image of a class can be read, such as {example}; "
-                "replace them or remove the class"
+                f"data.source {data.source}",
+                f"no {split} image of a class can be read, such as {example}",
+                "replace them or remove the class",
             )
     if not names:
         return rows, ()
@@ -277,8 +285,9 @@ def _readable(
     count = f"{len(names)} unreadable image{'s' if len(names) > 1 else ''}"
     if not data.skip_unreadable:
         raise UserError(
-            f"data.source {data.source}: {count}: {listed}; "
-            "replace or remove them, or leave them out with --data.skip-unreadable"
+            f"data.source {data.source}",
+            f"{count}: {listed}",
+            "replace or remove them, or leave them out with --data.skip-unreadable",
         )
     return rows, (f"{count} left out: {listed}",)
 
@@ -309,8 +318,9 @@ def _with_held_out(
         stay, held = hold_out(train.labels, share, *salt)
         if not len(held):
             raise UserError(
-                f"data.{name} {share} of {len(train)} examples leaves {name} empty: "
-                "give a larger share, or 0 for no such split"
+                Field(f"data.{name}"),
+                f"{share} of {len(train)} examples leaves {name} empty",
+                "give a larger share, or 0 for no such split",
             )
         splits["train"], splits[name] = train.subset(stay), train.subset(held)
     return {name: splits[name] for name in ("train", "validation", "test") if name in splits}
@@ -341,8 +351,9 @@ def statistics(
     if normalize == "imagenet":
         if channels not in (1, 3):
             raise UserError(
-                f"augment.normalize is imagenet but model.channels is {channels}: "
-                "ImageNet's statistics are for 3 channels; choose set or half"
+                Field("augment.normalize"),
+                f"is imagenet but model.channels is {channels}",
+                "ImageNet's statistics are for 3 channels; choose set or half",
             )
         mean, std = _IMAGENET
         return (mean, std) if channels == 3 else ((sum(mean) / 3,), (sum(std) / 3,))

@@ -45,14 +45,16 @@ class Encoder:
 
     def _encoded(self, tokenizer: Tokenizer, room: int, texts: tuple[str, ...], first: int) -> Rows:
         if (empty := next((i for i, text in enumerate(texts) if not text.strip()), None)) is not None:
-            raise UserError(f"{self.where}[{first + empty}] {texts[empty]!r} is empty; mend it, or leave the pair out")
+            raise UserError(
+                f"{self.where}[{first + empty}] {texts[empty]!r} is empty", remedy="mend it, or leave the pair out"
+            )
         rows = []
         for i, found in enumerate(tokenizer.encode_all(texts)):
             if len(found) > room and not self.cuts:
                 raise UserError(
                     f"{self.where}[{first + i}] {texts[i][:40]!r} has {len(found)} {tokenizer.unit}, which is more "
-                    f"than {room}; mend it, raise the last of --data.lengths, or add --data.cut to cut all such "
-                    "sentences"
+                    f"than {room}",
+                    remedy="mend it, raise the last of --data.lengths, or add --data.cut to cut all such sentences",
                 )
             self.cut += len(found) > room
             rows.append(tokenizer.cut(found, room) if len(found) > room else found)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import UserError
+from ...errors import Field, UserError
 from ...files.digests import bytes_digest
 
 Pairs = Collection[tuple[str, str]]  # (source sentence, target sentence); each iteration begins anew
@@ -61,8 +61,9 @@ class InFiles(Collection[tuple[str, str]]):
         if one != two:
             left, right = self.files
             raise UserError(
-                f"data.source {self.source}: {left.name} has {one} lines and {right.name} has {two}; "
-                "give as many of both, line i of one being the translation of line i of the other"
+                f"data.source {self.source}",
+                f"{left.name} has {one} lines and {right.name} has {two}",
+                "give as many of both, line i of one being the translation of line i of the other",
             )
         return found
 
@@ -105,7 +106,7 @@ def read_pairs(source: str) -> dict[str, InFiles]:
         return _folder(source)
     files = rest.split(",")
     if len(files) != 2 or not all(files):
-        raise UserError(f"data.source is {source}: give {FORMS}, such as pairs:en-de:multi30k")
+        raise UserError(Field("data.source"), f"is {source}", f"give {FORMS}, such as pairs:en-de:multi30k")
     return {"train": InFiles(source, tuple(Path(file).expanduser() for file in files))}
 
 
@@ -115,7 +116,7 @@ def _folder(source: str) -> dict[str, InFiles]:
     left, _, right = languages.partition("-")
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        raise UserError(f"data.source {source}: there is no folder {path}; check the path")
+        raise UserError(f"data.source {source}", f"there is no folder {path}", "check the path")
     names_there = (p.name.removesuffix(".gz") for p in folder.iterdir())
     stems = sorted({name.removesuffix(f".{left}") for name in names_there if name.endswith(f".{left}")})
     found: dict[str, InFiles] = {}
@@ -126,7 +127,7 @@ def _folder(source: str) -> dict[str, InFiles]:
             found.setdefault(split, InFiles(source, tuple(there)))
     if "train" not in found:
         raise UserError(
-            f"data.source {source}: has no pairs in train.{left} and train.{right} (or .gz); put them there"
+            f"data.source {source}", f"has no pairs in train.{left} and train.{right} (or .gz)", "put them there"
         )
     return found
 
@@ -137,7 +138,9 @@ def _side_by_side(source: str, left: Path, right: Path) -> Iterator[tuple[str, s
         for file, line in zip((left, right), pair, strict=True):
             if not line.strip():
                 raise UserError(
-                    f"data.source {source}: {file.name}, line {i + 1}, is empty; mend it, or remove it from both files"
+                    f"data.source {source}",
+                    f"{file.name}, line {i + 1}, is empty",
+                    "mend it, or remove it from both files",
                 )
         yield pair
 
@@ -148,8 +151,9 @@ def _table(source: str, file: Path) -> Iterator[tuple[str, str]]:
         columns = line.split("\t")
         if len(columns) < 2 or not (columns[0].strip() and columns[1].strip()):
             raise UserError(
-                f"data.source {source}: line {i + 1}, {line[:40]!r}, is no pair; "
-                "give a source, a tab and a target in each line"
+                f"data.source {source}",
+                f"line {i + 1}, {line[:40]!r}, is no pair",
+                "give a source, a tab and a target in each line",
             )
         yield columns[0], columns[1]
 
@@ -163,7 +167,9 @@ def _opened(source: str, path: Path) -> Iterator[gzip.GzipFile | io.BufferedRead
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(
-            f"data.source {source}: {path.name} cannot be read ({reason}); give UTF-8 text with one sentence per line"
+            f"data.source {source}",
+            f"{path.name} cannot be read ({reason})",
+            "give UTF-8 text with one sentence per line",
         ) from error
 
 
@@ -197,7 +203,7 @@ def _decoded(file: Iterable[bytes], where: str) -> Iterator[str]:
         except UnicodeDecodeError as error:
             byte = line[error.start]
             raise UserError(
-                f"{where}, line {number}, is no UTF-8 (it has the byte 0x{byte:02x}); save the file as UTF-8"
+                f"{where}, line {number}, is no UTF-8 (it has the byte 0x{byte:02x})", remedy="save the file as UTF-8"
             ) from error
         text = text.removeprefix("\ufeff") if number == 1 else text  # with which some programs begin a file
         yield text.removesuffix("\n")

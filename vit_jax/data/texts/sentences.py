@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...config.vocabulary import TRAINED, WORDS
-from ...errors import UserError
+from ...errors import Field, UserError
 from ...files.digests import text_digest
 from ...machine.libraries import needed
 from ...text.record import digest, kept, made
@@ -239,7 +239,7 @@ def open_other_pairs(
         found = {"all": found["train"]}
     name = wanted or next((name for name in ("test", "validation") if name in found), next(iter(found)))
     if name not in found:
-        raise UserError(f"there is no split {name!r}: data has {', '.join(found)}; choose one of them")
+        raise UserError(f"there is no split {name!r}", remedy=f"data has {', '.join(found)}; choose one of them")
     corpus = _encoded(data, found[name], name, source, target)
     cut = cut_remark(name, corpus.cut, len(found[name]), data.lengths[-1])
     return name, _split(data, found[name], name, corpus), sum(map(len, found.values())), (cut,) if cut else ()
@@ -254,15 +254,17 @@ def _open_pairs(
     """
     found = _found(data, given)
     if "train" not in found:
-        raise UserError(f"data: has no train split, only {', '.join(found)}; give one to train on")
+        raise UserError("data", f"has no train split, only {', '.join(found)}", "give one to train on")
     pairs = _with_held_out(data, found, seed)
     if given is None and data.source == "numbers" and data.tokenizer == WORDS:
         both = closed((*numbers.ENGLISH, *numbers.GERMAN))
         return pairs, (both, both) if one else (closed(numbers.ENGLISH), closed(numbers.GERMAN)), None
     if given is not None and data.tokenizer == "unigram":
         raise UserError(
-            "data.tokenizer is unigram, which no two trainings make alike to the last digit, so a run on data given in "
-            "Python could not go on with it: give bpe, or the folder of a tokenizer"
+            Field("data.tokenizer"),
+            "is unigram, which no two trainings make alike to the last digit, so a run on data given in Python could "
+            "not go on with it",
+            "give bpe, or the folder of a tokenizer",
         )
     train = pairs["train"]
 
@@ -324,14 +326,14 @@ def _found(data: SentenceData, given: Given | None) -> Mapping[str, Pairs]:
     if data.source == "numbers":
         return numbers.pairs()
     if not are_in_files(data.source):
-        raise UserError(f"data.source is {data.source}, which has no sentences: give numbers, {FORMS}")
+        raise UserError(Field("data.source"), f"is {data.source}, which has no sentences", f"give numbers, {FORMS}")
     return read_pairs(data.source)
 
 
 def _given(given: Given) -> dict[str, Pairs]:
     """Pairs that were given in Python, as {split: pairs}. Raises UserError."""
     if given.class_names:
-        raise UserError("class_names: texts have no classes; leave it out")
+        raise UserError("class_names", "texts have no classes", "leave it out")
     found = given.splits(("train", "validation", "test"))
     for name, pairs in found.items():
         texts = isinstance(pairs, Sequence) and all(
@@ -340,7 +342,7 @@ def _given(given: Given) -> dict[str, Pairs]:
         )
         if not texts or not pairs:
             what, fault = "" if given.whole else f"{name} ", "is empty" if texts else "is no list of pairs of texts"
-            raise UserError(f"data: {what}{fault}; give [(source, target), ...]")
+            raise UserError("data", f"{what}{fault}", "give [(source, target), ...]")
     return {name: [(source, target) for source, target in pairs] for name, pairs in found.items()}
 
 
@@ -355,8 +357,9 @@ def _with_held_out(data: SentenceData, pairs: Mapping[str, Pairs], seed: int) ->
             for _ in train:  # a file that has other than pairs is said to have that first
                 pass
             raise UserError(
-                f"data.{name} {share} of {len(train)} pairs leaves {name} empty: "
-                "give a larger share, or 0 for no such split"
+                Field(f"data.{name}"),
+                f"{share} of {len(train)} pairs leaves {name} empty",
+                "give a larger share, or 0 for no such split",
             )
         mask = np.zeros(len(train), bool)
         mask[held] = True
@@ -373,8 +376,9 @@ def _check_sizes(data: SentenceData, wanted: Mapping[str, int], source: Tokenize
     ):
         if wanted.get(name, 0) not in (0, size):
             raise UserError(
-                f"model.{name} is {wanted[name]} but data.source {data.source} has {size} ids: "
-                f"give --model.{name.replace('_', '-')} 0"
+                Field(f"model.{name}"),
+                f"is {wanted[name]} but data.source {data.source} has {size} ids",
+                f"give --model.{name.replace('_', '-')} 0",
             )
 
 

@@ -152,7 +152,7 @@ def joined(text: str, stall_minutes: float = 0.0) -> Iterator[Hosts]:
         yield hosts
         return
     if watch.ending:
-        raise UserError("hosts: the others were told that this process has failed; start all processes anew")
+        raise UserError("hosts", "the others were told that this process has failed", "start all processes anew")
     watch.working = True
     try:
         yield hosts
@@ -215,8 +215,11 @@ def _begin(text: str, stall_minutes: float) -> Hosts:
         )
     except (UserError, RuntimeError) as error:
         if "before any JAX calls" in str(error):
-            error = UserError("hosts: jax was used in this process already; call vit_jax.train(..., hosts=...) first")
-        watch.leave({"failed": str(error).partition("\n")[0]})
+            error = UserError(
+                "hosts", "jax was used in this process already", "call vit_jax.train(..., hosts=...) first"
+            )
+        reason = UserError(error.what, remedy=error.remedy) if isinstance(error, UserError) else error
+        watch.leave({"failed": str(reason).partition("\n")[0]})
         raise error from None
     # The client of jax's service, which keeps values and has barriers. Its name is private, as jax makes public only
     # jax.distributed.initialize, is_initialized and shutdown; what jax.experimental.multihost_utils offers in its
@@ -253,6 +256,6 @@ def _found() -> tuple[Place, dict[str, Any]]:
         given, None, None, None, None, int(ANSWER)
     )
     if address is None or count is None or index is None:
-        raise UserError(f"hosts is auto, but jax finds no Slurm, TPU pod or Kubernetes job here; give {FORMS}")
+        raise UserError("hosts is auto, but jax finds no Slurm, TPU pod or Kubernetes job here", remedy=f"give {FORMS}")
     host, _, port = address.rpartition(":")
     return Place(host, int(port), count, index), {"local_device_ids": devices}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ...errors import UserError
+from ...errors import Field, UserError
 
 FORMS = "auto, or ADDRESS:PORT,COUNT,INDEX such as 10.0.0.1:5000,2,0 on the first of two hosts"
 
@@ -26,12 +26,14 @@ def read_place(text: str) -> Place | None:
         return None
     match = re.fullmatch(r"(\[[0-9a-fA-F:.%]+\]|[^\s:,\[\]]+):(\d{1,5}),(\d{1,6}),(\d{1,6})", text, re.ASCII)
     if not match:
-        raise UserError(f"hosts is {text[:80]!r}: give {FORMS}")
+        raise UserError(Field("hosts"), f"is {text[:80]!r}", f"give {FORMS}")
     address, (port, count, index) = match[1], map(int, match.groups()[1:])
     if not 0 < port < 2**16:
-        raise UserError(f"hosts is {text}: its port is {port}; give one of 1 to 65535")
+        raise UserError(Field("hosts"), f"is {text}", f"its port is {port}; give one of 1 to 65535")
     if not count:
-        raise UserError(f"hosts is {text}: its COUNT is 0; give the number of processes")
+        raise UserError(Field("hosts"), f"is {text}", "its COUNT is 0; give the number of processes")
     if index >= count:
-        raise UserError(f"hosts is {text}: its INDEX is {index}; give one of 0 to {count - 1} to each process")
+        raise UserError(
+            Field("hosts"), f"is {text}", f"its INDEX is {index}; give one of 0 to {count - 1} to each process"
+        )
     return Place(address, port, count, index)

@@ -84,8 +84,9 @@ class Watch:
                 except TimeoutError:
                     missing = ", ".join(map(str, sorted({*range(1, count)} - self.peers.keys())))
                     raise UserError(
-                        f"hosts: of {count} processes those with INDEX {missing} have not come in {seconds:.0f} s; "
-                        "start all at the same time"
+                        "hosts",
+                        f"of {count} processes those with INDEX {missing} have not come in {seconds:.0f} s",
+                        "start all at the same time",
                     ) from None
         for peer in self.peers.values():
             peer.send({"go": 1})
@@ -101,15 +102,15 @@ class Watch:
             connection.close()
             return
         connection.settimeout(None)
-        peer, fault = Peer(index, name, connection), ""
+        peer, what, remedy = Peer(index, name, connection), "", ""
         if wanted != count:
-            fault = f"hosts: process 0 has COUNT {count}, but {name} {wanted}; give all the same"
+            what, remedy = f"process 0 has COUNT {count}, but {name} {wanted}", "give all the same"
         elif index in self.peers or not 0 < index < count:
-            fault = f"hosts: {name} has INDEX {index}, as another process has; give each its own"
-        if fault:
-            peer.send({"failed": fault})
+            what, remedy = f"{name} has INDEX {index}, as another process has", "give each its own"
+        if what:
+            peer.send({"failed": f"{what}; {remedy}"})
             connection.close()
-            raise UserError(fault)
+            raise UserError("hosts", what, remedy)
         self._add(peer, reader)
 
     def join(self, address: str, port: int, count: int, seconds: float) -> None:
@@ -122,8 +123,9 @@ class Watch:
             except OSError as error:
                 if time.monotonic() > deadline or isinstance(error, socket.gaierror):
                     raise UserError(
-                        f"hosts: nothing answers at {address}:{port} ({error.strerror or error}); start the process "
-                        "with INDEX 0 there, and let the others reach that port"
+                        "hosts",
+                        f"nothing answers at {address}:{port} ({error.strerror or error})",
+                        "start the process with INDEX 0 there, and let the others reach that port",
                     ) from error
             time.sleep(0.2)
         peer = Peer(0, address.strip("[]"), connection)
@@ -136,7 +138,7 @@ class Watch:
             told = {}
         if "go" not in told:
             reason = told.get("failed", "its process has ended")
-            raise UserError(f"hosts: process 0, at {address}:{port}, does not begin: {reason.removeprefix('hosts: ')}")
+            raise UserError("hosts", f"process 0, at {address}:{port}, does not begin: {reason}")
         connection.settimeout(None)
         self._add(peer, reader)
 
@@ -263,5 +265,5 @@ def _listening(port: int) -> socket.socket:
         return socket.create_server(("", port))
     except OSError as error:
         raise UserError(
-            f"hosts: this process, the first, cannot listen at port {port} ({error.strerror}); give another port"
+            "hosts", f"this process, the first, cannot listen at port {port} ({error.strerror})", "give another port"
         ) from error

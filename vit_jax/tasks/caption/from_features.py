@@ -18,7 +18,7 @@ from ...data.captions.caption_set import CaptionSet
 from ...data.captions.features_config import FeatureData
 from ...data.captions.vectors import Vector, Vectors, checked_vectors, open_features, open_other_features, vectors_in
 from ...data.other import Other
-from ...errors import UserError
+from ...errors import Field, UserError
 from ...models.build import described
 from ...models.captioner import Captioner
 from ...text.record import kept_one, opened_one
@@ -136,7 +136,7 @@ class FeatureDescriber:
         Where the search gives several (nbest), a list of (caption, score) takes the place of a caption.
         """
         if batch < 1:
-            raise UserError(f"batch is {batch}: give a positive number")
+            raise UserError(Field("batch"), f"is {batch}", "give a positive number")
         given = self.inputs(vectors)
         several = given[None] if given.ndim == 2 else given
         captions: list[Any] = []
@@ -192,10 +192,12 @@ class FeatureDescriber:
 
     def draw_attention(self, inputs: Sequence[Any], path: Path, layers: Sequence[int] = (), caption: str = "") -> None:
         """Raise UserError: there is nothing to draw."""
-        raise UserError("attention: the decoder reads a single vector, to which all its attention goes; leave it out")
+        raise UserError(
+            "attention", "the decoder reads a single vector, to which all its attention goes", "leave it out"
+        )
 
     def write_features(
         self, inputs: Sequence[Any], path: Path, blocks: Sequence[int] = (), norm: bool = True, batch: int = BATCH
     ) -> str:
         """Raise UserError: the inputs are such features."""
-        raise UserError("features: the inputs of this network are features already; leave the flag out")
+        raise UserError("features", "the inputs of this network are features already", "leave the flag out")

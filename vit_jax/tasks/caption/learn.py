@@ -21,7 +21,7 @@ from ...data.captions.open import CaptionedImages, Captions, open_captions, open
 from ...data.images.preprocess import Preprocess
 from ...data.inputs import listed, prepared
 from ...data.other import Other
-from ...errors import UserError
+from ...errors import Field, UserError
 from ...figures.attention import draw_words
 from ...figures.kept import keep_attention
 from ...models.build import described
@@ -183,7 +183,7 @@ class Describer:
         Where the search gives several (nbest), a list of (caption, score) takes the place of a caption.
         """
         if batch < 1:
-            raise UserError(f"batch is {batch}: give a positive number")
+            raise UserError(Field("batch"), f"is {batch}", "give a positive number")
         several, one = listed(images, self.preprocess.channels)
         captions: list[Any] = []
         for begin in range(0, len(several), batch):
@@ -244,4 +244,4 @@ class Describer:
         self, inputs: Sequence[Any], path: Path, blocks: Sequence[int] = (), norm: bool = True, batch: int = BATCH
     ) -> str:
         """Raise UserError: a captioner reads the tokens of its encoder one by one."""
-        raise UserError("features: a captioner pools none of an image; give the weights of an image network alone")
+        raise UserError("features", "a captioner pools none of an image", "give the weights of an image network alone")

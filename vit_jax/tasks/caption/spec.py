@@ -11,7 +11,7 @@ from ...config.run import NO_DATA, OptimConfig, RunConfig
 from ...data.captions.config import SHAPES, CaptionData, other_caption_words
 from ...data.captions.features_config import FeatureData
 from ...data.texts.config import is_side, numbered_words, size_of_side
-from ...errors import UserError
+from ...errors import Field, UserError
 from ...models.captioner_config import CaptionerConfig
 from ..image_spec import ImageSpec, check_images
 from ..spec import MetadataEntry, TaskSpec
@@ -35,8 +35,8 @@ class Words(MetadataEntry):
         assert isinstance(model, CaptionerConfig)
         if not (model.text.target_vocabulary and model.text.outputs):
             raise UserError(
-                "a run of the task caption has words, but the text half of this network takes or gives vectors; "
-                "write it as FILE.safetensors"
+                "a run of the task caption has words, but the text half of this network takes or gives vectors",
+                remedy="write it as FILE.safetensors",
             )
         return numbered_words(model.text.target_vocabulary), "words are called by their ids"
 
@@ -93,19 +93,19 @@ class CaptionSpec(CaptioningSpec, ImageSpec):
         assert isinstance(data, CaptionData) and isinstance(augment, ImageAugment)
         _check_network(model)
         if model.memory == "vectors":
-            raise UserError("model.memory is vectors, but the data has images: set it to tokens or patches")
+            raise UserError(Field("model.memory"), "is vectors, but the data has images", "set it to tokens or patches")
         _check_causal(model)
         check_images(model.vit, run)
         for name in ("mixup", "cutmix"):
             if value := getattr(augment, name):
-                raise UserError(f"augment.{name} is {value}, but captions cannot be mixed: set it to 0")
+                raise UserError(Field(f"augment.{name}"), f"is {value}, but captions cannot be mixed", "set it to 0")
         if augment.repeats != 1:
             raise UserError(
-                f"augment.repeats is {augment.repeats}, which the task caption does not have: leave it at 1"
+                Field("augment.repeats"), f"is {augment.repeats}, which the task caption does not have", "leave it at 1"
             )
         if augment.flip and data.source == SHAPES:
             raise UserError(
-                "augment.flip is True, but captions of data.source shapes say what is left: set it to False"
+                Field("augment.flip"), "is True, but captions of data.source shapes say what is left", "set it to False"
             )
         check_tokenizer(data)
         _check_longest(model, data)
@@ -129,7 +129,9 @@ class CaptionFeaturesSpec(CaptioningSpec):
         assert isinstance(model, CaptionerConfig) and isinstance(data, FeatureData)
         _check_network(model)
         if model.memory != "vectors":
-            raise UserError(f"model.memory is {model.memory}, but the data has vectors of pictures: set it to vectors")
+            raise UserError(
+                Field("model.memory"), f"is {model.memory}, but the data has vectors of pictures", "set it to vectors"
+            )
         _check_causal(model)
         _check_longest(model, data)
 
@@ -141,13 +143,16 @@ def _check_network(model: CaptionerConfig) -> None:
 def _check_causal(model: CaptionerConfig) -> None:
     if not model.text.causal:
         raise UserError(
-            "model.text.causal is False, so a token could attend to the ones that it predicts: set it to True"
+            Field("model.text.causal"),
+            "is False, so a token could attend to the ones that it predicts",
+            "set it to True",
         )
 
 
 def _check_longest(model: CaptionerConfig, data: CaptionData | FeatureData) -> None:
     if 0 < model.text.max_length < data.length:
         raise UserError(
-            f"model.text.max_length is {model.text.max_length} but data.length is {data.length}: "
-            "raise one or lower the other"
+            Field("model.text.max_length"),
+            f"is {model.text.max_length} but data.length is {data.length}",
+            "raise one or lower the other",
         )

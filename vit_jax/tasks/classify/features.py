@@ -9,7 +9,7 @@ from typing import Any
 from flax import nnx
 from jax import Array
 
-from ...errors import UserError
+from ...errors import Field, UserError
 from ...models.layers import wide
 
 
@@ -19,17 +19,19 @@ def block_numbers(blocks: Any, depth: int) -> tuple[int, ...]:
     Raises UserError on one that is not there.
     """
     if not isinstance(blocks, Iterable) or isinstance(blocks, str):
-        raise UserError(f"blocks is {blocks!r}: give a list of numbers, such as [-1] for the last block")
+        raise UserError(Field("blocks"), f"is {blocks!r}", "give a list of numbers, such as [-1] for the last block")
     found = set()
     for block in blocks:
         if not depth:
-            raise UserError("blocks: this network has none that hand on tokens; leave them out")
+            raise UserError("blocks", "this network has none that hand on tokens", "leave them out")
         try:
             number = operator.index(block)
         except TypeError:
             number = depth  # which is not there
         if not -depth <= number < depth:
-            raise UserError(f"blocks: there is no block {block!r}; give 0 to {depth - 1}, or -1 (the last) to {-depth}")
+            raise UserError(
+                "blocks", f"there is no block {block!r}", f"give 0 to {depth - 1}, or -1 (the last) to {-depth}"
+            )
         found.add(number % depth)
     return tuple(sorted(found))
 

@@ -25,7 +25,7 @@ from ...data.images.preprocess import Preprocess
 from ...data.images.splits import Dataset, Split, open_images
 from ...data.inputs import listed, prepared
 from ...data.other import Other, open_other_images
-from ...errors import UserError
+from ...errors import Field, UserError
 from ...files.output import shortened, write_npz
 from ...models.build import described
 from ...models.layers import fold
@@ -285,9 +285,11 @@ class Classifier:
         Of n images a list of n such lists, of one image one. Raises UserError also where the network has no head.
         """
         if not self.class_names:
-            raise UserError("this network has no head and no classes; give weights with a head, or call logits(images)")
+            raise UserError(
+                "this network has no head and no classes", remedy="give weights with a head, or call logits(images)"
+            )
         if top < 1:
-            raise UserError(f"top is {top}: give a positive number")
+            raise UserError(Field("top"), f"is {top}", "give a positive number")
         logits = self.logits(images, batch)
         probabilities = np.asarray(jax.nn.softmax(np.atleast_2d(logits), axis=-1))
         order = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top]
@@ -303,7 +305,7 @@ class Classifier:
         on any other.
         """
         if batch < 1:
-            raise UserError(f"batch is {batch}: give a positive number")
+            raise UserError(Field("batch"), f"is {batch}", "give a positive number")
         wanted = (names,) if isinstance(names, str) else tuple(names)
         several, one = listed(images, self.preprocess.channels)
         parts = [
@@ -330,7 +332,7 @@ class Classifier:
         Arrays are float32, or float64 where the network is; of one image they lack the axis of n. Raises UserError.
         """
         if batch < 1:
-            raise UserError(f"batch is {batch}: give a positive number")
+            raise UserError(Field("batch"), f"is {batch}", "give a positive number")
         several, one = listed(images, self.preprocess.channels)
         out: dict[str, np.ndarray] = {}
         begin = 0

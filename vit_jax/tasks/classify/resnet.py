@@ -31,4 +31,4 @@ class ResNetClassifier(Classifier):
 
     def draw_attention(self, inputs: Sequence[Any], path: Path, layers: Sequence[int] = (), caption: str = "") -> None:
         """Raise UserError: a ResNet has no attention."""
-        raise UserError("attention: a ResNet has none; leave the flag out")
+        raise UserError("attention", "a ResNet has none", "leave the flag out")

@@ -10,7 +10,7 @@ from ...config.fields import identity
 from ...config.network import Teacher
 from ...config.run import LossConfig, RunConfig
 from ...data.images.config import other_classes
-from ...errors import UserError
+from ...errors import Field, UserError
 from ...models.vit_config import ViTConfig
 from ..classify.spec import ClassifySpec, TellsClasses
 from ..image_spec import shown
@@ -54,18 +54,22 @@ class DistilSpec(ClassifySpec):
         assert isinstance(model, ViTConfig) and isinstance(loss, DistilLoss)
         if not model.distill_head:
             raise UserError(
-                "model.distill_head is False, but the task distil trains that head: "
-                "set model.distill_token and model.distill_head to True"
+                Field("model.distill_head"),
+                "is False, but the task distil trains that head",
+                "set model.distill_token and model.distill_head to True",
             )
         if model.pool not in ("cls", "cls_distill"):
             raise UserError(
-                f"model.pool is {model.pool}, but the task distil trains a head of the class token and one of the "
-                "distillation token: set model.pool to cls, to predict by the first, or to cls_distill, by both"
+                Field("model.pool"),
+                f"is {model.pool}, but the task distil trains a head of the class token and one of the distillation "
+                "token",
+                "set model.pool to cls, to predict by the first, or to cls_distill, by both",
             )
         if loss.hard and loss.divide_by_classes:
             raise UserError(
-                "loss.divide_by_classes is True but loss.hard is True, which has no divergence to divide: "
-                "set one of them"
+                Field("loss.divide_by_classes"),
+                "is True but loss.hard is True, which has no divergence to divide",
+                "set one of them",
             )
 
     @classmethod
@@ -81,27 +85,30 @@ def _check_network(teacher: Teacher, run: RunConfig, data: Any) -> None:
     student, path, c = run.model, teacher.path, teacher.config
     assert isinstance(student, ViTConfig) and c is not None
     if not isinstance(c, TellsClasses):
-        raise UserError(f"teacher {path}: holds a {c.name}; give a network that classifies images")
+        raise UserError(f"teacher {path}", f"holds a {c.name}", "give a network that classifies images")
     if not c.classes:
-        raise UserError(f"teacher {path}: has no head and so no classes; give a network that classifies images")
+        raise UserError(f"teacher {path}", "has no head and so no classes", "give a network that classifies images")
     if student.classes not in (0, c.classes):
         raise UserError(
-            f"teacher {path}: has {c.classes} classes and this run has {student.classes}; "
-            "give a teacher of the same classes"
+            f"teacher {path}",
+            f"has {c.classes} classes and this run has {student.classes}",
+            "give a teacher of the same classes",
         )
     names = data.metadata()["class_names"] if data else ()
     if clause := other_classes(teacher.metadata.get("class_names", ()), names):
-        raise UserError(f"teacher {path}: {clause}; give a teacher of the same classes in the same order")
+        raise UserError(f"teacher {path}", clause, "give a teacher of the same classes in the same order")
     if c.channels != student.channels:
         raise UserError(
-            f"teacher {path}: takes images of {c.channels} channels and this run has {student.channels}; "
-            "give a teacher of as many"
+            f"teacher {path}",
+            f"takes images of {c.channels} channels and this run has {student.channels}",
+            "give a teacher of as many",
         )
     if "preprocess" not in teacher.metadata:
         raise UserError(
-            f"teacher {path}: does not state how images are preprocessed; add the mean and std of the pixels in 0..1 "
-            f"that it was trained with by `python -m convert {shlex.quote(path)} X.safetensors --set mean=0.5 "
-            "--set std=0.5`, then give X.safetensors here"
+            f"teacher {path}",
+            "does not state how images are preprocessed",
+            "add the mean and std of the pixels in 0..1 that it was trained with by `python -m convert "
+            f"{shlex.quote(path)} X.safetensors --set mean=0.5 --set std=0.5`, then give X.safetensors here",
         )
 
 
@@ -113,26 +120,31 @@ def _check_logits(teacher: Teacher, run: RunConfig, data: Any) -> None:
     drawn = [name for name, value in own.items() if value != still[name] and name != "repeats"]
     if drawn and not run.overfit_batches:
         raise UserError(
-            f"teacher {path}: holds logits of images without augmentation, but "
+            f"teacher {path}",
+            "holds logits of images without augmentation, but "
             f"{', '.join(f'augment.{name} is {shown(own[name])}' for name in drawn)}: give the network itself, or set "
-            f"{', '.join(f'augment.{name} to {shown(still[name])}' for name in drawn)}"
+            f"{', '.join(f'augment.{name} to {shown(still[name])}' for name in drawn)}",
         )
     if student.classes not in (0, classes):
         raise UserError(
-            f"teacher {path}: has logits of {classes} classes and this run has {student.classes}; "
-            "give those of a teacher of the same classes"
+            f"teacher {path}",
+            f"has logits of {classes} classes and this run has {student.classes}",
+            "give those of a teacher of the same classes",
         )
     if data is None:
         return
     labels = data.splits["train"].source_labels
     if len(labels) != images:
         raise UserError(
-            f"teacher {path}: has logits of {images} images and data.source {run.data.source} has {len(labels)} "
-            "to train on, those that are held out included; give one row for each, in their order"
+            f"teacher {path}",
+            f"has logits of {images} images and data.source {run.data.source} has {len(labels)} to train on, those "
+            "that are held out included",
+            "give one row for each, in their order",
         )
     stated = labels if data.stands_in else teacher.arrays.get("labels", labels)
     if stated.shape != labels.shape or (stated != labels).any():
         raise UserError(
-            f"teacher {path}: its labels are not those of data.source {run.data.source}; "
-            "give logits of the same images in the same order"
+            f"teacher {path}",
+            f"its labels are not those of data.source {run.data.source}",
+            "give logits of the same images in the same order",
         )

@@ -22,7 +22,7 @@ from ...data.texts.config import SentenceData
 from ...data.texts.sentences import Sentences, Texts, open_other_pairs, open_sentences
 from ...decode.base import Found
 from ...decode.buckets import in_buckets, lengths_to
-from ...errors import UserError
+from ...errors import Field, UserError
 from ...figures.attention import draw_cross_attention
 from ...figures.kept import keep_attention
 from ...models.build import described
@@ -305,24 +305,25 @@ class Translator:
     def encoded(self, texts: str | Iterable[str]) -> list[np.ndarray]:
         """The ids of each text, int32 [N]."""
         if not isinstance(texts, Iterable):
-            raise UserError(f"texts: {type(texts).__name__} is no text; give a sentence, or a list of them")
+            raise UserError("texts", f"{type(texts).__name__} is no text", "give a sentence, or a list of them")
         several = [texts] if isinstance(texts, str) else list(texts)
         if not several:
-            raise UserError("texts: none given; give at least one sentence")
+            raise UserError("texts", "none given", "give at least one sentence")
         longest, table_size, out = self.task.length, self.model.config.source_vocabulary, []
         for text in several:
             if not isinstance(text, str):
-                raise UserError(f"texts: {type(text).__name__} is no text; give a sentence, or a list of them")
+                raise UserError("texts", f"{type(text).__name__} is no text", "give a sentence, or a list of them")
             ids = self.source.encode(text)
             if len(ids) > longest:
                 raise UserError(
                     f"the text {text[:40]!r} has {len(ids)} {self.source.unit}, "
-                    f"more than the {longest} that this run was trained for: shorten it"
+                    f"more than the {longest} that this run was trained for",
+                    remedy="shorten it",
                 )
             if ids.max() >= table_size:
                 raise UserError(
-                    f"the text {text[:40]!r} has the id {ids.max()}, but the network has only {table_size} ids: "
-                    "restore the vocabulary that it was trained with"
+                    f"the text {text[:40]!r} has the id {ids.max()}, but the network has only {table_size} ids",
+                    remedy="restore the vocabulary that it was trained with",
                 )
             out.append(ids)
         return out
@@ -333,7 +334,7 @@ class Translator:
         Where the search gives several (nbest), a list of (translation, score) takes the place of a translation.
         """
         if batch < 1:
-            raise UserError(f"batch is {batch}: give a positive number")
+            raise UserError(Field("batch"), f"is {batch}", "give a positive number")
         translations = self._predicted(self.encoded(texts), batch)
         return translations[0] if isinstance(texts, str) else translations
 
@@ -403,7 +404,7 @@ class Translator:
         self, inputs: Sequence[str], path: Path, blocks: Sequence[int] = (), norm: bool = True, batch: int = BATCH
     ) -> str:
         """Raise UserError: a sentence has no features as a whole."""
-        raise UserError("features: this network translates sentences, and only images have features; leave it out")
+        raise UserError("features", "this network translates sentences, and only images have features", "leave it out")
 
 
 _searched = compiled(searched, static=(2, 3, 4))

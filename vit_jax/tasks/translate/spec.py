@@ -11,7 +11,7 @@ from ...config.run import NO_DATA, OptimConfig, RunConfig
 from ...config.vocabulary import SIDES, TRAINED
 from ...data.captions.config import CaptionData
 from ...data.texts.config import LEAST, SentenceData, is_side, numbered_words, size_of_side
-from ...errors import UserError, inside
+from ...errors import Field, UserError, inside
 from ...models.transformer_config import TransformerConfig
 from ..spec import MetadataEntry, TaskSpec
 
@@ -37,8 +37,8 @@ class Vocabularies(MetadataEntry):
         assert isinstance(model, TransformerConfig)
         if not (model.source_vocabulary and model.target_vocabulary and model.outputs):
             raise UserError(
-                "a run of the task translate has words, but this network takes or gives vectors; "
-                "write it as FILE.safetensors"
+                "a run of the task translate has words, but this network takes or gives vectors",
+                remedy="write it as FILE.safetensors",
             )
         sizes = {"source": model.source_vocabulary, "target": model.target_vocabulary}
         return {side: numbered_words(size) for side, size in sizes.items()}, "words are called by their ids"
@@ -79,24 +79,31 @@ class TranslateSpec(TaskSpec):
         model, data = run.model, run.data
         assert isinstance(model, TransformerConfig) and isinstance(data, SentenceData)
         if not model.encoder_depth:
-            raise UserError("model.encoder_depth is 0, but sources are words, which need an encoder: give 1 or more")
+            raise UserError(
+                Field("model.encoder_depth"), "is 0, but sources are words, which need an encoder", "give 1 or more"
+            )
         check_network(run.model, max(1, model.source_vocabulary, model.target_vocabulary, model.outputs))
         if not data.lengths or list(data.lengths) != sorted(set(data.lengths)):
-            raise UserError(f"data.lengths is {list(data.lengths)}: give ascending numbers")
+            raise UserError(Field("data.lengths"), f"is {list(data.lengths)}", "give ascending numbers")
         check_tokenizer(data)
         if data.tokens < data.lengths[-1]:
             raise UserError(
-                f"data.tokens is {data.tokens}, which is less than one sentence of {data.lengths[-1]} tokens, "
-                f"the last of data.lengths: give at least {data.lengths[-1]}"
+                Field("data.tokens"),
+                f"is {data.tokens}, which is less than one sentence of {data.lengths[-1]} tokens, the last of "
+                "data.lengths",
+                f"give at least {data.lengths[-1]}",
             )
         if 0 < model.max_length < data.lengths[-1]:
             raise UserError(
-                f"model.max_length is {model.max_length} but the last of data.lengths is {data.lengths[-1]}: "
-                "raise one or lower the other"
+                Field("model.max_length"),
+                f"is {model.max_length} but the last of data.lengths is {data.lengths[-1]}",
+                "raise one or lower the other",
             )
         if not model.causal:
             raise UserError(
-                "model.causal is False, so a token could attend to the ones that it predicts: set it to True"
+                Field("model.causal"),
+                "is False, so a token could attend to the ones that it predicts",
+                "set it to True",
             )
 
     @classmethod
@@ -117,9 +124,10 @@ def check_network(model: NetworkConfig, ids: int) -> None:
 def check_tokenizer(data: SentenceData | CaptionData) -> None:
     """Raise UserError naming the first invalid field of a run's tokenizer."""
     if not data.tokenizer:
-        raise UserError("data.tokenizer is empty: give words, bpe, unigram or the folder of a tokenizer")
+        raise UserError(Field("data.tokenizer"), "is empty", "give words, bpe, unigram or the folder of a tokenizer")
     if data.tokenizer in TRAINED and data.vocabulary < LEAST:
         raise UserError(
-            f"data.vocabulary is {data.vocabulary}, but a tokenizer of {data.tokenizer} begins with all bytes: "
-            f"give at least {LEAST}"
+            Field("data.vocabulary"),
+            f"is {data.vocabulary}, but a tokenizer of {data.tokenizer} begins with all bytes",
+            f"give at least {LEAST}",
         )

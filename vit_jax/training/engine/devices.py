@@ -13,7 +13,7 @@ from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from ...errors import UserError
+from ...errors import Field, UserError
 from ...machine.hosts.group import ALONE, Hosts
 
 # Arrays of fewer numbers stay whole: splitting them saves little, and gathering each takes time.
@@ -40,7 +40,9 @@ class Devices:
         n = len(self.all)
         if n % fsdp:
             divisors = ", ".join(str(k) for k in range(1, n + 1) if n % k == 0)
-            raise UserError(f"fsdp is {fsdp}, which does not divide the {n} devices here: give one of {divisors}")
+            raise UserError(
+                Field("fsdp"), f"is {fsdp}, which does not divide the {n} devices here", f"give one of {divisors}"
+            )
         axes = {"data": n // fsdp} | ({"fsdp": fsdp} if fsdp > 1 else {})
         kinds = (AxisType.Auto,) * len(axes)
         self.mesh = jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=kinds, devices=self.all)

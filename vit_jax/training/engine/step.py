@@ -21,7 +21,7 @@ from ...config.network import NetworkConfig
 from ...config.run import RunConfig
 from ...config.trees import Tree, combine, flatten, unflatten
 from ...data.batches import evaluation_batches
-from ...errors import UserError
+from ...errors import Field, UserError
 from ...files.metrics import RESERVED_METRICS
 from ...machine.division import divided
 from ...machine.hosts.group import ALONE, Hosts
@@ -113,8 +113,8 @@ def check_ids(config: NetworkConfig, batch: Batch) -> None:
         ids = batch.get(argument.name)
         if argument.kind == "ids" and ids is not None and ids.size and not 0 <= ids.min() <= ids.max() < argument.size:
             raise UserError(
-                f"{argument.name} has ids from {ids.min()} to {ids.max()}, "
-                f"but the network knows {argument.size}: give those of its vocabulary"
+                f"{argument.name} has ids from {ids.min()} to {ids.max()}, but the network knows {argument.size}",
+                remedy="give those of its vocabulary",
             )
 
 
@@ -124,7 +124,7 @@ def check_divisible(sizes: Mapping[str, int], devices: int, accumulate: int) -> 
     for name, size in sizes.items():
         if size % parts:
             by = f"{devices} devices" + (f" x accumulate {accumulate}" if accumulate > 1 else "")
-            raise UserError(f"{name} is not divisible by {by}: choose a multiple of {parts}")
+            raise UserError(Field(name), f"is not divisible by {by}", f"choose a multiple of {parts}")
 
 
 def check_together(sizes: Mapping[str, int], devices: int, together: int) -> None:
@@ -133,7 +133,8 @@ def check_together(sizes: Mapping[str, int], devices: int, together: int) -> Non
         if size % (devices * together):
             raise UserError(
                 f"{name} on {devices} devices is {size // devices} each, but augmentation mixes {together} examples "
-                f"with each other: choose a multiple of {devices * together}"
+                "with each other",
+                remedy=f"choose a multiple of {devices * together}",
             )
 
 

@@ -31,8 +31,9 @@ def check_unchanged(run: RunConfig, name: str) -> None:
     )
     if folder := _changed(same, run.dir):
         raise UserError(
-            f"init {run.init}: is no longer what {folder} began from; "
-            f"go on with that run by --resume {shlex.quote(str(folder))}, or start another with --name"
+            f"init {run.init}",
+            f"is no longer what {folder} began from",
+            f"go on with that run by --resume {shlex.quote(str(folder))}, or start another with --name",
         )
 
 
@@ -47,7 +48,7 @@ def resumable(init: str, folder: str, name: str) -> Iterator[None]:
     except Unfit as error:
         if found := _changed(_begun(init, folder, name), folder):
             go_on = f"go on with that by --resume {shlex.quote(str(found))}"
-            raise UserError(f"{error}; {found}, which began from it, no longer needs it: {go_on}") from error
+            error.add(f"; {found}, which began from it, no longer needs it: {go_on}")
         raise
 
 
@@ -57,8 +58,9 @@ def check_same(folder: Run, record: dict[str, Any]) -> None:
     if then != record["digest"]:
         began = folder.config()
         raise UserError(
-            f"{folder}: its init {began.init or began.init_encoder} has changed since it began; "
-            "restore that, or start anew under another --name"
+            folder,
+            f"its init {began.init or began.init_encoder} has changed since it began",
+            "restore that, or start anew under another --name",
         )
 
 

@@ -37,7 +37,9 @@ def opened_encoder(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[tup
             place = place_of(run.init_encoder, run.dir)
             if (held := network_in(place)) is not type(own):
                 names = held.name, own.name
-                raise Unfit(f"holds a {names[0]}, but the encoder is a {names[1]}; give weights of such a network")
+                raise Unfit(
+                    f"holds a {names[0]}, but the encoder is a {names[1]}", remedy="give weights of such a network"
+                )
             weights = stack.enter_context(opened(place, type(own), known, resize=True))
         encoder = replaced(run.model, {part: weights.config}).encoder
         assert encoder is not None
@@ -95,7 +97,7 @@ def check_fit(run: RunConfig, given: NetworkConfig) -> None:
             f"its {n} is {text(value_at(there, n))}, here it is {text(value_at(wanted, n))}" for n in different
         )
         flags = " ".join(flag(f"{part}.{name}", value_at(there, name)) for name in different)
-        raise Unfit(f"{FIELD} {run.init_encoder}: {values}; leave these fields out, or give {flags}")
+        raise Unfit(f"{FIELD} {run.init_encoder}", values, f"leave these fields out, or give {flags}")
 
 
 def _told(run: RunConfig) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ...config.dotted import leaves, replaced, value_at
 from ...config.fields import Size, pair
 from ...config.network import NetworkConfig
 from ...config.run import RunConfig
-from ...errors import UserError, inside
+from ...errors import Field, UserError, inside
 from ...tasks.table import task_spec
 from ..interop import Change, Weights, can_hold, cannot_hold, changed, stated_by
 from .opening import RULES, Unfit, flag, text, worded
@@ -23,8 +23,16 @@ class OtherNetwork(Unfit):
     `fields` are those that differ and that neither a rule nor the data can make equal; empty where there are none.
     """
 
-    def __init__(self, what: str, given: NetworkConfig, wanted: NetworkConfig, fields: Sequence[str]):
-        super().__init__(what)
+    def __init__(
+        self,
+        subject: str,
+        what: str,
+        remedy: str,
+        given: NetworkConfig,
+        wanted: NetworkConfig,
+        fields: Sequence[str],
+    ):
+        super().__init__(subject, what, remedy)
         self.given, self.wanted, self.fields = given, wanted, tuple(fields)
 
 
@@ -48,7 +56,7 @@ def change_for(run: RunConfig, weights: Weights) -> Change:
     wanted, given = run.model.normal(), weights.config.normal()
     for name, rule in RULES.items():
         if getattr(run, rule) != "none" and name not in wanted.function_fields():
-            raise Unfit(f"{rule} is {getattr(run, rule)}, but a {wanted.name} has no model.{name}: set none")
+            raise Unfit(Field(rule), f"is {getattr(run, rule)}, but a {wanted.name} has no model.{name}", "set none")
     if "image" in wanted.function_fields():
         text = _resize(run, value_at(wanted, "image"), value_at(given, "image"), weights.resize)
         texts += [text] if text else []
@@ -101,7 +109,7 @@ def check_fit(run: RunConfig, given: NetworkConfig, change: Change) -> None:
         hints.append("add --new-head to start with a new head")
     if any(name not in of_head for name in of_data):
         hints.append("start from weights that were trained with the same words")
-    raise OtherNetwork(f"init {run.init}: {values}; {' and '.join(hints)}", there, wanted, own)
+    raise OtherNetwork(f"init {run.init}", values, " and ".join(hints), there, wanted, own)
 
 
 def _of_any_head(there: NetworkConfig, values: Mapping[str, Any]) -> set[str]:
@@ -175,4 +183,4 @@ def check_metadata(run: RunConfig, given: Mapping[str, Any], wanted: Mapping[str
                 if entry.of_head
                 else "start from weights that were trained with the same ones"
             )
-            raise UserError(f"init {run.init}: {clause}; {remedy}")
+            raise UserError(f"init {run.init}", clause, remedy)

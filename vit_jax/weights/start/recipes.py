@@ -8,7 +8,7 @@ from typing import Any
 from ...config.dotted import replaced
 from ...config.groups import all_but
 from ...config.run import RunConfig
-from ...errors import UserError
+from ...errors import Field, UserError
 from ...runs.values import flat
 from .opening import text
 
@@ -34,15 +34,17 @@ def tuned(run: RunConfig, recipe: str, stated: Collection[str] = ()) -> RunConfi
             freeze.
     """
     if not run.init:
-        raise UserError(f"tune is {recipe} but init is empty: name the weights to start from")
+        raise UserError(Field("tune"), f"is {recipe} but init is empty", "name the weights to start from")
     recipes = run.model.recipes
     if recipe not in recipes:
         known = f"choose one of {', '.join(recipes)}" if recipes else "state --optim.freeze and --optim.lr"
-        raise UserError(f"tune is {recipe}, but a {run.model.name} has no such recipe: {known}")
+        raise UserError(Field("tune"), f"is {recipe}, but a {run.model.name} has no such recipe", known)
     fields: dict[str, Any] = {"optim.freeze": all_but(recipes[recipe], run.model.with_data().parameters())}
     if run.lora.rank and fields["optim.freeze"] and "optim.freeze" not in stated:
         raise UserError(
-            f"tune is {recipe} and lora.rank is {run.lora.rank}, but each decides what trains: leave one of them out"
+            Field("tune"),
+            f"is {recipe} and lora.rank is {run.lora.rank}, but each decides what trains",
+            "leave one of them out",
         )
     if recipe == "full":
         fields |= {"optim.layer_decay": LAYER_DECAY, "optim.lr": RATE * run.batch / EXAMPLES}

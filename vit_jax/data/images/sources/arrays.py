@@ -63,10 +63,10 @@ def open_npz(source: str) -> Source:
             _check_room(source, sum(member.file_size for member in file.zip.infolist()))
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError as error:
-        raise UserError(f"data.source {source}: no such file; give the path of an .npz file") from error
+        raise UserError(f"data.source {source}", "no such file", "give the path of an .npz file") from error
     except MemoryError as error:  # the shape of an array, which its file need not hold
         raise UserError(
-            f"data.source {source}: there is not enough memory for its arrays; store fewer or smaller images"
+            f"data.source {source}", "there is not enough memory for its arrays", "store fewer or smaller images"
         ) from error
     except (
         OSError,
@@ -79,15 +79,17 @@ def open_npz(source: str) -> Source:
         zlib.error,
     ) as error:
         raise UserError(
-            f"data.source {source}: cannot be read ({first_line(error)}); "
-            "save it with numpy.savez, without object arrays"
+            f"data.source {source}",
+            f"cannot be read ({first_line(error)})",
+            "save it with numpy.savez, without object arrays",
         ) from error
 
     names = {split: next((pair for pair in pairs if pair[0] in arrays), None) for split, pairs in _NPZ_NAMES.items()}
     if names["train"] is None:
         raise UserError(
-            f"data.source {source}: its arrays are {', '.join(arrays) or 'none'}; "
-            "name them images and labels, or train_images, train_labels, ..."
+            f"data.source {source}",
+            f"its arrays are {', '.join(arrays) or 'none'}",
+            "name them images and labels, or train_images, train_labels, ...",
         )
     splits = {split: _npz_split(source, arrays, *pair) for split, pair in names.items() if pair}
     if "class_names" in arrays:
@@ -102,36 +104,39 @@ def _check_room(source: str, needed: int) -> None:
     limit = host_memory()
     if limit and needed > limit:
         raise UserError(
-            f"data.source {source}: its arrays take {needed / 1e9:,.1f} GB, but there are {limit / 1e9:,.1f} GB here; "
-            "store fewer or smaller images"
+            f"data.source {source}",
+            f"its arrays take {needed / 1e9:,.1f} GB, but there are {limit / 1e9:,.1f} GB here",
+            "store fewer or smaller images",
         )
 
 
 def _npz_split(source: str, arrays: Mapping[str, np.ndarray], images: str, labels: str) -> Arrays:
     field = f"data.source {source}"
     if labels not in arrays:
-        raise UserError(f"{field}: holds {images} but no {labels}; add that array")
+        raise UserError(field, f"holds {images} but no {labels}", "add that array")
     return arrays_split(field, images, arrays[images], arrays[labels], labels)
 
 
 def arrays_split(field: str, title: str, pixels: np.ndarray, labels: np.ndarray, labels_title: str) -> Arrays:
     """The examples of two arrays, which messages call `title` and `labels_title` of `field`. Raises UserError."""
     if pixels.dtype != np.uint8:
-        raise UserError(f"{field}: {title} is {pixels.dtype}; store pixels as uint8, 0 to 255{_as_uint8(pixels)}")
+        raise UserError(field, f"{title} is {pixels.dtype}", f"store pixels as uint8, 0 to 255{_as_uint8(pixels)}")
     if pixels.ndim not in (3, 4) or 0 in pixels.shape[1:] or (pixels.ndim == 4 and pixels.shape[-1] > 4):
         first = pixels.ndim == 4 and 0 < pixels.shape[1] <= 4
         raise UserError(
-            f"{field}: {title} has shape {list(pixels.shape)}; "
+            field,
+            f"{title} has shape {list(pixels.shape)}",
             "store images as [n, h, w] or [n, h, w, C], with at most 4 channels"
-            + (", as images.transpose(0, 2, 3, 1)" if first else "")
+            + (", as images.transpose(0, 2, 3, 1)" if first else ""),
         )
     if labels.dtype.kind not in "iu" or labels.size != len(pixels):
         raise UserError(
-            f"{field}: {labels_title} is {labels.dtype} of shape {list(labels.shape)}; "
-            f"give one integer for each of the {len(pixels)} {title}"
+            field,
+            f"{labels_title} is {labels.dtype} of shape {list(labels.shape)}",
+            f"give one integer for each of the {len(pixels)} {title}",
         )
     if labels.size and not 0 <= labels.min() <= labels.max() < _MOST_CLASSES:
-        raise UserError(f"{field}: {labels_title} go from {labels.min()} to {labels.max()}; number the classes from 0")
+        raise UserError(field, f"{labels_title} go from {labels.min()} to {labels.max()}", "number the classes from 0")
     return Arrays(np.ascontiguousarray(pixels), labels.reshape(-1).astype(np.int32), title)
 
 

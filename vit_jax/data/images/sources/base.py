@@ -60,6 +60,6 @@ def stamped(folder: str, names: list[str], whole: bool) -> Stamps:
         try:
             found = os.stat(os.path.join(folder, name))
         except OSError as error:
-            raise UserError(f"{os.path.join(folder, name)}: cannot be read ({error.strerror}); restore it") from error
+            raise UserError(os.path.join(folder, name), f"cannot be read ({error.strerror})", "restore it") from error
         sizes[i], times[i] = found.st_size, found.st_mtime_ns
     return Stamps(folder, names, sizes, times, whole)

@@ -46,13 +46,13 @@ def open_folder(path: str) -> Source:
     # A class may be called train, too; a split is a folder of this name that contains folders.
     roots = {name: root / name for name in folders if name in _FOLDERS and _listed(root / name)[0]}
     if not roots and folders and set(folders) <= set(_FOLDERS):
-        raise UserError(f"{field}: {folders[0]}/ holds no class folders; sort its images into one folder per class")
+        raise UserError(field, f"{folders[0]}/ holds no class folders", "sort its images into one folder per class")
     if roots and "train" not in roots:
         raise UserError(
-            f"{field}: {next(iter(roots))}/ has class folders but train/ has none or is missing; add train/CLASS/image"
+            field, f"{next(iter(roots))}/ has class folders but train/ has none or is missing", "add train/CLASS/image"
         )
     if "val" in roots and "validation" in roots:
-        raise UserError(f"{field}: both val/ and validation/ are there; keep one of them")
+        raise UserError(field, "both val/ and validation/ are there", "keep one of them")
     ignored = [name for name in folders if roots and name not in roots]
     remarks = (f"folders left out, as only train, val and test are read: {', '.join(ignored)}",) if ignored else ()
     roots = roots or {"train": root}
@@ -62,12 +62,12 @@ def open_folder(path: str) -> Source:
     }
     classes = {split: _listed(folder)[0] for split, folder in roots.items()}
     if not classes["train"]:
-        raise UserError(f"{field}: holds no class folders; sort its images into one folder per class")
+        raise UserError(field, "holds no class folders", "sort its images into one folder per class")
     for split in classes:
         for name in sorted(set(classes[split]) ^ set(classes["train"])):
             there, absent = ("train", split) if name in classes["train"] else (split, "train")
             raise UserError(
-                f"{field}: class folder {name} is in {there} but not in {absent}; every split needs the same classes"
+                field, f"class folder {name} is in {there} but not in {absent}", "every split needs the same classes"
             )
     splits: dict[str, Examples] = {
         split: _class_folders(field, folder, classes["train"]) for split, folder in roots.items()
@@ -84,11 +84,11 @@ def open_test_folder(path: str) -> Source:
     folders = _listed(root)[0]
     roots = {_FOLDERS[name]: root / name for name in folders if name in _FOLDERS and _listed(root / name)[0]}
     if {"val", "validation"} <= {*folders} and all(_listed(root / name)[0] for name in ("val", "validation")):
-        raise UserError(f"{field}: both val/ and validation/ are there; keep one of them")
+        raise UserError(field, "both val/ and validation/ are there", "keep one of them")
     roots = roots or {WHOLE: root}
     classes = {split: _listed(folder)[0] for split, folder in roots.items()}
     if not any(classes.values()):
-        raise UserError(f"{field}: holds no class folders; sort its images into one folder per class")
+        raise UserError(field, "holds no class folders", "sort its images into one folder per class")
     union = sorted(set().union(*classes.values()))
     splits: dict[str, Examples] = {}
     for split, folder in roots.items():
@@ -102,10 +102,10 @@ def _root(path: str, inside: str) -> tuple[str, Path]:
     """(the field as messages name it, the folder), which is to hold what `inside` says. Raises UserError."""
     field = f"data.source folder:{path}"
     if not path:
-        raise UserError(f"{field} names no folder; give folder:PATH, or folder:. for the current one")
+        raise UserError(f"{field} names no folder", remedy="give folder:PATH, or folder:. for the current one")
     root = Path(os.path.expanduser(path))
     if not root.is_dir():
-        raise UserError(f"{field}: no such folder; give one that holds {inside}")
+        raise UserError(field, "no such folder", f"give one that holds {inside}")
     return field, root
 
 
@@ -115,7 +115,7 @@ def _class_folders(field: str, folder: Path, classes: Sequence[str]) -> Files:
     for name in classes:
         images = [file for file in _listed(folder / name)[1] if os.path.splitext(file)[1].lower() in EXTENSIONS]
         if not images:
-            raise UserError(f"{field}: class folder {folder / name} holds no images; add some or remove it")
+            raise UserError(field, f"class folder {folder / name} holds no images", "add some or remove it")
         paths += [str(folder / name / image) for image in images]
         counts.append(len(images))
     return Files(paths, np.repeat(np.arange(len(classes), dtype=np.int32), counts))
@@ -127,5 +127,5 @@ def _listed(folder: Path) -> tuple[list[str], list[str]]:
         with os.scandir(folder) as entries:
             shown = [(entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith(".")]
     except OSError as error:
-        raise UserError(f"{folder}: cannot be listed ({error.strerror}); mend its permissions") from error
+        raise UserError(folder, f"cannot be listed ({error.strerror})", "mend its permissions") from error
     return sorted(name for name, is_dir in shown if is_dir), sorted(name for name, is_dir in shown if not is_dir)

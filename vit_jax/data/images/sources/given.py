@@ -20,7 +20,7 @@ def open_given(given: Given) -> Source:
     """The source of (images, labels), or of {split: (images, labels)}. Raises UserError."""
     names = given.class_names
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise UserError("class_names: give a list of texts, one for each class, in the order of their numbers")
+        raise UserError("class_names", "give a list of texts, one for each class, in the order of their numbers")
     splits = {name: _given_split(name, value) for name, value in given.splits(_SPLITS).items()}
     return Source(GIVEN, tuple(names) or classes_of(splits), {**splits})
 
@@ -28,11 +28,11 @@ def open_given(given: Given) -> Source:
 def _given_split(name: str, value: Any) -> Arrays:
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         what = f"{type(value).__name__} of {len(value)}" if isinstance(value, Sized) else type(value).__name__
-        raise UserError(f"data: {name} is a {what}; give a pair of arrays, (images, labels)")
+        raise UserError("data", f"{name} is a {what}", "give a pair of arrays, (images, labels)")
     try:
         images, labels = map(np.asarray, value)
     except ValueError as error:  # a list of arrays of several sizes
-        raise UserError(f"data: {name} has images of several sizes; give one array [n, h, w, C]") from error
+        raise UserError("data", f"{name} has images of several sizes", "give one array [n, h, w, C]") from error
     except (TypeError, RuntimeError) as error:  # a tensor on another device, or with a gradient
-        raise UserError(f"data: {name} cannot be read ({first_line(error)}); give numpy arrays") from error
+        raise UserError("data", f"{name} cannot be read ({first_line(error)})", "give numpy arrays") from error
     return arrays_split("data", f"images of {name}", images, labels, f"labels of {name}")

@@ -146,7 +146,8 @@ def save(stamps: Stamps, index: Index, began: int) -> str:
                 os.unlink(unfinished)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(
-                f"{path.parent}: there is no room for the index of {len(index.known):,} images; free some, or set "
-                "XDG_CACHE_HOME to a folder with room"
+                path.parent,
+                f"there is no room for the index of {len(index.known):,} images",
+                "free some, or set XDG_CACHE_HOME to a folder with room",
             ) from error
         return f"each start reads all images, as {path.parent} cannot be written ({error.strerror or error})"

@@ -95,7 +95,7 @@ def _opened(data: ImageData, folder: Path, name: str) -> tuple[Any, dict[str, An
         features, stored = dict(builder.info.features.items()), builder.info.file_format
     except Exception as error:
         raise UserError(
-            f"data.source {data.source}: {folder} cannot be opened ({first_line(error)}); prepare it again"
+            f"data.source {data.source}", f"{folder} cannot be opened ({first_line(error)})", "prepare it again"
         ) from error
     if stored is not tfds.core.file_adapters.FileFormat.ARRAY_RECORD:
         remedy = (
@@ -103,7 +103,7 @@ def _opened(data: ImageData, folder: Path, name: str) -> tuple[Any, dict[str, An
             if name in OFFICIAL
             else "prepare it again with file_format='array_record'"
         )
-        raise UserError(f"data.source {data.source}: {folder} is stored as {stored.value}; {remedy}")
+        raise UserError(f"data.source {data.source}", f"{folder} is stored as {stored.value}", remedy)
     return builder, features
 
 
@@ -114,16 +114,20 @@ def _check_images(data: ImageData, features: dict[str, Any], known: list[str]) -
     image, label = features.get("image"), features.get("label")
     if not isinstance(image, tfds.features.Image) or not isinstance(label, tfds.features.ClassLabel):
         raise UserError(
-            f"data.source {data.source}: not an image classification set (its features are {', '.join(features)}); "
-            "choose one with image and label"
+            f"data.source {data.source}",
+            f"not an image classification set (its features are {', '.join(features)})",
+            "choose one with image and label",
         )
     if np.dtype(image.np_dtype) not in (np.uint8, np.uint16):
         raise UserError(
-            f"data.source {data.source}: its images are {np.dtype(image.np_dtype)}; "
-            "choose a set with 8- or 16-bit images"
+            f"data.source {data.source}",
+            f"its images are {np.dtype(image.np_dtype)}",
+            "choose a set with 8- or 16-bit images",
         )
     if "train" not in known:
-        raise UserError(f"data.source {data.source}: has no train split (only {', '.join(known)}); choose another set")
+        raise UserError(
+            f"data.source {data.source}", f"has no train split (only {', '.join(known)})", "choose another set"
+        )
 
 
 def _records(data: ImageData, builder: Any, split: str, folder: Path) -> Records:
@@ -138,7 +142,9 @@ def _records(data: ImageData, builder: Any, split: str, folder: Path) -> Records
         labels, first = (index.labels, []) if index.known.all() else _scan(records)
     except Exception as error:
         raise UserError(
-            f"data.source {data.source}: {split} in {folder} cannot be read ({first_line(error)}); prepare it again"
+            f"data.source {data.source}",
+            f"{split} in {folder} cannot be read ({first_line(error)})",
+            "prepare it again",
         ) from error
     return Records(records, labels, first, split, files)
 
@@ -179,9 +185,11 @@ def _not_prepared(data: ImageData, root: Path, name: str) -> UserError:
     """
     place = Path(data.source).expanduser()
     if name and place.is_dir():
-        return UserError(f"data.source {data.source}: is a path; write folder:{data.source} for a folder of images")
+        return UserError(
+            f"data.source {data.source}", "is a path", f"write folder:{data.source} for a folder of images"
+        )
     if name and place.exists():
-        return UserError(f"data.source {data.source}: is a file; give folder:PATH, FILE.npz or the name of a set")
+        return UserError(f"data.source {data.source}", "is a file", "give folder:PATH, FILE.npz or the name of a set")
 
     there = sorted(
         {
@@ -195,17 +203,18 @@ def _not_prepared(data: ImageData, root: Path, name: str) -> UserError:
     official = tfds.list_builders(with_community_datasets=False)
     if name.partition("/")[0] not in (*official, *there):
         return UserError(
-            f"data.source {data.source}: no such set{_nearest(name, there, official)}; "
-            "give digits, folder:PATH, FILE.npz, or a TFDS set by its name"
+            f"data.source {data.source}",
+            f"no such set{_nearest(name, there, official)}",
+            "give digits, folder:PATH, FILE.npz, or a TFDS set by its name",
         )
     # Not `tfds build`, which also needs apache_beam.
     line = f"tfds.builder({data.source!r}, data_dir={str(root)!r}, file_format='array_record').download_and_prepare()"
     fetched = f"leave out {data.source.removeprefix(name)} to have it fetched, or " if name in OFFICIAL else ""
     return UserError(
-        f"data.source {data.source}: not prepared in data.dir {root} (there: {', '.join(there) or 'none'}); "
-        f"{fetched}prepare it once, where TensorFlow is installed, "
-        f'by python -c "import tensorflow_datasets as tfds; {line}", '
-        f"or give --data.dir the folder that holds {name}/VERSION/dataset_info.json"
+        f"data.source {data.source}",
+        f"not prepared in data.dir {root} (there: {', '.join(there) or 'none'})",
+        f'{fetched}prepare it once, where TensorFlow is installed, by python -c "import tensorflow_datasets as tfds; '
+        f'{line}", or give --data.dir the folder that holds {name}/VERSION/dataset_info.json',
     )
 
 
