@@ -59,14 +59,14 @@ class Evaluations:
 
     def restore(self, best: dict[str, Any] | None, path: Path) -> None:
         """Take the best from the files of a run that is resumed."""
-        file = best_file(path)
+        file = _best_file(path)
         if best is not None and file.is_file():
             self.best, self.weights = best, dict(load_file(file))
 
     def save(self, path: Path) -> None:
         """Write the best weights beside the file of a run."""
         if self.best is not None:
-            save_file(self.weights, best_file(path))
+            save_file(self.weights, _best_file(path))
 
     def models(self) -> dict[str, Model]:
         """The networks to measure: that of the weights, and that of their average."""
@@ -126,6 +126,6 @@ class Evaluations:
             load(model, current)
 
 
-def best_file(path: Path) -> Path:
+def _best_file(path: Path) -> Path:
     """The file of a run's best weights, beside the file of the run."""
     return path.with_name(f"{path.stem}-best.safetensors")

@@ -36,7 +36,7 @@ BATCH = 64  # inputs that are computed at a time
 FILES = (".txt", ".tsv", ".csv", ".gz")  # what ends so is meant as a file's name, not as a sentence
 
 
-def image_files(paths: Sequence[str]) -> list[Path]:
+def _image_files(paths: Sequence[str]) -> list[Path]:
     """Paths of image files; each folder is replaced by the images in it and below, sorted.
 
     Raises UserError for a path that does not exist or a folder without images.
@@ -191,7 +191,7 @@ def checked(path: str, inputs: Sequence[str]) -> list[Any]:
         from ..data.captions.vectors import vectors_in
 
         vectors_in(inputs)  # which raises where one cannot be read
-    return image_files(inputs) if kind == "pixels" else list(inputs)
+    return _image_files(inputs) if kind == "pixels" else list(inputs)
 
 
 def sentences(inputs: Sequence[str]) -> list[str]:

@@ -286,15 +286,15 @@ def command(arguments: list[str]) -> int:
     given = flags.given_texts(arguments)
     place = "" if {"-h", "help", "version"} & given.keys() else flags.value_of(given, "hosts")
     if not place:
-        return command_alone(arguments)
+        return _command_alone(arguments)
     minutes = flags.value_of(given, "stall-minutes")
     with joined(
         place, float(minutes) if re.fullmatch(r"\d{1,6}(\.\d*)?", minutes) else RunConfig.stall_minutes
     ) as hosts:
-        return command_with(hosts, arguments)
+        return _command_with(hosts, arguments)
 
 
-def command_with(hosts: Hosts, arguments: list[str]) -> int:
+def _command_with(hosts: Hosts, arguments: list[str]) -> int:
     """`command` on these hosts. The owner alone reads a config, weights and the run's folder; the others ask it."""
     given = flags.given_texts(arguments)
     hosts.compare({name: value for name, value in given.items() if name not in OF_A_COMMAND})
@@ -317,7 +317,7 @@ def command_with(hosts: Hosts, arguments: list[str]) -> int:
     return DONE
 
 
-def command_alone(arguments: list[str]) -> int:
+def _command_alone(arguments: list[str]) -> int:
     """`command` in one process."""
     name, options, folder = parse(arguments)
     if options.version:

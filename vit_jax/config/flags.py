@@ -115,7 +115,7 @@ def checked(words: Sequence[str], known: Mapping[str, Flag], reasons: Mapping[st
             values.append(rest.pop(0))
         if flag.hint is bool and rest and rest[0].lower() in ("true", "false") and not needed:
             values += rest[:1]
-        check_values(flag, values, on=on)
+        _check_values(flag, values, on=on)
         given += [f"{name}={values[0]}", *values[1:]] if equals else [name, *values]
     if len(positional) < len(needed) and not (missing := needed[len(positional)]).many:
         raise UserError(f"{missing.name.upper()} is missing", remedy=f"give {missing.help.partition(';')[0]}")
@@ -215,7 +215,7 @@ def _similar(wanted: str, known: Mapping[str, Flag]) -> str:
     return f"; nearest: {', '.join(close)}" if close else "; --help lists them"
 
 
-def check_values(flag: Flag, values: Sequence[str], *, on: bool = True) -> None:
+def _check_values(flag: Flag, values: Sequence[str], *, on: bool = True) -> None:
     """Raise UserError unless the texts after a flag are values of its type."""
     name, said = f"--{flag.name}", " ".join(_cut(value) or "''" for value in values)
     if flag.hint is bool:

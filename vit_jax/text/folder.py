@@ -138,7 +138,7 @@ def _opened(files: Files, side: str, where: str) -> Tokenizer:
         )
         size = max(_size(tokenizer.get_vocab()), _rows(files, where))
         check_ids(ids, size, where)
-        return Pieces(tokenizer, ids, target, recorded(size, files), files)
+        return Pieces(tokenizer, ids, target, _recorded(size, files), files)
     vocabulary, name = _vocabulary(files, side, where), SPM[target]
     size = _size(vocabulary)
     check_ids(ids, size, where)
@@ -148,7 +148,7 @@ def _opened(files: Files, side: str, where: str) -> Tokenizer:
     if ids.unknown is None:
         raise UserError(where, f"{VOCABULARIES[0]} has no {MARIAN['unk_token']}", "restore it")
     opened = SentencePieces(files[name], vocabulary, ids, specials, target, f"{where}: {name}")
-    opened.kept, opened.files = recorded(size, files), files
+    opened.kept, opened.files = _recorded(size, files), files
     return opened
 
 
@@ -163,7 +163,7 @@ def _rows(files: Files, where: str) -> int:
     return rows if type(rows) is int and rows < 1 << 24 else 0
 
 
-def recorded(size: int, files: Files) -> dict[str, Any]:
+def _recorded(size: int, files: Files) -> dict[str, Any]:
     """What config.json holds of a tokenizer of so many ids, by which a run resumes only with the same."""
     digests = {}
     for name, content in files.items():

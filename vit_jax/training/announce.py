@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .setup import Setup
 
 
-def by_rule(run: RunConfig) -> str:
+def _by_rule(run: RunConfig) -> str:
     """How many parameters Muon updates, in a run whose optimizer is muon, and AdamW, and at which rates."""
     table, c = run.model.parameters(), run.optim
     kernels, names = muon_kernels(c, table), trainable(c, table)
@@ -54,7 +54,7 @@ def announce(setup: Setup) -> None:
     elif run.optim.freeze:
         print(f"         {training:,} of them train, in {len(trainable(run.optim, table))} of {len(table)} tensors")
     if run.optim.name == "muon":
-        print(f"         {by_rule(run)}")
+        print(f"         {_by_rule(run)}")
     if setup.teacher:
         print(printable(f"teacher  {says(setup.teacher)}"))
     print(printable(f"data     {setup.dataset.name}: {setup.dataset.contents}; {sizes}"))

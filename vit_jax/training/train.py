@@ -88,10 +88,10 @@ def train_with(
         if hosts.owner:
             folder = choose_folder(run, preset, folder, data=dataset)
             runs.same_data(folder, dataset)
-            stack.enter_context(owned(folder))
+            stack.enter_context(_owned(folder))
             summary = _ended(folder)
         else:
-            folder = stack.enter_context(private_folder())
+            folder = stack.enter_context(_private_folder())
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
         record = folder.metadata() if hosts.owner and hosts.several and folder.exists() else None
         told = hosts.share({"summary": summary, "record": record})
@@ -114,7 +114,7 @@ def train_with(
 
 
 @contextlib.contextmanager
-def owned(folder: runs.Run) -> Iterator[None]:
+def _owned(folder: runs.Run) -> Iterator[None]:
     """A context in which this process has locked the run's folder, which is gone afterwards if it was not used."""
     made = [place for place in (folder.path, *folder.path.parents) if not place.exists()]
     with folder.lock():
@@ -125,7 +125,7 @@ def owned(folder: runs.Run) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def private_folder() -> Iterator[runs.Run]:
+def _private_folder() -> Iterator[runs.Run]:
     """A folder of this process alone, with copies of the small files of a run that another host owns."""
     with tempfile.TemporaryDirectory(prefix="vit-jax-") as folder:
         yield runs.Run(Path(folder) / "run")

@@ -100,13 +100,13 @@ def _planned(reading: Any, untold: tuple[str, ...], resize: bool = True) -> Weig
     resized = reading.resize if resize else ""
     planned = plan(reading, "vit-jax", [resized] if resized else [])
     facts = planned.facts if resize else reading.facts
-    says = "".join(as_library(each.says) for each in planned.adaptations)
+    says = "".join(_as_library(each.says) for each in planned.adaptations)
     chosen = weights_in.chosen(reading.source, reading.label, option=False)
     rest = "" if resized else reading.resize
     return Weights(reading.layout.name, planned.config, facts, untold, chosen, planned, rest, says)
 
 
-def as_library(says: str) -> str:
+def _as_library(says: str) -> str:
     """What a `Weights.resize` does, in words."""
     made = says.removesuffix(", the function changes")
     return f"{made}, as its library computes images of the size that its preprocessing makes"
@@ -274,7 +274,7 @@ def changed(weights: Weights, texts: Sequence[str]) -> Change:
     facts, made = weights.facts, adaptations(weights.config, texts)
     for adaptation in made:
         facts = adaptation.facts(facts)
-    says = tuple(as_library(each.says) if each.text == weights.resize else each.says for each in made)
+    says = tuple(_as_library(each.says) if each.text == weights.resize else each.says for each in made)
     return Change(made[-1].config if made else weights.config, facts, says, made)
 
 
@@ -387,7 +387,7 @@ WRITING = {"adapt", "dtype", "weights-only"}
 EXPORTED = " of `python -m convert X.safetensors`, where X.safetensors is what vit_jax.export(network, X) writes"
 
 
-def as_argument(arguments: Mapping[str, str], option: Option) -> str:
+def _as_argument(arguments: Mapping[str, str], option: Option) -> str:
     """An option of convert as the argument of a function that is as good, {option: argument}; else as it is."""
     if option.name not in arguments:
         return option
@@ -402,8 +402,8 @@ def as_argument(arguments: Mapping[str, str], option: Option) -> str:
     return f"fields={{{', '.join(f'{name!r}: {value}' for (name, _, _), value in zip(pairs, lists, strict=True))}}}"
 
 
-of_load = functools.partial(as_argument, {"from": "layout", "model": "model", "key": "key", "set": "fields"})
-of_export = functools.partial(as_argument, {"to": "to", "set": "fields"})
+of_load = functools.partial(_as_argument, {"from": "layout", "model": "model", "key": "key", "set": "fields"})
+of_export = functools.partial(_as_argument, {"to": "to", "set": "fields"})
 
 
 @contextlib.contextmanager

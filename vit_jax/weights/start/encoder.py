@@ -23,7 +23,7 @@ FIELD = "init_encoder"
 
 
 @contextlib.contextmanager
-def opened_encoder(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[tuple[Weights, NetworkConfig]]:
+def _opened_encoder(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[tuple[Weights, NetworkConfig]]:
     """(the weights of `run.init_encoder`, the config of the encoder that they are).
 
     `otherwise` are fields of the run that are taken where neither the weights nor their side files tell them. Raises
@@ -56,7 +56,7 @@ def filled(run: RunConfig, stated: Mapping[str, Any]) -> RunConfig:
         return asked  # which `check` refuses
     part = run.model.encoder_field
     inside = {name: value for name, value in stated.items() if name.startswith(f"model.{part}.")}
-    with opened_encoder(asked, inside) as (weights, encoder):
+    with _opened_encoder(asked, inside) as (weights, encoder):
         given = {f"model.{part}.{name}": value_at(encoder, name) for name in encoder.function_fields()}
         prepared = task_spec(run.task).prepared_as(stated_by(weights.facts, run.task, weights.config), stated)
         out = replaced(run, {**given, **prepared, **stated})
@@ -66,14 +66,14 @@ def filled(run: RunConfig, stated: Mapping[str, Any]) -> RunConfig:
 
 def check(run: RunConfig) -> None:
     """Raise UserError where a run cannot start from `run.init_encoder`, as far as headers tell."""
-    with opened_encoder(run, _told(run)) as (_, encoder):
+    with _opened_encoder(run, _told(run)) as (_, encoder):
         check_fit(run, encoder)
 
 
 def start(run: RunConfig) -> tuple[dict[str, np.ndarray], dict[str, Any], str]:
     """(parameters {dotted name: array} that the encoder begins with, the entry `init` of config.json, a line)."""
     part = run.model.encoder_field
-    with opened_encoder(run, _told(run)) as (weights, encoder):
+    with _opened_encoder(run, _told(run)) as (weights, encoder):
         check_fit(run, encoder)
         with worded(run.init_encoder, FIELD):
             arrays = {f"{part}.{name}": x for name, x in weights.arrays() if name in encoder.parameters()}

@@ -75,7 +75,7 @@ class Index:
         return out
 
 
-def file_of(stamps: Stamps) -> Path:
+def _file_of(stamps: Stamps) -> Path:
     """The file of the index of a split."""
     files = stamps.names if stamps.whole else []  # those of several splits lie in one folder
     return _folder() / f"{text_digest([stamps.folder, *files])}.npz"
@@ -84,7 +84,7 @@ def file_of(stamps: Stamps) -> Path:
 def find(stamps: Stamps, n: int) -> Index:
     """What the index of a split knows of its n images: nothing if there is none, or a damaged one."""
     try:
-        with np.load(file_of(stamps), allow_pickle=False) as file:
+        with np.load(_file_of(stamps), allow_pickle=False) as file:
             if file["format"] != FORMAT:
                 return Index.of_nothing(n)
             names = file["names"].tobytes().decode("utf-8", "surrogateescape").split("\0")
@@ -130,7 +130,7 @@ def save(stamps: Stamps, index: Index, began: int) -> str:
         "labels": index.labels,
         "unreadable": np.frombuffer(json.dumps(index.unreadable).encode(), np.uint8),
     }
-    path, unfinished = file_of(stamps), ""
+    path, unfinished = _file_of(stamps), ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, unfinished = tempfile.mkstemp(prefix=f".{path.stem}-", dir=path.parent)
