@@ -110,12 +110,20 @@ def from_torch(
     step: int | None = None,
     grouped: bool = False,
 ) -> Moments:
-    """Moments from a torch optimizer's state dict, under the file's names; `what` names the file in messages.
+    """Moments from a torch optimizer's state dict, under the file's names.
 
-    `weights` are the model's tensors in the order of its state dict, `rows` the file's, `c` the optimizer's config,
-    `table` the network's parameters, `step` the number of updates if the file states it. `grouped`: where groups have
-    no names, the parameters that decay come first, as torch_ref orders them. Raises UserError where the state is not
-    that of `c`, or its parameters cannot be identified.
+    Args:
+        saved: the state dict.
+        rows: those of the file.
+        weights: the model's tensors in the order of its state dict.
+        c: the optimizer's config.
+        table: the network's parameters.
+        what: names the file in messages.
+        step: the number of updates, if the file states it.
+        grouped: where groups have no names, the parameters that decay come first, as torch_ref orders them.
+
+    Raises:
+        UserError: where the state is not that of `c`, or its parameters cannot be identified.
     """
     _check_steps(c, what)
     states, groups = _opened(saved, what)
@@ -445,11 +453,21 @@ def registered(names: Sequence[str]) -> list[str]:
 def to_torch(
     rows: Iterable[Row], specs: Mapping[str, Spec], c: OptimConfig, table: Table, step: int
 ) -> tuple[dict[str, Any], Paths]:
-    """The state dict of torch's optimizer for `c` with a Spec for each tensor, and {(role, name): path to that Spec}.
+    """The state dict of torch's optimizer.
 
-    `rows` and `specs` are those of the file's parameters, `table` is the network's. Groups are those of torch_ref, with
-    names: parameters that decay, then the others, layer by layer where rates differ. Before the first step there is no
-    state, as in torch. The paths of the parameters' steps are under the role `step`.
+    Groups are those of torch_ref, with names: parameters that decay, then the others, layer by layer where rates
+    differ. Before the first step there is no state, as in torch.
+
+    Args:
+        rows: those of the file's parameters.
+        specs: those of the file's parameters.
+        c: the optimizer's config.
+        table: the network's parameters.
+        step: the number of updates done.
+
+    Returns:
+        (the state dict with a Spec for each tensor, {(role, name): path to that Spec}). The paths of the parameters'
+            steps are under the role `step`.
     """
     _check_steps(c, "the source")
     moved = within(moving(rows, specs), trainable(c, table))

@@ -31,9 +31,17 @@ NETWORK: dict[str, type[NetworkConfig]] = {f.__name__: vit.NETWORK for f in vit.
 
 
 def adaptations(config: NetworkConfig, texts: Sequence[str]) -> list[Adaptation]:
-    """One Adaptation for each text "OPERATION=VALUE", each of the network that the one before it leaves.
+    """What texts of --adapt ask for. Reads no values yet.
 
-    Reads no values yet. Raises UserError on an operation or value that is not known or that the network cannot have.
+    Args:
+        config: of the network.
+        texts: "OPERATION=VALUE" each.
+
+    Returns:
+        One Adaptation for each, of the network that the one before it leaves.
+
+    Raises:
+        UserError: for an operation or value that is not known or that the network cannot have.
     """
     out: list[Adaptation] = []
     for text in texts:

@@ -31,10 +31,13 @@ def _cubic(a: float) -> Callable[[np.ndarray], np.ndarray]:
 class Kernel:
     """How one library resamples an axis.
 
-    `antialias` widens the filter when shrinking and leaves out what lies beyond the edge; without it the edge is
-    repeated. `corners` aligns the first and the last points of both grids, instead of the outer edges of their pixels.
-    `offset` enlarges the new length where sampling points are computed. `square` names the grids, "old" or "new", that
-    have to be square.
+    Args:
+        weight: the filter, as a function of the distance in points.
+        antialias: widens the filter when shrinking and leaves out what lies beyond the edge; without it the edge is
+            repeated.
+        corners: aligns the first and the last points of both grids, instead of the outer edges of their pixels.
+        offset: enlarges the new length where sampling points are computed.
+        square: the grids, "old" or "new", that have to be square.
     """
 
     weight: Callable[[np.ndarray], np.ndarray]
@@ -84,10 +87,19 @@ def resample(table: np.ndarray, old: Size, new: Size, kernel: Kernel) -> np.ndar
 
 
 def resample_patches(kernels: np.ndarray, old: Size, new: Size, kernel: Kernel) -> np.ndarray:
-    """Patch kernels [p*q, n] whose outputs for resized patches are those of the old kernels for the old patches.
+    """Patch kernels whose outputs for resized patches are those of the old kernels for the old patches.
 
-    They are pinv(B^T) w, where the matrix B resizes a patch (Beyer et al. 2023, 3.4): exact where patches grow, least
-    squares where they shrink.
+    They are pinv(B^T) w, where the matrix B resizes a patch (Beyer et al. 2023, arXiv 2212.08013, section 3.4): exact
+    where patches grow, least squares where they shrink.
+
+    Args:
+        kernels: [p*q, n].
+        old: rows and columns of the old patches.
+        new: those of the new ones.
+        kernel: resamples a patch.
+
+    Returns:
+        [rows * columns of the new, n].
     """
     rows, columns = (np.linalg.pinv(kernel.matrix(before, after).T) for before, after in zip(old, new, strict=True))
     return _both(kernels, old, rows, columns)

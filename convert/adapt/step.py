@@ -18,8 +18,10 @@ from ..rules import Arrays, Shape, contiguous
 class Step:
     """A computation that replaces some parameters by others. Parameters that no step takes stay as they are.
 
-    `takes` are names of parameters, `makes` {name: shape} of those that replace them. `compute` gets float64 arrays in
-    the order of `takes` and returns those of `makes` in its order.
+    Args:
+        takes: names of parameters.
+        makes: {name: shape} of those that replace them.
+        compute: gets float64 arrays in the order of `takes` and returns those of `makes` in its order.
     """
 
     takes: tuple[str, ...]

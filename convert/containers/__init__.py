@@ -13,10 +13,16 @@ __all__ = ["PROGRAMS", "SUFFIXES", "check_file", "is_program", "open_source", "w
 
 
 def open_source(path: str, file: str = "", step: Step = None, training: bool = False) -> Source:
-    """Open a file, a folder or hf://owner/name. `file` and `step` choose where a folder has several sets of weights.
+    """Open a file, a folder or hf://owner/name. Reads headers only, no values.
 
-    `training` says what a run is opened for: to be trained on (its last step), or to be used (its best step).
-    Reads headers only, no values. Raises UserError where the path does not exist, holds no weights, or is damaged.
+    Args:
+        path: of it.
+        file: chooses where a folder has several sets of weights.
+        step: likewise, of a run or a checkpoint manager.
+        training: whether a run is opened to be trained on (its last step), or to be used (its best step).
+
+    Raises:
+        UserError: where the path does not exist, holds no weights, or is damaged.
     """
     if path.startswith("hf://"):
         from .hub import fetch

@@ -124,10 +124,16 @@ def _size(path: Path) -> int:
 
 
 def open_folder(folder: str, file: str = "", step: Step = None, training: bool = False) -> Source:
-    """Open the only set of weights in a folder, or the one that `file` or `step` names; of a run as `open_run` does.
+    """Open the only set of weights in a folder, or the one that is named; of a run as `open_run` does.
 
-    `file` may also name a file or folder in it that does not look like weights. Raises UserError, listing all sets,
-    where none or several remain.
+    Args:
+        folder: of the weights.
+        file: names the set; it may also name a file or folder that does not look like weights.
+        step: names the set by its step.
+        training: as of `open_run`.
+
+    Raises:
+        UserError: listing all sets, where none or several remain.
     """
     found = candidates(folder)
     path = os.path.normpath(os.path.join(folder, file))
@@ -263,9 +269,17 @@ def open_shards(index: str) -> Source:
 
 
 def side_files(path: str, known: Collection[str] = ()) -> dict[str, dict[str, Any]]:
-    """{file name: JSON object} of the files in a folder, or beside a file, that describe its weights: config.json, ...
+    """The files in a folder, or beside a file, that describe its weights: config.json, ...
 
-    Those whose content is `known` are not read. Raises UserError where one of them is damaged or too large.
+    Args:
+        path: of the folder or file.
+        known: files whose content is known, which are not read.
+
+    Returns:
+        {file name: JSON object}.
+
+    Raises:
+        UserError: where one of them is damaged or too large.
     """
     folder, names = (
         (path, SIDE_FILES)

@@ -52,11 +52,17 @@ def steps(folder: Folder) -> list[int]:
 
 
 def open_folder(path: str | os.PathLike[str], step: int | None = None) -> Source:
-    """Open an item, a step, or step `step` of a checkpoint manager's folder.
+    """Open an item, a step, or a checkpoint manager's folder.
 
     Tensors are named by their key paths joined with dots; in a step their item's name comes first, unless that is a
-    single `default`. The last level `value`, which states of nnx have, is left out. Raises UserError on unfinished and
-    damaged folders, and where there are several steps and `step` is None.
+    single `default`. The last level `value`, which states of nnx have, is left out.
+
+    Args:
+        path: of the folder.
+        step: that of a manager's folder to open.
+
+    Raises:
+        UserError: for unfinished and damaged folders, and where there are several steps and none is named.
     """
     folder = Folder(path)
     if TEMPORARY in folder.absolute().as_posix():

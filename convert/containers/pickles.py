@@ -30,10 +30,19 @@ class Pickle:
 
 
 def read(data: bytes, path: str, start: int = 0) -> Pickle:
-    """Read the pickle that begins at `start`; nothing is called.
+    """Read a pickle; nothing is called.
 
-    Its value consists of dict, list, tuple, str, int, float, bool, None and bytes, and of Description, Array, Global
-    and Marker. Raises UserError on a name that is not known, on damage, and beyond limits.py.
+    Args:
+        data: holds the pickle.
+        path: names the file in messages.
+        start: where in `data` it begins.
+
+    Returns:
+        Its value consists of dict, list, tuple, str, int, float, bool, None and bytes, and of Description, Array,
+            Global and Marker.
+
+    Raises:
+        UserError: for a name that is not known, for damage, and beyond limits.py.
     """
     reader = _Reader(data, start)
     try:

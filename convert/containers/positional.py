@@ -75,9 +75,18 @@ class PositionalFile:
             raise UserError(self.path, "has changed while it was read", "try again when no process writes to it")
 
     def checked(self, offset: int, size: int, crc: int, start: int, stop: int) -> np.ndarray | None:
-        """Bytes `start` to `stop` of the `size` at `offset`, uint8 [stop - start]; None if their CRC-32 is not `crc`.
+        """Some of the bytes of a part of the file. All of the part is read for its CRC; only what is wanted is kept in
+        memory.
 
-        All `size` bytes are read for the CRC; only the wanted ones are kept in memory.
+        Args:
+            offset: of the part, in bytes.
+            size: of the part.
+            crc: its CRC-32.
+            start: of the bytes that are wanted, in the part.
+            stop: their end.
+
+        Returns:
+            uint8 [stop - start]; None if the CRC-32 is another.
         """
         if (start, stop) == (0, size):
             array = self.array(offset, size)

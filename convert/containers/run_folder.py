@@ -40,9 +40,16 @@ def is_run(path: str | os.PathLike[str]) -> bool:
 def open_run(path: str | os.PathLike[str], step: Step = None, training: bool = False) -> Source:
     """Open one step of a run: {model, optimizer[, ema]}, each {dotted name: Tensor}, checked against digests when read.
 
-    `step` None means the best, as in `vit_jax.load`, and with `training` the last: a resumed run must not go back. The
-    preferred weights are those, raw or averaged, by which the step was the best; of other steps the averaged ones,
-    where the run has them; with `training` the raw ones. Raises UserError on damage and on an unknown step.
+    The preferred weights are those, raw or averaged, by which the step was the best; of other steps the averaged ones,
+    where the run has them; with `training` the raw ones.
+
+    Args:
+        path: of the run's folder.
+        step: None: the best, as in `vit_jax.load`, and with `training` the last: a resumed run must not go back.
+        training: whether the run is opened to be trained on.
+
+    Raises:
+        UserError: for damage and an unknown step.
     """
     run = Run(path)
     record = run.record()
@@ -185,10 +192,17 @@ def write_run(
 ) -> None:
     """Write a run folder with one step, and read it back; `vit_jax.load`, --init and --resume read such folders.
 
-    `path` must not exist, or be empty. `beside` holds the keys of config.json besides `config`: `preset`, `data` (None
-    if it is not known which examples the run has seen) and what its task keeps. `items` are model, optimizer ({step,
-    mu.*, nu.*} or {step, trace.*}) and, where the run has one, ema; each is read to its end before the next. Raises
-    UserError where the weights are not of the run's dtype, or are read back with other values.
+    Args:
+        path: must not exist, or be empty.
+        config: of the run.
+        beside: the keys of config.json besides `config`: `preset`, `data` (None if it is not known which examples the
+            run has seen) and what its task keeps.
+        step: the number of updates done.
+        items: model, optimizer ({step, mu.*, nu.*} or {step, trace.*}) and, where the run has one, ema; each is read to
+            its end before the next.
+
+    Raises:
+        UserError: where the weights are not of the run's dtype, or are read back with other values.
     """
     run = Run(path)
     wide = np.dtype(np.float64 if config.compute_dtype == "float64" else np.float32)

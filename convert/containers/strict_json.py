@@ -12,9 +12,15 @@ from . import limits
 
 
 def parse(data: bytes, path: str, nesting: int = limits.NESTING) -> Any:
-    """The value of a JSON text, in UTF-8 with or without a byte order mark.
+    """The value of a JSON text.
 
-    Raises UserError naming `path` where it is damaged or ambiguous.
+    Args:
+        data: the text, in UTF-8 with or without a byte order mark.
+        path: names the file in messages.
+        nesting: the greatest depth.
+
+    Raises:
+        UserError: where it is damaged or ambiguous.
     """
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UserError(path, "is text in UTF-16 or UTF-32, and JSON files are UTF-8", "save it again as UTF-8")

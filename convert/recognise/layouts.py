@@ -76,9 +76,17 @@ def which_layout(
 ) -> Layout:
     """The layout of a file: as asked for, as the file states itself, or the only one that recognises its names.
 
-    `config` is the config.json beside it: where no layout is known, it may name a class. `said(layout)` are fields of
-    the network's config that are stated: of several layouts with the file's names those remain that have such networks.
-    Raises UserError.
+    Args:
+        path: names the file in messages.
+        found: what its names and shapes are.
+        asked: the value of --from; empty: none.
+        own: the layout that the file states; empty: none.
+        config: the config.json beside it: where no layout is known, it may name a class.
+        said: `said(layout)` are fields of the network's config that are stated: of several layouts with the file's
+            names those remain that have such networks.
+
+    Raises:
+        UserError: where none or several remain.
     """
     several = len(found.layouts) > 1
     fits = [each for each in found.layouts if not _contradicted(each, said(each))] if several else []

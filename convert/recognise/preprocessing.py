@@ -101,10 +101,19 @@ def assumed(sets: Mapping[str, Any], stated: Json | None) -> list[str]:
 def preprocessing(
     c: NetworkConfig, sets: Mapping[str, Any], stated: Json | None, any_size: bool = False
 ) -> Json | None:
-    """The preprocessing that a source states, with the fields of --set over it; None where there is neither.
+    """The preprocessing that a source states, with the fields of --set over it.
 
-    `any_size` as in `fitting`. Raises UserError where --set gives half of it, or a value that the network's images
-    cannot have.
+    Args:
+        c: the config of the network.
+        sets: the fields of --set.
+        stated: what the source states.
+        any_size: as of `fitting`.
+
+    Returns:
+        JSON; None where there is neither.
+
+    Raises:
+        UserError: where --set gives half of it, or a value that the network's images cannot have.
     """
     given = {k: sets[k] for k in SETTABLE if k in sets}
     if c.pixels() is None or not (given or stated):

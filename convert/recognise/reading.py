@@ -98,9 +98,14 @@ class Reading:
 
 
 def read(path: str, options: Options = Options()) -> Reading:
-    """Open a file, a folder or hf://owner/name.
+    """Open a source, and find out its layout and config.
 
-    Raises UserError where its layout or config is not certain, and where a tensor is missing, unknown or misshapen.
+    Args:
+        path: a file, a folder or hf://owner/name.
+        options: what the user states.
+
+    Raises:
+        UserError: where its layout or config is not certain, and where a tensor is missing, unknown or misshapen.
     """
     source = opened(path, options)
     try:

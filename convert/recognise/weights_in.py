@@ -54,11 +54,18 @@ class Chosen(NamedTuple, Generic[Found]):
 def choose(source: Source, recognise: Callable[[TensorSet], Found], key: str = "") -> Chosen[Found]:
     """The weights of a source, with wrappers and prefixes off their names.
 
-    `recognise` gives what is known of a set of tensors. The only known set is taken; where there is none, the largest,
-    so that the caller can name the nearest layout. A set with all names and shapes of a known one (its average, under
-    any name) is known, too. `key` is any path in the file, or the beginning of names. Raises UserError where several
-    sets are known and `key` names none of them, where `key` is not in the file, and on names that no weights have.
-    Of several sets in a run, the preferred one is taken where there is no `key`.
+    The only known set of tensors is taken; where there is none, the largest, so that the caller can name the nearest
+    layout. A set with all names and shapes of a known one (its average, under any name) is known, too. Of several sets
+    in a run, the preferred one is taken where there is no `key`.
+
+    Args:
+        source: the opened file or folder.
+        recognise: gives what is known of a set of tensors.
+        key: any path in the file, or the beginning of names.
+
+    Raises:
+        UserError: where several sets are known and `key` names none of them, where `key` is not in the file, and for
+            names that no weights have.
     """
     key = key or source.preferred
     members = _members(source)

@@ -33,10 +33,15 @@ Results = dict[str, Mapping[str, float]]  # {split: {metric: value}}
 
 
 def card(plan: Plan, src: str, name: str, folder: Path, certificate: Json, license: str) -> str:
-    """README.md of the repository `name`, of which a folder holds all else.
+    """README.md of a repository.
 
-    `src` is what the user gave as the source, `certificate` that of the comparison, and `license` the hub's name of a
-    licence; where it is empty, none is stated.
+    Args:
+        plan: of the conversion.
+        src: what the user gave as the source.
+        name: of the repository, owner/name.
+        folder: of all else that it holds.
+        certificate: that of the comparison.
+        license: the hub's name of a licence; empty: none is stated.
     """
     import huggingface_hub
 

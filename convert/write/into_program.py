@@ -35,8 +35,15 @@ LIMIT, ROUNDINGS = 1e-5, 4
 def write_program(plan: Plan, path: str, force: bool = False) -> Written:
     """Write the network of a plan, whose layout is our own, as a program.
 
-    Raises UserError, with everything on the disk as it was, where the target exists or cannot be written, a library is
-    missing, or the network takes anything but images; CheckFailed where the program computes something else than ours.
+    Args:
+        plan: of the conversion.
+        path: of the program.
+        force: whether an existing one is replaced.
+
+    Raises:
+        UserError: with everything on the disk as it was, where the target exists or cannot be written, a library is
+            missing, or the network takes anything but images.
+        CheckFailed: where the program computes something else than ours.
     """
     kind, goal = kind_of(path), target(path, "")
     check = partial(goal.check, plan.reading.source, force)

@@ -20,10 +20,19 @@ from .training import Named, Training, converted, moving_rows
 
 
 def into_run(plan: Plan, state: Training | None, path: str, weights: Named) -> list[str]:
-    """Write a run's folder at `path`, new or empty; returns notes for the user, a clause each.
+    """Write a run's folder.
 
-    `weights` are (our name, array) pairs. Without a `state` the run starts at step 0. Raises UserError where the
-    optimizer's state cannot be converted, and where the source lacks what the task needs.
+    Args:
+        plan: of the conversion.
+        state: the optimizer's; None: the run starts at step 0.
+        path: of the folder, new or empty.
+        weights: (our name, array) pairs.
+
+    Returns:
+        Notes for the user, a clause each.
+
+    Raises:
+        UserError: where the optimizer's state cannot be converted, and where the source lacks what the task needs.
     """
     source = plan.reading.source
     rows, notes = (moving_rows(plan), []) if state else ([], [])

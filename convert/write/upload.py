@@ -35,11 +35,17 @@ class Repository:
 
 
 def repository(address: str, public: bool, force: bool) -> Repository:
-    """The repository at hf://owner/name, asked about at the hub; nothing is made or changed there.
+    """A repository of the Hugging Face Hub, asked about there; nothing is made or changed.
 
-    Raises UserError where it could not be written to: the address is not valid, huggingface_hub or a token is missing,
-    the hub is out of reach or does not accept the token, the repository holds files (unless `force`), or is not as
-    private as asked for.
+    Args:
+        address: hf://owner/name.
+        public: whether it is to be public.
+        force: whether it may hold files, which are replaced.
+
+    Raises:
+        UserError: where it could not be written to: the address is not valid, huggingface_hub or a token is missing,
+            the hub is out of reach or does not accept the token, the repository holds files, or is not as private as
+            asked for.
     """
     name = address.removeprefix(PREFIX)
     if not address.startswith(PREFIX) or name.count("/") != 1 or not all(name.split("/")):
@@ -79,10 +85,20 @@ def repository(address: str, public: bool, force: bool) -> Repository:
 
 
 def upload(to: Repository, folder: Path, files: Sequence[Path], message: str) -> str:
-    """Upload files of a folder, README.md among them, as one commit; returns the address of the repository's page.
+    """Upload files as one commit. What else the repository holds is removed in the same commit.
 
-    What else the repository holds is removed in the same commit. Raises UserError where that fails, and Interrupted;
-    both say so where a repository was made for it.
+    Args:
+        to: the repository.
+        folder: that holds the files.
+        files: README.md among them.
+        message: of the commit.
+
+    Returns:
+        The address of the repository's page.
+
+    Raises:
+        UserError: where that fails; it says so where a repository was made for it.
+        Interrupted: likewise.
     """
     hub = _library(to.address)
     hub.utils.logging.set_verbosity_error()  # else it tells of each attempt

@@ -39,9 +39,18 @@ Sums = dict[str, int] | None  # {the target's name: CRC-32 of its tensor}; None:
 def write_all(
     plan: Plan, path: Path, provenance: Json, known: Future[str], progress: Progress, state: Training | None
 ) -> tuple[list[str], dict[str, int]]:
-    """Write the weights, a run's state in training if there is one, and carried tensors: (notes, CRC-32 by name).
+    """Write the weights, a run's state in training if there is one, and carried tensors.
 
-    `known` is the source's hash: it enters the provenance when it is ready, before the last tensor is written.
+    Args:
+        plan: of the conversion.
+        path: to write to.
+        provenance: of the weights.
+        known: the source's hash: it enters the provenance when it is ready, before the last tensor is written.
+        progress: called with the bytes written so far.
+        state: that of a run in training, or None.
+
+    Returns:
+        (notes, CRC-32 by name).
     """
     carried: dict[str, np.ndarray] = {}
     sums: Sums = None if path.suffix == DIGESTED else {}

@@ -45,8 +45,16 @@ def write(
 ) -> Written:
     """Carry out a plan.
 
-    `run` is the one that an optimizer's state in the source belongs to, where the source does not state it. Raises
-    UserError, with everything on the disk as it was, where the target exists or cannot be written.
+    Args:
+        plan: of the conversion.
+        path: of the target.
+        force: whether an existing one is replaced.
+        weights_only: whether the optimizer's state and the files beside the weights are left out.
+        progress: called with the bytes written so far.
+        run: the one that an optimizer's state in the source belongs to, where the source does not state it.
+
+    Raises:
+        UserError: with everything on the disk as it was, where the target exists or cannot be written.
     """
     goal = goal_of(path, plan.layout)
     check = partial(goal.check, plan.reading.source, force, replaceable=goal.name != CHECKPOINTS)
