@@ -6,11 +6,12 @@ chosen. `python -m tests.ink "train ink --max-steps 5" "evaluate ink"` registers
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import signal
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import jax
@@ -26,22 +27,19 @@ from vit_jax.config.network import Input, NetworkConfig
 from vit_jax.config.parameters import Table
 from vit_jax.config.run import OptimConfig, RunConfig
 from vit_jax.data.images.config import ImageData
-from vit_jax.data.images.preprocess import Preprocess, open_image
 from vit_jax.data.images.splits import open_images
-from vit_jax.errors import UserError
 from vit_jax.figures.figure import page
 from vit_jax.models.layers import Linear, fold
 from vit_jax.models.networks import NETWORKS
 from vit_jax.presets.entry import Preset
 from vit_jax.presets.table import PRESETS
-from vit_jax.tasks.base import Answer, Evaluation
+from vit_jax.tasks.base import Answer, Predictor, Task
 from vit_jax.tasks.image_spec import Preprocessing
+from vit_jax.tasks.images import ImagePredictor
 from vit_jax.tasks.spec import TaskSpec
 from vit_jax.tasks.table import TASKS
 from vit_jax.training import finish
 from vit_jax.weights import checkpoint
-
-# ------------------------------------------------------------------------------------- the network
 
 
 @dataclass(frozen=True)
@@ -69,26 +67,16 @@ class PerceptronConfig(NetworkConfig):
 class Perceptron(nnx.Module):
     """Images [B, h, w, C] to [B, 1]."""
 
-    def __init__(
-        self, config: PerceptronConfig, *, rngs: Any = None, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32
-    ):
-        config.check()
-        c = self.config = config
-        self.dtype = jnp.dtype(dtype)
-        self.fc1, self.fc2 = (
-            Linear(c.image**2 * c.channels, c.hidden, dtype=param_dtype),
-            Linear(c.hidden, 1, dtype=param_dtype),
-        )
+    def __init__(self, config: PerceptronConfig, *, rngs=None, dtype=jnp.float32, param_dtype=jnp.float32):
+        self.config, self.dtype = config, jnp.dtype(dtype)
+        self.fc1 = Linear(config.image**2 * config.channels, config.hidden, dtype=param_dtype)
+        self.fc2 = Linear(config.hidden, 1, dtype=param_dtype)
 
     def __call__(self, images: Any, *, keys: Any = None) -> Any:
         return self.fc2(jnp.tanh(self.fc1(images.astype(self.dtype).reshape(len(images), -1))))
 
     def capture(self, images: Any, names: Any) -> dict[str, Any]:
-        values = {"logits": self(images)}
-        return {name: values[name] for name in names}
-
-
-# ---------------------------------------------------------------------------------------- the task
+        return {name: {"logits": self}[name](images) for name in names}
 
 
 @dataclass(frozen=True)
@@ -98,18 +86,29 @@ class InkData(ImageData):
     threshold: int = identity(128, "grey level from which a pixel is ink", at_least=0, at_most=255)
 
 
+class InkSpec(TaskSpec):
+    """What is known of the task without jax."""
+
+    network = PerceptronConfig
+    data = InkData
+    computes = "tests.ink:Ink"
+    main_metrics: ClassVar = {"error": "error", "loss": "loss"}
+    metadata: ClassVar = {"preprocess": Preprocessing()}
+
+
 @dataclass(frozen=True)
-class Ink:
+class Ink(Task):
     """The task. A batch is {image: uint8 [B, h, w, C], label: int32 [B]}; the teacher is its frozen array."""
 
     threshold: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    frozen: dict[str, Any] = field(default_factory=dict)
 
     unit: ClassVar[str] = "digits"
     selection_metric: ClassVar[tuple[str, int]] = ("error", -1)
+    header: ClassVar[tuple[str, ...]] = ("file", "ink")
     frozen_in_outputs: ClassVar[bool] = True
+    predictor: ClassVar[type[Predictor]] = ImagePredictor
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Any = None, fetch: bool = True) -> Any:
@@ -120,34 +119,14 @@ class Ink:
     def from_run(cls, run: RunConfig, metadata: Any) -> Ink:
         return cls(run.data.threshold, tuple(metadata["preprocess"]["mean"]), tuple(metadata["preprocess"]["std"]))
 
-    @classmethod
-    def metadata_beside(cls, run: RunConfig) -> dict[str, Any]:
-        return {}
-
     def load_frozen(self, teacher: Any) -> Ink:
         return replace(self, frozen={"threshold": np.float32(self.threshold)})
-
-    def mirrored(self):
-        return None
-
-    def probed(self):
-        return None
-
-    def searching(self, changes):
-        return None
 
     def prepare(self, batch: Any, keys: Any, epoch: Any) -> Any:
         """Each image mixed with the one as far from the batch's other end."""
         share = jax.vmap(lambda key: jax.random.uniform(key, dtype=jnp.float32))(fold(keys, 0))[:, None, None, None]
         image = batch["image"].astype(jnp.float32)
         return {**batch, "image": jnp.rint(share * image + (1 - share) * image[::-1]).astype(jnp.uint8)}
-
-    def tokens(self, batch):
-        """Zeros: drawings have no ids."""
-        return 0, 0, 0
-
-    def denominator(self, batch: Any) -> None:
-        return None
 
     def teacher(self, image: Any) -> Any:
         return (image.astype(jnp.float32) >= self.frozen["threshold"]).mean((1, 2, 3))  # [B]
@@ -164,30 +143,16 @@ class Ink:
         error = said - self.teacher(batch["image"])
         return {"predicted": said, "loss": jnp.square(error), "error": jnp.abs(error)}
 
-    def score(self, config: Any, split: Any, out: Any) -> Evaluation:
-        return Evaluation(
-            {name: float(out[name].astype(np.float64).mean()) for name in ("loss", "error")}, out["predicted"]
-        )
-
-    @classmethod
-    def open_other_data(cls, run: Any, metadata: Any, split: str, given: Any = None) -> Any:
-        raise UserError(
-            f"data.source is {run.data.source}, but ink is measured on the run's own data", remedy="leave it out"
-        )
-
-    def table(self, split: Any, result: Any, metadata: Any) -> Any:
-        return ("image", "ink"), ((split.name(i), f"{said:.6f}") for i, said in enumerate(result.predicted))
-
-    def predictor(self, network: Any, trained: Any) -> Reader:
-        return Reader(network, trained.run, self, trained.metadata, trained.step)
+    def answers(self, predictor: Any, inputs: Any, top: int, first: int) -> Any:
+        for file, said in zip(inputs, self.says(predictor.model, predictor.pixels(inputs)).tolist(), strict=True):
+            yield Answer(file, said, f"{file}: {said:.4f}", [(str(file), f"{said:.6f}")])
 
     def draw_result(self, split: Any, result: Any, metadata: Any, folder: Any, caption: str) -> tuple[str, ...]:
         (folder / "furthest.txt").write_text(f"{split.name(int(result.predicted.argmax()))}\n", encoding="utf-8")
         return ()
 
     def pictures(self, network: Any, data: Any, plots: Any, samples: Any, caption: str) -> str:
-        split = data.splits.get("test") or data.splits["train"]
-        images = split.take(np.arange(min(50, len(split))))
+        images = data.splits["test"].take(np.arange(50))
         with page(plots / "ink.png", 5, 5) as figure:
             axes = figure.subplots()
             axes.set(xlabel="teacher", ylabel="perceptron", title=caption)
@@ -195,53 +160,9 @@ class Ink:
         return ""
 
 
-@dataclass(frozen=True)
-class Reader:
-    """A trained perceptron, ready for image files."""
-
-    model: Any
-    run: RunConfig
-    task: Ink
-    metadata: Any
-    step: int
-
-    header: ClassVar[tuple[str, ...]] = ("file", "ink")
-
-    layers: ClassVar[int] = 0
-
-    def answer(self, inputs: Any, top: int = 3, batch: int = 64) -> Any:
-        preprocess = Preprocess.from_dict(self.metadata["preprocess"])
-        for file in inputs:
-            said = float(self.task.says(self.model, preprocess.apply(open_image(file))[None])[0])
-            yield Answer(file, said, f"{file}: {said:.4f}", [(str(file), f"{said:.6f}")])
-
-    def draw_attention(self, inputs: Any, path: Any, layers: Any = (), caption: str = "") -> None:
-        raise UserError("attention", "a perceptron has none", "leave the flag out")
-
-    def write_features(self, inputs: Any, path: Any, blocks: Any = (), norm: bool = True, batch: int = 64) -> str:
-        raise UserError("features", "a perceptron has none", "leave the flag out")
-
-
-class InkSpec(TaskSpec):
-    """What is known of the task without jax."""
-
-    network = PerceptronConfig
-    data = InkData
-    computes = "tests.ink:Ink"
-    main_metrics: ClassVar = {"error": "error", "loss": "loss"}
-    metadata: ClassVar = {"preprocess": Preprocessing()}
-
-
 def preset() -> Preset:
-    run = RunConfig(
-        "ink",
-        PerceptronConfig(),
-        InkData(source="digits"),
-        optim=OptimConfig(lr=1e-2),
-        epochs=3,
-        batch=256,
-        log_every=1,
-    )
+    optim = OptimConfig(lr=1e-2)
+    run = RunConfig("ink", PerceptronConfig(), InkData(), optim=optim, epochs=3, batch=256, log_every=1)
     return Preset(run, "How much ink there is in a digit.")
 
 
@@ -252,41 +173,34 @@ def register() -> None:
 
 def kill_in_save(number: int) -> None:
     """Let this process be killed in the middle of a save: its arrays are written, its digests are not."""
-    calls = []
-    sync = checkpoint.sync_tree
+    sync, numbers = checkpoint.sync_tree, itertools.count(1)
 
     def then_die(*paths: Any) -> None:
         sync(*paths)
-        calls.append(paths)
-        if len(calls) == number:
+        if next(numbers) == number:
             os.kill(os.getpid(), signal.SIGKILL)
 
     checkpoint.sync_tree = then_die
 
 
-def without_figures() -> None:
-    """Draw no figures at the end of the runs that follow."""
-    finish.draw = lambda *_: None  # type: ignore[assignment]
+def run(command: str) -> None:
+    """A command of vit-jax, or a call of its Python; both print what they do after a line that names them."""
+    print(f"$ {command}")
+    sys.argv = ["vit-jax", *shlex.split(command)]
+    try:
+        print(f"exit {export(*sys.argv[2:]) if sys.argv[1] == 'export' else cli.main()}")
+    except SystemExit as error:  # --help
+        print(f"exit {error.code or 0}")
 
 
 if __name__ == "__main__":
-    from tests import ink  # this file under the name by which its row has it
+    from tests import ink  # this file under the name by which its spec names it
 
     ink.register()
     for command in sys.argv[1:]:
         if command.startswith("kill in save "):
             kill_in_save(int(command.removeprefix("kill in save ")))
-            continue
-        if command == "without figures":
-            without_figures()
-            continue
-        print(f"$ {command}")
-        if command.startswith("export "):
-            export(*command.split()[1:])
-            continue
-        sys.argv = ["vit-jax", *shlex.split(command)]
-        try:
-            code = cli.main()
-        except SystemExit as error:  # --help
-            code = int(error.code or 0)
-        print(f"exit {code}")
+        elif command == "without figures":  # at the end of the runs that follow
+            finish.draw = lambda *_: None
+        else:
+            run(command)

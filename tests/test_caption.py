@@ -256,7 +256,7 @@ def test_bad_input_is_one_sentence(trained, few, inside, working_folder, words, 
 
 
 def test_other_commands_know_such_a_run(trained, inside, working_folder):
-    failed = inside("augment", "shapes", "x.png", cwd=working_folder)
+    failed = inside("sheet", "shapes", "x.png", cwd=working_folder)
     assert failed.returncode == 2 and "shapes: its images have no classes" in failed.stderr
     done = inside("convert", "inspect", "runs/shapes", cwd=working_folder)
     assert "vit.depth 1, " in done.stdout.replace("\n", " ") and "text.width 12" in done.stdout, done.stdout

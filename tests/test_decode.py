@@ -12,7 +12,7 @@ from vit_jax.models.layers import merge, split
 from vit_jax.models.transformer import Transformer
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.tasks.generated import Search
-from vit_jax.tasks.translate.learn import searched, translation_ids
+from vit_jax.tasks.translate.text import searched, translation_ids
 from vit_jax.text.vocabulary import closed
 
 IDS = closed([]).ids

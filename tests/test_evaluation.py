@@ -16,7 +16,7 @@ from vit_jax.data.images.splits import Split
 from vit_jax.models.build import definition, start
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
-from vit_jax.tasks.classify import learn as classify
+from vit_jax.tasks.classify import score as scores
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.training.engine.devices import Devices
 from vit_jax.training.engine.step import Evaluator
@@ -25,7 +25,7 @@ from vit_jax.training.engine.step import Evaluator
 def score(truth, predicted, classes, loss=None):
     truth, predicted, n = np.array(truth), np.array(predicted), len(truth)
     loss = np.zeros(n) if loss is None else np.array(loss)
-    return classify.score(truth, predicted, np.full(n, 0.5), loss, np.where(truth == predicted, 0, 1), classes)
+    return scores.score(truth, predicted, np.full(n, 0.5), loss, np.where(truth == predicted, 0, 1), classes)
 
 
 def brute_force(truth, predicted, classes):
@@ -108,7 +108,7 @@ def test_against_brute_force(seed):
 
 def test_the_loss_is_summed_in_double_precision():
     loss = np.concatenate([np.full(1, 1e8, np.float32), np.full(10_000, 1.0, np.float32)])
-    result = classify.score(np.zeros(10_001, int), np.zeros(10_001, int), loss, loss, loss, 2)
+    result = scores.score(np.zeros(10_001, int), np.zeros(10_001, int), loss, loss, loss, 2)
     assert result.metrics["loss"] == (1e8 + 10_000) / 10_001
 
 

@@ -17,7 +17,7 @@ from vit_jax.errors import UserError
 from vit_jax.models.build import definition
 from vit_jax.models.layers import merge
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.tasks.classify.learn import Classifier
+from vit_jax.tasks.classify.use import Classifier
 
 C = ViTConfig(image=(8, 12), patch=4, classes=3, width=8, depth=3, heads=2, hidden=16, registers=4)
 PREFIX, GRID = 5, (2, 3)

@@ -65,7 +65,8 @@ def test_prediction_refuses_a_vocabulary_that_is_larger_than_the_network():
     run = preset("numbers").run
     words = ["<pad>", "<bos>", "<eos>", "<unk>", *(f"w{i}" for i in range(4, 12))]
     kept = {"vocabulary": {"source": words, "target": words[:7]}}
-    ready = task_of(run, kept).predictor(Transformer(SMALL, rngs=nnx.Rngs(0)), Trained(run, kept, 0))
+    task, network = task_of(run, kept), Transformer(SMALL, rngs=nnx.Rngs(0))
+    ready = task.predictor(network, task, Trained(run, kept, 0))
     assert ready.inputs(["w8"])[0, 0] == 8
     with pytest.raises(UserError, match="the text 'w4 w9' has the id 9, but the network has only 9 ids"):
         ready.inputs(["w4 w9"])

@@ -121,7 +121,7 @@ def test_it_evaluates_and_predicts(place, said):
     assert "data has train, validation, test" in said["evaluate ink --split longer"]
     lines = [line for line in said["predict ink samples"].splitlines() if ".png: " in line]
     assert len(lines) == 4 and all(0 <= float(line.rpartition(" ")[2]) <= 2 for line in lines)
-    assert "a perceptron has none" in said["predict ink samples --attention a.png"]
+    assert "a Perceptron has none" in said["predict ink samples --attention a.png"]
 
 
 def test_convert_takes_it_out_of_a_run_and_into_one(place, said):

@@ -29,8 +29,10 @@ from vit_jax.models.build import definition, start
 from vit_jax.models.layers import merge, split
 from vit_jax.models.vit import ViT, sinusoids
 from vit_jax.models.vit_config import ViTConfig
+from vit_jax.tasks import base
 from vit_jax.tasks.classify import draw as classify_pictures
-from vit_jax.tasks.classify import learn as classify
+from vit_jax.tasks.classify import use
+from vit_jax.tasks.classify.score import score
 from vit_jax.tasks.computed import task_class, task_of
 from vit_jax.training import finish
 from vit_jax.training.engine.step import Evaluator
@@ -42,7 +44,7 @@ TINY = shlex.split(
     "--optim.lr 0.01 --optim.weight-decay 0 --loss.label-smoothing 0 --batch 64 --ema 0.9"
 )
 FILES = 70  # more than predict takes at a time
-assert FILES > classify.BATCH
+assert FILES > base.BATCH
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -346,10 +348,10 @@ def test_attention_is_drawn_for_the_first_images(flags, layers, tmp_path, capsys
     (((images, maps, prefix, grid, has_cls, path), how),) = calls
     loaded, first = (
         vit_jax.load("digits", ema=False if "--no-ema" in flags else None),
-        sorted(files())[: classify.SHOWN],
+        sorted(files())[: use.SHOWN],
     )
     assert np.array_equal(images, loaded.pixels(first))
-    assert maps.shape == (classify.SHOWN, 1, 2, 17, 17)
+    assert maps.shape == (use.SHOWN, 1, 2, 17, 17)
     assert maps.sum(-1) == pytest.approx(1, abs=1e-5)
     assert (prefix, grid, has_cls, path) == (1, (4, 4), True, tmp_path / "maps.png")
     if not flags:
@@ -383,13 +385,11 @@ def test_a_layer_without_a_picture_is_refused():
 
 
 def test_the_batch_of_a_prediction_is_not_seen_in_it(capsys, monkeypatch):
-    sizes, inputs = [], classify.Classifier.inputs
-    monkeypatch.setattr(
-        classify.Classifier, "inputs", lambda net, files: sizes.append(len(files)) or inputs(net, files)
-    )
+    sizes, inputs = [], use.Classifier.inputs
+    monkeypatch.setattr(use.Classifier, "inputs", lambda net, files: sizes.append(len(files)) or inputs(net, files))
     assert shown(capsys, *files()[:8], "--batch", 3) == shown(capsys, *files()[:8])
     assert sizes == [3, 3, 2, 8]
-    with pytest.raises(UserError, match="batch is 0: give a positive number"):
+    with pytest.raises(UserError, match="batch is 0: give 1 or more"):
         predict.command(["digits", "images/000.png", "--batch", "0"])
 
 
@@ -523,7 +523,7 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
         epoch=1.5,
         setup=SimpleNamespace(dataset=dataset),
     )
-    result = classify.score(test, 1 - test, *[np.ones(len(test))] * 3, 2)
+    result = score(test, 1 - test, *[np.ones(len(test))] * 3, 2)
     monkeypatch.setattr(classify_pictures, "draw_confusion", lambda *a: None)
     monkeypatch.setattr(classify_pictures, "draw_per_class", lambda *a: None)
     finish.draw(session, result, tree, False)

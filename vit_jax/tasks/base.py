@@ -1,14 +1,16 @@
-"""The interface of a task. Everything outside vit_jax/tasks works through it and names no task.
+"""The base classes of what computes a task, and of what a trained network is used by.
 
-To add a task, write a class with the members of `Task` (classify.py is the plainest example) and a `Predictor` for its
-trained networks; CONTRIBUTING.md lists the other steps. In order of their calls:
+Everything outside vit_jax/tasks works through them and names no task. To add one, write a subclass of `Task` with the
+five members that it has to define (classify/learn.py is the plainest example), and name it in a spec (spec.py);
+CONTRIBUTING.md lists the other steps. In order of their calls:
 
     training    open_data, from_run, load_frozen; each step: prepare, denominator, loss; at the end: pictures,
                 draw_result
     evaluation  open_data (or open_other_data), from_run, load_frozen (if frozen_in_outputs); each batch: outputs;
                 once per split: score, table, draw_result
     a probe     from_run, probed; of what that returns open_data, outputs, score
-    prediction  from_run, predictor; then `Predictor.answer`, `Predictor.draw_attention`, `Predictor.write_features`
+    prediction  from_run, predictor; then `Predictor.answer` (which asks `answers`), `Predictor.draw_attention`,
+                `Predictor.write_features`
 
 B is the number of examples of a batch, n that of a split. A batch is {name: array [B, ...]}, with the names and dtypes
 that the task's own splits return (vit_jax/data/base.py). An array that a network takes as ids has the name of
@@ -17,10 +19,10 @@ the network's argument, so that the values can be checked against the rows of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 from jax import Array
@@ -28,7 +30,10 @@ from jax import Array
 from ..config.network import Teacher
 from ..config.run import RunConfig
 from ..data.base import Data, Given
+from ..errors import Field, UserError
+from ..models.build import described
 
+BATCH = 64  # inputs of a prediction that are computed at a time
 Batch = dict[str, Any]
 
 
@@ -49,9 +54,9 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Trained:
-    """Facts about trained weights."""
+    """What is known of trained weights."""
 
-    run: RunConfig
+    run: RunConfig  # of weights from elsewhere, an untrained one with the same network
     metadata: Mapping[str, Any]  # has the entries of `Data.metadata`
     step: int  # after so many training steps; 0 if unknown
 
@@ -66,116 +71,290 @@ class Answer:
     rows: list[tuple[str | int, ...]]  # the same as rows of a CSV table with the columns `Predictor.header`
 
 
-class Predictor(Protocol):
-    """A trained network with all that prediction needs, as `vit_jax.load` returns and `vit_jax.predict` uses it."""
+def check_batch(batch: int) -> None:
+    """Raise UserError unless a number of inputs that are computed at a time is positive."""
+    if batch < 1:
+        raise UserError(Field("batch"), f"is {batch}", "give a positive number")
 
-    @property
-    def header(self) -> tuple[str, ...]:
-        """The names of the columns of `Answer.rows`; none where `answer` can only raise, for want of a head."""
 
-    @property
-    def model(self) -> Any:
-        """The network."""
+def batches(inputs: Sequence[Any], batch: int) -> Iterator[tuple[int, Any]]:
+    """(number of the first, inputs) of each `batch` of inputs. Raises UserError unless that is positive."""
+    check_batch(batch)
+    for first in range(0, len(inputs), batch):
+        yield first, inputs[first : first + batch]
+
+
+@dataclass(frozen=True, repr=False)
+class Predictor:
+    """A trained network with all that prediction needs, as `vit_jax.load` returns and `vit_jax.predict` uses it.
+
+    A subclass adds what such networks can do besides: `predict`, `features`.
+    """
+
+    model: Any  # the network
+    task: Any  # its Task
+    trained: Trained
+
+    # Why there is no attention to draw, and why there are no features, where more is to be said than that the network
+    # has none: (what is wrong, a remedy).
+    no_attention: ClassVar[tuple[str, str] | None] = None
+    no_features: ClassVar[tuple[str, str] | None] = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({described(self.run.model)})"
 
     @property
     def run(self) -> RunConfig:
         """Its run; of weights from elsewhere, an untrained one with the same network."""
-
-    @property
-    def task(self) -> Task:
-        """Its task."""
+        return self.trained.run
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The entries of the task's row."""
+        """The entries of its task's metadata, as config.json has them."""
+        return self.trained.metadata
 
     @property
     def step(self) -> int:
-        """The training steps of its weights, as in `Trained`."""
+        """The training steps of its weights; 0 if unknown."""
+        return self.trained.step
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The names of the columns of `Answer.rows`; none where there can be no answers, for want of a head."""
+        header: tuple[str, ...] = self.task.header
+        return header
 
     @property
     def layers(self) -> int:
         """The number of layers whose attention `draw_attention` can draw; 0 if the network has no attention."""
+        return 0
 
-    def answer(self, inputs: Sequence[Any], top: int = 3, batch: int = 64) -> Iterable[Answer]:
-        """One Answer per input, in order. An input is a file's path or a text, as `takes` of the task's row states.
+    def read(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The inputs as `Task.answers` takes them. Raises UserError for one of which it can be seen to be unusable."""
+        return inputs
 
-        `top` is the number of alternatives to return, for tasks that have alternatives; `batch` is the most inputs to
-        compute at a time. Raises UserError for an input
-        that cannot be used; where that can be seen beforehand, before the first answer is computed.
+    def answer(self, inputs: Sequence[Any], top: int = 3, batch: int = BATCH) -> Iterator[Answer]:
+        """One Answer per input, in order.
+
+        Args:
+            inputs: paths of files, or texts, as the network takes images, vectors or ids.
+            top: the number of alternatives to return, for tasks that have alternatives.
+            batch: the most inputs to compute at a time.
+
+        Raises:
+            UserError: an input cannot be used; where that can be seen beforehand, before the first answer is computed.
         """
+        for first, some in batches(self.read(inputs), batch):
+            yield from self.task.answers(self, some, top, first)
 
     def draw_attention(self, inputs: Sequence[Any], path: Path, layers: Sequence[int] = (), caption: str = "") -> None:
         """Draw the network's attention on the first inputs and write it to `path` as a PNG.
 
-        `layers`, counted from 0, are those to draw (empty: as the task prefers); `caption` is a line under the title.
-        Raises UserError where the network has no attention.
+        Args:
+            inputs: as of `answer`.
+            path: of the PNG.
+            layers: those to draw, counted from 0; empty: as the task prefers.
+            caption: a line under the title.
+
+        Raises:
+            UserError: the network has no attention.
         """
+        self._lacks("attention", self.no_attention)
 
     def write_features(
-        self, inputs: Sequence[Any], path: Path, blocks: Sequence[int] = (), norm: bool = True, batch: int = 64
+        self, inputs: Sequence[Any], path: Path, blocks: Sequence[int] = (), norm: bool = True, batch: int = BATCH
     ) -> str:
         """Write the features of the inputs to `path` as a .npz, and return a line that says what is in it.
 
-        `blocks`, counted from 0 or from the end (-1), are those of which it is to have maps; `norm` applies the last
-        norm to these. Raises UserError where the network has no features of an input as a whole.
+        Args:
+            inputs: as of `answer`.
+            path: of the .npz.
+            blocks: those of which it is to have maps, counted from 0 or from the end (-1).
+            norm: whether the last norm is applied to these.
+            batch: the most inputs to compute at a time.
+
+        Raises:
+            UserError: the network has no features of an input as a whole.
         """
+        self._lacks("features", self.no_features)
+
+    def _lacks(self, what: str, why: tuple[str, str] | None) -> NoReturn:
+        raise UserError(what, *(why or (f"a {self.run.model.name} has none", "leave the flag out")))
 
 
-class Task(Protocol):
-    """A task of one run, as a frozen dataclass: its fields are the settings that the compiled functions depend on.
+# What a subclass of Task has to define, and what for.
+_TO_WRITE = {
+    "open_data": "a class method that opens, checks and splits the data of a run",
+    "from_run": "a class method that gives the task of a run",
+    "loss": "a method that gives the loss and the metrics of a batch",
+    "outputs": "a method that gives what an evaluation needs of each example of a batch",
+    "answers": "a method that gives the predictions for some inputs",
+}
 
+
+@dataclass(frozen=True)
+class Task:
+    """The base class of tasks of one run, frozen dataclasses: fields are what the compiled functions depend on.
+
+    A subclass has to define `open_data`, `from_run`, `loss`, `outputs` and `answers`; all else has a default.
     `prepare`, `denominator`, `loss` and `outputs` are traced by jax.jit, so they must be pure; `model` is an nnx module
     with the parameters merged in. All other methods run on the host.
     """
 
-    unit: ClassVar[str]  # what an example is called, in the plural: "images"; the log has {unit}_per_second
-    frozen_in_outputs: ClassVar[bool]  # whether `outputs` uses `frozen`, as `loss` does
+    # Arrays of the loss that are neither trained nor saved (nested if need be), such as a teacher's weights; empty
+    # until `load_frozen`. The compiled step receives them as an argument, and they are here while it is traced. A run
+    # stores their digest, and resumes only with the same arrays.
+    frozen: Mapping[str, Any] = field(default_factory=dict, kw_only=True, hash=False)
 
-    @property
-    def selection_metric(self) -> tuple[str, int]:
-        """The metric of `score` by which the best checkpoint is selected, and 1 if larger is better, else -1."""
+    unit: ClassVar[str] = "examples"  # what an example is called, in the plural; the log has {unit}_per_second
+    frozen_in_outputs: ClassVar[bool] = False  # whether `outputs` uses `frozen`, as `loss` does
+    predictor: ClassVar[type[Predictor]] = Predictor  # what a trained network is used by
 
-    @property
-    def frozen(self) -> Any:
-        """Arrays of the loss that are neither trained nor saved, as a dict (nested if need be): a teacher's weights.
+    def __init_subclass__(cls, abstract: bool = False, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for member, purpose in () if abstract else _TO_WRITE.items():
+            if not any(member in vars(parent) for parent in cls.__mro__[: cls.__mro__.index(Task)]):
+                raise TypeError(f"{cls.__name__} lacks {member}: {purpose}; define it in the class")
 
-        An empty dict for most tasks; otherwise a field of the dataclass, which stays empty until `load_frozen`. The
-        compiled step receives the arrays as an argument, and `self.frozen` holds them while it is traced. A run stores
-        their digest, and resumes only with the same arrays.
-        """
+    # What a subclass defines.
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Data:
-        """Open, check and split the data of a run, or what was `given` in Python instead.
+        """Open, check and split the data of a run. Called first, before there is a task.
 
-        Called first, before there is a task. Nothing is given where the task's row has no name for that. Without
-        `fetch` nothing is downloaded or written: data of the same sizes may stand for what would be. Raises UserError.
+        Args:
+            run: the run.
+            given: what was given in Python instead; nothing where `DataConfig.given` of the data has no name for that.
+            fetch: without it nothing is downloaded or written: data of the same sizes may stand for what would be.
+
+        Raises:
+            UserError: it is not there, or does not fit the run.
         """
+        raise NotImplementedError
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Self:
         """The task of a run. `metadata` has the entries of `Data.metadata`, among others if it is a config.json."""
+        raise NotImplementedError
+
+    def loss(self, model: Any, batch: Batch, keys: Array, denominator: Any) -> tuple[Array, dict[str, Array]]:
+        """(loss [], {metric name: []}) of a prepared batch, or of one part of it.
+
+        Each value is the mean over the given examples, or, where `denominator` is not None, a sum divided by it. The
+        first metric is shown in the progress line, beside the loss. No metric may have a name of
+        `runs.log.RESERVED_METRICS`.
+
+        Args:
+            model: the network.
+            batch: what `prepare` returned.
+            keys: [B], for dropout.
+            denominator: what `denominator` returned for the global batch, divided by its number of parts, so that the
+                mean over all parts is the value for the global batch.
+        """
+        raise NotImplementedError
+
+    def outputs(self, model: Any, batch: Batch) -> dict[str, Array]:
+        """{name: [B, ...]}: all that `score` needs of each example of an evaluation batch, without dropout.
+
+        "predicted" is the network's output; the default of `score` takes the others for metrics.
+        """
+        raise NotImplementedError
+
+    def answers(self, predictor: Any, inputs: Sequence[Any], top: int, first: int) -> Iterable[Answer]:
+        """The Answer for each of some inputs.
+
+        Args:
+            predictor: the task's own `predictor`, with the network.
+            inputs: paths of files, or what else its `read` made of them, as many as are to be computed at a time.
+            top: the number of alternatives to return, for tasks that have alternatives.
+            first: the number of the first of them among all, for draws.
+        """
+        raise NotImplementedError
+
+    # Training.
+
+    @property
+    def selection_metric(self) -> tuple[str, int]:
+        """The metric of `score` by which the best checkpoint is selected, and 1 if larger is better, else -1."""
+        return "loss", -1
 
     @classmethod
     def metadata_beside(cls, run: RunConfig) -> dict[str, Any]:
         """Entries of `Data.metadata` of what lies beside weights from elsewhere, such as a tokenizer.
 
-        Called where `beside_weights` of the task's row has found something, which the fields of `run` name. Raises
-        UserError.
+        Called where `DataConfig.beside_weights` has found something, which the fields of `run` name. Raises UserError.
         """
+        return {}
 
     def load_frozen(self, teacher: Teacher | None) -> Self:
         """A copy of the task with `frozen` filled, or the task itself. Called for training and evaluation only.
 
-        `teacher` is the run's, opened and checked by the task's row; None if the run names none. Raises UserError.
+        `teacher` is the run's, opened and checked by the task's spec; None if the run names none. Raises UserError.
         """
+        return self
+
+    def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
+        """The batch with augmentation applied, for training only: {name: [B, ...]} to {name: [B, ...]}.
+
+        Called on the global batch, before it is divided among devices and accumulation steps, so it may mix examples:
+        neighbours, as many as `AugmentConfig.together` says. The result is divided along axis 0 and held in memory
+        until its last part is computed: leave uint8 images uint8 where that suffices.
+
+        Args:
+            batch: as the data gives it.
+            keys: [B], one PRNG key per example.
+            epoch: int32 [], the epochs done before.
+        """
+        return batch
+
+    def tokens(self, batch: Batch) -> tuple[int, int, int]:
+        """(target tokens, ends included; places for ids; how many of these are padding) of a training batch.
+
+        The batch is as the data gives it, numpy arrays. Zeros where it has no ids. For the log, of training's speed.
+        """
+        return 0, 0, 0
+
+    def denominator(self, batch: Batch) -> Any:
+        """What the sums of a loss are divided by, as a scalar array []: the number of tokens of a batch, for example.
+
+        It must be a sum over the examples, because it may be taken of one device's part of a prepared batch. None if
+        the loss is a mean over examples; then `loss` receives None.
+        """
+        return None
+
+    # Evaluation.
+
+    @classmethod
+    def open_other_data(
+        cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: Given | None = None
+    ) -> Any:
+        """Data that a trained network is only evaluated on, prepared for it as its own was.
+
+        Args:
+            run: whose `data` says where it is, unless Python has given it.
+            metadata: the network's.
+            split: that which was asked for, or ''.
+            given: what Python has given.
+
+        Returns:
+            the `name` and the `split` (a Split) to measure, `total` examples of all splits, and `remarks` for the user,
+            as data.Other has them.
+
+        Raises:
+            UserError: it cannot be opened, or the task has no such data.
+        """
+        raise UserError(
+            Field("data.source"),
+            f"is {run.data.source}, but a network of the task {run.task} is measured on the data of its run alone",
+            "leave it out",
+        )
 
     def mirrored(self) -> Self | None:
         """The task whose evaluations have `flipped` too: of each example together with its mirror image.
 
         None where examples have none.
         """
+        return None
 
     def probed(self) -> Task | None:
         """The task with which a probe sees the network: a classifier that learns from its features (vit_jax/probe.py).
@@ -184,63 +363,23 @@ class Task(Protocol):
         its `open_data` opens data of any classes, whose number is `classes` of its sizes and whose splits have
         `labels`, int [n]. None where examples have no class, or the network no features of an example as a whole.
         """
+        return None
 
     def searching(self, changes: Mapping[str, Any]) -> Self | None:
         """The task with other settings of its search, {field of config.decoding.Decoding: value}. Raises UserError.
 
         None where nothing is generated.
         """
-
-    def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
-        """The batch with augmentation applied, for training only: {name: [B, ...]} to {name: [B, ...]}.
-
-        `keys` [B] holds one PRNG key per example, `epoch` (int32 []) counts the epochs done before. Called on the
-        global batch, before it is divided among devices and accumulation steps, so it may mix examples: neighbours, as
-        many as `together` of the task's row says. The result is divided along axis 0 and held in memory until its last
-        part is computed: leave uint8 images uint8 where that suffices.
-        """
-
-    def tokens(self, batch: Batch) -> tuple[int, int, int]:
-        """(target tokens, ends included; places for ids; how many of these are padding) of a training batch.
-
-        The batch is as the data gives it, numpy arrays. Zeros where it has no ids. For the log, of training's speed.
-        """
-
-    def denominator(self, batch: Batch) -> Any:
-        """What the sums of a loss are divided by, as a scalar array []: the number of tokens of a batch, for example.
-
-        It must be a sum over the examples, because it may be taken of one device's part of a prepared batch. None if
-        the loss is a mean over examples; then `loss` receives None.
-        """
-
-    def loss(self, model: Any, batch: Batch, keys: Array, denominator: Any) -> tuple[Array, dict[str, Array]]:
-        """(loss [], {metric name: []}) of a prepared batch, or of one part of it; `keys` [B] are for dropout.
-
-        Each value is the mean over the given examples, or, where `denominator` is not None, a sum divided by it:
-        `denominator` is then that of the global batch divided by its number of parts, so the mean over all parts is
-        the value for the global batch. The first metric is shown in the progress line, beside the loss. No metric may
-        have a name of `runs.log.RESERVED_METRICS`.
-        """
-
-    def outputs(self, model: Any, batch: Batch) -> dict[str, Array]:
-        """{name: [B, ...]}: all that `score` needs of each example of an evaluation batch, without dropout."""
+        return None
 
     def score(self, config: Any, split: Any, out: dict[str, np.ndarray]) -> Evaluation:
-        """The metrics of a split, "loss" among them.
+        """The metrics of a split, "loss" among them: by default the means of the outputs that are a number each.
 
         `out` is {name: [n, ...]}, the concatenated `outputs` of all its examples in order; `config` is the network's.
         """
-
-    @classmethod
-    def open_other_data(
-        cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: Given | None = None
-    ) -> Any:
-        """Data that a trained network is only evaluated on, prepared for it as its own was.
-
-        `run.data` says where it is, unless Python has `given` it; `metadata` is the network's, `split` that which was
-        asked for, or ''. Returns the `name` and the `split` (a Split) to measure, `total` examples of all splits, and
-        `remarks` for the user, as data.Other has them. Raises UserError, also where the task has no such data.
-        """
+        numbers = {name: values for name, values in out.items() if name != "predicted" and values.ndim == 1}
+        means = {name: float(values.astype(np.float64).mean()) for name, values in numbers.items()}
+        return Evaluation(means, out["predicted"])
 
     def table(
         self, split: Any, result: Any, metadata: Mapping[str, Any]
@@ -249,27 +388,34 @@ class Task(Protocol):
 
         `split` is what was measured and `result` its Evaluation; `metadata` is the network's.
         """
-
-    def predictor(self, network: Any, trained: Trained) -> Predictor:
-        """The Predictor of a network that has its trained weights."""
+        return ("example", "predicted"), ((split.name(i), str(said)) for i, said in enumerate(result.predicted))
 
     def draw_result(
         self, split: Any, result: Any, metadata: Mapping[str, Any], folder: Path, caption: str
     ) -> tuple[str, ...]:
         """Write figures or texts on the result of a split into `folder`, which exists: above all its worst examples.
 
-        What report.html is to show of them is kept there too, by `report.keep_classes` or `report.keep_texts`.
+        What report.html is to show of them is kept there too, by `keep_classes` or `keep_texts` of figures.kept.
 
         The arguments are those of `table`; `caption` is a line for each figure, which says what it shows. Returns lines
         to print, which say in short what is in the folder.
         """
+        return ()
 
     def pictures(self, network: Any, data: Any, plots: Path, samples: Path, caption: str) -> str:
         """Draw a trained network: write PNGs into the folder `plots` and sample inputs into `samples` (both exist).
 
-        What report.html is to show of it is kept in `plots`, by `report.keep_attention`.
+        What report.html is to show of it is kept in `plots`, by `figures.kept.keep_attention`.
 
         `data` is what `open_data` returned; `caption` is a line for each figure, which says which weights it shows.
         Returns an input for the command `vit_jax.predict` to show to the user: a text, or a file's path from the
         folder that holds `samples`; '' if there is none.
         """
+        return ""
+
+    # Prediction.
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The names of the columns of `Answer.rows`."""
+        return "input", "answer"

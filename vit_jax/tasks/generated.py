@@ -19,7 +19,7 @@ from ..errors import Field, UserError
 from ..machine import backend
 from ..models.layers import merge, split
 from ..text.ids import Ids
-from .base import Answer
+from .base import BATCH, Answer, Predictor, batches
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,27 @@ class Search:
     def inputs(self, texts: Array) -> Array:
         """What a decoder reads to say texts, int32 [B, T]: a begin, and all but their last token."""
         return jnp.concatenate([jnp.full_like(texts[:, :1], self.ids.begin), texts[:, :-1]], 1)
+
+
+class Writer(Predictor):
+    """A trained network that writes a text for each input, one or several."""
+
+    def listed(self, inputs: Any) -> tuple[Sequence[Any], bool]:
+        """(the inputs as `write` takes them, whether only one was given). Raises UserError where there is none."""
+        raise NotImplementedError
+
+    def write(self, several: Any, first: int = 0) -> list[Any]:
+        """The text of each input, or [(text, score), ...]; `first` is the number of the first of them, for draws."""
+        raise NotImplementedError
+
+    def predict(self, inputs: Any, batch: int = BATCH) -> Any:
+        """The text of each input, `batch` at a time: a list of texts, or of one input its text.
+
+        Where the search gives several (nbest), a list of (text, score) takes the place of a text.
+        """
+        several, one = self.listed(inputs)
+        texts = [text for first, some in batches(several, batch) for text in self.write(some, first)]
+        return texts[0] if one else texts
 
 
 def changed(decoding: Decoding, changes: Mapping[str, Any], length: int, unit: str) -> Decoding:

@@ -90,7 +90,7 @@ def write_worst(
 
 
 def _row(w: Wrong) -> dict[str, Any]:
-    """One of the worst texts, as `report.keep_texts` takes it."""
+    """One of the worst texts, as `figures.kept.keep_texts` takes it."""
     return {"name": w.name, "references": list(w.references), "said": w.said, "score": round(w.score, 2)}
 
 

@@ -26,7 +26,7 @@ from ..models.build import definition, described
 from ..models.layers import merge, split
 from ..models.networks import NETWORKS
 from ..runs import Run, find, is_foreign, mean_of
-from ..tasks.base import Predictor, Trained
+from ..tasks.base import Predictor, Task, Trained
 from ..tasks.computed import searching, task_class, task_of
 from ..tasks.table import task_spec, untrained
 from .checkpoint import Checkpoints
@@ -156,7 +156,14 @@ def _network(run: RunConfig, tree: dict[str, Any]) -> Any:
 
 
 def _predictor(run: RunConfig, tree: dict[str, Any], metadata: Mapping[str, Any], step: int) -> Predictor:
-    return task_of(run, metadata).predictor(_network(run, tree), Trained(run, metadata, step))
+    return _used_by(task_of(run, metadata), run, tree, metadata, step)
+
+
+def _used_by(task: Task, run: RunConfig, tree: dict[str, Any], metadata: Mapping[str, Any], step: int) -> Predictor:
+    """The Predictor of a task with a network of parameters `tree`; `metadata` may have other entries besides."""
+    names = (*task_spec(run.task).metadata, "files")
+    kept = {name: metadata[name] for name in names if name in metadata}
+    return task.predictor(_network(run, tree), task, Trained(run, kept, step))
 
 
 def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
@@ -194,7 +201,7 @@ def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
                 f"note     generation_config.json: {name} is not known here; texts are searched for without it",
                 file=sys.stderr,
             )
-    return task.predictor(_network(run, tree), Trained(run, metadata, 0))
+    return _used_by(task, run, tree, metadata, 0)
 
 
 def _tokenizer_beside(path: str, run: RunConfig) -> dict[str, Any]:

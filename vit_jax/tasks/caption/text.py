@@ -12,14 +12,13 @@ from flax import nnx
 from jax import Array
 
 from ...config.decoding import Decoding
-from ...config.network import Teacher
 from ...decode.base import Found
 from ...models.captioner import Captioner
 from ...models.captioner_config import CaptionerConfig
 from ...models.layers import fold
 from ...text.tokenizer import Tokenizer
-from ..base import Batch, Evaluation
-from ..generated import Search, changed, compiled
+from ..base import Batch, Evaluation, Task
+from ..generated import Search, changed, compiled, header
 from ..next_token import mean_loss, shifted, sums
 from .score import WORDS, bleu4, cider_d, plain
 
@@ -27,7 +26,7 @@ CROSS = "decoder.cross_attention"  # the weights from the tokens of a caption to
 
 
 @dataclass(frozen=True)
-class Captioning:
+class Captioning(Task, abstract=True):
     """The base of such tasks. The batches have "target", int32 [B, T], padded, and what `inputs` makes the input of.
 
     The decoder is given a begin and the target, and has to predict the target and an end (teacher forcing).
@@ -38,27 +37,16 @@ class Captioning:
     words: Tokenizer
     decoding: Decoding = field(default_factory=Decoding, kw_only=True)  # how captions are searched for
 
-    frozen: ClassVar[dict[str, Any]] = {}
-    frozen_in_outputs: ClassVar[bool] = False
+    header_names: ClassVar[tuple[str, str]] = ("file", "caption")  # what inputs and texts are called in `header`
 
     def inputs(self, batch: Batch, dtype: Any) -> Array:
         """The network's input of a batch: images [B, h, w, C], or vectors [B, S, C], of `dtype`."""
         raise NotImplementedError
 
-    def load_frozen(self, teacher: Teacher | None) -> Self:
-        """The task itself: its loss has no frozen arrays."""
-        return self
-
     @property
     def selection_metric(self) -> tuple[str, int]:
         """Exact match; in an open vocabulary, where captions are seldom the very same, CIDEr-D."""
         return ("cider_d" if self.words.open else "exact_match"), 1
-
-    def mirrored(self) -> None:
-        """None: a mirror image may have another caption, and a vector has none."""
-
-    def probed(self) -> None:
-        """None: examples have captions, not classes."""
 
     def searching(self, changes: Mapping[str, Any]) -> Self:
         """The task with other settings of its search. Raises UserError."""
@@ -68,6 +56,11 @@ class Captioning:
     def search(self) -> Search:
         """What a search for captions has to know besides the network and its inputs."""
         return Search(self.words.ids, self.length, self.decoding)
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The names of the columns of `Answer.rows`."""
+        return header(*self.header_names, self.decoding.nbest)
 
     def tokens(self, batch: Batch) -> tuple[int, int, int]:
         """(target tokens, ends included; places for ids; how many of these are padding)."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,13 +44,12 @@ class Distil(Classify):
     size: tuple[int, int] = (0, 0)
     interpolation: str = "bilinear"
 
-    frozen_in_outputs: ClassVar[bool] = False
-
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Distil:
         """The task of a run, without its teacher."""
         task = super().from_run(run, metadata)
-        loss = cast(DistilLoss, run.loss)  # the type in the task's row
+        loss = run.loss
+        assert isinstance(loss, DistilLoss)
         return replace(task, distil=loss, dtype=run.compute_dtype)
 
     def load_frozen(self, teacher: Teacher | None) -> Distil:

@@ -2,69 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax import Array
 
-from ...config.decoding import Decoding
-from ...config.network import Teacher
 from ...config.run import RunConfig
 from ...data.base import Given
 from ...data.other import Other
 from ...data.texts.config import SentenceData
 from ...data.texts.sentences import Sentences, Texts, open_other_pairs, open_sentences
-from ...decode.base import Found
-from ...decode.buckets import in_buckets, lengths_to
-from ...errors import Field, UserError
 from ...figures.attention import draw_cross_attention
 from ...figures.kept import keep_attention
-from ...models.build import described
 from ...models.layers import merge, split
 from ...models.transformer import Transformer
 from ...models.transformer_config import TransformerConfig
 from ...text.record import kept, made, opened
-from ...text.tokenizer import Tokenizer
-from ..base import Answer, Batch, Evaluation, Trained
-from ..generated import Search, answer, changed, compiled, header, value
+from ..base import Answer, Batch, Evaluation, Predictor
+from ..generated import answer
 from ..next_token import mean_loss, shifted, sums, with_still_row
 from ..worst import printed, worst, write_worst
 from .score import corpus_scores, has_scorer
+from .text import CROSS, Translation, captured, tokens_and_end, translation_ids, unpadded
+from .use import Translator
 
-BATCH = 64  # sentences per batch of a prediction
-CROSS = "decoder.cross_attention"  # the weights from the tokens of a translation to those of its source
 SAMPLES = 4  # sample translations written at the end of a training
 
 
 @dataclass(frozen=True)
-class Translate:
+class Translate(Translation):
     """The task `translate`. A batch is {"source": int32 [B, S], "target": int32 [B, T]}, ids padded by each side's pad.
 
     The decoder is given a begin and the target, and has to predict the target and an end (teacher forcing). Rows that
     are all padding, which fill up a batch, do not count.
     """
 
-    label_smoothing: float  # as PyTorch counts it
-    length: int  # most tokens of a translation, its end included
-    source: Tokenizer
-    target: Tokenizer
-    decoding: Decoding = field(default_factory=Decoding)  # how translations are searched for
-    bleu: str = "13a"  # the tokeniser of BLEU
-
     unit: ClassVar[str] = "sentences"
-    frozen: ClassVar[dict[str, Any]] = {}
-    frozen_in_outputs: ClassVar[bool] = False
+    predictor: ClassVar[type[Predictor]] = Translator
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Texts:
         """The sentences of a run, split; given ones are a list of (source, target). Raises UserError."""
-        c, data = cast(Any, (run.model, run.data))  # of the types that the task's row names
+        c, data = run.model, run.data
+        assert isinstance(c, TransformerConfig) and isinstance(data, SentenceData)
         wanted = {name: getattr(c, name) for name in c.marked("from_data")}
         return open_sentences(data, one_vocabulary=c.one_embedding, wanted=wanted, seed=run.seed, given=given)
 
@@ -72,43 +56,21 @@ class Translate:
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Translate:
         """The task of a run, with the tokenizers of its data."""
         source, target = opened(metadata)
-        smoothing = run.loss.spread_over_all(len(target))
-        data = cast(SentenceData, run.data)
+        smoothing, data = run.loss.spread_over_all(len(target)), run.data
+        assert isinstance(data, SentenceData)
         return cls(smoothing, data.lengths[-1], source, target, bleu=data.bleu)
 
     @classmethod
     def metadata_beside(cls, run: RunConfig) -> dict[str, Any]:
         """The tokenizers beside weights, as a run keeps them."""
-        c, data = cast(Any, (run.model, run.data))  # of the types that the task's row names
+        c, data = run.model, run.data
+        assert isinstance(c, TransformerConfig) and isinstance(data, SentenceData)
         return kept(*made(data.tokenizer, 0, (), (), c.one_embedding))
-
-    def load_frozen(self, teacher: Teacher | None) -> Translate:
-        """The task itself: its loss has no frozen arrays."""
-        return self
 
     @property
     def selection_metric(self) -> tuple[str, int]:
         """Exact match; of parts of words, whose sentences are seldom the very same, BLEU."""
         return ("bleu" if self.target.files else "exact_match"), 1
-
-    def mirrored(self) -> None:
-        """None: sentences have no mirror image."""
-
-    def probed(self) -> None:
-        """None: sentences have no classes."""
-
-    def searching(self, changes: Mapping[str, Any]) -> Translate:
-        """The task with other settings of its search. Raises UserError."""
-        return replace(self, decoding=changed(self.decoding, changes, self.length, self.target.unit))
-
-    @property
-    def search(self) -> Search:
-        """What a search for translations has to know besides the network and the source."""
-        return Search(self.target.ids, self.length, self.decoding)
-
-    def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
-        """The batch, unchanged: there is no augmentation."""
-        return batch
 
     def tokens(self, batch: Batch) -> tuple[int, int, int]:
         """(target tokens, ends included; places for ids on both sides; how many of these are padding)."""
@@ -189,7 +151,9 @@ class Translate:
         cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: Given | None = None
     ) -> Other:
         """Pairs that were given in Python, or of another source, encoded by the network's tokenizers."""
-        return Other(*open_other_pairs(cast(SentenceData, run.data), split, *opened(metadata), given))
+        data = run.data
+        assert isinstance(data, SentenceData)
+        return Other(*open_other_pairs(data, split, *opened(metadata), given))
 
     def table(
         self, split: Sentences, result: Evaluation, metadata: Mapping[str, Any]
@@ -199,9 +163,12 @@ class Translate:
         decoded = ([side.decode(row) for row in rows] for side, rows in sides)
         return ("source", "true", "predicted"), zip(*decoded, strict=True)
 
-    def predictor(self, network: Transformer, trained: Trained) -> Translator:
-        """The network with its tokenizers."""
-        return Translator(network, trained.run, self.source, self.target, trained.step, self)
+    def answers(
+        self, predictor: Translator, inputs: Sequence[tuple[str, np.ndarray]], top: int, first: int = 0
+    ) -> Iterator[Answer]:
+        """The translation of each sentence; `top` is not used."""
+        texts, ids = zip(*inputs, strict=True)
+        return map(answer, texts, predictor.write(list(ids), first))
 
     def draw_result(
         self, split: Sentences, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str
@@ -238,174 +205,3 @@ class Translate:
         draw_cross_attention(first["weights"], first["queries"], first["keys"], file, caption=caption)
         keep_attention(plots, caption, examples)
         return sources[0]
-
-
-def tokens_and_end(target: Tokenizer, row: np.ndarray) -> list[str]:
-    """The tokens of a translation, int [length], and its end, unless it fills the row without one."""
-    return target.tokens([*target.ids.until_end(row), target.ids.end][: len(row)])
-
-
-def unpadded(side: Tokenizer, row: np.ndarray) -> np.ndarray:
-    """A row of ids without padding."""
-    return row[row != side.ids.pad]
-
-
-def searched(
-    model: Transformer, source: Array, search: Search, pad: int, room: int = 0, keys: Array | None = None
-) -> Found:
-    """The translations of ids int32 [B, S] padded with `pad`, by `Search.found`. A row of padding has none."""
-    padding = source != pad
-    return search.found(model, model.encode(source, padding), padding, padding.any(1), room, keys)
-
-
-def translation_ids(model: Transformer, source: Array, search: Search, pad: int) -> Array:
-    """The best translations of ids int32 [B, S] padded with `pad`: int32 [B, length], without ends, padded."""
-    return search.best(searched(model, source, search, pad))
-
-
-def captured(
-    model: Transformer, source: Array, search: Search, pad: int, names: tuple[str, ...]
-) -> tuple[Array, dict[str, Array]]:
-    """(the best translations int32 [B, length] of ids int32 [B, S] padded with `pad`, {name: inner value}).
-
-    The values are those of an evaluation pass in which the decoder is given the translations.
-    """
-    said = translation_ids(model, source, search, pad)
-    return said, model.capture(source, search.inputs(said), names, source_padding=source != pad)
-
-
-@dataclass(frozen=True, repr=False)
-class Translator:
-    """A trained network with its tokenizers. `model(source, target)` calls the network on ids.
-
-    The methods take texts: for a list of n they give n answers; for one text, one answer without the axis of the batch.
-    Raises UserError where a text cannot be used.
-    """
-
-    model: Transformer
-    run: RunConfig
-    source: Tokenizer
-    target: Tokenizer
-    step: int
-    task: Translate
-
-    def __repr__(self) -> str:
-        sizes = f"{len(self.source):,} source and {len(self.target):,} target ids"
-        longest = f"texts of up to {self.task.length} {self.source.unit}"
-        return f"Translator({described(self.run.model)}; {sizes}, {longest})"
-
-    def inputs(self, texts: str | Iterable[str]) -> np.ndarray:
-        """The texts as ids, int32 [B, S], padded to the greatest length of the run's data; [S] of one text."""
-        several = self.encoded(texts)
-        out = np.full((len(several), self.task.length), self.source.ids.pad, np.int32)
-        for row, ids in zip(out, several, strict=True):
-            row[: len(ids)] = ids
-        return out[0] if isinstance(texts, str) else out
-
-    def encoded(self, texts: str | Iterable[str]) -> list[np.ndarray]:
-        """The ids of each text, int32 [N]."""
-        if not isinstance(texts, Iterable):
-            raise UserError("texts", f"{type(texts).__name__} is no text", "give a sentence, or a list of them")
-        several = [texts] if isinstance(texts, str) else list(texts)
-        if not several:
-            raise UserError("texts", "none given", "give at least one sentence")
-        longest, table_size, out = self.task.length, self.model.config.source_vocabulary, []
-        for text in several:
-            if not isinstance(text, str):
-                raise UserError("texts", f"{type(text).__name__} is no text", "give a sentence, or a list of them")
-            ids = self.source.encode(text)
-            if len(ids) > longest:
-                raise UserError(
-                    f"the text {text[:40]!r} has {len(ids)} {self.source.unit}, "
-                    f"more than the {longest} that this run was trained for",
-                    remedy="shorten it",
-                )
-            if ids.max() >= table_size:
-                raise UserError(
-                    f"the text {text[:40]!r} has the id {ids.max()}, but the network has only {table_size} ids",
-                    remedy="restore the vocabulary that it was trained with",
-                )
-            out.append(ids)
-        return out
-
-    def predict(self, texts: str | Iterable[str], batch: int = BATCH) -> Any:
-        """The translation of each text, `batch` at a time: a list of texts, or of one text its translation.
-
-        Where the search gives several (nbest), a list of (translation, score) takes the place of a translation.
-        """
-        if batch < 1:
-            raise UserError(Field("batch"), f"is {batch}", "give a positive number")
-        translations = self._predicted(self.encoded(texts), batch)
-        return translations[0] if isinstance(texts, str) else translations
-
-    def _predicted(self, several: list[np.ndarray], batch: int, first: int = 0) -> list[Any]:
-        """The prediction for inputs of ids, of which the first one has the number `first`."""
-        search, pad, d = self.task.search, self.source.ids.pad, self.task.decoding
-
-        def run(ids: np.ndarray, numbers: np.ndarray, room: int) -> Found:
-            keys = search.keys(jnp.asarray(numbers + first))
-            return _searched(self.model, jnp.asarray(ids), search.seedless, pad, room, keys)
-
-        found = in_buckets(run, several, pad, lengths_to(search.length), d.max_length or search.length, batch)
-        return [value([*map(self.target.decode, each.tokens)], each.scores, d.nbest) for each in found]
-
-    def translate(self, texts: str | Iterable[str]) -> Any:
-        """The same as `predict`."""
-        return self.predict(texts)
-
-    def capture(self, texts: str | Iterable[str], names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Inner values of the network while it translates, {name: array [B, ...]}, or [...] of one text.
-
-        The names are those of `Transformer.capture`: encoder.blocks.I, memory, decoder.cross_attention, ... The decoder
-        is given its own translation, so that row t of its values is that of the t-th token. Raises ValueError on any
-        other name.
-        """
-        ids = self.inputs(texts)
-        wanted = (names,) if isinstance(names, str) else tuple(names)
-        _, found = _captured(self.model, jnp.asarray(np.atleast_2d(ids)), self.task.search, self.source.ids.pad, wanted)
-        return {name: np.asarray(found[name] if ids.ndim == 2 else found[name][0]) for name in wanted}
-
-    def answer(self, inputs: Sequence[str], top: int = 3, batch: int = BATCH) -> Iterator[Answer]:
-        """The translation of each sentence, `batch` at a time; `top` is not used. Raises UserError."""
-        several = self.encoded(inputs)  # raises for any bad sentence before the first is translated
-        for begin in range(0, len(inputs), batch):
-            predicted = self._predicted(several[begin : begin + batch], batch, begin)
-            yield from map(answer, inputs[begin : begin + batch], predicted)
-
-    @property
-    def header(self) -> tuple[str, ...]:
-        """The names of the columns of `Answer.rows`."""
-        return header("source", "translation", self.task.decoding.nbest)
-
-    def attention(self, text: str) -> tuple[list[str], list[str], np.ndarray]:
-        """(the S tokens of a sentence, the T tokens of its translation, the cross-attention float [L, H, T, S])."""
-        ids = self.inputs([text])
-        found, values = _captured(self.model, jnp.asarray(ids), self.task.search, self.source.ids.pad, (CROSS,))
-        source = self.source.tokens(unpadded(self.source, ids[0]))
-        target = tokens_and_end(self.target, np.asarray(found[0]))
-        return source, target, np.asarray(values[CROSS])[0, :, :, : len(target), : len(source)]
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """What a run keeps of its tokenizers."""
-        return kept(self.source, self.target)
-
-    @property
-    def layers(self) -> int:
-        """The number of layers of the decoder."""
-        return self.model.config.decoder_depth
-
-    def draw_attention(self, inputs: Sequence[str], path: Path, layers: Sequence[int] = (), caption: str = "") -> None:
-        """Draw the cross-attention of the first sentence's translation and write it to `path`. Raises UserError."""
-        source, target, maps = self.attention(inputs[0])
-        draw_cross_attention(maps, target, source, path, layers=layers, caption=caption)
-
-    def write_features(
-        self, inputs: Sequence[str], path: Path, blocks: Sequence[int] = (), norm: bool = True, batch: int = BATCH
-    ) -> str:
-        """Raise UserError: a sentence has no features as a whole."""
-        raise UserError("features", "this network translates sentences, and only images have features", "leave it out")
-
-
-_searched = compiled(searched, static=(2, 3, 4))
-_captured = nnx.jit(captured, static_argnums=(2, 3, 4))

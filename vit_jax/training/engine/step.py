@@ -42,7 +42,7 @@ def example_keys(seed: Array | int, step: Array, indices: Array) -> Array:
 
 def with_frozen(task: Task, frozen: Mapping[str, Any]) -> Task:
     """The task with the frozen arrays that a compiled step was given as an argument."""
-    return replace(task, frozen=frozen) if frozen else task  # type: ignore[type-var]  # a task is a dataclass
+    return replace(task, frozen=frozen) if frozen else task
 
 
 class Evaluator:

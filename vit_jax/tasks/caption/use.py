@@ -1,0 +1,153 @@
+"""What trained captioners are used by: captions, inner values and attention of images, or of vectors made of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ...data.captions.vectors import Vector, checked_vectors, vectors_in
+from ...figures.attention import draw_words
+from ...models.build import described
+from ...models.captioner import Captioner
+from ..classify.draw import visible
+from ..generated import Writer, value
+from ..images import ImagePredictor
+from .text import CROSS, Captioning, captured_inputs, search_inputs
+
+
+class CaptionWriter(Writer):
+    """What both have in common."""
+
+    model: Captioner
+    task: Captioning
+
+    @property
+    def words(self) -> str:
+        """The words and the greatest length of captions, in print."""
+        return f"{len(self.task.words):,} {self.task.words.unit}, captions of up to {self.task.length}"
+
+    def search(self, inputs: Array, first: int) -> list[Any]:
+        """The caption of each input of the network [B, ...], of which the first one has the number `first`."""
+        search, words = self.task.search, self.task.words
+        keys = search.keys(first + jnp.arange(len(inputs)))
+        found = search_inputs(self.model, inputs, search.seedless, None, keys)
+        rows = zip(np.asarray(found.tokens), np.asarray(found.scores), strict=True)
+        return [value([*map(words.decode, each)], scores, search.decoding.nbest) for each, scores in rows]
+
+    def captured(self, inputs: Array, names: Iterable[str], one: bool) -> dict[str, np.ndarray]:
+        """Inner values of the network for its inputs [B, ...], {name: array [B, ...]}, or [...] of `one`.
+
+        The decoder is given its own caption, so that row t of its values is that of the t-th token. Raises ValueError
+        on an unknown name.
+        """
+        wanted = (names,) if isinstance(names, str) else tuple(names)
+        _, found = captured_inputs(self.model, inputs, self.task.search, wanted)
+        return {name: np.asarray(found[name][0] if one else found[name]) for name in wanted}
+
+
+class Describer(CaptionWriter, ImagePredictor):
+    """A trained captioner with the preprocessing of its evaluation and its words; see `ImagePredictor`.
+
+    `model(images, target)` calls the network on normalised images [B, h, w, C] and ids [B, T].
+    """
+
+    no_features = ("a captioner pools none of an image", "give the weights of an image network alone")
+
+    def __repr__(self) -> str:
+        return f"Describer({described(self.run.model)}; images {self.size}; {self.words})"
+
+    def listed(self, images: Any) -> tuple[list[Any], bool]:
+        """(the images as a list, whether only one was given)."""
+        return ImagePredictor.listed(self, images)
+
+    def write(self, several: Sequence[Any], first: int = 0) -> list[Any]:
+        """The caption of each image."""
+        return self.search(self.inputs(several), first)
+
+    def capture(self, images: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Inner values of the network while it writes, {name: array [B, ...]}, or [...] of one image.
+
+        The names are those of `Captioner.capture`: vit.blocks.I, memory, decoder.cross_attention, ...; see `captured`.
+        """
+        several, one = self.listed(images)
+        return self.captured(self.inputs(several), names, one)
+
+    def attention(self, image: Any) -> tuple[list[str], np.ndarray]:
+        """(the T tokens of the caption of one image, their cross-attention on its patches [L, H, T, gh, gw])."""
+        return attention(self.task, self.model, self.inputs([image]))
+
+    @property
+    def layers(self) -> int:
+        """The number of layers of the decoder."""
+        return self.model.config.text.decoder_depth
+
+    def draw_attention(self, inputs: Sequence[Any], path: Path, layers: Sequence[int] = (), caption: str = "") -> None:
+        """Draw the cross-attention of the first image's caption, word by word, as the PNG `path`. Raises UserError."""
+        words, maps = self.attention(inputs[0])
+        pixels = visible(self.pixels([inputs[0]]))[0]
+        draw_words(pixels, maps, words, path, layers=layers, caption=caption)
+
+
+class FeatureDescriber(CaptionWriter):
+    """A trained captioner of vectors with its words. `model(vectors, target)` calls the network on [B, S, C] and ids.
+
+    The methods take vectors [n, C], or paths of their files, and give n answers; for one vector [C], one answer.
+    Raises UserError where a vector cannot be used.
+    """
+
+    no_attention = ("the decoder reads a single vector, to which all its attention goes", "leave it out")
+    no_features = ("the inputs of this network are features already", "leave the flag out")
+
+    def __repr__(self) -> str:
+        return f"FeatureDescriber({described(self.run.model)}; {self.words})"
+
+    def inputs(self, vectors: Any) -> Array:
+        """Vectors [n, C], [C], or files of them as the network takes them: [n, 1, C], or [1, C] of one."""
+        if isinstance(vectors, (str, os.PathLike)):
+            vectors = [vectors]
+        if isinstance(vectors, (list, tuple)) and vectors and all(isinstance(x, (str, os.PathLike)) for x in vectors):
+            vectors = np.stack([each.values for each in self.read(vectors)])
+        width = self.model.config.memory_width
+        return jnp.asarray(checked_vectors(vectors, width, "vectors"), self.model.dtype)[..., None, :]
+
+    def listed(self, vectors: Any) -> tuple[Any, bool]:
+        """(the network's inputs [n, 1, C], whether only one was given)."""
+        given = self.inputs(vectors)
+        return (given[None], True) if given.ndim == 2 else (given, False)
+
+    def read(self, inputs: Sequence[Any]) -> list[Vector]:
+        """The vectors in files, all of which are read and checked."""
+        width = self.model.config.memory_width
+        return [Vector(name, checked_vectors(values, width, name)) for name, values in vectors_in(inputs)]
+
+    def write(self, several: Any, first: int = 0) -> list[Any]:
+        """The caption of each input of the network [n, 1, C]."""
+        return self.search(several, first)
+
+    def capture(self, vectors: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Inner values of the network while it writes, {name: array [B, ...]}, or [...] of one vector [C].
+
+        The names are those of `Captioner.capture`: memory, decoder.blocks.I, ...; see `captured`.
+        """
+        several, one = self.listed(vectors)
+        return self.captured(several, names, one)
+
+
+def attention(task: Captioning, network: Captioner, images: Array) -> tuple[list[str], np.ndarray]:
+    """(the T tokens of the caption of the first image, their cross-attention on its patches [L, H, T, gh, gw])."""
+    found, values = captured_inputs(network, images[:1], task.search, (CROSS,))
+    row, ids = np.asarray(found[0]), task.words.ids
+    tokens = task.words.tokens([*ids.until_end(row), ids.end][: len(row)])  # with its end, unless it has none
+    return tokens, on_patches(network, np.asarray(values[CROSS][0]))[:, :, : len(tokens)]
+
+
+def on_patches(network: Captioner, maps: np.ndarray) -> np.ndarray:
+    """Cross-attention [L, H, T, S] as [L, H, T, gh, gw], without the tokens of the memory that are no patches."""
+    c = network.config.vit
+    return maps[..., maps.shape[-1] - c.patches :].reshape(*maps.shape[:-1], *c.grid)

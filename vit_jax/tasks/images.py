@@ -1,0 +1,52 @@
+"""What the tasks on images have in common: a trained network that takes images of any size."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from jax import Array
+
+from ..augmentation.batch import normalise
+from ..data.images.preprocess import Preprocess
+from ..data.inputs import listed, prepared
+from .base import Predictor
+
+
+class ImagePredictor(Predictor):
+    """A trained network of images, with the preprocessing of its evaluation.
+
+    `model(images)` calls the network on normalised images [B, h, w, C]. The methods take images of any size: paths of
+    files, Pillow images, or uint8 arrays [h, w] or [h, w, C]. For a list of n of them, or an array [n, h, w, C], they
+    give n answers; for one image, one answer without the axis of the batch. Raises UserError where an image cannot be
+    used.
+    """
+
+    @functools.cached_property
+    def preprocess(self) -> Preprocess:
+        """How images become the network's inputs."""
+        return Preprocess.from_dict(self.metadata["preprocess"])
+
+    @property
+    def size(self) -> str:
+        """The shape of the network's images, in print."""
+        return "x".join(map(str, (*self.preprocess.image, self.preprocess.channels)))
+
+    def listed(self, images: Any) -> tuple[list[Any], bool]:
+        """(the images as a list, whether only one was given)."""
+        return listed(images, self.preprocess.channels)
+
+    def pixels(self, images: Any) -> np.ndarray:
+        """The images preprocessed but not normalised: uint8 [B, h, w, C], or [h, w, C] of one."""
+        several, one = self.listed(images)
+        pixels = np.stack([prepared(image, self.preprocess) for image in several])
+        return pixels[0] if one else pixels
+
+    def inputs(self, images: Any) -> Array:
+        """The images as the network takes them, preprocessed and normalised: [B, h, w, C], or [h, w, C] of one."""
+        return self.normalised(self.pixels(images))
+
+    def normalised(self, pixels: Any) -> Array:
+        """Preprocessed pixels, uint8 [B, h, w, C], as the network takes them."""
+        return normalise(pixels, self.preprocess.mean, self.preprocess.std, self.model.dtype)

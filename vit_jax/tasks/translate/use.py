@@ -1,0 +1,146 @@
+"""What a trained translator is used by: translations, inner values and attention of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ...decode.base import Found
+from ...decode.buckets import in_buckets, lengths_to
+from ...errors import UserError
+from ...figures.attention import draw_cross_attention
+from ...models.build import described
+from ...models.transformer import Transformer
+from ...text.tokenizer import Tokenizer
+from ..base import BATCH, check_batch
+from ..generated import Writer, value
+from .text import CROSS, Translation, captured_ids, searched_ids, tokens_and_end, unpadded
+
+
+class Translator(Writer):
+    """A trained network with its tokenizers. `model(source, target)` calls the network on ids.
+
+    The methods take texts: for a list of n they give n answers; for one text, one answer without the axis of the batch.
+    Raises UserError where a text cannot be used.
+    """
+
+    model: Transformer
+    task: Translation
+
+    no_features = ("this network translates sentences, and only images have features", "leave it out")
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self.source):,} source and {len(self.target):,} target ids"
+        longest = f"texts of up to {self.task.length} {self.source.unit}"
+        return f"Translator({described(self.run.model)}; {sizes}, {longest})"
+
+    @property
+    def source(self) -> Tokenizer:
+        """The tokenizer of what is translated."""
+        return self.task.source
+
+    @property
+    def target(self) -> Tokenizer:
+        """The tokenizer of translations."""
+        return self.task.target
+
+    def inputs(self, texts: str | Iterable[str]) -> np.ndarray:
+        """The texts as ids, int32 [B, S], padded to the greatest length of the run's data; [S] of one text."""
+        several = self.encoded(texts)
+        out = np.full((len(several), self.task.length), self.source.ids.pad, np.int32)
+        for row, ids in zip(out, several, strict=True):
+            row[: len(ids)] = ids
+        return out[0] if isinstance(texts, str) else out
+
+    def encoded(self, texts: str | Iterable[str]) -> list[np.ndarray]:
+        """The ids of each text, int32 [N]."""
+        if not isinstance(texts, Iterable):
+            raise UserError("texts", f"{type(texts).__name__} is no text", "give a sentence, or a list of them")
+        several = [texts] if isinstance(texts, str) else list(texts)
+        if not several:
+            raise UserError("texts", "none given", "give at least one sentence")
+        longest, table_size, out = self.task.length, self.model.config.source_vocabulary, []
+        for text in several:
+            if not isinstance(text, str):
+                raise UserError("texts", f"{type(text).__name__} is no text", "give a sentence, or a list of them")
+            ids = self.source.encode(text)
+            if len(ids) > longest:
+                raise UserError(
+                    f"the text {text[:40]!r} has {len(ids)} {self.source.unit}, "
+                    f"more than the {longest} that this run was trained for",
+                    remedy="shorten it",
+                )
+            if ids.max() >= table_size:
+                raise UserError(
+                    f"the text {text[:40]!r} has the id {ids.max()}, but the network has only {table_size} ids",
+                    remedy="restore the vocabulary that it was trained with",
+                )
+            out.append(ids)
+        return out
+
+    def listed(self, texts: str | Iterable[str]) -> tuple[list[np.ndarray], bool]:
+        """(the ids of each text, whether only one was given)."""
+        return self.encoded(texts), isinstance(texts, str)
+
+    def read(self, inputs: Sequence[str]) -> list[tuple[str, np.ndarray]]:
+        """(text, its ids) of each, so that any bad one is refused before the first is translated."""
+        return list(zip(inputs, self.encoded(inputs), strict=True))
+
+    def predict(self, texts: str | Iterable[str], batch: int = BATCH) -> Any:
+        """The translation of each text, those of like length together; otherwise as of `Writer`."""
+        check_batch(batch)
+        several, one = self.listed(texts)
+        translations = self.write(several, batch=batch)
+        return translations[0] if one else translations
+
+    def write(self, several: list[np.ndarray], first: int = 0, batch: int = 0) -> list[Any]:
+        """The translation of each of some ids, `batch` at a time; 0: all at once."""
+        search, pad, d = self.task.search, self.source.ids.pad, self.task.decoding
+
+        def run(ids: np.ndarray, numbers: np.ndarray, room: int) -> Found:
+            keys = search.keys(jnp.asarray(numbers + first))
+            return searched_ids(self.model, jnp.asarray(ids), search.seedless, pad, room, keys)
+
+        most, longest = batch or len(several), d.max_length or search.length
+        found = in_buckets(run, several, pad, lengths_to(search.length), longest, most)
+        return [value([*map(self.target.decode, each.tokens)], each.scores, d.nbest) for each in found]
+
+    def translate(self, texts: str | Iterable[str]) -> Any:
+        """The same as `predict`."""
+        return self.predict(texts)
+
+    def capture(self, texts: str | Iterable[str], names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Inner values of the network while it translates, {name: array [B, ...]}, or [...] of one text.
+
+        The names are those of `Transformer.capture`: encoder.blocks.I, memory, decoder.cross_attention, ... The decoder
+        is given its own translation, so that row t of its values is that of the t-th token. Raises ValueError on any
+        other name.
+        """
+        ids = self.inputs(texts)
+        wanted = (names,) if isinstance(names, str) else tuple(names)
+        _, found = captured_ids(
+            self.model, jnp.asarray(np.atleast_2d(ids)), self.task.search, self.source.ids.pad, wanted
+        )
+        return {name: np.asarray(found[name] if ids.ndim == 2 else found[name][0]) for name in wanted}
+
+    def attention(self, text: str) -> tuple[list[str], list[str], np.ndarray]:
+        """(the S tokens of a sentence, the T tokens of its translation, the cross-attention float [L, H, T, S])."""
+        ids = self.inputs([text])
+        found, values = captured_ids(self.model, jnp.asarray(ids), self.task.search, self.source.ids.pad, (CROSS,))
+        source = self.source.tokens(unpadded(self.source, ids[0]))
+        target = tokens_and_end(self.target, np.asarray(found[0]))
+        return source, target, np.asarray(values[CROSS])[0, :, :, : len(target), : len(source)]
+
+    @property
+    def layers(self) -> int:
+        """The number of layers of the decoder."""
+        return self.model.config.decoder_depth
+
+    def draw_attention(self, inputs: Sequence[str], path: Path, layers: Sequence[int] = (), caption: str = "") -> None:
+        """Draw the cross-attention of the first sentence's translation and write it to `path`. Raises UserError."""
+        source, target, maps = self.attention(inputs[0])
+        draw_cross_attention(maps, target, source, path, layers=layers, caption=caption)
