@@ -160,7 +160,7 @@ def test_ten_steps_are_what_a_hand_computes_and_are_compiled_once(variant):
         state = engine.start(tree)
         for t, (batch, row) in enumerate(zip(batches, rows, strict=True)):
             if t == 5:
-                state = engine.to_devices(to_host(engine, state))
+                state = engine.put(engine.restored(to_host(engine, state)))
             with Compilations() as compilations:
                 state, metrics = engine.train(state, batch)
             compiled.append(compilations.count > 0)
@@ -423,7 +423,7 @@ def trained(run, dtype):
         state, rows, compiled = engine.start(tree), [], []
         for t in range(0, STEPS, run.steps_per_dispatch):
             if t == 5:
-                state = engine.to_devices(to_host(engine, state))
+                state = engine.put(engine.restored(to_host(engine, state)))
             batches = [examples(run.batch, t + i) for i in range(run.steps_per_dispatch)]
             with Compilations() as compilations:
                 if run.steps_per_dispatch == 1:

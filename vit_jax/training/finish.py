@@ -145,7 +145,7 @@ def best_weights(s: Session) -> dict[str, Any] | None:
     if reason := s.hosts.share(reason):
         print(f"skipped  the test of the best weights: {printable(reason)}")
         return None
-    return s.engine.devices.spread(read, now) if s.hosts.several else read
+    return s.engine.devices.broadcast(read, now) if s.hosts.several else read
 
 
 def _best_of(s: Session, state: State) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def whole(s: Session, weights: dict[str, Any] | None) -> dict[str, Any]:
     import jax
 
     tree = s.engine.gather(s.state).parameters if weights is None else weights
-    tree = s.engine.devices.collected(tree) if s.hosts.several else tree
+    tree = s.engine.devices.to_host(tree) if s.hosts.several else tree
     return jax.tree.map(jax.numpy.asarray, tree) if s.hosts.owner else {}
 
 

@@ -348,7 +348,7 @@ def save(s: Session) -> None:
     now = time.monotonic()
     s.seconds, s.clock = s.seconds + now - s.clock, now
     best = s.best["step"] if s.best else None
-    state = s.engine.collected(s.state)
+    state = s.engine.to_host(s.state)
     if s.hosts.owner:
         s.saver.save(state, checkpoint_notes(s), best, s.run.keep, beside(s))
     s.saved = s.step

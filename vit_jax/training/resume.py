@@ -24,7 +24,8 @@ from .signals import Caught
 from .stopping import Decision
 
 if TYPE_CHECKING:
-    from ..weights.checkpoint import Checkpoints, Saved, State
+    from ..weights.checkpoint import Checkpoints, Saved
+    from .engine.step import TrainState
     from .log import Log
     from .setup import Setup
 
@@ -78,7 +79,7 @@ def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught, hosts: H
 
 def starting_state(
     setup: Setup, folder: runs.Run, checkpoints: Checkpoints, hosts: Hosts = ALONE
-) -> tuple[State, dict[str, Any], dict[str, Any]]:
+) -> tuple[TrainState, dict[str, Any], dict[str, Any]]:
     """(state on the devices, the notes of its checkpoint, the entry `init` of config.json for a run with `init`).
 
     For a new run the initial state and no notes; the weights of `init` are opened for nothing else. Raises UserError if
@@ -87,12 +88,12 @@ def starting_state(
     saved = restored(setup, folder, checkpoints) if hosts.owner and folder.exists() else None
     notes = hosts.share(saved.notes if saved else None)
     if notes is not None:
-        return setup.engine.spread(saved.state if saved else None), notes, {}
+        return setup.engine.put(setup.engine.restored(saved.state) if saved else None), notes, {}
     new, init = new_state(setup, folder) if hosts.owner else (None, {})
-    return setup.engine.spread(new), {}, hosts.share(init)
+    return setup.engine.put(new), {}, hosts.share(init)
 
 
-def new_state(setup: Setup, folder: runs.Run) -> tuple[State, dict[str, Any]]:
+def new_state(setup: Setup, folder: runs.Run) -> tuple[TrainState, dict[str, Any]]:
     """(the state before the first step, the entry `init` of config.json for a run with `init`). Raises UserError."""
     import jax
 
@@ -101,7 +102,7 @@ def new_state(setup: Setup, folder: runs.Run) -> tuple[State, dict[str, Any]]:
     given, init = starting_parameters(setup, folder)
     with setup.engine.devices.apart():
         parameters = start(setup.run.model, jax.random.key(setup.run.seed), parameter_dtype(setup.run), given)
-        return setup.engine.begun(parameters), init
+        return setup.engine.initial_state(parameters), init
 
 
 def restored(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved | None:

@@ -16,9 +16,9 @@ from .stopping import Decision
 
 if TYPE_CHECKING:
     from ..tasks.base import Task
-    from ..weights.checkpoint import Checkpoints, State
+    from ..weights.checkpoint import Checkpoints
     from .engine.histograms import Histograms
-    from .engine.step import Engine
+    from .engine.step import Engine, TrainState
     from .log import Log
     from .progress import Progress
 
@@ -37,7 +37,7 @@ class Session:
     progress: Progress
     caught: Caught
     decision: Decision
-    state: State  # on the devices
+    state: TrainState  # on the devices
     step: int  # steps done
     saved: int  # step of the newest checkpoint, or -1
     record: dict[str, Any]  # the content of config.json

@@ -36,11 +36,14 @@ ITEMS = ("model", "optimizer", "ema", "lora")  # of a checkpoint
 @partial(jax.tree_util.register_dataclass, data_fields=["step", "parameters", "moments", "ema", "lora"], meta_fields=[])
 @dataclass
 class State:
-    """The state that training changes; trees are nested dicts of arrays.
+    """The arrays of a checkpoint; trees are nested dicts.
 
-    `step` is the number of updates done; `moments` is {role: tree}; `ema` is the average of the weights that training
-    changes, or None. With LoRA `parameters` and `ema` hold merged kernels, and `lora` {"kernels": as they began,
-    "factors", "averages": of the factors, where there is `ema`}; else it is None.
+    Args:
+        step: the number of updates done, int32 [].
+        parameters: those of the network, with LoRA its merged kernels.
+        moments: of the optimizer, {role: tree}.
+        ema: the average of the weights that training changes, with LoRA merged too, or None.
+        lora: with LoRA {"kernels": as they were given, "factors", "averages": of the factors, where there is `ema`}.
     """
 
     step: Array  # int32 []

@@ -57,11 +57,11 @@ class Devices:
         """Whether they are parts of one CPU, with one memory."""
         return len(self) > 1 and self.all[0].platform == "cpu"
 
-    def kept(self, tree: Any) -> Any:
+    def shardings_of(self, tree: Any) -> Any:
         """The sharding of each array of parameters, moments or averages."""
-        return jax.tree.map(lambda x: self._kept(np.shape(x)), tree)
+        return jax.tree.map(lambda x: self._sharding_of(np.shape(x)), tree)
 
-    def _kept(self, shape: tuple[int, ...]) -> NamedSharding:
+    def _sharding_of(self, shape: tuple[int, ...]) -> NamedSharding:
         """That of an array of this shape: split along its largest axis that can be, or on every device."""
         possible = [axis for axis, length in enumerate(shape) if length % self.fsdp == 0]
         if self.fsdp == 1 or math.prod(shape) < SMALL or not possible:
@@ -78,7 +78,7 @@ class Devices:
         places = self.sharded.addressable_devices_indices_map((size,)).values()
         return np.unique(np.concatenate([np.arange(size)[place] for place in places]))
 
-    def shared(self, batch: Any) -> Any:
+    def shard_batch(self, batch: Any) -> Any:
         """A batch on the devices, of the rows that this host gives."""
         if not self.hosts.several:
             return jax.device_put(batch, self.sharded)
@@ -95,7 +95,7 @@ class Devices:
         if values is None:
             return None
         rows = (len(self.mesh.local_devices), len(values))
-        there: Array = self.shared(np.broadcast_to(values.astype(np.int32), rows))
+        there: Array = self.shard_batch(np.broadcast_to(values.astype(np.int32), rows))
         return there
 
     def compiled(self, program: Any, batch_at: int) -> Any:
@@ -123,38 +123,38 @@ class Devices:
                 return jax.default_device(jax.local_devices(backend="cpu")[0])
         return contextlib.nullcontext()
 
-    def placed(self, tree: Any) -> Any:
-        """A tree of numpy arrays that all hosts have on the devices, as `kept` says."""
+    def put(self, tree: Any) -> Any:
+        """A tree of numpy arrays that all hosts have on the devices, as `shardings_of` says."""
         return jax.tree.map(
-            lambda x, kept: jax.make_array_from_callback(np.shape(x), kept, lambda index: np.asarray(x)[index]),
+            lambda x, sharding: jax.make_array_from_callback(np.shape(x), sharding, lambda index: np.asarray(x)[index]),
             tree,
-            self.kept(tree),
+            self.shardings_of(tree),
         )
 
-    def spread(self, tree: Any | None, shapes: Any) -> Any:
-        """A tree that host 0 has as arrays, and the others as None, on the devices of all, as `kept` says.
+    def broadcast(self, tree: Any | None, shapes: Any) -> Any:
+        """A tree that host 0 has as arrays, and the others as None, on the devices of all, as `shardings_of` says.
 
         `shapes` are those of its arrays. They go to the other hosts one at a time, to the bit.
         """
         self.hosts.meet()
         leaves, structure = jax.tree.flatten(shapes)
         given = leaves if tree is None else jax.tree.leaves(tree)
-        return jax.tree.unflatten(structure, [self._spread(x, leaf) for x, leaf in zip(given, leaves, strict=True)])
+        return jax.tree.unflatten(structure, [self._broadcast(x, leaf) for x, leaf in zip(given, leaves, strict=True)])
 
-    def _spread(self, x: Any, leaf: jax.ShapeDtypeStruct) -> Array:
+    def _broadcast(self, x: Any, leaf: jax.ShapeDtypeStruct) -> Array:
         array = np.ascontiguousarray(x) if self.hosts.owner else np.zeros(leaf.shape, leaf.dtype)
         # Integers, because a sum with zeros would turn -0.0 into 0.0.
         sent = multihost_utils.broadcast_one_to_all(array.reshape(-1).view(np.uint8))
-        return self.placed(np.asarray(sent).view(leaf.dtype).reshape(leaf.shape))
+        return self.put(np.asarray(sent).view(leaf.dtype).reshape(leaf.shape))
 
-    def collected(self, tree: Any) -> Any:
+    def to_host(self, tree: Any) -> Any:
         """A tree of arrays on the devices as numpy arrays at host 0, and as None at the others.
 
         They are gathered one at a time: no device and no other host ever holds them all.
         """
-        return jax.tree.map(self._collected, tree)
+        return jax.tree.map(self._to_host, tree)
 
-    def _collected(self, x: Array) -> np.ndarray | None:
+    def _to_host(self, x: Array) -> np.ndarray | None:
         if not x.is_fully_replicated:
             x = jax.jit(lambda x: x, out_shardings=self.replicated)(x)
         return np.array(x.addressable_data(0)) if self.hosts.owner else None

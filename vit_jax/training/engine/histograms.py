@@ -10,8 +10,7 @@ from jax import Array
 
 from ...config.trees import Tree, flatten
 from ...tasks.base import Batch
-from ...weights.checkpoint import State
-from .step import Engine
+from .step import Engine, TrainState
 
 BINS = 30  # as TensorBoard shows
 
@@ -28,7 +27,7 @@ class Histograms:
         compiled = jax.jit(self.groups, out_shardings=engine.devices.replicated)
         self.compiled = engine.devices.compiled(compiled, batch_at=1)
 
-    def of(self, state: State, batch: Batch) -> dict[str, dict[str, dict[str, Any]]]:
+    def of(self, state: TrainState, batch: Batch) -> dict[str, dict[str, dict[str, Any]]]:
         """{"parameters" | "gradients": {dotted name: {"min", "max", "mean", "std" (float), "counts" (int [BINS])}}}.
 
         `state` and `batch` are what `Engine.train` is then given. Bins have equal width, from the least value to the
@@ -36,10 +35,12 @@ class Histograms:
         """
         return jax.device_get(self.compiled(*self.engine.whole(state, batch)))
 
-    def groups(self, state: State, batch: Batch, seed: Array, frozen: Tree) -> dict[str, dict[str, dict[str, Array]]]:
+    def groups(
+        self, state: TrainState, batch: Batch, seed: Array, frozen: Tree
+    ) -> dict[str, dict[str, dict[str, Array]]]:
         """`of`, compiled."""
         _, _, gradients = self.engine.batch_gradients(state, batch, seed, frozen)
-        trees = {"parameters": state.parameters, "gradients": gradients}
+        trees = {"parameters": self.engine.network(state.parameters), "gradients": gradients}
         return {name: {k: histogram(x) for k, x in flatten(tree).items()} for name, tree in trees.items()}
 
 

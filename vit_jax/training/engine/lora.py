@@ -1,7 +1,7 @@
 """The factors of LoRA in a compiled step: kernels W + alpha/rank A B (Hu et al. 2021, arXiv 2106.09685, section 4.1).
 
-Networks know nothing of it. A training step takes gradients of a tree of the kernels as they began, with the factors
-beside them; `merged` makes the network's parameters of it.
+Networks know nothing of it. A training step takes gradients of a tree of the kernels as they were given and the
+factors; `merge` makes the network's parameters of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from jax import Array
 
 from ...config.lora import adapted, factor_names, factors
 from ...config.run import RunConfig
-from ...config.trees import Tree, flatten, partition, unflatten
+from ...config.trees import Tree, combine, flatten, partition, unflatten
 from ...models.layers import initial_values
 
 
@@ -22,26 +22,20 @@ class Lora:
         self.scale = run.lora.alpha / run.lora.rank
         self.kernels, self.factors = adapted(run), factors(run)
 
-    def start(self, parameters: Tree, key: Array) -> Tree:
-        """{"kernels": those that are adapted, as they are, "factors": new ones, in the dtype of the kernels}."""
-        flat = flatten(parameters)
-        kernels = {name: flat[name] for name in self.kernels}
-        drawn = initial_values(self.factors, key, flat[self.kernels[0]].dtype)
-        return {"kernels": unflatten(kernels), "factors": unflatten(drawn)}
+    def initial_factors(self, parameters: Tree, key: Array) -> Tree:
+        """The factors before the first step, in the dtype of the kernels."""
+        dtype = flatten(parameters)[self.kernels[0]].dtype
+        return unflatten(initial_values(self.factors, key, dtype))
 
-    def whole(self, parameters: Tree, beside: Tree) -> Tree:
-        """The parameters with the kernels as they began, and the factors."""
-        return unflatten(flatten(parameters) | flatten(beside["kernels"]) | flatten(beside["factors"]))
-
-    def merged(self, whole: Tree) -> Tree:
-        """The network's parameters of a tree with factors."""
-        flat = flatten(whole)
+    def merged_kernels(self, parameters: Tree) -> Tree:
+        """The kernels W + s A B, of parameters that have W, A and B."""
+        flat, merged = flatten(parameters), {}
         for name in self.kernels:
-            a, b = (flat.pop(factor) for factor in factor_names(name))
+            a, b = (flat[factor] for factor in factor_names(name))
             # On a GPU or TPU the default precision would round the product, and with it the weights.
-            flat[name] = flat[name] + self.scale * jnp.matmul(a, b, precision="highest")
-        return unflatten(flat)
+            merged[name] = flat[name] + self.scale * jnp.matmul(a, b, precision="highest")
+        return unflatten(merged)
 
-    def partition(self, tree: Tree) -> tuple[Tree, Tree]:
-        """(the factors in a tree, all else of it)."""
-        return partition(tree, self.factors)
+    def merge(self, parameters: Tree) -> Tree:
+        """The network's parameters, of those with factors."""
+        return combine(partition(parameters, self.factors)[1], self.merged_kernels(parameters))

@@ -7,7 +7,8 @@ batch), so jit, pmap and gradient accumulation draw the same numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from jax.sharding import PartitionSpec
 
 from ...config.network import NetworkConfig
 from ...config.run import RunConfig
-from ...config.trees import Tree, combine, flatten, unflatten
+from ...config.trees import Tree, combine, partition, unflatten
 from ...data.batches import evaluation_batches
 from ...errors import Field, UserError
 from ...files.metrics import RESERVED_METRICS
@@ -32,6 +33,24 @@ from ...weights.checkpoint import State
 from .devices import Devices
 from .lora import Lora
 from .optim import Optimizer, OptimizerState
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["step", "parameters", "moments", "ema"], meta_fields=[])
+@dataclass
+class TrainState:
+    """What a training step changes; trees are nested dicts of arrays.
+
+    Args:
+        step: the number of updates done, int32 [].
+        parameters: those of the network; with LoRA its kernels as they were given, and beside them the factors.
+        moments: of the optimizer, {role: tree}.
+        ema: the moving average of the parameters that train, or None.
+    """
+
+    step: Array
+    parameters: Tree
+    moments: Tree
+    ema: Tree | None
 
 
 def example_keys(seed: Array | int, step: Array, indices: Array) -> Array:
@@ -61,10 +80,10 @@ class Evaluator:
         self.between: Callable[[], None] = lambda: None  # called after each batch; what it raises ends an evaluation
 
     def to_devices(self, parameters: Tree) -> Tree:
-        """The parameters on the devices, as `Devices.kept` says."""
+        """The parameters on the devices, as `Devices.shardings_of` says."""
         if self.devices.hosts.several:
-            return self.devices.placed(parameters)
-        return jax.device_put(parameters, self.devices.kept(parameters))
+            return self.devices.put(parameters)
+        return jax.device_put(parameters, self.devices.shardings_of(parameters))
 
     def outputs(self, parameters: Tree, batch: Batch) -> dict[str, np.ndarray]:
         """The task's outputs of a batch.
@@ -85,7 +104,7 @@ class Evaluator:
         padding = -size % len(self.devices)
         if padding and not self.devices.hosts.several:
             batch = {k: np.concatenate([x, np.repeat(x[-1:], padding, 0)]) for k, x in batch.items()}
-        out = self.compiled(parameters, self.devices.shared(batch), self.frozen)
+        out = self.compiled(parameters, self.devices.shard_batch(batch), self.frozen)
         return {k: self.devices.whole(v)[: None if self.devices.hosts.several else size] for k, v in out.items()}
 
     def measure(self, parameters: Tree, split: Any, batch: int) -> Evaluation:
@@ -148,88 +167,95 @@ class Engine:
         self.devices, self.parts = Devices(there.devices, run.fsdp, hosts), there.parts
         self.seed = np.uint32(run.seed)  # an argument of the step, so all seeds share one compiled program
         self.frozen = self.to_devices(dict(task.frozen))
+        self.merged = jax.jit(self.merged_kernels)
         if run.parallel == "pmap":
             self.prepared = jax.jit(self.prepare_and_cut, out_shardings=self.devices.sharded)
             self.compiled: Any = jax.pmap(self.pmap_step, axis_name="data", devices=self.devices.all, donate_argnums=0)
         else:
             # With fixed shardings of the outputs, the second step does not compile again.
-            kept = (
-                self.devices.replicated
-                if run.fsdp == 1
-                else (self.devices.kept(self.state_shapes()), self.devices.replicated)
-            )
-            compiled = jax.jit(self.jit_step, donate_argnums=0, out_shardings=kept)
+            shardings: Any = self.devices.replicated
+            if run.fsdp > 1:
+                shardings = (self.devices.shardings_of(self.state_shapes()), self.devices.replicated)
+            compiled = jax.jit(self.jit_step, donate_argnums=0, out_shardings=shardings)
             self.compiled = self.devices.compiled(compiled, batch_at=1)
-            compiled = jax.jit(self.jit_steps, donate_argnums=0, out_shardings=kept)
+            compiled = jax.jit(self.jit_steps, donate_argnums=0, out_shardings=shardings)
             self.compiled_together = self.devices.compiled(compiled, batch_at=1)
 
     # Called on the host.
 
-    def start(self, parameters: Tree) -> State:
+    def start(self, parameters: Tree) -> TrainState:
         """The state before the first step, on the devices."""
-        return self.to_devices(self.begun(parameters))
+        return self.to_devices(self.initial_state(parameters))
 
-    def spread(self, state: State | None) -> State:
-        """A state that host 0 has, and the others as None, on the devices of all."""
-        return self.devices.spread(state, self.state_shapes()) if self.devices.hosts.several else self.to_devices(state)
+    def initial_state(self, parameters: Tree) -> TrainState:
+        """The state before the first step, of the network's parameters."""
+        if self.lora:
+            parameters = combine(parameters, self.lora.initial_factors(parameters, jax.random.key(self.run.seed)))
+        trainable, _ = self.optimizer.partition(parameters)
+        step, moments = self.optimizer.init(trainable)
+        return TrainState(step, parameters, moments, trainable if self.run.ema else None)
 
-    def state_shapes(self) -> State:
+    def state_shapes(self) -> TrainState:
         """The shapes of a state's arrays."""
         dtype = np.float64 if self.run.compute_dtype == "float64" else np.float32
         names = self.run.model.shapes().items()
-        return jax.eval_shape(self.begun, unflatten({n: jax.ShapeDtypeStruct(s, dtype) for n, s in names}))
+        return jax.eval_shape(self.initial_state, unflatten({n: jax.ShapeDtypeStruct(s, dtype) for n, s in names}))
 
-    def begun(self, parameters: Tree) -> State:
-        """The state before the first step."""
-        beside = self.lora.start(parameters, jax.random.key(self.run.seed)) if self.lora else None
-        state = State(jnp.zeros((), jnp.int32), parameters, {}, None, beside)
-        trained, rest = self.optimizer.partition(self.learnt(state))
-        state = replace(state, moments=self.optimizer.init(trained).moments)
-        return self.averaging(state, trained, rest) if self.run.ema else state
-
-    def learnt(self, state: State) -> Tree:
-        """What the optimizer works on: the parameters, with LoRA the kernels as they began, and the factors."""
-        return self.lora.whole(state.parameters, state.lora) if self.lora and state.lora else state.parameters
-
-    def network(self, learnt: Tree) -> Tree:
-        """The network's parameters of such a tree."""
-        return self.lora.merged(learnt) if self.lora else learnt
-
-    def averaging(self, state: State, average: Tree, rest: Tree) -> State:
-        """The state with this average of what trains; `rest` is what does not."""
-        if not self.lora:
-            return replace(state, ema=average)
-        factors, others = self.lora.partition(average)
-        merged, kernels = flatten(self.lora.merged(combine(rest, average))), self.lora.kernels
-        ema = combine(others, unflatten({name: merged[name] for name in kernels}))
-        return replace(state, ema=ema, lora={**(state.lora or {}), "averages": factors})
+    def put(self, state: TrainState | None) -> TrainState:
+        """A state that host 0 has, and the others as None, on the devices of all."""
+        if self.devices.hosts.several:
+            return self.devices.broadcast(state, self.state_shapes())
+        return self.to_devices(state)
 
     def to_devices(self, tree: Any) -> Any:
-        """A copy of a tree on the devices, as `Devices.kept` says, or for pmap with a leading axis of replicas.
+        """A copy of a tree on the devices, as `Devices.shardings_of` says, or for pmap with a leading axis of replicas.
 
         The caller may go on using the arrays of the given tree.
         """
         if self.devices.hosts.several:
-            return self.devices.placed(tree)
+            return self.devices.put(tree)
         if self.run.parallel != "pmap":
             # The step donates the state. device_put copies numpy arrays, but with several devices it reuses a jax array
             # on the device that has it, even with may_alias=False.
             copied = jax.tree.map(lambda x: jnp.copy(x) if isinstance(x, jax.Array) else x, tree)
-            return jax.device_put(copied, self.devices.kept(copied), may_alias=False)
+            return jax.device_put(copied, self.devices.shardings_of(copied), may_alias=False)
         n = len(self.devices)
         return jax.device_put(
             jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *jnp.shape(x))), tree), self.devices.sharded
         )
 
-    def gather(self, state: State) -> State:
-        """The state without the axis of replicas."""
-        return jax.tree.map(lambda x: x[0], state) if self.run.parallel == "pmap" else state
+    def gather(self, state: TrainState) -> State:
+        """The state as a checkpoint holds it, on the devices: without replicas, LoRA's factors merged into kernels."""
+        if self.run.parallel == "pmap":
+            state = jax.tree.map(lambda x: x[0], state)
+        if not self.lora:
+            return State(state.step, state.parameters, state.moments, state.ema)
+        factors, given = partition(state.parameters, self.lora.factors)
+        apart = {"kernels": partition(given, self.lora.kernels)[0], "factors": factors}
+        parameters, ema = combine(given, self.merged(state.parameters)), None
+        if state.ema is not None:
+            averages, others = partition(state.ema, self.lora.factors)
+            apart["averages"] = averages
+            ema = combine(others, self.merged(combine(state.parameters, averages)))
+        return State(state.step, parameters, state.moments, ema, apart)
 
-    def collected(self, state: State) -> State:
-        """The state without the axis of replicas; of several hosts as numpy arrays at the owner, None at the others."""
-        return self.devices.collected(state) if self.devices.hosts.several else self.gather(state)
+    def restored(self, state: State) -> TrainState:
+        """The state of which `gather` made this one, as it was read from a checkpoint."""
+        parameters, ema = state.parameters, state.ema
+        if self.lora and state.lora:
+            parameters = combine(combine(parameters, state.lora["kernels"]), state.lora["factors"])
+            if ema is not None:
+                ema = combine(partition(ema, self.lora.kernels)[1], state.lora.get("averages", {}))
+        return TrainState(state.step, parameters, state.moments, ema)
 
-    def train(self, state: State, batch: Batch, wishes: np.ndarray | None = None) -> tuple[State, dict[str, Array]]:
+    def to_host(self, state: TrainState) -> State:
+        """`gather`; of several hosts as numpy arrays at the owner, and as None at the others."""
+        gathered = self.gather(state)
+        return self.devices.to_host(gathered) if self.devices.hosts.several else gathered
+
+    def train(
+        self, state: TrainState, batch: Batch, wishes: np.ndarray | None = None
+    ) -> tuple[TrainState, dict[str, Array]]:
         """Do one step. The given state is donated.
 
         Args:
@@ -241,7 +267,7 @@ class Engine:
             (the next state, {metric: scalar}), both on the devices. The metric "wishes", int32 [k], is 1 where any host
                 has one.
         """
-        batch = self.devices.shared(batch)
+        batch = self.devices.shard_batch(batch)
         if self.run.parallel == "pmap":
             pieces = self.prepared(state.step, batch, self.seed, self.frozen)
             state, metrics = self.compiled(state, pieces, np.repeat(self.seed, len(self.devices)), self.frozen)
@@ -249,36 +275,43 @@ class Engine:
         return self.compiled(state, batch, self.seed, self.frozen, self.devices.of_each(wishes))
 
     def train_together(
-        self, state: State, batches: Sequence[Batch], wishes: np.ndarray | None = None
-    ) -> tuple[State, dict[str, Array]]:
+        self, state: TrainState, batches: Sequence[Batch], wishes: np.ndarray | None = None
+    ) -> tuple[TrainState, dict[str, Array]]:
         """`train` for n batches of the same shapes, one step after the other, by one call; metrics are arrays [n].
 
         Not for pmap.
         """
-        batches = self.devices.shared(tuple(batches))
+        batches = self.devices.shard_batch(tuple(batches))
         return self.compiled_together(state, batches, self.seed, self.frozen, self.devices.of_each(wishes))
 
-    def whole(self, state: State, batch: Batch) -> tuple[State, Batch, Any, Tree]:
+    def whole(self, state: TrainState, batch: Batch) -> tuple[TrainState, Batch, Any, Tree]:
         """The arguments of `batch_gradients`, on the devices, for what `train` is given."""
         frozen = self.frozen
         if self.run.parallel == "pmap":
             its = jax.tree.map(lambda x: x[0], (state, frozen))
             state, frozen = jax.device_put(its, self.devices.replicated)
-        return state, self.devices.shared(batch), self.seed, frozen
+        return state, self.devices.shard_batch(batch), self.seed, frozen
 
     # Compiled.
 
+    def merged_kernels(self, parameters: Tree) -> Tree:
+        """The kernels that LoRA adapts, with its factors merged into them, split as all kernels are."""
+        kernels = self.lora.merged_kernels(parameters) if self.lora else {}
+        if self.run.fsdp > 1:
+            kernels = jax.lax.with_sharding_constraint(kernels, self.devices.shardings_of(kernels))
+        return kernels
+
     def jit_steps(
-        self, state: State, batches: tuple[Batch, ...], seed: Array, frozen: Tree, wishes: Array | None = None
-    ) -> tuple[State, dict[str, Array]]:
+        self, state: TrainState, batches: tuple[Batch, ...], seed: Array, frozen: Tree, wishes: Array | None = None
+    ) -> tuple[TrainState, dict[str, Array]]:
         """`jit_step` for each of these batches: the last state and the metrics {name: [n]}."""
         stacked = jax.tree.map(lambda *each: jnp.stack(each), *batches)
         state, metrics = jax.lax.scan(lambda state, batch: self.jit_step(state, batch, seed, frozen), state, stacked)
         return state, with_wishes(metrics, wishes)
 
     def jit_step(
-        self, state: State, batch: Batch, seed: Array, frozen: Tree, wishes: Array | None = None
-    ) -> tuple[State, dict[str, Array]]:
+        self, state: TrainState, batch: Batch, seed: Array, frozen: Tree, wishes: Array | None = None
+    ) -> tuple[TrainState, dict[str, Array]]:
         """One step, compiled.
 
         Args:
@@ -295,13 +328,13 @@ class Engine:
         return state, with_wishes(metrics, wishes)
 
     def batch_gradients(
-        self, state: State, batch: Batch, seed: Array, frozen: Tree
+        self, state: TrainState, batch: Batch, seed: Array, frozen: Tree
     ) -> tuple[Array, dict[str, Array], Tree]:
         """`gradients` of a batch as it comes, on all devices."""
         task, keys = with_frozen(self.task, frozen), example_keys(seed, state.step, jnp.arange(_rows(batch)))
         batch = task.prepare(batch, keys, state.step // self.optimizer.steps_per_epoch)
         if len(self.devices) == 1 or self.run.fsdp > 1:  # whose split arrays the compiler gathers where it needs them
-            return self.gradients(task, self.learnt(state), batch, keys, task.denominator(batch))
+            return self.gradients(task, state.parameters, batch, keys, task.denominator(batch))
         # Each device adds up the gradients of its own parts, so they are exchanged once a step.
         every, its_own = PartitionSpec(), PartitionSpec("data")
         return jax.shard_map(
@@ -310,7 +343,7 @@ class Engine:
             in_specs=(every, every, its_own, its_own),
             out_specs=every,
             check_vma=False,  # a compiled loop over parts starts from zeros, which do not vary over devices
-        )(frozen, self.learnt(state), batch, keys)
+        )(frozen, state.parameters, batch, keys)
 
     def prepare_and_cut(self, step: Array, batch: Batch, seed: Array, frozen: Tree) -> Batch:
         """The batch after `Task.prepare`, cut for the devices: {name: [devices, B / devices, ...]}.
@@ -322,11 +355,13 @@ class Engine:
         batch = task.prepare(batch, keys, step[0] // self.optimizer.steps_per_epoch)
         return jax.tree.map(lambda x: x.reshape(len(self.devices), -1, *x.shape[1:]), batch)
 
-    def pmap_step(self, state: State, batch: Batch, seed: Array, frozen: Tree) -> tuple[State, dict[str, Array]]:
+    def pmap_step(
+        self, state: TrainState, batch: Batch, seed: Array, frozen: Tree
+    ) -> tuple[TrainState, dict[str, Array]]:
         """`jit_step` on one device, for its part of a prepared batch."""
         task, rows = with_frozen(self.task, frozen), _rows(batch)
         keys = example_keys(seed, state.step, jnp.arange(rows) + jax.lax.axis_index("data") * rows)
-        return self.update(state, *self.mean_gradients(task, self.learnt(state), batch, keys))
+        return self.update(state, *self.mean_gradients(task, state.parameters, batch, keys))
 
     def mean_gradients(
         self, task: Task, parameters: Tree, batch: Batch, keys: Array
@@ -338,24 +373,19 @@ class Engine:
         return jax.lax.pmean(self.gradients(task, parameters, batch, keys, denominator), "data")
 
     def update(
-        self, state: State, loss: Array, metrics: dict[str, Array], gradients: Tree
-    ) -> tuple[State, dict[str, Array]]:
+        self, state: TrainState, loss: Array, metrics: dict[str, Array], gradients: Tree
+    ) -> tuple[TrainState, dict[str, Array]]:
         """The state after a step of the optimizer, and all metrics.
 
         The norms of gradients and updates are over the parameters that train, that of parameters over all.
         """
-        trained, rest = self.optimizer.partition(self.learnt(state))
-        updates, after = self.optimizer.update(gradients, OptimizerState(state.step, state.moments), trained)
-        trained = optax.apply_updates(trained, updates)
-        learnt = combine(rest, trained)
-        new = replace(state, step=after.step, parameters=self.network(learnt), moments=after.moments)
-        if self.lora and state.lora:
-            new = replace(new, lora={**state.lora, "factors": self.lora.partition(learnt)[0]})
-        if state.ema is not None:
-            known = flatten(state.ema) | flatten((state.lora or {}).get("averages", {}))
-            average = unflatten({name: known[name] for name in flatten(trained)})
-            average = optax.incremental_update(trained, average, self.share(new.step, trained))
-            new = self.averaging(new, average, rest)
+        trainable, frozen = self.optimizer.partition(state.parameters)
+        before = OptimizerState(state.step, state.moments)
+        updates, (step, moments) = self.optimizer.update(gradients, before, trainable)
+        trainable = optax.apply_updates(trainable, updates)
+        parameters, ema = combine(frozen, trainable), state.ema
+        if ema is not None:
+            ema = optax.incremental_update(trainable, ema, self.ema_weight(step, trainable))
         if taken := sorted(metrics.keys() & RESERVED_METRICS):
             raise ValueError(
                 f"a task's metric is called {taken[0]}, which a row of metrics has already: give it another name"
@@ -364,17 +394,21 @@ class Engine:
             "loss": loss,
             "lr": self.optimizer.learning_rate(state.step),
             "grad_norm": optax.tree.norm(gradients),
-            "param_norm": optax.tree.norm(new.parameters),
+            "param_norm": optax.tree.norm(self.network(parameters)),
             "update_norm": optax.tree.norm(updates),
         }
-        return new, metrics
+        return TrainState(step, parameters, moments, ema), metrics
 
-    def share(self, step: Array, trained: Tree) -> Array | float:
-        """The share of the newest weights in their average after `step` = 1, 2, ... steps (int32 [])."""
+    def network(self, parameters: Tree) -> Tree:
+        """The network's parameters, of those of a state."""
+        return self.lora.merge(parameters) if self.lora else parameters
+
+    def ema_weight(self, step: Array, trainable: Tree) -> Array | float:
+        """The weight of the newest parameters in their average after `step` = 1, 2, ... steps (int32 [])."""
         least = 1 - self.run.ema
         if not self.run.ema_warmup:
             return least
-        return jnp.maximum(least, 9 / (10 + step.astype(jax.tree.leaves(trained)[0].dtype)))
+        return jnp.maximum(least, 9 / (10 + step.astype(jax.tree.leaves(trainable)[0].dtype)))
 
     def gradients(
         self, task: Task, parameters: Tree, batch: Batch, keys: Array, denominator: Array | None
@@ -385,7 +419,7 @@ class Engine:
 
         Args:
             task: computes the loss.
-            parameters: as `learnt` gives them.
+            parameters: those of a state.
             batch: prepared, [B, ...].
             keys: PRNG keys [B].
             denominator: that of the batch as `Task.denominator` gives it, or None. Parts may differ in theirs, so each
@@ -394,37 +428,42 @@ class Engine:
         Returns:
             (loss, metrics, gradients).
         """
-        parts = self.parts
-        denominator = denominator if denominator is None else denominator / parts
-        trained, rest = self.optimizer.partition(parameters)
+        denominator = denominator if denominator is None else denominator / self.parts
+        trainable, frozen = self.optimizer.partition(parameters)
 
-        def loss(trained: Tree, batch: Batch, keys: Array) -> tuple[Array, dict[str, Array]]:
-            parameters = self.network(combine(rest, trained))
+        def loss(trainable: Tree, batch: Batch, keys: Array) -> tuple[Array, dict[str, Array]]:
+            parameters = self.network(combine(frozen, trainable))
             network = as_chosen(merge(self.definition, parameters), self.run)
             return task.loss(network, batch, keys, denominator)
 
-        def differentiate(trained: Tree, batch: Batch, keys: Array) -> tuple[tuple[Array, dict[str, Array]], Tree]:
-            results, gradients = jax.value_and_grad(loss, has_aux=True)(trained, batch, keys)
+        def differentiate(batch: Batch, keys: Array) -> tuple[tuple[Array, dict[str, Array]], Tree]:
+            results, gradients = jax.value_and_grad(loss, has_aux=True)(trainable, batch, keys)
             if self.run.fsdp > 1:  # gradients are split as what they are of
-                gradients = jax.lax.with_sharding_constraint(gradients, self.devices.kept(gradients))
+                gradients = jax.lax.with_sharding_constraint(gradients, self.devices.shardings_of(gradients))
             return results, gradients
 
-        if parts == 1:
-            (value, metrics), gradients = differentiate(trained, batch, keys)
-            return value, metrics, gradients
-
-        # Part a has the rows a, a + parts, ...
-        def cut(x: Array) -> Array:
-            return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
-
-        def add(total: Any, part: tuple[Batch, Array]) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, differentiate(trained, *part)), None
-
-        pieces = jax.tree.map(cut, (batch, keys))
-        sums = jax.eval_shape(differentiate, trained, *jax.tree.map(lambda x: x[0], pieces))
-        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), sums)
-        (value, metrics), gradients = jax.tree.map(lambda x: x / parts, jax.lax.scan(add, zero, pieces)[0])
+        (value, metrics), gradients = mean_over_parts(differentiate, batch, keys, self.parts)
         return value, metrics, gradients
+
+
+def mean_over_parts(function: Callable[[Batch, Array], Any], batch: Batch, keys: Array, parts: int) -> Any:
+    """The mean of a function over parts of a batch, computed one after the other.
+
+    Part a has the rows a, a + parts, ...
+    """
+    if parts == 1:
+        return function(batch, keys)
+
+    def cut(x: Array) -> Array:
+        return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
+
+    def add(total: Any, part: tuple[Batch, Array]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, function(*part)), None
+
+    pieces = jax.tree.map(cut, (batch, keys))
+    sums = jax.eval_shape(function, *jax.tree.map(lambda x: x[0], pieces))
+    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), sums)
+    return jax.tree.map(lambda x: x / parts, jax.lax.scan(add, zero, pieces)[0])
 
 
 def _rows(batch: Batch) -> int:
