@@ -29,7 +29,7 @@ from vit_jax.config.trees import flatten
 from vit_jax.data.fetch.archives import OFFICIAL
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.runs.values import flat, from_dict, to_dict
-from vit_jax.training import finish
+from vit_jax.training import finish, preflight
 
 # A net that learns little but is built in a second or two. At a constant rate the compiled step is the
 # same however long a run is, so that all of these share one.
@@ -252,6 +252,22 @@ run(predict.command, "nothing", "nothing.png")
         "0|--help",
         "2|nothing|nothing.png",
     ], done.stderr
+
+
+def test_a_command_line_is_parsed_once_and_its_run_checked_and_planned_once(place, plain, monkeypatch):
+    calls = []
+    for module, name in (
+        (flags, "parse"),
+        (train_command, "check_run"),
+        (preflight, "check_run"),
+        (preflight, "planned"),
+    ):
+        wrapped = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda *a, wrapped=wrapped, name=name, **k: (calls.append(name), wrapped(*a, **k))[1]
+        )
+    assert train("--max-steps", 1, "--name", "once") == 0
+    assert sorted(calls) == ["check_run", "parse", "planned"]
 
 
 def test_dry_run_writes_nothing(capsys, monkeypatch, tmp_path):
@@ -538,11 +554,10 @@ def test_the_spread_of_three_summaries():
 
 def initial(run: RunConfig) -> dict:
     """{name: array} of the parameters that a run starts from."""
-    from vit_jax.training.preflight import preflight
     from vit_jax.training.resume import starting_state
     from vit_jax.training.setup import open_data, set_up
 
-    setup = set_up(preflight(run), open_data(run))
+    setup = set_up(preflight.preflight(run), open_data(run))
     began, notes, _ = starting_state(setup, runs.Run("nowhere"), None)
     assert not notes and int(began.step) == 0
     return {name: np.asarray(x) for name, x in flatten(began.parameters).items()}

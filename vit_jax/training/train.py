@@ -80,7 +80,7 @@ def train_with(
 ) -> dict[str, Any]:
     """`train` on these hosts, which all have the same checked run, but for OF_A_HOST; `given` are its examples."""
     checked = preflight(run if hosts.owner else without_outputs(run), hosts)
-    dataset, summary = None, None
+    dataset = None
     if given is not None:
         backend.configure_jax(checked.division.devices)
         dataset = open_data(run, given=given)
@@ -89,19 +89,14 @@ def train_with(
             folder = choose_folder(run, preset, folder, data=dataset)
             runs.same_data(folder, dataset)
             stack.enter_context(_owned(folder))
-            summary = _ended(folder)
         else:
             folder = stack.enter_context(_private_folder())
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
-        record = folder.metadata() if hosts.owner and hosts.several and folder.exists() else None
-        told = hosts.share({"summary": summary, "record": record})
-        if (summary := told["summary"]) and summary["status"] == "finished":
+        if summary := _shared_summary(folder, hosts):
             print(f"{folder}: this run is finished; choose another --name or --seed to train anew")
             if hosts.owner:
                 show_again(folder, summary)
             return {**summary, "folder": str(folder)}
-        if told["record"] and not hosts.owner:
-            folder.create(told["record"])
         caught = stack.enter_context(signals())
         hosts.meet()  # where jax starts, each host waits for the others, but not long
         backend.configure_jax(checked.division.devices)
@@ -131,8 +126,21 @@ def _private_folder() -> Iterator[runs.Run]:
         yield runs.Run(Path(folder) / "run")
 
 
-def _ended(folder: runs.Run) -> dict[str, Any] | None:
-    """The summary of a run that has ended; None, with a printed reason, if it is damaged: it is then written again.
+def _shared_summary(folder: runs.Run, hosts: Hosts) -> dict[str, Any] | None:
+    """The summary of a finished run in the owner's folder, on all hosts; None: it is to go on, or to begin.
+
+    Then a run that is there already has its config.json in the private folders of the other hosts too.
+    """
+    summary = _finished(folder) if hosts.owner else None
+    record = folder.metadata() if hosts.owner and hosts.several and folder.exists() else None
+    shared = hosts.share({"summary": summary, "record": record})
+    if shared["record"] and not shared["summary"] and not hosts.owner:
+        folder.create(shared["record"])
+    return shared["summary"]
+
+
+def _finished(folder: runs.Run) -> dict[str, Any] | None:
+    """The summary of a finished run; None, with a printed reason, if it is damaged: it is then written again.
 
     What differs in the files of a finished run from what was recorded is printed.
     """
@@ -141,9 +149,10 @@ def _ended(folder: runs.Run) -> dict[str, Any] | None:
     except UserError:
         print(f"note     {shown(folder.summary_file)}: is damaged; it is written again")
         return None
-    if summary and summary["status"] == "finished":
-        for remark in filter(None, (folder.remark(), folder.log_remark())):
-            print(f"note     {printable(remark)}")
+    if not summary or summary["status"] != "finished":
+        return None
+    for remark in filter(None, (folder.remark(), folder.log_remark())):
+        print(f"note     {printable(remark)}")
     return summary
 
 
