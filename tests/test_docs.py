@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import functools
 import importlib.util
+import inspect
 import os
 import re
 import subprocess
@@ -11,6 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+import vit_jax
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("docs/architecture.md", "CONTRIBUTING.md")
@@ -92,6 +95,41 @@ def test_the_picture_of_the_rooms_shows_the_imports_of_today():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert Image.open(module.PICTURE).text["Description"] == module.as_text(module.imports())
+
+
+def arguments(node):
+    """The arguments of a function or class; of a dataclass its fields."""
+    if isinstance(node, ast.ClassDef):
+        made = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
+        if not made:
+            return {n.target.id for n in node.body if isinstance(n, ast.AnnAssign)}
+        node = made[0]
+    a = node.args
+    return {each.arg for each in (*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg) if each} - {"self", "cls"}
+
+
+def described(docstring):
+    """The arguments that a docstring describes; none if it has no such section."""
+    section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", docstring, re.S | re.M)
+    entries = re.findall(r"^ {4}(\w[\w, ]*):", section[1], re.M) if section else []
+    return {name for entry in entries for name in entry.split(", ")} - {"cls"}
+
+
+def test_docstrings_describe_the_arguments_that_there_are():
+    found = 0
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and (names := described(ast.get_docstring(node) or "")):
+                assert names == arguments(node), (path, node.name)
+                found += 1
+    assert found > 200
+
+
+@pytest.mark.parametrize("name", [name for name in vit_jax.__all__ if name.islower()])
+def test_public_functions_describe_their_arguments(name):
+    function = getattr(vit_jax, name)
+    if callable(function):
+        assert described(inspect.getdoc(function)) == set(inspect.signature(function).parameters)
 
 
 HAD = ("vit_jax/training/engine/step.py", "Decoder.init_cache", "Classify.prepare", "vit_jax.errors")

@@ -45,8 +45,8 @@ class Captions:
         images: the images that rows refer to.
         rows: int [n].
         target: int32 [n, T], captions without begin and end, filled with padding.
-        boxes: float [n, O, 4] and `words` int [n, O]: where known, the boxes of objects (left, top, right, bottom, as
-            shares of the image) and the place in the caption of the word that names each.
+        boxes: float [n, O, 4], where known the boxes of objects: left, top, right, bottom, as shares of the image.
+        words: int [n, O], with boxes: the place in the caption of the word that names each object.
         grid: rows and columns of the patches that the network cuts an image into.
         references: all captions of each image, where examples are images.
     """
