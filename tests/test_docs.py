@@ -21,9 +21,14 @@ BASES = ("", "vit_jax")  # a page may call a file by its place in its room
 FREE = {"NAME", "runs/NAME/", "__init__.py", "[B, h, w, C]"}  # placeholders, shapes
 
 
+def without_blocks(text: str) -> str:
+    """The text without what stands between fences."""
+    return re.sub(r"```.*?```", "", text, flags=re.S)
+
+
 def code(text: str) -> list[str]:
     """What stands in backticks."""
-    return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.S))
+    return re.findall(r"`([^`\n]+)`", without_blocks(text))
 
 
 def is_path(span: str) -> bool:
@@ -84,7 +89,7 @@ def test_every_path_and_name_in_a_page_is_in_the_tree(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     assert len(code(text)) > 25
     assert not absent(text)
-    links = re.findall(r"\]\((?!http)([^)#]+)\)", text)
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", without_blocks(text))
     assert all((ROOT / page).parent.joinpath(link).exists() for link in links)
 
 
