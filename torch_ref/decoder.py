@@ -28,7 +28,7 @@ class Embedding(nn.Module):
         self.config, self.vocabulary = c, vocabulary
         self.embedding = nn.Embedding(vocabulary, c.width) if vocabulary and stored else None
         self.position = nn.Parameter(torch.zeros(c.position_rows, c.width)) if c.position_rows else None
-        self.norm = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias) if c.embedding_norm else None
+        self.norm = norm(c) if c.embedding_norm else None
         self.dropout = nn.Dropout(c.embedding_dropout)
 
     def forward(self, x: Tensor, table: nn.Embedding | None) -> Tensor:
@@ -80,12 +80,12 @@ class DecoderBlock(nn.Module):
     def __init__(self, c: TransformerConfig):
         super().__init__()
         self.norm_first, self.dropout = c.norm_first, nn.Dropout(c.dropout)
-        self.norm1 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
+        self.norm1 = norm(c)
         self.self_attention = attention(c)
-        self.norm2 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
+        self.norm2 = norm(c)
         self.cross_attention = attention(c)
-        self.norm3 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
-        self.mlp = Mlp(c.width, c.hidden, c.activation, bias=c.bias, dropout=c.activation_dropout)
+        self.norm3 = norm(c)
+        self.mlp = mlp(c)
 
     def forward(
         self,
@@ -153,7 +153,7 @@ class Decoder(nn.Module):
     def __init__(self, c: TransformerConfig):
         super().__init__()
         self.blocks = nn.ModuleList(DecoderBlock(c) for _ in range(c.decoder_depth))
-        self.norm = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias) if c.final_norm else None
+        self.norm = norm(c) if c.final_norm else None
 
     def forward(
         self,
@@ -368,14 +368,19 @@ def _joined(past: Pair | None, new: Pair) -> Pair:
     return new if past is None else (torch.cat([past[0], new[0]], dim=2), torch.cat([past[1], new[1]], dim=2))
 
 
+def norm(c: TransformerConfig) -> nn.Module:
+    """One of the norms of a block, of a stack or of an embedding."""
+    return nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
+
+
+def mlp(c: TransformerConfig) -> Mlp:
+    """The mlp of a block."""
+    return Mlp(c.width, c.hidden, c.activation, bias=c.bias, dropout=c.activation_dropout)
+
+
 def attention(c: TransformerConfig) -> Attention:
-    return Attention(
-        c.width,
-        c.heads,
-        c.resolved_head_width,
-        bias=c.bias,
-        dropout=c.attention_dropout,
-    )
+    """An attention of a block."""
+    return Attention(c.width, c.heads, c.resolved_head_width, bias=c.bias, dropout=c.attention_dropout)
 
 
 def wanted(tape: Tape | None, name: str) -> Tape | None:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from vit_jax.models.transformer_config import TransformerConfig
 
-from .decoder import Embedding, TargetSide, attention, check_vectors, record_maps, wanted
-from .layers import Mlp, Tape, attention_mask, evaluating, initialise, record
+from .decoder import Embedding, TargetSide, attention, check_vectors, mlp, norm, record_maps, wanted
+from .layers import Tape, attention_mask, evaluating, initialise, record
 
 
 class EncoderBlock(nn.Module):
@@ -25,10 +25,10 @@ class EncoderBlock(nn.Module):
     def __init__(self, c: TransformerConfig):
         super().__init__()
         self.norm_first, self.dropout = c.norm_first, nn.Dropout(c.dropout)
-        self.norm1 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
+        self.norm1 = norm(c)
         self.attention = attention(c)
-        self.norm2 = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
-        self.mlp = Mlp(c.width, c.hidden, c.activation, bias=c.bias, dropout=c.activation_dropout)
+        self.norm2 = norm(c)
+        self.mlp = mlp(c)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, *, tape: Tape | None = None) -> Tensor:
         """[B, S, D] -> [B, S, D]."""
@@ -53,7 +53,7 @@ class Encoder(nn.Module):
     def __init__(self, c: TransformerConfig):
         super().__init__()
         self.blocks = nn.ModuleList(EncoderBlock(c) for _ in range(c.encoder_depth))
-        self.norm = nn.LayerNorm(c.width, c.eps, bias=c.norm_bias) if c.final_norm else None
+        self.norm = norm(c) if c.final_norm else None
 
     def forward(self, x: Tensor, mask: Tensor | None = None, *, tape: Tape | None = None) -> Tensor:
         """[B, S, D] -> [B, S, D]."""

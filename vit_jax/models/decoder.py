@@ -31,7 +31,7 @@ class Embedding(nnx.Module):
         self.config, self.vocabulary = c, vocabulary
         self.embedding = nnx.Param(jnp.zeros((vocabulary, c.width), dtype)) if vocabulary and stored else None
         self.position = nnx.Param(jnp.zeros((c.position_rows, c.width), dtype)) if c.position_rows else None
-        self.norm = LayerNorm(c.width, c.eps, c.norm_bias, dtype) if c.embedding_norm else None
+        self.norm = norm(c, dtype) if c.embedding_norm else None
 
     def __call__(self, x: Array, table: Array | None, dtype: Any, *, keys: Array | None = None) -> Array:
         """The input of a stack of blocks.
@@ -86,12 +86,12 @@ class DecoderBlock(nnx.Module):
 
     def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
         self.norm_first, self.dropout = c.norm_first, c.dropout
-        self.norm1 = LayerNorm(c.width, c.eps, c.norm_bias, dtype)
+        self.norm1 = norm(c, dtype)
         self.self_attention = attention(c, dtype)
-        self.norm2 = LayerNorm(c.width, c.eps, c.norm_bias, dtype)
+        self.norm2 = norm(c, dtype)
         self.cross_attention = attention(c, dtype)
-        self.norm3 = LayerNorm(c.width, c.eps, c.norm_bias, dtype)
-        self.mlp = Mlp(c.width, c.hidden, c.activation, bias=c.bias, dropout=c.activation_dropout, dtype=dtype)
+        self.norm3 = norm(c, dtype)
+        self.mlp = mlp(c, dtype)
 
     def __call__(
         self,
@@ -182,7 +182,7 @@ class Decoder(nnx.Module):
 
     def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
         self.blocks = Stack([DecoderBlock(c, dtype) for _ in range(c.decoder_depth)])
-        self.norm = LayerNorm(c.width, c.eps, c.norm_bias, dtype) if c.final_norm else None
+        self.norm = norm(c, dtype) if c.final_norm else None
 
     def __call__(
         self,
@@ -415,15 +415,19 @@ def _insert(cache: Pair, new: Pair, index: Array) -> Pair:
     return keys, values
 
 
+def norm(c: TransformerConfig, dtype: Any) -> LayerNorm:
+    """One of the norms of a block, of a stack or of an embedding."""
+    return LayerNorm(c.width, c.eps, c.norm_bias, dtype)
+
+
+def mlp(c: TransformerConfig, dtype: Any) -> Mlp:
+    """The mlp of a block."""
+    return Mlp(c.width, c.hidden, c.activation, bias=c.bias, dropout=c.activation_dropout, dtype=dtype)
+
+
 def attention(c: TransformerConfig, dtype: Any) -> Attention:
-    return Attention(
-        c.width,
-        c.heads,
-        c.resolved_head_width,
-        bias=c.bias,
-        dropout=c.attention_dropout,
-        dtype=dtype,
-    )
+    """An attention of a block."""
+    return Attention(c.width, c.heads, c.resolved_head_width, bias=c.bias, dropout=c.attention_dropout, dtype=dtype)
 
 
 def sinusoids(kind: str, length: int, width: int) -> np.ndarray:

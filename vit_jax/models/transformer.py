@@ -18,8 +18,8 @@ from flax import nnx
 from jax import Array
 
 from ..config.trees import unflatten
-from .decoder import Embedding, TargetSide, attention, check_vectors
-from .layers import LayerNorm, Mlp, Tape, attention_mask, dropout, fold, initial_values, record, replace_parameters
+from .decoder import Embedding, TargetSide, attention, check_vectors, mlp, norm
+from .layers import Tape, attention_mask, dropout, fold, initial_values, record, replace_parameters
 from .stack import Stack
 from .transformer_config import TransformerConfig
 
@@ -29,10 +29,10 @@ class EncoderBlock(nnx.Module):
 
     def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
         self.norm_first, self.dropout = c.norm_first, c.dropout
-        self.norm1 = LayerNorm(c.width, c.eps, c.norm_bias, dtype)
+        self.norm1 = norm(c, dtype)
         self.attention = attention(c, dtype)
-        self.norm2 = LayerNorm(c.width, c.eps, c.norm_bias, dtype)
-        self.mlp = Mlp(c.width, c.hidden, c.activation, bias=c.bias, dropout=c.activation_dropout, dtype=dtype)
+        self.norm2 = norm(c, dtype)
+        self.mlp = mlp(c, dtype)
 
     def __call__(
         self, x: Array, mask: Array | None = None, *, keys: Array | None = None, tape: Tape | None = None
@@ -58,7 +58,7 @@ class Encoder(nnx.Module):
 
     def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
         self.blocks = Stack([EncoderBlock(c, dtype) for _ in range(c.encoder_depth)])
-        self.norm = LayerNorm(c.width, c.eps, c.norm_bias, dtype) if c.final_norm else None
+        self.norm = norm(c, dtype) if c.final_norm else None
 
     def __call__(
         self, x: Array, mask: Array | None = None, *, keys: Array | None = None, tape: Tape | None = None
