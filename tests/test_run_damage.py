@@ -364,7 +364,7 @@ def prepared(**fields: Any) -> Callable[[dict[str, Any]], None]:
         "registers": (model(registers=10**12), "1000000000000"),
         "pixels": (model(image=10**6), "1000000"),
         "positions": (model(image=16000, patch=1, position="sincos2d", position_trained=False), "positions"),
-        "a task of texts": (lambda r: r["config"].update(task=["classify"]), "the task"),
+        "a task of texts": (lambda r: r["config"].update(task=["classify"]), "task \"['classify']\""),
         "a control character": (lambda r: r["config"].update(task=EVIL), r"a\x1b[31m\x07\u202eb\ud800"),
         "a field's name": (lambda r: r["config"].update({EVIL: 1}), r"a\x1b[31m\x07\u202eb\ud800 is no field"),
         "a field's value": (lambda r: r["config"]["optim"].update(lr=EVIL), "optim.lr is 'a"),

@@ -30,6 +30,7 @@ from ..config.run import RunConfig
 from ..errors import UserError
 from ..files.atomic import (
     LARGEST_JSON,
+    RESTORE,
     check_regular,
     make_folder,
     read_json,
@@ -134,7 +135,8 @@ class Run:
         except UserError as error:
             if recorded is None:
                 raise
-            return recorded, f"{error.fault}; its copy in checkpoint {step} is used"
+            reason = error.fault if error.remedy == RESTORE else error
+            return recorded, f"{reason}; its copy in checkpoint {step} is used"
         if recorded is None:
             if not intact:
                 check_record(found, shown(self.config_file))  # may say what is damaged
