@@ -161,8 +161,7 @@ class Ink(Task):
 
 
 def preset() -> Preset:
-    optim = OptimConfig(lr=1e-2)
-    run = RunConfig("ink", PerceptronConfig(), InkData(), optim=optim, epochs=3, batch=256, log_every=1)
+    run = RunConfig("ink", PerceptronConfig(), InkData(), optim=OptimConfig(lr=1e-2), epochs=3, batch=256, log_every=1)
     return Preset(run, "How much ink there is in a digit.")
 
 
@@ -183,16 +182,6 @@ def kill_in_save(number: int) -> None:
     checkpoint.sync_tree = then_die
 
 
-def run(command: str) -> None:
-    """A command of vit-jax, or a call of its Python; both print what they do after a line that names them."""
-    print(f"$ {command}")
-    sys.argv = ["vit-jax", *shlex.split(command)]
-    try:
-        print(f"exit {export(*sys.argv[2:]) if sys.argv[1] == 'export' else cli.main()}")
-    except SystemExit as error:  # --help
-        print(f"exit {error.code or 0}")
-
-
 if __name__ == "__main__":
     from tests import ink  # this file under the name by which its spec names it
 
@@ -203,4 +192,9 @@ if __name__ == "__main__":
         elif command == "without figures":  # at the end of the runs that follow
             finish.draw = lambda *_: None
         else:
-            run(command)
+            print(f"$ {command}")
+            sys.argv = ["vit-jax", *shlex.split(command)]
+            try:
+                print(f"exit {export(*sys.argv[2:]) if sys.argv[1] == 'export' else cli.main()}")
+            except SystemExit as error:  # --help
+                print(f"exit {error.code or 0}")

@@ -228,7 +228,7 @@ def _network(path: str, which: str, ema: bool | None, search: Mapping[str, Any] 
     from ..tasks.computed import searching
     from ..weights.load import complete
 
-    model: Any = complete(path, which, ema)
+    model = complete(path, which, ema)
     return replace(model, task=searching(model.task, search)) if search else model
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,12 +14,14 @@ from ..augmentation.config import ImageAugment
 from ..config import flags
 from ..config.fields import option
 from ..config.run import AugmentConfig, DataConfig, RunConfig
+from ..data.images.config import ImageData
 from ..errors import DONE, Field, UserError, run_command
 from ..files.output import check_output
 from ..machine import backend
 from ..presets.table import preset
 from ..runs.check import check_run
 from ..runs.complete import check_complete
+from ..tasks.image_spec import TakesImages
 from ..tasks.table import task_spec
 
 if TYPE_CHECKING:
@@ -138,7 +140,8 @@ def views_of(run: RunConfig, images: int, views: int) -> Sheet:
     from ..data.order import SHUFFLE, permutation
     from ..models.layers import fold
 
-    c, data, config = cast(Any, (run.model, run.data, run.augment))  # of images
+    c, data, config = run.model, run.data, run.augment
+    assert isinstance(c, TakesImages) and isinstance(data, ImageData) and isinstance(config, ImageAugment)
     how = {name: getattr(config, name) for name in ("normalize", "mean", "std")}
     dataset = open_images(data, c.image, c.channels, **how, classes=0, seed=run.seed)  # 0: as many as the data has
     split = dataset.splits["train"]

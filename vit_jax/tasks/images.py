@@ -26,7 +26,12 @@ class ImagePredictor(Predictor):
     @functools.cached_property
     def preprocess(self) -> Preprocess:
         """How images become the network's inputs."""
-        return Preprocess.from_dict(self.metadata["preprocess"])
+        return Preprocess.from_dict(self.trained.metadata["preprocess"])
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The entries of its task's metadata, as config.json has them."""
+        return {**self.trained.metadata, "preprocess": self.preprocess.to_dict()}
 
     @property
     def size(self) -> str:
