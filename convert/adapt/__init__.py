@@ -63,7 +63,7 @@ def _check_size(adaptation: Adaptation) -> None:
     """Raise UserError where an adaptation makes a parameter that is large, and larger than all of the network was."""
     for name, shape in (each for step in adaptation.steps for each in step.makes.items()):
         if math.prod(shape) > operations.LARGEST:
-            before = sum(math.prod(shape) for shape in adaptation.config_before.shapes().values())
+            before = adaptation.config_before.parameter_count()
             if math.prod(shape) > before:
                 most = max(before, operations.LARGEST)
                 says = f"{name} {list(shape)} would have more than {most:,} numbers"

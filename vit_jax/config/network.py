@@ -95,7 +95,11 @@ class NetworkConfig:
         raise NotImplementedError
 
     def check(self) -> None:
-        """Raise UserError naming the first invalid field. Here: one that is outside the range that it declares."""
+        """Check the config: here, each field against its range. A subclass goes on from there.
+
+        Raises:
+            UserError: naming the first field that is invalid, its value, and what to give.
+        """
         check_ranges(self)
 
     def normal(self) -> Self:
@@ -136,7 +140,14 @@ class NetworkConfig:
 
     @classmethod
     def marked(cls, mark: Mark) -> tuple[str, ...]:
-        """The dotted names of the fields with a mark, in their order, also of those in configs inside this one."""
+        """The fields with a mark, also of those in configs inside this one.
+
+        Args:
+            mark: one of the keywords of `identity`, or "drops" for a `dropout_rate`.
+
+        Returns:
+            Their dotted names, in the order of the fields.
+        """
         return _marked(typing.cast(typing.Hashable, cls), mark)
 
     @classmethod
@@ -165,7 +176,11 @@ class NetworkConfig:
         return None if found is None else (found[0], found[1], found[2])
 
     def with_sizes(self, sizes: Mapping[str, int]) -> Self:
-        """The config with the sizes that the data of a run determines; other entries of `sizes` are ignored."""
+        """The config with the sizes that the data of a run determines.
+
+        Args:
+            sizes: {dotted field: size}; entries of fields without the mark "from_data" are ignored.
+        """
         return replaced(self, {name: sizes[name] for name in self.marked("from_data") if name in sizes})
 
     def with_data(self) -> Self:
@@ -177,7 +192,14 @@ class NetworkConfig:
         return replaced(self, dict.fromkeys(self.marked("drops"), 0.0))
 
     def check_stack(self, chosen: Mapping[str, bool]) -> None:
-        """Raise UserError where a run chooses, {field: whether}, how equal blocks are computed, and there are none."""
+        """Check that the network has the stack of equal blocks that a run chooses how to compute.
+
+        Args:
+            chosen: {field of the run: whether it chooses}.
+
+        Raises:
+            UserError: naming the first field that chooses, if the network has no such stack.
+        """
         for field, asked in chosen.items():
             if asked and not self.marked("counts_blocks"):
                 raise UserError(

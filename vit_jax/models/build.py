@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -71,7 +70,7 @@ def start(
 def described(config: NetworkConfig) -> str:
     """A network in a few words: its size, parameters and cost."""
     size, cost = config.describe()
-    return f"{size}; {sum(map(math.prod, config.shapes().values())):,} parameters, {cost}"
+    return f"{size}; {config.parameter_count():,} parameters, {cost}"
 
 
 def build(name: str, classes: int = 1000, image: int = 224, seed: int = 0, **fields: Any) -> Any:

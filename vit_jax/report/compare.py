@@ -251,7 +251,7 @@ def _results(member: Member) -> dict[str, float]:
         "steps": summary.get("step", last),
         "seconds": summary.get("seconds"),
         "core-seconds": _core_seconds(member.rows),
-        "parameters": sum(map(math.prod, member.run.model.shapes().values())),
+        "parameters": member.run.model.parameter_count(),
     }
     return {name: float(value) for name, value in values.items() if _is_number(value)}
 

@@ -36,7 +36,7 @@ def announce(setup: Setup) -> None:
     run, environment = setup.run, setup.environment
     what, cost = run.model.describe()
     table = trainable_table(run)
-    count = sum(math.prod(shape) for shape in run.model.shapes().values())
+    count = run.model.parameter_count()
     training = sum(math.prod(table[name].shape) for name in trainable(run.optim, table))
     copies = len(setup.engine.devices) if setup.engine.devices.share_a_cpu else 1
     weights, _ = run_bytes(run, setup.teacher, Division(copies, setup.engine.parts))
