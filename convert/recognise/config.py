@@ -10,7 +10,7 @@ from vit_jax.config.dotted import leaves, replaced, value_at
 from vit_jax.config.flags import described
 from vit_jax.config.nearest import nearest
 from vit_jax.config.trees import unflatten
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import Option, Text, UserError, about
 from vit_jax.runs.values import from_dict
 
 from .. import rules
@@ -178,7 +178,8 @@ def _check_config(layout: Layout, config: Any, path: str, otherwise: Collection[
 
     `otherwise` are the fields of `_stated_otherwise`.
     """
-    config.check()
+    with about(path):
+        config.check()
     for name, shape in config.shapes().items():
         if math.prod(shape) > LARGEST:
             raise UserError(
