@@ -53,6 +53,9 @@ class Option(str):
         option.name, option.values = name, values
         return option
 
+    def __getnewargs__(self) -> tuple[str, ...]:  # type: ignore[override]  # a str is pickled with its text
+        return (self.name, *self.values)
+
 
 class Text(str):
     """A text that knows the options in it, so that others than convert's command can write them in their own words.
@@ -123,10 +126,8 @@ class UserError(Exception):
 
     def add(self, more: str) -> None:
         """Let it end with more."""
-        if self.remedy:
-            self.remedy = Text(self.remedy, more)
-        else:
-            self.what = Text(self.what, more)
+        last = "remedy" if self.remedy else "what" if self.what else "subject"
+        setattr(self, last, Text(getattr(self, last), more))
 
 
 @contextlib.contextmanager

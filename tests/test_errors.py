@@ -1,0 +1,64 @@
+"""Errors with parts: how they read, and how those who pass them on name the place and the options in them."""
+
+import copy
+import pickle
+
+import pytest
+
+from vit_jax.errors import Field, Option, Text, UserError, about, inside
+from vit_jax.weights.interop import of_export
+
+KEY, SETS = Option("key", "LABEL"), Option("set", "mean=...", "std=0.5,0.2")
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (UserError(Field("model.width"), "is 0", "give 1 or more"), "model.width is 0: give 1 or more"),
+        (UserError("a.pt", "is empty", "get it again"), "a.pt: is empty; get it again"),
+        (UserError("a.pt", "is empty"), "a.pt: is empty"),
+        (UserError("there are no runs", remedy="train one"), "there are no runs; train one"),
+        (
+            UserError("a.pt", "has two sets", Text("choose one with ", KEY)),
+            "a.pt: has two sets; choose one with --key LABEL",
+        ),
+        (UserError(Option("from", "tim"), "is no layout"), "--from tim: is no layout"),
+    ],
+)
+def test_an_error_reads_as_one_sentence(error, sentence):
+    assert str(error) == sentence
+    for again in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
+        assert str(again) == sentence and again.options == error.options
+
+
+def raised(error, context):
+    with pytest.raises(UserError) as caught, context:
+        raise error
+    return caught.value
+
+
+def test_a_field_is_named_by_where_its_config_stands():
+    error = raised(raised(UserError(Field("width"), "is 0", "give 1"), inside("text")), inside("model"))
+    assert (error.subject, error.what, error.remedy) == ("model.text.width", "is 0", "give 1")
+    assert str(raised(UserError("a.pt", "is empty"), inside("model"))) == "a.pt: is empty"
+
+
+def test_an_error_of_a_file_keeps_what_it_was_about():
+    error = raised(UserError(Field("width"), "is 0", "give 1"), about("--config a.json"))
+    assert (error.subject, error.what, error.remedy) == ("--config a.json", "width is 0", "give 1")
+
+
+def test_options_of_convert_are_written_as_arguments_where_there_are_such():
+    error = UserError("a.pt", Text("has no ", Option("set", "mean")), Text("give ", SETS, " or ", KEY))
+    assert error.options == {"set", "key"}
+    error.write(of_export)
+    assert (error.what, error.remedy) == ("has no mean", "give fields={'mean': ..., 'std': [0.5,0.2]} or --key LABEL")
+    assert error.options == {"key"}
+
+
+@pytest.mark.parametrize("parts", [("nothing is there",), ("a.pt", "is empty"), ("a.pt", "is empty", "get it")])
+def test_an_error_can_end_with_more(parts):
+    error = UserError(*parts)
+    whole = str(error)
+    error.add(" again")
+    assert str(error) == f"{whole} again"
