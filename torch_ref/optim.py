@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,6 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 from vit_jax.config.run import OptimConfig
 
-from .lion import Lion
 from .muon import Muon
 
 
@@ -102,6 +101,26 @@ def kind_of(module: nn.Module, name: str) -> str:
             f"{type(module).__name__}.{name} has no kind, so weight decay is undefined: add it to `kind_of`"
         )
     return kinds[name]
+
+
+class Lion(Optimizer):
+    """Lion with decoupled weight decay (Chen et al. 2023, arXiv 2302.06675, algorithm 2), which torch does not have."""
+
+    def __init__(self, groups: list[dict[str, Any]], lr: float, betas: tuple[float, float]):
+        super().__init__(groups, {"lr": lr, "betas": betas})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Do one update of every parameter that has a gradient."""
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                momentum = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                direction = torch.sign(beta1 * momentum + (1 - beta1) * p.grad)
+                p.sub_(direction + group["weight_decay"] * p, alpha=group["lr"])
+                momentum.mul_(beta2).add_(p.grad, alpha=1 - beta2)
 
 
 def make_optimizer(model: nn.Module, c: OptimConfig) -> Optimizer:
