@@ -98,7 +98,7 @@ class InkSpec(TaskSpec):
 
 @dataclass(frozen=True)
 class Ink(Task):
-    """The task. A batch is {image: uint8 [B, h, w, C], label: int32 [B]}; the teacher is its frozen array."""
+    """The task. A batch is {image: uint8 [B, h, w, C], label: int32 [B]}; the teacher is its auxiliary array."""
 
     threshold: int
     mean: tuple[float, ...]
@@ -107,7 +107,7 @@ class Ink(Task):
     unit: ClassVar[str] = "digits"
     selection_metric: ClassVar[tuple[str, int]] = ("error", -1)
     header: ClassVar[tuple[str, ...]] = ("file", "ink")
-    frozen_in_outputs: ClassVar[bool] = True
+    auxiliary_in_outputs: ClassVar[bool] = True
     predictor: ClassVar[type[Predictor]] = ImagePredictor
 
     @classmethod
@@ -119,8 +119,8 @@ class Ink(Task):
     def from_run(cls, run: RunConfig, metadata: Any) -> Ink:
         return cls(run.data.threshold, tuple(metadata["preprocess"]["mean"]), tuple(metadata["preprocess"]["std"]))
 
-    def load_frozen(self, teacher: Any) -> Ink:
-        return replace(self, frozen={"threshold": np.float32(self.threshold)})
+    def load_auxiliary(self, teacher: Any) -> Ink:
+        return replace(self, auxiliary={"threshold": np.float32(self.threshold)})
 
     def prepare(self, batch: Any, keys: Any, epoch: Any) -> Any:
         """Each image mixed with the one as far from the batch's other end."""
@@ -129,7 +129,7 @@ class Ink(Task):
         return {**batch, "image": jnp.rint(share * image + (1 - share) * image[::-1]).astype(jnp.uint8)}
 
     def teacher(self, image: Any) -> Any:
-        return (image.astype(jnp.float32) >= self.frozen["threshold"]).mean((1, 2, 3))  # [B]
+        return (image.astype(jnp.float32) >= self.auxiliary["threshold"]).mean((1, 2, 3))  # [B]
 
     def says(self, model: Any, image: Any, keys: Any = None) -> Any:
         return model(normalise(image, self.mean, self.std, model.dtype), keys=keys)[:, 0]  # [B]

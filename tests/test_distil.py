@@ -73,7 +73,7 @@ def a_teacher(model=TEACHER, path="t", names=(), **preprocess):
 
 def taught(run, teacher=None):
     task = task_of(run, {"preprocess": {"mean": [0.45, 0.5, 0.55], "std": [0.2, 0.3, 0.25]}})
-    return task.load_frozen(teacher or a_teacher())
+    return task.load_auxiliary(teacher or a_teacher())
 
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -189,10 +189,10 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_does_not_change():
     run = a_run(accumulate=2, scan=True, remat="full")
     task = taught(run)
     engine = Engine(run, definition(STUDENT), task, Optimizer(run.optim, 4, 2, STUDENT.parameters()))
-    first = engine.frozen
+    first = engine.auxiliary
     losses = []
     for scale in (1, 3, 1):
-        engine.frozen = jax.tree.map(lambda x: jax.device_put(np.asarray(x) * scale, x.sharding), first)  # noqa: B023
+        engine.auxiliary = jax.tree.map(lambda x: jax.device_put(np.asarray(x) * scale, x.sharding), first)  # noqa: B023
         state = engine.start(jax.tree.map(np.float32, unflatten(weights(STUDENT))))
         state, metrics = engine.train(state, BATCH)
         losses.append(float(metrics["loss"]))
@@ -299,7 +299,7 @@ def test_a_teacher_is_what_load_opens(folder, digits_run, tmp_path):
     path = str(digits_run) if folder else str(vit_jax.export(known, tmp_path / "t.safetensors")[0])
     run = a_run(replace(STUDENT, channels=1, classes=10), teacher=path)
     pixels = np.random.default_rng(3).integers(0, 256, (4, 8, 8, 1)).astype(np.uint8)
-    task = task_of(run, {"preprocess": {"mean": [0.1], "std": [0.2]}}).load_frozen(open_teacher(run))
+    task = task_of(run, {"preprocess": {"mean": [0.1], "std": [0.2]}}).load_auxiliary(open_teacher(run))
     np.testing.assert_allclose(jax.jit(task.teacher_logits)(pixels), known.logits(pixels), atol=1e-5)
 
 

@@ -63,13 +63,13 @@ def test_the_steps_of_a_preset_are_lowered_for_each_platform(name):
     run = preset(name).run
     open_sizes = {size: 10 for size in run.model.marked("from_data") if not value_at(run.model, size)}
     run = replace(run, model=run.model.with_sizes(open_sizes))
-    task = task_of(run, METADATA).load_frozen(a_teacher(getattr(run.model, "channels", 1)))
+    task = task_of(run, METADATA).load_auxiliary(a_teacher(getattr(run.model, "channels", 1)))
     network, optimizer = definition(run.model), Optimizer(run.optim, 100, 10, run.model.parameters())
     engine, evaluator = Engine(run, network, task, optimizer), Evaluator(run.model, network, task)
     weights = unflatten({name: abstract(shape, np.float32) for name, shape in run.model.shapes().items()})
     batch = batch_of(run)
-    training = engine.compiled.trace(jax.eval_shape(engine.start, weights), batch, engine.seed, engine.frozen)
-    evaluation = evaluator.compiled.trace(weights, batch, evaluator.frozen)
+    training = engine.compiled.trace(jax.eval_shape(engine.start, weights), batch, engine.seed, engine.auxiliary)
+    evaluation = evaluator.compiled.trace(weights, batch, evaluator.auxiliary)
     for platform in ("cuda", "tpu", "cpu"):
         texts = [step.lower(lowering_platforms=(platform,)).as_text() for step in (training, evaluation)]
         assert all("dot_general" in text for text in texts)

@@ -136,7 +136,7 @@ def test_blocks_of_every_kind_go_through_a_loop_in_bfloat16(kind):
     engine, tree = engine_of(run, "float32")
     engine.definition = definition(run.model, "bfloat16", "float32")
     state = engine.start(tree)
-    after, metrics = jax.eval_shape(engine.compiled, state, batch_of(run, 0), engine.seed, engine.frozen)
+    after, metrics = jax.eval_shape(engine.compiled, state, batch_of(run, 0), engine.seed, engine.auxiliary)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
     assert metrics["loss"].dtype == np.float32
 
@@ -149,7 +149,7 @@ def step_of(depth, **fields):
     model = replace(ViTConfig(image=8, channels=1, patch=4, classes=3, width=8, heads=2, hidden=12), depth=depth)
     run = replace(IMAGES, model=model, **fields)
     engine, tree = engine_of(run, "float32")
-    return engine.compiled.trace(jax.eval_shape(engine.start, tree), batch_of(run, 0), engine.seed, engine.frozen)
+    return engine.compiled.trace(jax.eval_shape(engine.start, tree), batch_of(run, 0), engine.seed, engine.auxiliary)
 
 
 def products(depth, **how):
@@ -192,7 +192,7 @@ def test_a_step_has_the_fused_kernel_where_it_can(name, monkeypatch):
     for kernel in ("plain", "fused"):
         assert not asked
         engine, tree = engine_of(replace(run, model=replace(run.model, **quiet), attention_kernel=kernel), "float32")
-        jax.eval_shape(engine.compiled, engine.start(tree), batch_of(run, 0), engine.seed, engine.frozen)
+        jax.eval_shape(engine.compiled, engine.start(tree), batch_of(run, 0), engine.seed, engine.auxiliary)
     assert asked == [name == "Transformer"] * 2
 
 

@@ -184,7 +184,7 @@ def measure(request: Request) -> Measured:
         else:
             opened = _other(net, run, request, recorded) if other else _own(run, request.split, recorded)
             name, examples, remarks = opened
-        task = task.load_frozen(open_teacher(run)) if task.frozen_in_outputs else task
+        task = task.load_auxiliary(open_teacher(run)) if task.auxiliary_in_outputs else task
         evaluator, batch = Evaluator(run.model, definition, task), request.batch or run.batch
         parameters = evaluator.to_devices(tree)
         if request.probe != "none":

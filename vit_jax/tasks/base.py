@@ -4,9 +4,9 @@ Everything outside vit_jax/tasks works through them and names no task. To add on
 five members that it has to define (classify/learn.py is the plainest example), and name it in a spec (spec.py);
 CONTRIBUTING.md lists the other steps. In order of their calls:
 
-    training    open_data, from_run, load_frozen; each step: prepare, denominator, loss; at the end: pictures,
+    training    open_data, from_run, load_auxiliary; each step: prepare, denominator, loss; at the end: pictures,
                 draw_result
-    evaluation  open_data (or open_other_data), from_run, load_frozen (if frozen_in_outputs); each batch: outputs;
+    evaluation  open_data (or open_other_data), from_run, load_auxiliary (if auxiliary_in_outputs); each batch: outputs;
                 once per split: score, table, draw_result
     a probe     from_run, probed; of what that returns open_data, outputs, score
     prediction  from_run, predictor; then `Predictor.answer` (which asks `answers`), `Predictor.draw_attention`,
@@ -202,12 +202,12 @@ class Task:
     """
 
     # Arrays of the loss that are neither trained nor saved (nested if need be), such as a teacher's weights; empty
-    # until `load_frozen`. The compiled step receives them as an argument, and they are here while it is traced. A run
-    # stores their digest, and resumes only with the same arrays.
-    frozen: Mapping[str, Any] = field(default_factory=dict, kw_only=True, hash=False)
+    # until `load_auxiliary`. The compiled step receives them as an argument, and they are here while it is traced. A
+    # run stores their digest, and resumes only with the same arrays.
+    auxiliary: Mapping[str, Any] = field(default_factory=dict, kw_only=True, hash=False)
 
     unit: ClassVar[str] = "examples"  # what an example is called, in the plural; the log has {unit}_per_second
-    frozen_in_outputs: ClassVar[bool] = False  # whether `outputs` uses `frozen`, as `loss` does
+    auxiliary_in_outputs: ClassVar[bool] = False  # whether `outputs` uses `auxiliary`, as `loss` does
     predictor: ClassVar[type[Predictor]] = Predictor  # what a trained network is used by
 
     def __init_subclass__(cls, abstract: bool = False, **options: Any) -> None:
@@ -286,8 +286,8 @@ class Task:
         """
         return {}
 
-    def load_frozen(self, teacher: Teacher | None) -> Self:
-        """A copy of the task with `frozen` filled, or the task itself. Called for training and evaluation only.
+    def load_auxiliary(self, teacher: Teacher | None) -> Self:
+        """A copy of the task with `auxiliary` filled, or the task itself. Called for training and evaluation only.
 
         `teacher` is the run's, opened and checked by the task's spec; None if the run names none. Raises UserError.
         """

@@ -45,9 +45,9 @@ class Setup:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """JSON values of config.json by which a run resumes only with the data and frozen arrays that it began with."""
-        frozen = {name: array_digest(np.asarray(x)) for name, x in flatten(self.task.frozen).items()}
-        return {"data": self.dataset.identity, **({"frozen": text_digest(frozen)} if frozen else {})}
+        """JSON values of config.json by which a run resumes only with the data and the teacher that it began with."""
+        auxiliary = {name: array_digest(np.asarray(x)) for name, x in flatten(self.task.auxiliary).items()}
+        return {"data": self.dataset.identity, **({"frozen": text_digest(auxiliary)} if auxiliary else {})}
 
     @property
     def steps(self) -> int:
@@ -86,7 +86,7 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     run, order, epochs = plan(stated, dataset)
     if (teacher := checked.teacher) is not None:
         task_spec(run.task).check_teacher(teacher, run, dataset)
-    task = task_of(run, dataset.metadata()).load_frozen(teacher)
+    task = task_of(run, dataset.metadata()).load_auxiliary(teacher)
     if teacher and teacher.config:
         teacher = replace(teacher, arrays={})  # the task has them
     network = definition(run.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))

@@ -31,7 +31,7 @@ KERNELS = {"bilinear": "linear", "bicubic": "cubic", "nearest": "nearest"}  # of
 
 @dataclass(frozen=True)
 class Distil(Classify):
-    """The task `distil`: `classify` with the loss of a student. Its frozen arrays are the teacher's.
+    """The task `distil`: `classify` with the loss of a student. Its auxiliary arrays are the teacher's.
 
     Evaluation and prediction do not need the teacher: they use the head or heads that the network's `pool` states.
     """
@@ -52,12 +52,12 @@ class Distil(Classify):
         assert isinstance(loss, DistilLoss)
         return replace(task, distil=loss, dtype=run.compute_dtype)
 
-    def load_frozen(self, teacher: Teacher | None) -> Distil:
+    def load_auxiliary(self, teacher: Teacher | None) -> Distil:
         """The task with its teacher's weights and normalisation, or logits, in the dtype of its parameters."""
         assert teacher is not None, "check_complete requires one"
         wanted = np.dtype(wide(self.dtype))
         if teacher.config is None:
-            return replace(self, frozen={"logits": teacher.arrays["logits"].astype(wanted)})
+            return replace(self, auxiliary={"logits": teacher.arrays["logits"].astype(wanted)})
         preprocess = teacher.metadata["preprocess"]
         h, w = preprocess["image"]
         return replace(
@@ -65,7 +65,7 @@ class Distil(Classify):
             teacher=definition(teacher.config, dtype=self.dtype, param_dtype=wanted),
             size=(h, w),
             interpolation=preprocess["interpolation"],
-            frozen={
+            auxiliary={
                 "parameters": unflatten({name: array.astype(wanted) for name, array in teacher.arrays.items()}),
                 "mean": np.asarray(preprocess["mean"], wanted),
                 "std": np.asarray(preprocess["std"], wanted),
@@ -80,7 +80,7 @@ class Distil(Classify):
         """
         logits, distilled = model.both(self.images(batch, model.dtype), keys=fold(keys, 1))  # [B, K] each
         from_labels, metrics = self.of_labels(logits, batch)
-        given = self.frozen.get("logits")  # of all images of the source, [n, K]
+        given = self.auxiliary.get("logits")  # of all images of the source, [n, K]
         taught = self.teacher_logits(batch["image"]) if given is None else given[batch["row"]]
         distillation = distillation_loss(distilled, taught, self.distil)
         alpha, agreement = self.distil.alpha, (distilled.argmax(-1) == taught.argmax(-1)).mean()
@@ -96,8 +96,8 @@ class Distil(Classify):
             shape = (len(images), *self.size, images.shape[-1])
             images = images.astype(wide(self.dtype))
             images = jax.image.resize(images, shape, KERNELS[self.interpolation]).clip(0, 255)  # bicubic overshoots
-        network = merge(self.teacher, self.frozen["parameters"])
-        return network(normalise(images, self.frozen["mean"], self.frozen["std"], jnp.dtype(self.dtype)))
+        network = merge(self.teacher, self.auxiliary["parameters"])
+        return network(normalise(images, self.auxiliary["mean"], self.auxiliary["std"], jnp.dtype(self.dtype)))
 
 
 def distillation_loss(student: Array, teacher: Array, c: DistilLoss) -> Array:

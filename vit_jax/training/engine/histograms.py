@@ -36,10 +36,10 @@ class Histograms:
         return jax.device_get(self.compiled(*self.engine.whole(state, batch)))
 
     def groups(
-        self, state: TrainState, batch: Batch, seed: Array, frozen: Tree
+        self, state: TrainState, batch: Batch, seed: Array, auxiliary: Tree
     ) -> dict[str, dict[str, dict[str, Array]]]:
         """`of`, compiled."""
-        _, _, gradients = self.engine.batch_gradients(state, batch, seed, frozen)
+        _, _, gradients = self.engine.batch_gradients(state, batch, seed, auxiliary)
         trees = {"parameters": self.engine.network(state.parameters), "gradients": gradients}
         return {name: {k: histogram(x) for k, x in flatten(tree).items()} for name, tree in trees.items()}
 

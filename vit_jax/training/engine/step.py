@@ -59,9 +59,9 @@ def example_keys(seed: Array | int, step: Array, indices: Array) -> Array:
     return jax.vmap(jax.random.fold_in, (None, 0))(key, indices)
 
 
-def with_frozen(task: Task, frozen: Mapping[str, Any]) -> Task:
-    """The task with the frozen arrays that a compiled step was given as an argument."""
-    return replace(task, frozen=frozen) if frozen else task
+def with_auxiliary(task: Task, auxiliary: Mapping[str, Any]) -> Task:
+    """The task with the auxiliary arrays that a compiled step was given as an argument."""
+    return replace(task, auxiliary=auxiliary) if auxiliary else task
 
 
 class Evaluator:
@@ -72,9 +72,11 @@ class Evaluator:
 
     def __init__(self, config: NetworkConfig, definition: Any, task: Task, devices: Devices | None = None):
         self.config, self.task, self.devices = config, task, devices or Devices()
-        self.frozen = self.to_devices(dict(task.frozen) if task.frozen_in_outputs else {})
+        self.auxiliary = self.to_devices(dict(task.auxiliary) if task.auxiliary_in_outputs else {})
         compiled = jax.jit(
-            lambda parameters, batch, frozen: with_frozen(task, frozen).outputs(merge(definition, parameters), batch)
+            lambda parameters, batch, auxiliary: with_auxiliary(task, auxiliary).outputs(
+                merge(definition, parameters), batch
+            )
         )
         self.compiled = self.devices.compiled(compiled, batch_at=1)
         self.between: Callable[[], None] = lambda: None  # called after each batch; what it raises ends an evaluation
@@ -104,7 +106,7 @@ class Evaluator:
         padding = -size % len(self.devices)
         if padding and not self.devices.hosts.several:
             batch = {k: np.concatenate([x, np.repeat(x[-1:], padding, 0)]) for k, x in batch.items()}
-        out = self.compiled(parameters, self.devices.shard_batch(batch), self.frozen)
+        out = self.compiled(parameters, self.devices.shard_batch(batch), self.auxiliary)
         return {k: self.devices.whole(v)[: None if self.devices.hosts.several else size] for k, v in out.items()}
 
     def measure(self, parameters: Tree, split: Any, batch: int) -> Evaluation:
@@ -166,7 +168,7 @@ class Engine:
         there = divided(run, hosts.count)
         self.devices, self.parts = Devices(there.devices, run.fsdp, hosts), there.parts
         self.seed = np.uint32(run.seed)  # an argument of the step, so all seeds share one compiled program
-        self.frozen = self.to_devices(dict(task.frozen))
+        self.auxiliary = self.to_devices(dict(task.auxiliary))
         self.merged = jax.jit(self.merged_kernels)
         if run.parallel == "pmap":
             self.prepared = jax.jit(self.prepare_and_cut, out_shardings=self.devices.sharded)
@@ -269,10 +271,10 @@ class Engine:
         """
         batch = self.devices.shard_batch(batch)
         if self.run.parallel == "pmap":
-            pieces = self.prepared(state.step, batch, self.seed, self.frozen)
-            state, metrics = self.compiled(state, pieces, np.repeat(self.seed, len(self.devices)), self.frozen)
+            pieces = self.prepared(state.step, batch, self.seed, self.auxiliary)
+            state, metrics = self.compiled(state, pieces, np.repeat(self.seed, len(self.devices)), self.auxiliary)
             return state, {k: v[0] for k, v in metrics.items()}
-        return self.compiled(state, batch, self.seed, self.frozen, self.devices.of_each(wishes))
+        return self.compiled(state, batch, self.seed, self.auxiliary, self.devices.of_each(wishes))
 
     def train_together(
         self, state: TrainState, batches: Sequence[Batch], wishes: np.ndarray | None = None
@@ -282,15 +284,15 @@ class Engine:
         Not for pmap.
         """
         batches = self.devices.shard_batch(tuple(batches))
-        return self.compiled_together(state, batches, self.seed, self.frozen, self.devices.of_each(wishes))
+        return self.compiled_together(state, batches, self.seed, self.auxiliary, self.devices.of_each(wishes))
 
     def whole(self, state: TrainState, batch: Batch) -> tuple[TrainState, Batch, Any, Tree]:
         """The arguments of `batch_gradients`, on the devices, for what `train` is given."""
-        frozen = self.frozen
+        auxiliary = self.auxiliary
         if self.run.parallel == "pmap":
-            its = jax.tree.map(lambda x: x[0], (state, frozen))
-            state, frozen = jax.device_put(its, self.devices.replicated)
-        return state, self.devices.shard_batch(batch), self.seed, frozen
+            its = jax.tree.map(lambda x: x[0], (state, auxiliary))
+            state, auxiliary = jax.device_put(its, self.devices.replicated)
+        return state, self.devices.shard_batch(batch), self.seed, auxiliary
 
     # Compiled.
 
@@ -302,15 +304,15 @@ class Engine:
         return kernels
 
     def jit_steps(
-        self, state: TrainState, batches: tuple[Batch, ...], seed: Array, frozen: Tree, wishes: Array | None = None
+        self, state: TrainState, batches: tuple[Batch, ...], seed: Array, auxiliary: Tree, wishes: Array | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
         """`jit_step` for each of these batches: the last state and the metrics {name: [n]}."""
         stacked = jax.tree.map(lambda *each: jnp.stack(each), *batches)
-        state, metrics = jax.lax.scan(lambda state, batch: self.jit_step(state, batch, seed, frozen), state, stacked)
+        state, metrics = jax.lax.scan(lambda state, batch: self.jit_step(state, batch, seed, auxiliary), state, stacked)
         return state, with_wishes(metrics, wishes)
 
     def jit_step(
-        self, state: TrainState, batch: Batch, seed: Array, frozen: Tree, wishes: Array | None = None
+        self, state: TrainState, batch: Batch, seed: Array, auxiliary: Tree, wishes: Array | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
         """One step, compiled.
 
@@ -318,48 +320,48 @@ class Engine:
             state: on the devices.
             batch: on the devices.
             seed: that of the run.
-            frozen: the task's frozen arrays.
+            auxiliary: the task's auxiliary arrays.
             wishes: those of all devices, int32 [devices, k].
 
         Returns:
             (the next state, {metric: scalar}): loss, the task's metrics, lr, grad_norm, param_norm and update_norm.
         """
-        state, metrics = self.update(state, *self.batch_gradients(state, batch, seed, frozen))
+        state, metrics = self.update(state, *self.batch_gradients(state, batch, seed, auxiliary))
         return state, with_wishes(metrics, wishes)
 
     def batch_gradients(
-        self, state: TrainState, batch: Batch, seed: Array, frozen: Tree
+        self, state: TrainState, batch: Batch, seed: Array, auxiliary: Tree
     ) -> tuple[Array, dict[str, Array], Tree]:
         """`gradients` of a batch as it comes, on all devices."""
-        task, keys = with_frozen(self.task, frozen), example_keys(seed, state.step, jnp.arange(_rows(batch)))
+        task, keys = with_auxiliary(self.task, auxiliary), example_keys(seed, state.step, jnp.arange(_rows(batch)))
         batch = task.prepare(batch, keys, state.step // self.optimizer.steps_per_epoch)
         if len(self.devices) == 1 or self.run.fsdp > 1:  # whose split arrays the compiler gathers where it needs them
             return self.gradients(task, state.parameters, batch, keys, task.denominator(batch))
         # Each device adds up the gradients of its own parts, so they are exchanged once a step.
         every, its_own = PartitionSpec(), PartitionSpec("data")
         return jax.shard_map(
-            lambda frozen, *its: self.mean_gradients(with_frozen(self.task, frozen), *its),
+            lambda auxiliary, *its: self.mean_gradients(with_auxiliary(self.task, auxiliary), *its),
             mesh=self.devices.mesh,
             in_specs=(every, every, its_own, its_own),
             out_specs=every,
             check_vma=False,  # a compiled loop over parts starts from zeros, which do not vary over devices
-        )(frozen, state.parameters, batch, keys)
+        )(auxiliary, state.parameters, batch, keys)
 
-    def prepare_and_cut(self, step: Array, batch: Batch, seed: Array, frozen: Tree) -> Batch:
+    def prepare_and_cut(self, step: Array, batch: Batch, seed: Array, auxiliary: Tree) -> Batch:
         """The batch after `Task.prepare`, cut for the devices: {name: [devices, B / devices, ...]}.
 
-        `step` and `frozen` have a leading axis of replicas.
+        `step` and `auxiliary` have a leading axis of replicas.
         """
         keys = example_keys(seed, step[0], jnp.arange(_rows(batch)))
-        task = with_frozen(self.task, jax.tree.map(lambda x: x[0], frozen))
+        task = with_auxiliary(self.task, jax.tree.map(lambda x: x[0], auxiliary))
         batch = task.prepare(batch, keys, step[0] // self.optimizer.steps_per_epoch)
         return jax.tree.map(lambda x: x.reshape(len(self.devices), -1, *x.shape[1:]), batch)
 
     def pmap_step(
-        self, state: TrainState, batch: Batch, seed: Array, frozen: Tree
+        self, state: TrainState, batch: Batch, seed: Array, auxiliary: Tree
     ) -> tuple[TrainState, dict[str, Array]]:
         """`jit_step` on one device, for its part of a prepared batch."""
-        task, rows = with_frozen(self.task, frozen), _rows(batch)
+        task, rows = with_auxiliary(self.task, auxiliary), _rows(batch)
         keys = example_keys(seed, state.step, jnp.arange(rows) + jax.lax.axis_index("data") * rows)
         return self.update(state, *self.mean_gradients(task, state.parameters, batch, keys))
 
