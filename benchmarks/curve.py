@@ -24,7 +24,7 @@ from vit_jax.errors import UserError, run_command
 from vit_jax.figures.comparison import COLORS
 from vit_jax.figures.curves import smooth
 from vit_jax.figures.figure import page
-from vit_jax.files.output import shortened
+from vit_jax.files.output import shorten
 from vit_jax.report.compare import Line, Member, gather
 
 Points = dict[int, tuple[float, float]]  # {step: (core-seconds, accuracy)}
@@ -61,7 +61,7 @@ def draw(lines: list[Line], path: Path) -> None:
     with page(path, 8, 5) as figure:
         ax = figure.subplots()
         for i, line in enumerate(lines):
-            color, name = COLORS[i % len(COLORS)], shortened(line.name, 48)
+            color, name = COLORS[i % len(COLORS)], shorten(line.name, 48)
             split = "validation" if averaged(line, "validation")[0].size else "train"
             seconds, values, spread = averaged(line, split)
             if not seconds.size:

@@ -85,9 +85,9 @@ def ours(model: Any, source: np.ndarray, beam: int, cached: bool = True) -> Call
 
     from vit_jax.decode.search import search
     from vit_jax.models.decoder import Cache
-    from vit_jax.models.layers import attention_mask, merge, split
+    from vit_jax.models.layers import attention_mask, merge, split_model
 
-    (definition, tree), last = split(model), model.config.target_vocabulary - 1
+    (definition, tree), last = split_model(model), model.config.target_vocabulary - 1
     ids = Ids(pad=last, begin=last, end=0)
     # Of the tokens that are counted here the end would be one: so it is banned until after the last.
     d = Decoding(beam=beam, min_length=TOKENS + 1)

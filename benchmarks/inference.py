@@ -51,9 +51,9 @@ def theirs(path: Path, model: ViTConfig) -> tuple[str, Call]:
         net.load_state_dict(load_file(path))
     else:
         import torch_ref
-        from vit_jax.weights.interop import converted
+        from vit_jax.weights.interop import read_weights
 
-        name, net = "torch_ref", torch_ref.load(torch_ref.build(model), converted(str(path))[1])
+        name, net = "torch_ref", torch_ref.load(torch_ref.build(model), read_weights(str(path))[1])
     net.eval()
     mean, std = (torch.tensor(x).view(-1, 1, 1) for x in (MEAN, STD))
 

@@ -20,7 +20,7 @@ from vit_jax.config.network import NetworkConfig
 from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.data.images.config import ImageData
 from vit_jax.machine import backend
-from vit_jax.models.sizes import sized
+from vit_jax.models.sizes import sized_config
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
 
@@ -41,8 +41,8 @@ def config(net: str) -> RunConfig:
         "48x4": (preset("cifar10-48x4").run, 128),
         "256x6": (preset("cifar10-256x6").run, 64),
         "256x24": (preset("cifar100-256x24").run, 16),
-        "s16": (RunConfig("classify", sized("vit-s16"), ImageData(), ImageAugment()), 4),
-        "b16": (RunConfig("classify", sized("vit-b16"), ImageData(), ImageAugment()), 4),
+        "s16": (RunConfig("classify", sized_config("vit-s16"), ImageData(), ImageAugment()), 4),
+        "b16": (RunConfig("classify", sized_config("vit-b16"), ImageData(), ImageAugment()), 4),
         "tiny": (RunConfig("classify", tiny, ImageData(), ImageAugment()), 4),
     }
     return deterministic(*runs[net])

@@ -30,7 +30,7 @@ from vit_jax.config.run import RunConfig
 from vit_jax.data.images.config import ImageData
 from vit_jax.machine import backend
 from vit_jax.machine.mfu import stated_peak, step_flops
-from vit_jax.models.sizes import sized
+from vit_jax.models.sizes import sized_config
 
 SIDES = ("ours", "timm")
 Steps = Callable[[int], None]  # does this many steps and waits for the last
@@ -139,7 +139,7 @@ def main() -> int:
     o = parser.parse_args()
     if o.side == "ours":
         backend.configure_jax()
-    model = replace(sized(o.net), image=o.image)
+    model = replace(sized_config(o.net), image=o.image)
     model = replace(model, depth=o.depth or model.depth)
     run = deterministic(RunConfig("classify", model, ImageData(), ImageAugment()), 1)
     batches = [int(word) for word in o.batches.split(",")]

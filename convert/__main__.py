@@ -63,15 +63,15 @@ def main(prog: str = "python -m convert") -> int:
         arguments = parser(command, prog).parse_args(words[1:] if command else words)
         return COMMANDS[command](arguments)
 
-    return run_command(lambda: undisturbed(body))
+    return run_command(lambda: run_undisturbed(body))
 
 
-def undisturbed(body: Callable[[], int]) -> int:
+def run_undisturbed(body: Callable[[], int]) -> int:
     """Run a command: errors of the system become one sentence, and a signal that ends it leaves nothing behind."""
     before = {}
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name) and threading.current_thread() is threading.main_thread():
-            before[name] = signal.signal(getattr(signal, name), ended)
+            before[name] = signal.signal(getattr(signal, name), end_by_signal)
     try:
         return body()
     except Exception as error:
@@ -93,7 +93,7 @@ def undisturbed(body: Callable[[], int]) -> int:
             signal.signal(getattr(signal, name), handler)
 
 
-def ended(number: int, frame: Any) -> None:
+def end_by_signal(number: int, frame: Any) -> None:
     """A signal handler: everything that was begun is undone, as after Ctrl-C."""
     raise Interrupted("ended by a signal; what was being written is removed", "SIGTERM")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_origin
 
-from vit_jax.config.dotted import leaves, replaced, value_at
+from vit_jax.config.dotted import leaves, replace_fields, value_at
 from vit_jax.config.network import NetworkConfig
 
 from .rules import Row, Shape
@@ -224,7 +224,7 @@ class Layout:
 
     def _idle(self, config: Any, name: str) -> bool:
         """Whether one of a field's own values would change nothing: a head's bias where there is no head."""
-        return any(replaced(config, {name: value}).normal() == config for value in self.fields[name].among)
+        return any(replace_fields(config, {name: value}).normal() == config for value in self.fields[name].among)
 
 
 def matches(names: Iterable[str], signature: Iterable[str]) -> bool:
@@ -238,7 +238,7 @@ def matches(names: Iterable[str], signature: Iterable[str]) -> bool:
 # ------------------------------------------------------------------------------------- side files
 
 
-def stated(layout: Layout, config: Json) -> Json:
+def stated_fields(layout: Layout, config: Json) -> Json:
     """The fields of our config that a config.json states: by the keys of the layout's table, with its defaults."""
     out: Json = {}
     for name, f in layout.fields.items():
@@ -297,5 +297,5 @@ def length(name: str, axis: int, otherwise: Any = None) -> Callable[[Names], Any
 
 __all__ = [
     "UNKNOWN", "Facts", "Field", "Json", "Layout", "Names", "Refusal", "always", "count", "defaults", "has", "length",
-    "look", "matches", "stated", "statement",
+    "look", "matches", "stated_fields", "statement",
 ]  # fmt: skip

@@ -65,7 +65,7 @@ def moving(rows: Iterable[Row], names: Iterable[str]) -> list[Row]:
     return moved
 
 
-def within(rows: Iterable[Row], names: Collection[str]) -> list[Row]:
+def rows_of(rows: Iterable[Row], names: Collection[str]) -> list[Row]:
     """The rows of the parameters `names`. Raises UserError where a tensor of the file holds others too."""
     found = []
     for r in rows:
@@ -126,8 +126,8 @@ def from_torch(
         UserError: where the state is not that of `c`, or its parameters cannot be identified.
     """
     _check_steps(c, what)
-    states, groups = _opened(saved, what)
-    rows = within(moving(rows, weights), trainable(c, table))
+    states, groups = _open_state(saved, what)
+    rows = rows_of(moving(rows, weights), trainable(c, table))
     names = _names(groups, rows, weights, c, table, what, grouped)
     order = dict(zip((i for group in groups for i in group["params"]), names, strict=True))
     kinds = {name: {table[ours].kind for ours in r.ours} for r in rows for name in r.theirs}
@@ -145,7 +145,7 @@ def from_torch(
         raise UserError(
             what, f"its optimizer has a state numbered {strange[0]!r}, which belongs to no parameter", "save it again"
         )
-    found = _moments(entries, _kept(rows, names, c, table), weights, what, step)
+    found = _moments(entries, _names_with_moment(rows, names, c, table), weights, what, step)
     copies = _copies(rows, weights)
     return Moments(
         found.step,
@@ -156,9 +156,9 @@ def from_torch(
     )
 
 
-def _kept(rows: Sequence[Row], names: Iterable[str], c: OptimConfig, table: Table) -> dict[str, list[str]]:
+def _names_with_moment(rows: Sequence[Row], names: Iterable[str], c: OptimConfig, table: Table) -> dict[str, list[str]]:
     """{role: those of the file's `names` that have this moment}."""
-    kept = {role: {name for r in within(rows, ours) for name in r.theirs} for role, ours in moments(c, table).items()}
+    kept = {role: {name for r in rows_of(rows, ours) for name in r.theirs} for role, ours in moments(c, table).items()}
     names = list(names)
     return {role: [name for name in names if name in theirs] for role, theirs in kept.items()}
 
@@ -169,7 +169,7 @@ def _copies(rows: Iterable[Row], names: Mapping[str, Any]) -> dict[str, str]:
     return {name: next(first for first in names if first in copies) for copies in tied for name in copies}
 
 
-def _opened(saved: Any, what: str) -> tuple[dict[Any, Any], Groups]:
+def _open_state(saved: Any, what: str) -> tuple[dict[Any, Any], Groups]:
     """(states by number, groups) of a torch optimizer's state dict. Raises UserError where it is not one."""
     try:
         states, groups = dict(saved["state"]), [dict(group) for group in saved["param_groups"]]
@@ -440,14 +440,16 @@ def _moments(
 # ----------------------------------------------------------------------- from moments to torch's state
 
 
-def registered(names: Sequence[str]) -> list[str]:
+def registration_order(names: Sequence[str]) -> list[str]:
     """Names in the order of torch's module.named_parameters(): a module's own first, then those of its parts."""
     parts: dict[str, list[str]] = {}
     for name in names:
         head, _, rest = name.partition(".")
         parts.setdefault(head, []).append(rest)
     own = [head for head, rests in parts.items() if rests == [""]]
-    return own + [f"{head}.{rest}" for head, rests in parts.items() if rests != [""] for rest in registered(rests)]
+    return own + [
+        f"{head}.{rest}" for head, rests in parts.items() if rests != [""] for rest in registration_order(rests)
+    ]
 
 
 def to_torch(
@@ -470,9 +472,9 @@ def to_torch(
             steps are under the role `step`.
     """
     _check_steps(c, "the source")
-    moved = within(moving(rows, specs), trainable(c, table))
-    order = registered(parameter_order(moved, specs))
-    kept = _kept(moved, order, c, table)
+    moved = rows_of(moving(rows, specs), trainable(c, table))
+    order = registration_order(parameter_order(moved, specs))
+    kept = _names_with_moment(moved, order, c, table)
     groups: Groups = []
     state: dict[int, dict[str, Spec]] = {}
     paths: Paths = {}

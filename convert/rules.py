@@ -100,7 +100,7 @@ class Concat:
         return np.split(array, np.cumsum(self.sizes)[:-1], self.axis)
 
     def write(self, arrays: Arrays) -> Arrays:
-        return [_joined(arrays, self.axis, sum(self.sizes))]
+        return [_concatenate(arrays, self.axis, sum(self.sizes))]
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Stack:
         return list(array)
 
     def write(self, arrays: Arrays) -> Arrays:
-        return [_joined([array[None] for array in arrays], 0, self.count)]
+        return [_concatenate([array[None] for array in arrays], 0, self.count)]
 
 
 @dataclass(frozen=True)
@@ -204,9 +204,9 @@ class Row:
 
     Args:
         theirs: the names in the file.
-        ours: the dotted names of our parameters. A row whose name begins with `carried.` (see `carried`) may be missing
-            altogether; a later name that does is a part of `theirs` that is no parameter: where there is none, zeros
-            are written.
+        ours: the dotted names of our parameters. A row whose name begins with `carried.` (see `passthrough`) may be
+            missing altogether; a later name that does is a part of `theirs` that is no parameter: where there is none,
+            zeros are written.
         shapes: those of our parameters; the file's follow from them.
         operations: in the order in which reading applies them.
         optional: names that may be missing from a file (copies of tied tensors, constants) and are written only if
@@ -269,7 +269,7 @@ def row(theirs: str, ours: str, shape: Shape, *operations: Operation) -> Row:
     return Row((theirs,), (ours,), (tuple(shape),), operations)
 
 
-def carried(theirs: str, shape: Shape) -> Row:
+def passthrough(theirs: str, shape: Shape) -> Row:
     """A Row that copies a tensor of a layout that is no parameter of a network (DINOv2's mask token)."""
     return row(theirs, CARRIED + theirs, shape)
 
@@ -416,7 +416,7 @@ def unique(pairs: Iterable[tuple[str, Shape]]) -> dict[str, Shape]:
     return shapes
 
 
-def _joined(arrays: Arrays, axis: int, length: int) -> np.ndarray:
+def _concatenate(arrays: Arrays, axis: int, length: int) -> np.ndarray:
     """Arrays concatenated along an axis to `length` in all. Raises ValueError on other lengths or mixed dtypes."""
     if isinstance(arrays[0], Ghost):
         if sum(array.shape[axis] for array in arrays) != length:

@@ -9,7 +9,7 @@ import pytest
 
 from vit_jax.models import attention_core as module
 from vit_jax.models.attention_core import Causal, attention_core, implementation, plain_or_fused
-from vit_jax.models.layers import Attention, merge, split
+from vit_jax.models.layers import Attention, merge, split_model
 
 DRAW = np.random.default_rng(0)
 B, H, NQ, NK, DH = 2, 3, 5, 7, 4
@@ -115,7 +115,7 @@ def test_bfloat16_keeps_its_dtypes_and_is_within_its_rounding():
 
 def test_a_cpu_gets_products_over_the_last_axis_and_others_get_no_barrier():
     """No batched product of the compiled gradient sums over the first axis of both, which XLA does slowly on a CPU."""
-    definition, tree = split(Attention(8, 2, 4))
+    definition, tree = split_model(Attention(8, 2, 4))
     x = np.zeros((3, 5, 8), np.float32)
     step = jax.jit(jax.grad(lambda tree: merge(definition, tree)(x, x, x).sum())).trace(tree)
     lines = [line for line in step.lower().compile().as_text().splitlines() if " dot(" in line and "batch_dims" in line]

@@ -10,7 +10,7 @@ from scipy.stats import beta, kstest
 
 from tests.fixed import Fixed
 from vit_jax.augmentation.config import ImageAugment
-from vit_jax.augmentation.mixing import QUANTILES, mixed, quantiles
+from vit_jax.augmentation.mixing import QUANTILES, mix_pairs, quantiles
 from vit_jax.errors import UserError
 from vit_jax.presets.table import preset
 from vit_jax.tasks.classify.learn import Classify
@@ -31,7 +31,7 @@ IMAGES = np.broadcast_to(
 ONE_HOT = np.eye(CLASSES)[LABELS]
 
 
-mix_compiled = jax.jit(mixed, static_argnums=(3, 4))
+mix_compiled = jax.jit(mix_pairs, static_argnums=(3, 4))
 
 
 def mix(epoch=0, seed=0, images=IMAGES, **fields):

@@ -167,12 +167,12 @@ def test_a_resized_crop_is_torchvisions():
     import torch
     from torchvision.transforms import functional as F
 
-    from vit_jax.augmentation.crops import resampled
+    from vit_jax.augmentation.crops import resample_windows
 
     images, draw = pictures(), np.random.default_rng(2)
     height, width = draw.integers(1, H + 1, BATCH), draw.integers(1, W + 1, BATCH)
     top, left = draw.integers(0, H + 1 - height), draw.integers(0, W + 1 - width)
-    got = np.asarray(jax.jit(resampled)(images, top, height, left, width))
+    got = np.asarray(jax.jit(resample_windows)(images, top, height, left, width))
     for image, after, *window in zip(images, got, top, left, height, width, strict=True):
         tensor = torch.from_numpy(image).permute(2, 0, 1)
         expected = F.resized_crop(tensor, *map(int, window), [H, W]).permute(1, 2, 0).numpy()

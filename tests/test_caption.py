@@ -13,7 +13,7 @@ from PIL import Image
 import vit_jax
 from convert.__main__ import main as convert
 from vit_jax.data.captions import shapes
-from vit_jax.data.captions.open import touched
+from vit_jax.data.captions.open import touched_patches
 from vit_jax.errors import UserError
 from vit_jax.runs import Run
 from vit_jax.tasks.caption import text as caption_text
@@ -68,7 +68,7 @@ def test_the_patches_that_a_box_touches():
     corners = np.sort(draw.uniform(0, 1, (6, 2, 2, 2)), axis=2)  # [k, O, low/high, x/y]
     boxes = corners.reshape(6, 2, 4)
     words = np.array([[1, 3]] * 6)
-    found = touched(boxes, words, 5, (3, 4))
+    found = touched_patches(boxes, words, 5, (3, 4))
     points = (np.arange(1200) + 0.5) / 1200
     for k, o in np.ndindex(6, 2):
         left, top, right, bottom = boxes[k, o]
@@ -282,13 +282,13 @@ def test_torch_learns_the_same_task(trained, few):
     import torch_ref
     from torch_ref.tasks import task_of as twin_of
     from vit_jax.config.trees import flatten
-    from vit_jax.models.layers import split
+    from vit_jax.models.layers import split_model
 
     net = vit_jax.load("shapes")
     run, data = net.run, task_class("caption").open_data(net.run)
     batch = data.splits["test"].batch(np.arange(6))
     task, twin = task_of(run, data.metadata()), twin_of(run)(run, data.metadata())
-    weights = {name: np.asarray(x) for name, x in flatten(split(net.model)[1]).items()}
+    weights = {name: np.asarray(x) for name, x in flatten(split_model(net.model)[1]).items()}
     model = torch_ref.load(torch_ref.build(run.model), weights).eval()
     theirs = twin.outputs(model, {name: torch.from_numpy(x) for name, x in batch.items()}, torch.float32)
     ours = task.outputs(net.model, batch)

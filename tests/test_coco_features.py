@@ -329,12 +329,12 @@ def test_pytorch_measures_a_run_as_it_is_measured_here(run, folder):
     from torch_ref.evaluation import measure
     from torch_ref.trainer import Trainer
     from vit_jax.config.trees import flatten
-    from vit_jax.models.layers import split
+    from vit_jax.models.layers import split_model
     from vit_jax.runs import find
 
     config, (_, result) = find(run).config(), vit_jax.evaluate(run, split="validation", batch=8)
     trainer = Trainer(config, 10, 5, find(run).metadata())
-    trainer.load({name: np.asarray(value) for name, value in flatten(split(vit_jax.load(run).model)[1]).items()})
+    trainer.load({name: np.asarray(value) for name, value in flatten(split_model(vit_jax.load(run).model)[1]).items()})
     found = measure(trainer, trainer.model, trainer.task.open_data(config).splits["validation"])
     assert all(abs(found[name] - result.metrics[name]) < 1e-5 for name in ("loss", "accuracy", "exact_match"))
 

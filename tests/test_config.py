@@ -13,7 +13,7 @@ import pytest
 
 from vit_jax.augmentation import config as augmentation
 from vit_jax.augmentation.config import ImageAugment
-from vit_jax.config.dotted import replaced, value_at
+from vit_jax.config.dotted import replace_fields, value_at
 from vit_jax.config.fields import Kind
 from vit_jax.config.network import NetworkConfig
 from vit_jax.config.run import AugmentConfig, DataConfig, LossConfig, OptimConfig, RunConfig
@@ -23,7 +23,7 @@ from vit_jax.data.images.config import ImageData
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
 from vit_jax.models.captioner_config import HEADLESS, CaptionerConfig
-from vit_jax.models.sizes import SIZES, sized
+from vit_jax.models.sizes import SIZES, sized_config
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
@@ -74,27 +74,29 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_sizes_have_the_published_number_of_parameters(name):
-    assert count(sized(name)) == PUBLISHED[name]
+    assert count(sized_config(name)) == PUBLISHED[name]
 
 
 def test_a_field_of_a_published_size_may_be_given_as_a_list():
-    assert sized("vit-s16", image=[64, 32], stem=[8, 16]) == sized("vit-s16", image=(64, 32), stem=(8, 16))
+    assert sized_config("vit-s16", image=[64, 32], stem=[8, 16]) == sized_config(
+        "vit-s16", image=(64, 32), stem=(8, 16)
+    )
 
 
 def test_flops_of_published_sizes():
     """Multiply-adds as the papers' code bases print them, two operations each."""
     for name, gmac in {"vit-ti16": 1.26, "vit-s16": 4.61, "vit-b16": 17.58, "vit-l16": 61.6}.items():
-        assert sized(name).flops() == pytest.approx(2e9 * gmac, rel=0.01), name
+        assert sized_config(name).flops() == pytest.approx(2e9 * gmac, rel=0.01), name
 
 
 def test_every_size_has_a_name_and_unknown_names_are_answered_with_the_nearest():
     for size, shape in SIZES.items():
-        c = sized(f"vit-{size}16", classes=7, pool="mean")
+        c = sized_config(f"vit-{size}16", classes=7, pool="mean")
         c.check()
         assert (c.width, c.depth, c.hidden, c.heads) == shape and (c.patch, c.classes, c.pool) == (16, 7, "mean")
     for name in ("vit-x16", "vit-16", "vits16", "vit-s", "vit-s0", "s16"):
         with pytest.raises(UserError, match=f"there is no network '{name}'; nearest: .*vit-[a-z]+1[46]"):
-            sized(name)
+            sized_config(name)
     with pytest.raises(UserError, match=r"there is no preset 'cifar10-128'; nearest: .*cifar10-128x6"):
         preset("cifar10-128")
 
@@ -462,7 +464,7 @@ def test_every_field_of_a_run_is_written_and_comes_back(run):
                 ),
             }
             other = moves[type(value)](value)
-        changed = replaced(run, {name: other})
+        changed = replace_fields(run, {name: other})
         again = from_dict(RunConfig, json.loads(json.dumps(to_dict(changed))))
         assert again == changed != run, name
 

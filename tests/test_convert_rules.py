@@ -15,7 +15,7 @@ from convert.dialects import LAYOUTS, torch_ref
 from convert.plan.shared import members
 from convert.rules import TRANSPOSE, Order, Row, row
 from vit_jax.errors import UserError
-from vit_jax.models.sizes import sized
+from vit_jax.models.sizes import sized_config
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
@@ -192,7 +192,7 @@ def test_a_table_holds_no_matrix_that_lies_as_ours_does():
 
 def test_shapes_are_known_without_any_weights():
     tracemalloc.start()
-    shapes = rules.file_shapes(torch_ref.rows(sized("vit-l16")))
+    shapes = rules.file_shapes(torch_ref.rows(sized_config("vit-l16")))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert shapes["patch.weight"] == (1024, 3, 16, 16) and shapes["blocks.23.mlp.fc1.weight"] == (4096, 1024)

@@ -11,7 +11,7 @@ from vit_jax.data.batches import batches
 from vit_jax.data.texts import cached
 from vit_jax.data.texts import sentences as sentences_module
 from vit_jax.data.texts.config import SentenceData
-from vit_jax.data.texts.flat import gathered
+from vit_jax.data.texts.flat import gather_sentences
 from vit_jax.data.texts.sentences import open_sentences
 from vit_jax.files.digests import array_digest, parts_digest
 from vit_jax.machine import backend
@@ -163,7 +163,7 @@ def test_flat_sentences_are_taken_and_padded_as_rows_are():
     rows = [rng.integers(1, 70_000, n).astype(np.int32) for n in (3, 1, 5, 2)]
     for size, dtype in ((70_000, np.int32), (1 << 16, np.uint16)):
         few = [row % size for row in rows]
-        flat = gathered(few, size)
+        flat = gather_sentences(few, size)
         assert flat.ids.dtype == dtype
         for numbers in ([2], [3, 0, 0], [0, 1, 2, 3]):
             expected = np.full((len(numbers), 6), 7, np.int32)

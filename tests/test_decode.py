@@ -8,14 +8,14 @@ import pytest
 from vit_jax.config.decoding import Decoding
 from vit_jax.decode.search import search
 from vit_jax.models.build import start
-from vit_jax.models.layers import merge, split
+from vit_jax.models.layers import merge, split_model
 from vit_jax.models.transformer import Transformer
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.tasks.generated import Search
-from vit_jax.tasks.translate.text import searched, translation_ids
-from vit_jax.text.vocabulary import closed
+from vit_jax.tasks.translate.text import search_translations, translation_ids
+from vit_jax.text.vocabulary import closed_vocabulary
 
-IDS = closed([]).ids
+IDS = closed_vocabulary([]).ids
 
 
 def counting(tokens, cache):
@@ -71,7 +71,7 @@ def model(request):
         embedding_std=1.0,
         position_std=1.0,
     )
-    definition, _ = split(Transformer(c))
+    definition, _ = split_model(Transformer(c))
     weights = start(c, jax.random.key(5))
     weights["head"]["bias"] = weights["head"]["bias"].at[IDS.end].set(2.0)  # so that some sentences end
     return merge(definition, weights)
@@ -123,7 +123,7 @@ def test_cached_is_uncached(model, sources, found):
 
 
 def test_little_room_is_not_taken_for_the_greatest_length(model, sources, found):
-    cut = searched(model, jnp.asarray(sources), Search(IDS, LENGTH, Decoding()), IDS.pad, 3)
+    cut = search_translations(model, jnp.asarray(sources), Search(IDS, LENGTH, Decoding()), IDS.pad, 3)
     ends = (found == IDS.pad).any(1) & ((found != IDS.pad).sum(1) < 3)
     assert np.asarray(cut.complete).tolist() == ends.tolist() and 0 < ends.sum() < 32
 

@@ -17,7 +17,7 @@ from vit_jax.decode.beam import beam_search
 from vit_jax.decode.buckets import in_buckets, lengths_to, rooms
 from vit_jax.decode.rules import Rules
 from vit_jax.decode.search import search
-from vit_jax.decode.single import filtered
+from vit_jax.decode.single import filter_logits
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition, start
 from vit_jax.models.decoder import Cache
@@ -277,7 +277,7 @@ def test_draws_depend_on_their_keys_alone():
 
 def test_of_equal_logits_all_stay():
     scores = jnp.array([[1.0, 3.0, 3.0, 0.0]])
-    assert np.isfinite(filtered(scores, Decoding(sample=True, top_k=1))).tolist() == [[False, True, True, False]]
+    assert np.isfinite(filter_logits(scores, Decoding(sample=True, top_k=1))).tolist() == [[False, True, True, False]]
 
 
 # ------------------------------------------------------------------------------------------- buckets

@@ -15,7 +15,7 @@ from convert import rules
 from convert.__main__ import main
 from convert.dialects import LAYOUTS, cs231n
 from convert.recognise.config import resolve
-from convert.verify.checks import failed
+from convert.verify.checks import failures
 from tests.parity import layouts_captions
 from vit_jax.errors import UserError
 from vit_jax.models.captioner_config import CaptionerConfig
@@ -27,13 +27,13 @@ COURSE, GENERATIONS = layouts_captions.COURSE, layouts_captions.GENERATIONS
 @pytest.mark.parametrize("name", GENERATIONS)
 def test_what_the_courses_module_saves_is_read_computed_and_written_to_the_bit(name):
     checks = list(layouts_captions.course_saved(name, GENERATIONS[name][0]))
-    assert len(checks) == 4 and not failed(checks), "\n".join(map(str, failed(checks)))
+    assert len(checks) == 4 and not failures(checks), "\n".join(map(str, failures(checks)))
 
 
 @pytest.mark.slow  # 12 CPU seconds, most of them of gradients
 def test_both_generations_have_the_logits_and_gradients_of_the_courses_module():
     checks = list(layouts_captions.courses())
-    assert len(checks) == 2 * 8 and not failed(checks), "\n".join(map(str, failed(checks)))
+    assert len(checks) == 2 * 8 and not failures(checks), "\n".join(map(str, failures(checks)))
 
 
 @pytest.mark.parametrize("name", GENERATIONS)

@@ -17,7 +17,7 @@ from convert.recognise.reading import Options, read
 from convert.write.write import write
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.weights.interop import exported
+from vit_jax.weights.interop import export_weights
 
 META = LAYOUTS["dinov3"]
 CONFIG = ViTConfig(
@@ -159,7 +159,7 @@ def test_three_libraries_compute_equal_tokens_of_one_set_of_weights_from_each_to
     weights = {n: x / np.sqrt(len(x), dtype=np.float32) if n.endswith("kernel") else x for n, x in drawn.items()}
     files = {}
     for layout, place in places.items():
-        exported((config, weights), str(tmp_path / place), layout, {}, {})
+        export_weights((config, weights), str(tmp_path / place), layout, {}, {})
         files[layout] = tensors_at(tmp_path / place)
     for source, target in itertools.permutations(places, 2):
         found = read(str(tmp_path / places[source]))

@@ -309,7 +309,7 @@ def test_torchs_encoder_the_notebooks_twin_and_the_old_flax_classes_compute_the_
     pytest.importorskip("torch", reason="PyTorch cannot be imported, so ours is not compared with it")
     import jax
 
-    from convert.verify.checks import failed
+    from convert.verify.checks import failures
     from tests.parity import layouts_flax, layouts_seq2seq
     from tests.parity.groups import quick_compilation
 
@@ -317,4 +317,4 @@ def test_torchs_encoder_the_notebooks_twin_and_the_old_flax_classes_compute_the_
     results = [*layouts_seq2seq.torch_encoders(), *layouts_seq2seq.notebooks(), *layouts_flax.flax()]
     jax.config.update("jax_disable_most_optimizations", False)
     assert results
-    assert not failed(results), failed(results)
+    assert not failures(results), failures(results)

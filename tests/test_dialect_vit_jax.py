@@ -31,7 +31,7 @@ from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
 from vit_jax.runs.values import to_dict
-from vit_jax.tasks.table import task_spec, untrained
+from vit_jax.tasks.table import task_spec, untrained_run
 from vit_jax.weights import load as trained
 from vit_jax.weights.checkpoint import Checkpoints, State
 from vit_jax.weights.start.start import start
@@ -369,7 +369,7 @@ def test_what_export_wrote_says_its_own_config(tmp_path, convert):
 
 
 def test_a_file_of_a_version_with_fewer_fields_has_their_defaults(tmp_path):
-    config = to_dict(replace(untrained(VIT), seed=1))
+    config = to_dict(replace(untrained_run(VIT), seed=1))
     for newer in ("stem", "stem_kernel"):
         del config["model"][newer]
     metadata = {"format": "vit-jax", "config": json.dumps(config)}
@@ -410,7 +410,7 @@ def test_a_network_without_a_run_becomes_one_that_loads_and_predicts(tmp_path, c
     loaded = vit_jax.load(tmp_path / "runs/vit")
     assert loaded.class_names == ("0", "1", "2") and loaded.preprocess.to_dict()["mean"] == [0.3]
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 4, 1)).astype(np.uint8)
-    expected = trained._network(untrained(VIT), unflatten(weights(VIT)))((images / 255 - 0.3) / 0.7)
+    expected = trained._network(untrained_run(VIT), unflatten(weights(VIT)))((images / 255 - 0.3) / 0.7)
     np.testing.assert_allclose(loaded.logits(list(images)), np.asarray(expected), atol=1e-5)
     assert len(loaded.predict(list(images), top=2)[0]) == 2
 
@@ -418,7 +418,7 @@ def test_a_network_without_a_run_becomes_one_that_loads_and_predicts(tmp_path, c
 def test_such_a_run_starts_others_and_is_itself_of_no_data(tmp_path, monkeypatch, capsys, convert, foreign):
     assert convert(foreign[0], tmp_path / "runs/vit", *foreign[1:], "--set", "mean=0.3", "--set", "std=0.7")[0] == 0
     monkeypatch.chdir(tmp_path)
-    started = start(replace(untrained(VIT), init="vit"), {}).parameters
+    started = start(replace(untrained_run(VIT), init="vit"), {}).parameters
     same(started, weights(VIT))
     monkeypatch.setattr(sys, "argv", ["train", "--resume", "vit"])
     assert training.main() == 2

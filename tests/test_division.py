@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vit_jax.machine import backend, memory
-from vit_jax.machine.division import CACHED, Division, divided, planned
+from vit_jax.machine.division import CACHED, Division, find_division, plan_division
 from vit_jax.models.build import definition, start
 from vit_jax.models.layers import merge
 from vit_jax.presets.table import preset
@@ -50,13 +50,13 @@ def on_cores(monkeypatch):
 )
 def test_what_a_run_takes_follows_from_its_config_and_the_cores(on_cores, run, cores, wanted):
     on_cores(cores)
-    assert planned(run) == wanted
+    assert plan_division(run) == wanted
 
 
 def test_an_accelerator_is_left_as_it_is(monkeypatch):
     monkeypatch.setattr(backend, "accelerators", lambda: True)
-    assert planned(DIGITS) == Division(1, 1)
-    assert planned(replace(DIGITS, accumulate=4)) == Division(1, 4)
+    assert plan_division(DIGITS) == Division(1, 1)
+    assert plan_division(replace(DIGITS, accumulate=4)) == Division(1, 4)
 
 
 def test_a_started_jax_is_left_as_it_is(on_cores):
@@ -66,12 +66,12 @@ def test_a_started_jax_is_left_as_it_is(on_cores):
     on_cores(2)
     backend.configure_jax(2)
     assert jax.device_count() == 1 and not backend.made_devices()
-    assert divided(DIGITS) == Division(1, 1)
+    assert find_division(DIGITS) == Division(1, 1)
 
 
 def test_each_device_of_a_cpu_holds_the_weights_of_a_run(on_cores):
     on_cores(2)
-    ours, whole = (memory.run_bytes(run, None, planned(run)) for run in (DIGITS, replace(DIGITS, accumulate=1)))
+    ours, whole = (memory.run_bytes(run, None, plan_division(run)) for run in (DIGITS, replace(DIGITS, accumulate=1)))
     assert ours == (2 * whole[0], whole[1])
 
 

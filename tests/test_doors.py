@@ -537,10 +537,10 @@ def test_seeds(place, plain, capsys):
 
 
 def test_the_spread_of_three_summaries():
-    from vit_jax.training.train import spread
+    from vit_jax.training.train import mean_and_spread
 
     values = [0.5, 0.7, 0.9]
-    table = spread(
+    table = mean_and_spread(
         [
             {"status": "finished", "step": 3, "seconds": 1.0 * i, "test": {"last": {"loss": v}}, "best": {"step": i}}
             for i, v in enumerate(values)

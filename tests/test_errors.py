@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from vit_jax.errors import Field, Option, Text, UserError, about, inside
+from vit_jax.errors import Field, Option, Text, UserError, about, fields_inside
 from vit_jax.weights.interop import of_export
 
 KEY, SETS = Option("key", "LABEL"), Option("set", "mean=...", "std=0.5,0.2")
@@ -38,9 +38,9 @@ def raised(error, context):
 
 
 def test_a_field_is_named_by_where_its_config_stands():
-    error = raised(raised(UserError(Field("width"), "is 0", "give 1"), inside("text")), inside("model"))
+    error = raised(raised(UserError(Field("width"), "is 0", "give 1"), fields_inside("text")), fields_inside("model"))
     assert (error.subject, error.what, error.remedy) == ("model.text.width", "is 0", "give 1")
-    assert str(raised(UserError("a.pt", "is empty"), inside("model"))) == "a.pt: is empty"
+    assert str(raised(UserError("a.pt", "is empty"), fields_inside("model"))) == "a.pt: is empty"
 
 
 def test_an_error_of_a_file_keeps_what_it_was_about():

@@ -21,7 +21,7 @@ from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
 from vit_jax.runs.values import flat, to_dict
 from vit_jax.weights.checkpoint import Checkpoints
-from vit_jax.weights.start.recipes import tuned
+from vit_jax.weights.start.recipes import apply_recipe
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=10, width=8, depth=2, heads=2, hidden=12)
 FULL = ViTConfig(
@@ -121,7 +121,7 @@ def test_what_cannot_be_is_one_sentence_and_writes_nothing(here, inside, line, s
 def test_a_network_without_recipes_says_so(tmp_path, monkeypatch):
     run = replace(vit_jax.preset("numbers").run, init="x", model=TransformerConfig())
     with pytest.raises(UserError, match=r"^tune is head, but a Transformer has no such recipe: state --optim\.freeze"):
-        tuned(run, "head")
+        apply_recipe(run, "head")
 
 
 # --------------------------------------------------------------------------- a run with a frozen trunk
@@ -143,7 +143,7 @@ def test_a_frozen_trunk_stays_to_the_bit_is_resumed_and_goes_back_to_its_layout(
         np.testing.assert_array_equal(mine, theirs)
 
     began = vit_jax.load("vit").model
-    given = {name: np.asarray(x) for name, x in flatten(vit_jax.models.layers.split(began)[1]).items()}
+    given = {name: np.asarray(x) for name, x in flatten(vit_jax.models.layers.split_model(began)[1]).items()}
     found = flatten(a.state.parameters)
     assert [name for name in given if not np.array_equal(given[name], found[name])] == [*HEAD[::-1]]
     kept = {name for name in Run("runs/whole").saved(4)["arrays"]["optimizer"]}

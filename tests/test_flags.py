@@ -93,7 +93,7 @@ def test_a_flag_given_twice_counts_as_given_last():
     found = train_command.parse(["digits", *words])[1]
     assert (found.name, found.epochs, found.augment.flip) == ("b", 4, False)
     assert [flags.value_of(flags.given_texts(words), name) for name in ("name", "epochs", "init")] == ["b", "4", ""]
-    assert flags.given([*words, "--", "--seed"], options()) == [
+    assert flags.given_fields([*words, "--", "--seed"], options()) == [
         *("name", "epochs", "name", "epochs", "augment.flip", "augment.flip"),
     ]
 

@@ -19,7 +19,7 @@ from vit_jax.commands import train as command
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.machine.hosts import watch
-from vit_jax.machine.hosts.group import Hosts, differing, joined
+from vit_jax.machine.hosts.group import Hosts, differing, join_hosts
 from vit_jax.machine.hosts.place import read_place
 from vit_jax.runs import Run
 from vit_jax.weights.checkpoint import Checkpoints
@@ -358,7 +358,7 @@ def test_places_are_read_and_one_process_needs_no_others(monkeypatch):
     place = read_place("[fe80::1]:5000,3,2")
     assert (place.address, place.port, place.count, place.index) == ("[fe80::1]", 5000, 3, 2)
     assert read_place("auto") is None
-    with joined("") as hosts:
+    with join_hosts("") as hosts:
         assert hosts.owner and not hosts.several and hosts.share({"a": 1}) == {"a": 1}
 
 

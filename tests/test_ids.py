@@ -10,7 +10,7 @@ from vit_jax.presets.table import preset
 from vit_jax.tasks.base import Trained
 from vit_jax.tasks.computed import task_of
 from vit_jax.tasks.translate.learn import Translate
-from vit_jax.text.vocabulary import Vocabulary, closed
+from vit_jax.text.vocabulary import Vocabulary, closed_vocabulary
 from vit_jax.training.engine.step import Evaluator, check_ids
 
 SMALL = TransformerConfig(
@@ -19,7 +19,7 @@ SMALL = TransformerConfig(
 
 
 SPECIALS = ["<pad>", "<bos>", "<eos>", "<unk>"]
-OPEN, CLOSED = Vocabulary([*SPECIALS, "a", "b", "c"]), closed(["a"])
+OPEN, CLOSED = Vocabulary([*SPECIALS, "a", "b", "c"]), closed_vocabulary(["a"])
 UNKNOWN = OPEN.ids.unknown
 
 

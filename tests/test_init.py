@@ -19,7 +19,7 @@ from convert.adapt.kernels import POSITIONS
 from convert.dialects import LAYOUTS
 from vit_jax import export, train
 from vit_jax.commands import train as command
-from vit_jax.config.dotted import replaced
+from vit_jax.config.dotted import replace_fields
 from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
@@ -33,7 +33,7 @@ from vit_jax.training.resume import resume, starting_state
 from vit_jax.training.setup import open_data, set_up
 from vit_jax.training.signals import Caught
 from vit_jax.weights import load as weights
-from vit_jax.weights.interop import converted
+from vit_jax.weights.interop import read_weights
 from vit_jax.weights.start import start as starting
 from vit_jax.weights.start.again import check_unchanged
 
@@ -224,7 +224,7 @@ def test_another_image_is_what_convert_resizes(timm, rule, monkeypatch):
     run = parsed(f"--init vit {SMALL} --model.image 48 --init-resize {rule}")
     assert (run.model.image, run.data.size) == (48, 60)
     convert(f"vit resized.safetensors --adapt resize=48x48:{rule}", monkeypatch)
-    again = starting.filled(replace(run, init="resized.safetensors", init_resize="none"))
+    again = starting.fill_run(replace(run, init="resized.safetensors", init_resize="none"))
     found, resized = (
         starting.start(replace(each, model=replace(each.model, classes=3)), {}).parameters for each in (run, again)
     )
@@ -257,7 +257,7 @@ def test_other_channels_are_what_convert_makes_of_them(timm, monkeypatch, capsys
         capsys.readouterr().out.split()
     )
     convert("vit grey.safetensors --adapt channels=1 --set mean=0.5 --set std=0.5", monkeypatch)
-    _, grey = converted("grey.safetensors")
+    _, grey = read_weights("grey.safetensors")
     assert all(np.array_equal(parameters[name], grey[name]) for name in grey)
 
 
@@ -292,7 +292,7 @@ def test_one_line_starts_from_every_kind_of_weights(timm, monkeypatch):
     runs = [parsed(f"--init {line} {SMALL}") for line in files]
     # Our own names alone tell nothing of the network: a preset does.
     plain = replace(preset("vit-1024x6").run, model=VIT, batch=4, data=runs[0].data)
-    runs += [starting.filled(replace(plain, init=file)) for file in ("names.safetensors", "twin.pt")]
+    runs += [starting.fill_run(replace(plain, init=file)) for file in ("names.safetensors", "twin.pt")]
     for run in runs:
         _, found = begun(run)
         assert found.keys() == expected.keys(), run.init
@@ -377,7 +377,7 @@ def test_what_weights_cannot_follow_is_refused_in_a_sentence_before_the_data_is_
 def test_a_run_in_python_that_is_not_filled_in_is_refused(timm):
     run = replace(preset("finetune").run, init="vit")
     with pytest.raises(UserError, match=r"^init vit: its image is 32, here it is 224, .*; give --model.patch 8 "):
-        train(replaced(run, {"data.source": "folder:nowhere"}))
+        train(replace_fields(run, {"data.source": "folder:nowhere"}))
     assert not Path("runs").exists()
 
 

@@ -13,7 +13,7 @@ from vit_jax.config.run import OptimConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.captions import open as captions
 from vit_jax.errors import UserError
-from vit_jax.models.layers import split
+from vit_jax.models.layers import split_model
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
 from vit_jax.training.engine.optim import Optimizer
@@ -74,7 +74,7 @@ def eyes(working_folder):
     model = ViT(VIT, rngs=nnx.Rngs(0))
     fields = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.3]}
     vit_jax.export(model, working_folder / "eyes.safetensors", fields=fields)
-    return {f"vit.{name}": np.asarray(x) for name, x in flatten(split(model)[1]).items()}
+    return {f"vit.{name}": np.asarray(x) for name, x in flatten(split_model(model)[1]).items()}
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def few(monkeypatch):
 
 
 def weights(name):
-    return {path: np.asarray(x) for path, x in flatten(split(vit_jax.load(name, "last").model)[1]).items()}
+    return {path: np.asarray(x) for path, x in flatten(split_model(vit_jax.load(name, "last").model)[1]).items()}
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from vit_jax.models.layers import (
     initial_values,
     merge,
     replace_parameters,
-    split,
+    split_model,
 )
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
@@ -115,7 +115,7 @@ def test_activations_are_their_formulas(name):
 
 def attention(heads=2, width=8, rate=0.0, seed=0):
     layer, draw = Attention(width, heads, width // heads, dropout=rate), np.random.default_rng(seed)
-    tree = jax.tree.map(lambda x: draw.normal(0, 0.5, x.shape).astype(np.float32), split(layer)[1])
+    tree = jax.tree.map(lambda x: draw.normal(0, 0.5, x.shape).astype(np.float32), split_model(layer)[1])
     replace_parameters(layer, tree)
     return layer
 
@@ -139,7 +139,7 @@ def test_a_masked_key_has_no_influence_and_the_others_share_its_weight():
 
 def test_a_row_with_nothing_to_attend_to_has_a_zero_context_and_zero_gradients():
     """jax.nn.dot_product_attention would give the mean of the values; -1e9 for a mask too."""
-    definition, tree = split(attention())
+    definition, tree = split_model(attention())
     x = np.random.default_rng(1).normal(size=(1, 5, 8)).astype(np.float32)
     mask = np.ones((1, 1, 5, 5), bool)
     mask[:, :, 2] = False
@@ -162,7 +162,7 @@ def test_a_row_with_nothing_to_attend_to_has_a_zero_context_and_zero_gradients()
 def test_the_gradient_of_a_key_bias_is_zero():
     """softmax(q (k + b)) does not depend on b: what is left is rounding."""
     with jax.enable_x64(True):
-        definition, tree = split(attention())
+        definition, tree = split_model(attention())
         tree = jax.tree.map(lambda x: np.asarray(x, np.float64), tree)
         x = np.random.default_rng(1).normal(size=(2, 5, 8))
         gradient = jax.jit(jax.grad(lambda tree: jnp.square(merge(definition, tree)(x, x, x)).sum()))(tree)
@@ -246,7 +246,7 @@ def test_attention_drops_weights_after_the_softmax_and_scales_them():
     """Keys and values are unit vectors, so the output of each head is its weights, mask and all."""
     tokens, heads, rate, batch = 4, 2, 0.25, 1024
     layer = Attention(8, heads, 4, dropout=rate)
-    tree = split(layer)[1]
+    tree = split_model(layer)[1]
     tree["value"]["kernel"] = tree["out"]["kernel"] = jnp.eye(8)
     replace_parameters(layer, tree)
     x = jnp.broadcast_to(jnp.tile(jnp.eye(4), (1, 2)), (batch, tokens, 8))
@@ -263,7 +263,7 @@ def test_attention_drops_weights_after_the_softmax_and_scales_them():
 def test_the_mlp_drops_its_hidden_values_after_the_activation():
     """The activation sees 1 at every place, so what is dropped is 0 and the rest 1/(1-p)."""
     layer, rate, batch = Mlp(8, 8, "relu", dropout=0.25), 0.25, 1024
-    tree = split(layer)[1]
+    tree = split_model(layer)[1]
     tree["fc1"]["bias"], tree["fc2"]["kernel"] = jnp.ones(8), jnp.eye(8)
     replace_parameters(layer, tree)
     kept = np.asarray(layer(jnp.ones((batch, 4, 8)), keys=keys(batch))) * (1 - rate)
@@ -405,10 +405,12 @@ def test_a_network_with_one_block_more_starts_the_others_alike():
 
 def test_a_model_is_a_tree_with_string_keys_and_comes_back_from_it():
     layer = Mlp(3, 4, "gelu", gated=True)
-    definition, tree = split(layer)
+    definition, tree = split_model(layer)
     assert flatten(tree).keys() == {f"{name}.{leaf}" for name in ("fc1", "gate", "fc2") for leaf in ("kernel", "bias")}
     filled = jax.tree.map(lambda x: x + 2, tree)
-    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), split(merge(definition, filled))[1], filled))
+    assert jax.tree.all(
+        jax.tree.map(lambda a, b: bool((a == b).all()), split_model(merge(definition, filled))[1], filled)
+    )
     replace_parameters(layer, filled)
     assert (layer.gate.bias[...] == 2).all()
 

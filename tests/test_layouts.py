@@ -22,12 +22,12 @@ from convert.dialects import LAYOUTS
 from convert.layout import Facts, Field
 from convert.plan.groups import finite, stream
 from convert.plan.plan import plan
-from convert.plan.shared import members, shared
+from convert.plan.shared import find_shared, members
 from convert.plan.shared import values as values_to_try
 from convert.recognise.config import resolve
 from convert.recognise.layouts import Recognition, which_layout
 from convert.recognise.reading import Reading
-from vit_jax.config.dotted import replaced, value_at
+from vit_jax.config.dotted import replace_fields, value_at
 from vit_jax.errors import UserError
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.resnet_config import ResNetConfig
@@ -99,7 +99,7 @@ NEWER = """
 import typing
 
 from vit_jax.config import dotted
-from vit_jax.config.dotted import leaves, replaced
+from vit_jax.config.dotted import leaves, replace_fields
 from vit_jax.models.networks import NETWORKS
 
 for network in NETWORKS.values():
@@ -115,7 +115,7 @@ from convert.plan.shared import members
 for layout in LAYOUTS.values():
     config = next(members(layout))
     for name in layout.fields:
-        newer = replaced(config, {name: "newer"})
+        newer = replace_fields(config, {name: "newer"})
         if "newer" in typing.get_args(leaves(layout.network)[name].hint) and newer.normal() != config.normal():
             print(layout.name, name, bool(layout.cannot(newer)), layout.holds_all)
 """
@@ -181,7 +181,7 @@ def test_a_file_comes_back_to_the_bit(layout, dtype):
 @functools.cache
 def common(a, b):
     """A config that two layouts can both state, or None; the same in either order."""
-    return shared(LAYOUTS[a], LAYOUTS[b])[0] if a <= b else common(b, a)
+    return find_shared(LAYOUTS[a], LAYOUTS[b])[0] if a <= b else common(b, a)
 
 
 known_pairs = functools.cache(pairs)
@@ -300,7 +300,7 @@ def test_what_a_layout_assumes_may_be_stated_otherwise_where_no_tensor_shows_it(
     for field in (field for field, one in layout.fields.items() if len(one.among) == 1):
         for value in (v for v in values_to_try(layout.network, field) if not layout.fields[field].allows(v)):
             stated = [("--set", {field: value}), ("its config.json", {**others, field: None})]
-            other = replaced(config, {field: value})
+            other = replace_fields(config, {field: value})
             if other.shapes() != config.shapes():
                 refused += 1
                 if refused == 1:

@@ -273,7 +273,7 @@ def test_a_run_goes_on_to_the_same_bits_and_is_used_and_converted_as_any(folder,
 
     name, places = "blocks.0.attention.query.kernel", Checkpoints(Run("runs/halves"), factors)
     kernels = [flatten(places.read(each, VIT.shapes()).state.parameters)[name] for each in (3, 4)]
-    mean = flatten(vit_jax.models.layers.split(vit_jax.load("halves", "mean:2").model)[1])[name]
+    mean = flatten(vit_jax.models.layers.split_model(vit_jax.load("halves", "mean:2").model)[1])[name]
     np.testing.assert_allclose(mean, (kernels[0] + kernels[1].astype(float)) / 2, rtol=1e-6)
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1)).astype(np.uint8)
     for ema, key in ((True, "ema"), (False, "model")):
@@ -283,7 +283,7 @@ def test_a_run_goes_on_to_the_same_bits_and_is_used_and_converted_as_any(folder,
         np.testing.assert_array_equal(vit_jax.load(key).logits(images), ours.logits(images))
         name = "blocks.0.attention.query.kernel"
         kernel = flatten(a.state.averaged if ema else a.state.parameters)[name]
-        np.testing.assert_array_equal(flatten(vit_jax.models.layers.split(ours.model)[1])[name], kernel)
+        np.testing.assert_array_equal(flatten(vit_jax.models.layers.split_model(ours.model)[1])[name], kernel)
     evaluated = inside(*shlex.split("evaluate runs/whole --weights last --split validation"), cwd=folder)
     assert evaluated.returncode == 0, evaluated.stderr
     state = inside(*shlex.split("convert runs/whole anew --to vit-jax"), cwd=folder)
@@ -339,7 +339,7 @@ def main(out):
     run = replace(RUNS["all maps of DINOv3"], batch=8)
     cuts = {"one device": run, "jit": run, "pmap": replace(run, parallel="pmap"), "split": replace(run, fsdp=2)}
     for how, cut in cuts.items():
-        step.divided = lambda run, hosts, how=how: Division(1 if how == "one device" else 4, 1)
+        step.find_division = lambda run, hosts, how=how: Division(1 if how == "one device" else 4, 1)
         with jax.enable_x64(True):
             tree = jax.tree_util.tree_flatten_with_path(steps(cut)[1])[0]
         arrays |= {f"{how}: {jax.tree_util.keystr(path)}": x for path, x in tree}

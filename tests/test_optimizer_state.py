@@ -300,7 +300,7 @@ def test_our_optimizer_loads_into_torchs_own_in_its_own_order(tmp_path):
 )
 def test_parameters_stand_in_the_order_that_torch_gives_them(c):
     model = torch_ref.build(c)
-    assert optimizer.registered([r.theirs[0] for r in dialect.rows(c)]) == [
+    assert optimizer.registration_order([r.theirs[0] for r in dialect.rows(c)]) == [
         name for name, _ in model.named_parameters()
     ]
 
@@ -490,9 +490,9 @@ def test_what_is_not_the_configs_is_refused(adamw, case):
 
 def test_a_tensor_of_which_a_part_is_frozen_has_no_moments_to_convert():
     rows = rules.narrow(LAYOUTS["timm"].rows(replace(VIT, key_bias=True)))
-    assert [row.theirs for row in optimizer.within(rows, ["head.bias"])] == [("head.bias",)]
+    assert [row.theirs for row in optimizer.rows_of(rows, ["head.bias"])] == [("head.bias",)]
     with pytest.raises(UserError, match=r"^blocks\.0\.attn\.qkv\.weight: holds .* only some are trained alike"):
-        optimizer.within(rows, ["blocks.0.attention.query.kernel"])
+        optimizer.rows_of(rows, ["blocks.0.attention.query.kernel"])
 
 
 def test_an_intact_state_passes_with_the_files_own_step(adamw):
@@ -638,7 +638,7 @@ def test_tied_copies_have_one_moment_and_computed_parts_none():
     with pytest.raises(UserError, match=r"qkv\.bias: a part is a constant here and trained in the file"):
         optimizer.moving([half], ["qkv.bias"])
     only = rules.Row(("position",), (), (), (rules.zeros((3,)),))
-    assert optimizer.moving([only, rules.carried("mask", (3,))], ["position", "mask"]) == []
+    assert optimizer.moving([only, rules.passthrough("mask", (3,))], ["position", "mask"]) == []
 
 
 def test_moments_do_not_follow_adaptations_and_casts(tmp_path):

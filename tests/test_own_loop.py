@@ -12,11 +12,11 @@ from flax import nnx
 
 import vit_jax
 from vit_jax.augmentation.config import ImageAugment
-from vit_jax.augmentation.mixing import mixed
+from vit_jax.augmentation.mixing import mix_pairs
 from vit_jax.config.run import OptimConfig
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
-from vit_jax.models.layers import fold, split
+from vit_jax.models.layers import fold, split_model
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit import ViT
 from vit_jax.models.vit_config import ViTConfig
@@ -63,9 +63,9 @@ def test_a_network_tells_kernels_layers_and_what_muon_updates(given):
     network = model if given == "network" else VIT
     rule = vit_jax.optimizer("muon", steps=6, steps_per_epoch=2, network=network, **fields)
     engines = Optimizer(OptimConfig("muon", **fields), 6, 2, VIT.parameters())
-    got, expected = steps(rule, nnx.state(model, nnx.Param)), steps(engines, split(model)[1])
+    got, expected = steps(rule, nnx.state(model, nnx.Param)), steps(engines, split_model(model)[1])
     nnx.update(model, got)
-    for name, x in flatten(split(model)[1]).items():
+    for name, x in flatten(split_model(model)[1]).items():
         np.testing.assert_array_equal(x, flatten(expected)[name], err_msg=name)
 
 
@@ -111,7 +111,7 @@ def test_images_are_augmented_by_options_or_by_a_config():
 @pytest.mark.parametrize("options", [{"cutmix": 1.0}, {"mixup": 0.5}, {}])
 def test_with_labels_images_are_mixed_and_targets_given(options):
     images, targets = vit_jax.augment(IMAGES, KEYS, labels=LABELS, classes=3, **options)
-    same = mixed(jnp.asarray(IMAGES), jnp.asarray(LABELS), fold(KEYS, 5), ImageAugment(**options), 3, 0)
+    same = mix_pairs(jnp.asarray(IMAGES), jnp.asarray(LABELS), fold(KEYS, 5), ImageAugment(**options), 3, 0)
     assert targets.shape == (4, 3) and (np.asarray(images) == same[0]).all() and (targets == same[1]).all()
     if not options:
         assert (images == IMAGES).all() and (targets == np.eye(3)[LABELS]).all()

@@ -26,7 +26,7 @@ from vit_jax.errors import UserError
 from vit_jax.figures import attention
 from vit_jax.machine.hosts.group import ALONE
 from vit_jax.models.build import definition, start
-from vit_jax.models.layers import merge, split
+from vit_jax.models.layers import merge, split_model
 from vit_jax.models.vit import ViT, sinusoids
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks import base
@@ -250,7 +250,7 @@ def test_inputs_and_capture_are_what_the_network_takes_and_gives():
 def test_a_loaded_network_is_told_in_a_line(tmp_path):
     """With its size, its parameters, its cost and its classes."""
     loaded = vit_jax.load("digits")
-    count = sum(x.size for x in jax.tree.leaves(split(loaded.model)[1]))
+    count = sum(x.size for x in jax.tree.leaves(split_model(loaded.model)[1]))
     (line,) = repr(loaded).splitlines()
     assert len(line) < 200
     for part in ("Classifier(ViT 16 x 1", f"{count:,} parameters", "MFLOP", "10 classes: '0', '1', '2', ...", "8x8x1"):

@@ -19,7 +19,7 @@ from vit_jax.data.fetch import download, prepare
 from vit_jax.data.fetch.archives import OFFICIAL, CifarSet
 from vit_jax.data.images.sources.open import open_image_source as open_source
 from vit_jax.errors import UserError
-from vit_jax.files.locks import locked
+from vit_jax.files.locks import lock_file
 
 
 @pytest.fixture
@@ -246,7 +246,7 @@ def test_what_we_fetched_goes_at_the_next_start_where_a_process_was_killed_after
         (place / name).write_bytes(b"archive")
     mine = sorted([images, "mine.part"])
     open_source(of("mnist").data, fetch=False)  # as a dry run does
-    with locked(place / ".lock", pytest.fail):  # another process is at work there
+    with lock_file(place / ".lock", pytest.fail):  # another process is at work there
         open_dataset(of("mnist"))
     assert len(list(place.glob("*.part"))) == 3
     open_dataset(of("mnist"))

@@ -234,7 +234,7 @@ def test_what_is_prepared_otherwise_than_in_the_library_is_said_where_weights_ar
 def test_a_network_without_positions_takes_the_size_of_its_preprocessing(tmp_path, capsys):
     processor = STATISTICS | {"image_processor_type": "DINOv3ViTImageProcessor", "size": {"height": 8, "width": 12}}
     path = folder(tmp_path / "theirs", "huggingface-dinov3", DINOV3, processor)
-    found = vit_jax.weights.interop.converted(str(path))[0]
+    found = vit_jax.weights.interop.read_weights(str(path))[0]
     assert found.config.image == (8, 12) and found.facts.preprocess["image"] == [8, 12]
     assert found.resized.startswith("image 28x28 becomes 8x12: there are no positions")
 

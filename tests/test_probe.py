@@ -127,12 +127,12 @@ def test_without_a_validation_split_a_tenth_of_train_is_held_out_by_class():
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(4), 50)
     split = SimpleNamespace(labels=labels, features=rng.normal(size=(200, 6)) + 3 * np.eye(4, 6)[labels])
-    learnt = probe.learnt("linear", lambda split: split.features, {"train": split}, seed=3)
+    learnt = probe.learn_probe("linear", lambda split: split.features, {"train": split}, seed=3)
     assert "on 180 images of train" in learnt.says[0] and "chosen on 20 other images of train" in learnt.says[0]
     assert learnt.scores(split.features, 5).shape == (200, 5) and (learnt.scores(split.features, 5)[:, 4] == 0).all()
     few = SimpleNamespace(labels=labels[::60], features=split.features[::60])
     with pytest.raises(UserError, match="4 images of train are too few to hold some out: give more, or take --probe k"):
-        probe.learnt("linear", lambda split: split.features, {"train": few}, seed=3)
+        probe.learn_probe("linear", lambda split: split.features, {"train": few}, seed=3)
 
 
 def test_fewer_images_than_neighbours_all_vote():
@@ -217,4 +217,4 @@ def test_what_is_refused(tmp_path):
 def test_features_that_are_not_finite_are_refused():
     data, outputs = SimpleNamespace(splits={"train": 0}), lambda split: {"pooled": np.array([[1.0, np.nan]] * 2)}
     with pytest.raises(UserError, match="features are not finite, so it has diverged"):
-        probe.probed("knn", outputs, data, "test", None, SimpleNamespace(seed=0))
+        probe.measure_probe("knn", outputs, data, "test", None, SimpleNamespace(seed=0))

@@ -16,7 +16,7 @@ import pytest
 
 import vit_jax
 from convert import verify
-from convert.verify import compared
+from convert.verify import compare_plan
 from convert.verify.libraries.built import load as installed
 from convert.write.origin import file_hash
 from convert.write.upload import Repository, upload
@@ -263,11 +263,11 @@ def test_a_command_whose_upload_fails_ends_with_2(step, fault, digits_run, hub, 
 
 def test_what_differs_from_its_source_is_not_uploaded(digits_run, inside, hub, monkeypatch):
     def differing(plan, written):
-        report = compared(plan, written)
+        report = compare_plan(plan, written)
         report.checks[-1] = replace(report.checks[-1], difference=1.0)
         return report
 
-    monkeypatch.setattr(verify, "compared", differing)
+    monkeypatch.setattr(verify, "compare_plan", differing)
     done = inside("convert", digits_run, "hf://me/x")
     assert done.returncode == 3 and "hf://me/x: different" in done.stderr and "nothing was uploaded" in done.stderr
     assert not hub.repositories and all(each.startswith("GET ") for each in hub.requests)

@@ -14,7 +14,7 @@ from vit_jax.figures.classification import draw_confusion, draw_per_class, draw_
 from vit_jax.figures.curves import draw_curves, smooth
 from vit_jax.figures.figure import BLUE, GREEN, ORANGE
 from vit_jax.figures.patches import draw_patches, draw_positions, image_patches, similarity, tile
-from vit_jax.files.output import shortened
+from vit_jax.files.output import shorten
 
 
 @pytest.fixture
@@ -280,8 +280,8 @@ def test_attention_of_chosen_layers(tmp_path, rng, depth, layers, texts, monkeyp
     """The maps that are drawn are those of the layers that the titles name."""
     from vit_jax.figures import attention as module
 
-    drawn, stretched = [], module.stretched
-    monkeypatch.setattr(module, "stretched", lambda values: drawn.append(values) or stretched(values))
+    drawn, stretched = [], module.stretch
+    monkeypatch.setattr(module, "stretch", lambda values: drawn.append(values) or stretched(values))
     maps = rng.random((1, depth, 2, 7, 7))
     images = rng.integers(0, 256, (1, 8, 12, 1), dtype=np.uint8)
     draw_attention(images, maps, 1, (2, 3), True, tmp_path / "attention.png", layers=layers)
@@ -301,9 +301,9 @@ def test_cross_attention_of_one_layer(tmp_path, rng, texts):
 
 
 def test_names_that_cannot_be_drawn_as_they_are():
-    assert shortened("größe", 5) == "größe" and shortened("größer", 5) == "größ…"
-    assert shortened("猫の写真", 8) == "猫の写真" and shortened("猫の写真", 7) == "猫の写…"  # two columns each
-    assert shortened("a\x1b[2J\nb\udc80", 20) == "a\ufffd[2J\ufffdb\ufffd"
+    assert shorten("größe", 5) == "größe" and shorten("größer", 5) == "größ…"
+    assert shorten("猫の写真", 8) == "猫の写真" and shorten("猫の写真", 7) == "猫の写…"  # two columns each
+    assert shorten("a\x1b[2J\nb\udc80", 20) == "a\ufffd[2J\ufffdb\ufffd"
 
 
 def test_attention_marks_the_right_patch(tmp_path):

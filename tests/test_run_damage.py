@@ -23,7 +23,7 @@ from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
-from vit_jax.files.atomic import shown, write_json
+from vit_jax.files.atomic import show_path, write_json
 from vit_jax.files.digests import array_digest, bytes_digest, with_digest
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
@@ -90,7 +90,7 @@ def test_a_changed_config_is_named_and_the_recorded_one_used(run, digest):
     rewrite(run, digest, config=smoother(run), class_names=["zero", *before["class_names"][1:]])
     assert run.record() == before
     assert run.remark().startswith(
-        f"{shown(run.config_file)}: differs from what checkpoint 7 has recorded, which is used: "
+        f"{show_path(run.config_file)}: differs from what checkpoint 7 has recorded, which is used: "
         "loss.label_smoothing is 0.3, recorded is 0.1, class_names is ['zero', "
     )
 

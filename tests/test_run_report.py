@@ -284,9 +284,9 @@ def test_a_million_steps_are_thinned_to_their_extremes_and_a_sentence_says_so():
     np.testing.assert_allclose(y[20:-20], x[20:-20], rtol=1e-9)
     values = np.ones(1_000_000)
     values[123_456], values[654_321] = 5, -5
-    places = charts.thinned(values)
+    places = charts.thin_out(values)
     assert len(places) <= charts.POINTS and {0, 123_456, 654_321, 999_999} <= {*places.tolist()}
-    assert (np.diff(places) > 0).all() and charts.thinned(values[:600]).tolist() == list(range(600))
+    assert (np.diff(places) > 0).all() and charts.thin_out(values[:600]).tolist() == list(range(600))
 
 
 def test_a_thousand_classes_fit(monkeypatch):
@@ -358,7 +358,7 @@ def test_attention_that_is_too_much_loses_examples_then_tokens_then_heads_then_l
     shape, count, layers, heads, note
 ):
     side = math.isqrt(shape[2])
-    found, said = kept.fitted([np.broadcast_to(np.float32(0.5), shape)] * count, (side, side))
+    found, said = kept.fit_attention([np.broadcast_to(np.float32(0.5), shape)] * count, (side, side))
     assert note in said and bool(found) == bool(layers)
     for some in found:
         assert some.weights.shape[:2] == (layers, heads) and some.layers == list(range(layers))
@@ -368,7 +368,7 @@ def test_attention_that_is_too_much_loses_examples_then_tokens_then_heads_then_l
 
 def test_of_too_many_layers_some_are_kept_the_last_among_them():
     numbers = np.arange(10, dtype=np.float32)[:, None, None, None]
-    found, said = kept.fitted([np.broadcast_to(numbers, (10, 1, 30, 30))], most=2800)
+    found, said = kept.fit_attention([np.broadcast_to(numbers, (10, 1, 30, 30))], most=2800)
     assert said == "in 3 of its 10 layers" and found[0].layers == [3, 6, 9]
     assert found[0].weights[:, 0, 0, 0].tolist() == [3, 6, 9]
 

@@ -349,7 +349,7 @@ def test_a_lock_that_another_process_removes_just_before_it_is_looked_at_is_made
 
     monkeypatch.setattr(locks, "try_lock", removed_once)
     monkeypatch.setattr(Path, "exists", lambda self: True)  # as it was a moment before
-    with locks.locked(path, lambda process: None):
+    with locks.lock_file(path, lambda process: None):
         assert path.read_text() == str(os.getpid()) and taken == [True, True]
 
 

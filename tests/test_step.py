@@ -25,7 +25,7 @@ from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition
-from vit_jax.models.layers import Linear, merge, split
+from vit_jax.models.layers import Linear, merge, split_model
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.computed import task_of
@@ -104,7 +104,7 @@ def regression(freeze=(), **fields):
         "classify", ViTConfig(), ImageData(), ImageAugment(), batch=8, ema=0.9, seed=7, optim=optim, **fields
     )
     draw = np.random.default_rng(0)
-    graph, tree = split(Linear(3, 2))
+    graph, tree = split_model(Linear(3, 2))
     tree = jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape)), tree)
     batches = [{"x": draw.normal(size=(8, 3)), "label": draw.normal(size=(8, 2))} for _ in range(STEPS)]
     return Engine(run, graph, Regression(), Optimizer(run.optim, STEPS, 5, LINEAR)), tree, batches

@@ -14,7 +14,7 @@ from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
 from vit_jax.presets.table import preset
 from vit_jax.tasks.computed import task_class
-from vit_jax.text.vocabulary import Vocabulary, closed, counted, words
+from vit_jax.text.vocabulary import Vocabulary, closed_vocabulary, count_words, words
 
 # ------------------------------------------------------------------------------------- vocabularies
 
@@ -25,7 +25,7 @@ def test_words_are_lower_case_and_punctuation_stands_apart():
 
 
 def test_ids_go_there_and_back():
-    vocabulary = closed(["one", "two", "one"])
+    vocabulary = closed_vocabulary(["one", "two", "one"])
     assert vocabulary.entries == ("<pad>", "<bos>", "<eos>", "one", "two")
     assert vocabulary.encode("two one TWO").tolist() == [4, 3, 4] and vocabulary.encode("one").dtype == np.int32
     ids = vocabulary.ids
@@ -38,21 +38,21 @@ def test_a_closed_vocabulary_names_the_word_that_it_lacks():
     with pytest.raises(
         UserError, match=r"the text 'two tree' has the word 'tree', which is not in the vocabulary; nearest: three$"
     ):
-        closed(["one", "two", "three"]).encode("two tree")
+        closed_vocabulary(["one", "two", "three"]).encode("two tree")
     for empty in ("", "  "):
         with pytest.raises(UserError, match=rf"the text '{empty}' has no words; give at least one"):
-            closed(["one"]).encode(empty)
+            closed_vocabulary(["one"]).encode(empty)
 
 
 def test_a_counted_vocabulary_has_what_occurs_twice_and_takes_any_word():
-    vocabulary = counted(["b a", "a c b", "a"])
+    vocabulary = count_words(["b a", "a c b", "a"])
     assert vocabulary.entries == ("<pad>", "<bos>", "<eos>", "<unk>", "a", "b")
     assert vocabulary.encode("c a zzz b").tolist() == [3, 4, 3, 5] and vocabulary.ids.unknown == 3
-    assert Vocabulary(vocabulary.entries).open and not closed(["a"]).open
+    assert Vocabulary(vocabulary.entries).open and not closed_vocabulary(["a"]).open
 
 
 def test_a_special_name_is_no_word():
-    assert not {0, 1, 2} & set(counted(["<pad> a", "<eos> a"]).encode("<pad> <bos> <eos>").tolist())
+    assert not {0, 1, 2} & set(count_words(["<pad> a", "<eos> a"]).encode("<pad> <bos> <eos>").tolist())
 
 
 # ------------------------------------------------------------------------------------- number words

@@ -22,7 +22,7 @@ from vit_jax.runs.record import check_record
 from vit_jax.tasks.computed import task_class
 from vit_jax.tasks.translate.score import corpus_scores
 from vit_jax.text.ids import Ids
-from vit_jax.text.record import kept, made, opened
+from vit_jax.text.record import make_tokenizers, open_tokenizers, record_tokenizers
 from vit_jax.training import finish, setup
 from vit_jax.training import train as training
 from vit_jax.training.engine.step import Engine
@@ -47,7 +47,7 @@ AWKWARD = [
 @pytest.fixture(scope="module", params=["bpe", "unigram"])
 def trained(request):
     """A joint tokenizer that was trained on PAIRS, as (source, target)."""
-    return made(request.param, 600, SOURCES, TARGETS, one=True)
+    return make_tokenizers(request.param, 600, SOURCES, TARGETS, one=True)
 
 
 def test_a_trained_tokenizer_gives_back_any_text_exactly(trained):
@@ -62,7 +62,7 @@ def test_a_trained_tokenizer_gives_back_any_text_exactly(trained):
     assert [x.tolist() for x in source.encode_all(SOURCES)] == [source.encode(x).tolist() for x in SOURCES]
     assert len(source.encode(SOURCES[0])) < len(SOURCES[0]), "it has learnt parts of words"
     assert target.decode([*target.encode("ein Hund"), 2, 9, 9]) == "ein Hund", "what comes after the end does not count"
-    again = opened(kept(*trained))
+    again = open_tokenizers(record_tokenizers(*trained))
     assert [x.kept for x in again] == [x.kept for x in trained]
     assert [x.encode("große Hunde").tolist() for x in again] == [x.encode("große Hunde").tolist() for x in trained]
 
@@ -70,9 +70,9 @@ def test_a_trained_tokenizer_gives_back_any_text_exactly(trained):
 def test_the_same_sentences_give_the_same_bpe_and_two_tables_two_tokenizers(trained):
     model = json.loads(trained[0].files["tokenizer.json"])["model"]
     kind = "bpe" if "merges" in model else "unigram"
-    again = made(kind, 600, SOURCES, TARGETS, one=True)[0]
+    again = make_tokenizers(kind, 600, SOURCES, TARGETS, one=True)[0]
     assert again.kept["size"] == trained[0].kept["size"] and (kind == "unigram" or again.kept == trained[0].kept)
-    apart = made(kind, 600, SOURCES, TARGETS, one=False)
+    apart = make_tokenizers(kind, 600, SOURCES, TARGETS, one=False)
     assert apart[0].encode("the dog").tolist() != apart[1].encode("the dog").tolist()
     assert {"source/tokenizer.json", "target/tokenizer.json", "ids.json"} < apart[0].files.keys()
 
@@ -129,7 +129,7 @@ def bart(tmp_path_factory):
 
 
 def test_a_tokenizer_of_hugging_face_wraps_a_source_and_leaves_the_end_of_a_target_to_the_loss(bart):
-    source, target = made(str(bart), 0, [], [], one=True)
+    source, target = make_tokenizers(str(bart), 0, [], [], one=True)
     ids = Ids(pad=1, begin=2, end=2, unknown=3, banned=(4,), forced_begin=0, forced_end=2)
     assert source.ids == target.ids == ids and len(source) == len(target) > 300
     inside = source.tokenizer.encode("The small dog", add_special_tokens=False).ids
@@ -154,13 +154,13 @@ def test_a_tokenizer_of_hugging_face_wraps_a_source_and_leaves_the_end_of_a_targ
 
 def test_a_table_may_be_rounded_up(bart, tmp_path):
     """As NLLB's, which has two rows more than tokens: ids of no token are said as nothing; a run keeps the number."""
-    size = len(made(str(bart), 0, [], [], one=True)[0])
+    size = len(make_tokenizers(str(bart), 0, [], [], one=True)[0])
     config = json.loads((bart / "config.json").read_text())
     for more, expected in ((2, size + 2), (-1, size), (128, size), ("2", size)):
         folder = changed(bart, tmp_path, config__json={**config, "vocab_size": size + more if more != "2" else more})
-        source, target = made(folder, 0, [], [], one=True)
+        source, target = make_tokenizers(folder, 0, [], [], one=True)
         assert len(source) == len(target) == source.kept["size"] == expected
-        assert [len(x) for x in opened(kept(source, target))] == [expected] * 2
+        assert [len(x) for x in open_tokenizers(record_tokenizers(source, target))] == [expected] * 2
         assert target.decode([*target.encode("a dog"), expected - 1, 2]).strip() == "a dog" or more != 2
 
 
@@ -175,7 +175,7 @@ def test_a_target_begins_with_the_language_that_is_forced(bart, tmp_path, templa
         single=template, special_tokens=[("<mask>", 4), ("</s>", 2)]
     )
     tokenizer.save(f"{folder}/tokenizer.json")
-    source, target = made(folder, 0, [], [], one=True)
+    source, target = make_tokenizers(folder, 0, [], [], one=True)
     inside = source.tokenizer.encode("The small dog", add_special_tokens=False).ids
     around = {"<mask>": [4, *inside, 2], "$A": [*inside, 2, 4]}[template.split()[0]]
     assert source.encode("The small dog").tolist() == around and len(inside) > 2
@@ -205,7 +205,7 @@ def marian(tmp_path_factory):
 
 def test_sentencepiece_pairs_give_the_ids_and_texts_of_marians_tokenizer(marian):
     transformers = pytest.importorskip("transformers")
-    source, target = made(str(marian), 0, [], [], one=True)
+    source, target = make_tokenizers(str(marian), 0, [], [], one=True)
     last = len(source) - 1
     assert source.ids == Ids(pad=last, begin=last, end=0, unknown=1, banned=(last,))
     theirs = transformers.MarianTokenizer.from_pretrained(str(marian))
@@ -224,15 +224,15 @@ def test_sentencepiece_pairs_give_the_ids_and_texts_of_marians_tokenizer(marian)
 
 def test_separate_vocabularies_are_two(marian, tmp_path):
     shutil.copytree(marian, tmp_path / "two")
-    known = made(str(marian), 0, [], [], one=True)[1].model.encode("Der Hund", out_type=str)[0]
+    known = make_tokenizers(str(marian), 0, [], [], one=True)[1].model.encode("Der Hund", out_type=str)[0]
     (tmp_path / "two" / "target_vocab.json").write_text(json.dumps({"</s>": 0, "<unk>": 1, known: 2, "<pad>": 3}))
-    source, target = made(str(tmp_path / "two"), 0, [], [], one=False)
+    source, target = make_tokenizers(str(tmp_path / "two"), 0, [], [], one=False)
     assert len(target) == 4 and target.ids.pad == 3 and source.ids.pad == len(source) - 1
     assert target.encode("Der Hund").tolist()[0] == 2 and set(target.encode("Der Hund").tolist()) == {1, 2}
     with pytest.raises(
         UserError, match=r"have ids of their own, but the network has one table.*set model.tie to decoder"
     ):
-        made(str(tmp_path / "two"), 0, [], [], one=True)
+        make_tokenizers(str(tmp_path / "two"), 0, [], [], one=True)
 
 
 # ------------------------------------------------------------------------------------------ bad input
@@ -268,7 +268,7 @@ def changed(folder, tmp_path, **contents):
 )  # fmt: skip
 def test_a_damaged_tokenizer_is_one_sentence(bart, tmp_path, contents, says):
     with pytest.raises(UserError, match=says) as error:
-        made(changed(bart, tmp_path, **contents), 0, [], [], one=True)
+        make_tokenizers(changed(bart, tmp_path, **contents), 0, [], [], one=True)
     assert "data.tokenizer" in str(error.value) and "\n" not in str(error.value)
 
 
@@ -288,16 +288,16 @@ def test_a_damaged_tokenizer_is_one_sentence(bart, tmp_path, contents, says):
 )
 def test_a_damaged_pair_is_one_sentence(marian, tmp_path, contents, says):
     with pytest.raises(UserError, match=says) as error:
-        made(changed(marian, tmp_path, **contents), 0, [], [], one=True)
+        make_tokenizers(changed(marian, tmp_path, **contents), 0, [], [], one=True)
     assert "data.tokenizer" in str(error.value) and "\n" not in str(error.value)
 
 
 def test_no_tokenizer_and_no_library(monkeypatch, tmp_path):
     with pytest.raises(UserError, match=r"^data\.tokenizer /no/where: there is no such folder; give words, bpe"):
-        made("/no/where", 0, [], [], one=True)
+        make_tokenizers("/no/where", 0, [], [], one=True)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(UserError, match=r"^tokenizers is needed but not installed: pip install .*\[text\]'?$"):
-        made("bpe", 600, SOURCES, TARGETS, one=True)
+        make_tokenizers("bpe", 600, SOURCES, TARGETS, one=True)
 
 
 # ----------------------------------------------------------------------------------------------- runs
@@ -469,10 +469,10 @@ def test_a_file_that_is_too_large_or_none_is_not_read(bart, tmp_path, monkeypatc
     there = changed(bart, tmp_path, tokenizer__json=None)
     (tmp_path / "changed" / "tokenizer.json").mkdir()
     with pytest.raises(UserError, match=r"tokenizer\.json: is no regular file"):
-        made(there, 0, [], [], one=True)
+        make_tokenizers(there, 0, [], [], one=True)
     monkeypatch.setattr(sys.modules["vit_jax.text.folder"], "LARGEST", 100)
     with pytest.raises(UserError, match="has more than 0 MB, which no tokenizer needs"):
-        made(str(bart), 0, [], [], one=True)
+        make_tokenizers(str(bart), 0, [], [], one=True)
 
 
 def test_a_run_that_starts_from_weights_takes_the_tokenizer_beside_them(run, tmp_path):
@@ -482,7 +482,7 @@ def test_a_run_that_starts_from_weights_takes_the_tokenizer_beside_them(run, tmp
 
     _, whole, _ = run
     base = replace(starting.base(str(whole.path)), init=str(whole.path))
-    filled = starting.filled(base, {"data.source": "pairs"}, own=False)
+    filled = starting.fill_run(base, {"data.source": "pairs"}, own=False)
     assert filled.data.tokenizer == str(whole.path / "tokenizer") and filled.task == "translate"
     filled = replace(filled, data=replace(filled.data, lengths=(40,)))
     data = task_class("translate").open_data(filled, Given([("A red fox.", "Ein roter Fuchs.")] * 20))
@@ -490,7 +490,7 @@ def test_a_run_that_starts_from_weights_takes_the_tokenizer_beside_them(run, tmp
     started = starting.start(sized, data.metadata())
     assert "it gives the network, data.tokenizer" in " ".join(started.says.split())
     assert unflatten(started.parameters).keys() == {"target", "encoder", "decoder", "head"}
-    stated = starting.filled(base, {"data.source": "pairs", "data.tokenizer": "bpe"}, own=False)
+    stated = starting.fill_run(base, {"data.source": "pairs", "data.tokenizer": "bpe"}, own=False)
     assert stated.data.tokenizer == "bpe", "what the user states goes before"
 
 
@@ -515,9 +515,9 @@ def test_a_run_goes_back_to_hugging_face_with_its_tokenizer_and_its_special_ids(
     assert ranked == net.predict(SOURCES[0]) and ranked[0][1] > ranked[1][1], "as it says, unless flags say otherwise"
     assert isinstance(vit_jax.predict(tmp_path / "folder", SOURCES[0], beam=1, nbest=1), str)
     generation.write_text(json.dumps(stated))
-    source, _ = made(str(tmp_path / "folder"), 0, [], [], one=True)
+    source, _ = make_tokenizers(str(tmp_path / "folder"), 0, [], [], one=True)
     assert source.encode(SOURCES[0]).tolist() == vit_jax.load(whole.path).source.encode(SOURCES[0]).tolist()
-    other = made("bpe", 520, ["a b c d", "b c d e"] * 9, [], one=True)[0].files
+    other = make_tokenizers("bpe", 520, ["a b c d", "b c d e"] * 9, [], one=True)[0].files
     for name, content in other.items():
         (tmp_path / "folder" / name).write_bytes(content)
     with pytest.raises(UserError, match=r"the tokenizer beside it has ids for 2\d\d and 2\d\d, and the network for 4"):
@@ -532,7 +532,7 @@ def test_a_folder_of_hugging_face_trains_here_and_says_the_same_there(bart, tmp_
     shutil.copytree(bart, tmp_path / "bart")
     sizes = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", 1), ("ffn_dim", 64))}
     heads = dict(encoder_attention_heads=2, decoder_attention_heads=2)
-    vocabulary = len(made(str(bart), 0, [], [], one=True)[0])
+    vocabulary = len(make_tokenizers(str(bart), 0, [], [], one=True)[0])
     torch.manual_seed(0)
     config = transformers.BartConfig(vocab_size=vocabulary, d_model=32, max_position_embeddings=64, **sizes, **heads)
     transformers.BartForConditionalGeneration(config).save_pretrained(tmp_path / "bart")
@@ -572,7 +572,7 @@ def test_ctranslate2_opens_a_folder_written_here_and_says_the_same(marian, tmp_p
     from tests.parity.trained import fit
 
     shutil.copytree(marian, tmp_path / "theirs")
-    source, target = made(str(marian), 0, [], [], one=True)
+    source, target = make_tokenizers(str(marian), 0, [], [], one=True)
     ids = source.ids
     sizes = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", 2), ("ffn_dim", 64))}
     special = dict(pad_token_id=ids.pad, eos_token_id=ids.end, decoder_start_token_id=ids.begin, bos_token_id=None)

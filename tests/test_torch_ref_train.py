@@ -23,7 +23,7 @@ import torch_ref.tasks  # noqa: E402
 from torch_ref import train  # noqa: E402
 from torch_ref.evaluation import measure  # noqa: E402
 from torch_ref.optim import groups, make_optimizer, make_schedule  # noqa: E402
-from torch_ref.tasks import augmented, cross_entropy, normalised, shifted, translate_loss  # noqa: E402
+from torch_ref.tasks import augment, cross_entropy, normalise, shift_target, translate_loss  # noqa: E402
 from torch_ref.trainer import Trainer, tensors  # noqa: E402
 from vit_jax.augmentation.config import ImageAugment  # noqa: E402
 from vit_jax.config.run import AugmentConfig, LossConfig, OptimConfig, RunConfig  # noqa: E402
@@ -35,12 +35,12 @@ from vit_jax.models.vit_config import ViTConfig  # noqa: E402
 from vit_jax.presets.table import preset  # noqa: E402
 from vit_jax.runs.values import from_dict  # noqa: E402
 from vit_jax.tasks.next_token import token_losses  # noqa: E402
-from vit_jax.text.vocabulary import closed  # noqa: E402
+from vit_jax.text.vocabulary import closed_vocabulary  # noqa: E402
 from vit_jax.training.engine import optim  # noqa: E402
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[1]
-IDS = closed([]).ids
+IDS = closed_vocabulary([]).ids
 
 VIT = ViTConfig(
     image=(4, 6),
@@ -91,7 +91,7 @@ def run(config=VIT, **fields):
 
 
 def trainer(config=VIT, steps=10, epoch=5, **fields):
-    words = closed([]).kept
+    words = closed_vocabulary([]).kept
     kept = {"preprocess": {"mean": [0.5, 0.4], "std": [0.2, 0.3]}, "vocabulary": {"source": words, "target": words}}
     return Trainer(run(config, **fields), steps, epoch, kept)
 
@@ -100,7 +100,7 @@ def trainer(config=VIT, steps=10, epoch=5, **fields):
 
 
 def test_the_decoder_reads_a_begin_and_says_an_end():
-    read, labels = shifted(torch.tensor([[5, 6, 7], [8, 0, 0], [0, 0, 0]]), IDS)
+    read, labels = shift_target(torch.tensor([[5, 6, 7], [8, 0, 0], [0, 0, 0]]), IDS)
     assert read.tolist() == [[1, 5, 6, 7], [1, 8, 0, 0], [1, 0, 0, 0]]
     assert labels.tolist() == [[5, 6, 7, 2], [8, 2, -100, -100], [-100, -100, -100, -100]]
 
@@ -162,7 +162,7 @@ def test_crops_and_flips_are_those_that_can_be():
         crop = padded[top : top + 4, left : left + 6]
         possible[(crop[:, ::-1] if flip else crop).tobytes()] = (top, left, flip)
     torch.manual_seed(0)
-    out = augmented(image.expand(2000, -1, -1, -1), ImageAugment(crop_padding=2, flip=True))
+    out = augment(image.expand(2000, -1, -1, -1), ImageAugment(crop_padding=2, flip=True))
     assert out.shape == (2000, 1, 4, 6) and out.dtype == torch.uint8
     counts = np.zeros((5, 5, 2))
     for one in out.numpy():
@@ -170,14 +170,14 @@ def test_crops_and_flips_are_those_that_can_be():
     assert len(possible) == 50
     assert ((counts - 40) ** 2 / 40).sum() < 100  # chi-squared of 49 degrees: above 94.6 once in 10,000
     colours = torch.stack([image[0], image[0] + 100], 1)
-    both = augmented(colours, ImageAugment(crop_padding=1))
+    both = augment(colours, ImageAugment(crop_padding=1))
     assert torch.equal(both[:, 1][both[:, 1] > 0], both[:, 0][both[:, 1] > 0] + 100)  # channels go together
 
 
 def test_no_augmentation_leaves_images_alone():
     x = torch.randint(256, (3, 2, 4, 6), dtype=torch.uint8)
-    assert torch.equal(augmented(x, ImageAugment()), x)
-    y = normalised(x, (0.5, 0.25), (0.5, 2.0), torch.float64)
+    assert torch.equal(augment(x, ImageAugment()), x)
+    y = normalise(x, (0.5, 0.25), (0.5, 2.0), torch.float64)
     np.testing.assert_allclose(y[:, 1], (x[:, 1].numpy() / 255 - 0.25) / 2.0, rtol=1e-15)
 
 

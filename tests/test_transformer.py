@@ -12,7 +12,7 @@ from flax import nnx
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.models.build import definition, start
 from vit_jax.models.decoder import sinusoids
-from vit_jax.models.layers import Attention, attention_mask, from_torch_mask, merge, split
+from vit_jax.models.layers import Attention, attention_mask, from_torch_mask, merge, split_model
 from vit_jax.models.transformer import Transformer
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.presets.table import PRESETS, preset
@@ -86,14 +86,14 @@ variants = pytest.mark.parametrize("c", VARIANTS.values(), ids=VARIANTS)
 
 @variants
 def test_parameters_of_the_config_are_those_of_the_modules(c):
-    for tree in (lambda: split(Transformer(c, rngs=nnx.Rngs(0)))[1], lambda: start(c, jax.random.key(0))):
+    for tree in (lambda: split_model(Transformer(c, rngs=nnx.Rngs(0)))[1], lambda: start(c, jax.random.key(0))):
         assert {name: x.shape for name, x in flatten(jax.eval_shape(tree)).items()} == c.shapes()
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if preset(name).run.task == "translate"])
 def test_parameters_of_presets_are_those_of_the_modules(name):
     c = dataclasses.replace(preset(name).run.model, source_vocabulary=11, target_vocabulary=11, outputs=11)
-    real = jax.eval_shape(lambda: split(Transformer(c))[1])
+    real = jax.eval_shape(lambda: split_model(Transformer(c))[1])
     assert {name: x.shape for name, x in flatten(real).items()} == c.shapes()
 
 
@@ -399,7 +399,7 @@ def test_an_encoder_alone_is_the_encoder_of_the_whole():
     seen = alone.capture(SOURCE, None, ["encoder.blocks.1", "memory", "logits"], source_padding=padding)
     assert largest(seen["memory"], seen["logits"]) == 0
     assert {
-        name: x.shape for name, x in flatten(split(Transformer(ALONE, rngs=nnx.Rngs(0)))[1]).items()
+        name: x.shape for name, x in flatten(split_model(Transformer(ALONE, rngs=nnx.Rngs(0)))[1]).items()
     } == ALONE.shapes()
 
 

@@ -26,16 +26,16 @@ from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition, start
 from vit_jax.models.layers import merge
-from vit_jax.models.layers import split as parts
+from vit_jax.models.layers import split_model as parts
 from vit_jax.models.transformer import Transformer
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 from vit_jax.tasks.base import Evaluation
-from vit_jax.tasks.next_token import shifted, token_losses
+from vit_jax.tasks.next_token import shift_target, token_losses
 from vit_jax.tasks.translate.learn import Translate
 from vit_jax.text.ids import Ids
-from vit_jax.text.vocabulary import closed
+from vit_jax.text.vocabulary import closed_vocabulary
 from vit_jax.training import finish, setup
 from vit_jax.training import train as training
 from vit_jax.training.engine.optim import learning_rate
@@ -45,7 +45,7 @@ from vit_jax.training.train import train
 from vit_jax.weights.checkpoint import Checkpoints
 
 V = 65
-WORDS = closed(f"w{i}" for i in range(V - 3))
+WORDS = closed_vocabulary(f"w{i}" for i in range(V - 3))
 TINY = RunConfig(
     task="translate",
     model=TransformerConfig(
@@ -98,7 +98,7 @@ TARGET = np.array([[7, 8], [9, 0], [0, 0]], np.int32)
 
 
 def test_the_decoder_reads_after_a_begin_and_says_before_an_end():
-    read, labels, real = shifted(jnp.asarray(TARGET), jnp.asarray(SOURCE), WORDS.ids, WORDS.ids.pad)
+    read, labels, real = shift_target(jnp.asarray(TARGET), jnp.asarray(SOURCE), WORDS.ids, WORDS.ids.pad)
     assert read.tolist() == [[1, 7, 8], [1, 9, 0], [1, 0, 0]]
     assert labels[:2].tolist() == [[7, 8, 2], [9, 2, 0]]
     assert real.tolist() == [[True, True, True], [True, True, False], [False, False, False]], (
@@ -209,13 +209,15 @@ CUT = """
 import sys
 from dataclasses import replace
 import jax, numpy as np
-from vit_jax.config import *
+from vit_jax.config.run import OptimConfig, RunConfig
+from vit_jax.data.texts.config import SentenceData
+from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.build import definition, start
 from vit_jax.training.engine.optim import Optimizer
 from vit_jax.config.trees import flatten
 from vit_jax.training.engine.step import Engine
 from vit_jax.tasks.translate.learn import Translate
-from vit_jax.text.vocabulary import closed
+from vit_jax.text.vocabulary import closed_vocabulary
 
 model = TransformerConfig(
     width=8, heads=2, hidden=8, encoder_depth=1, decoder_depth=1,
@@ -228,7 +230,7 @@ run = RunConfig(
 lengths = np.array([[3], [3], [3], [1], [1], [1], [0], [0]])
 source = np.where(np.arange(4) < lengths, np.arange(32).reshape(8, 4) % 6 + 3, 0).astype(np.int32)
 batch = {"source": source, "target": source[:, :3]}
-task = Translate(0.0, 4, closed([]), closed([]))
+task = Translate(0.0, 4, closed_vocabulary([]), closed_vocabulary([]))
 out = {}
 for name, how in {
     "whole": {},

@@ -18,9 +18,9 @@ from convert import adapt, rules
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.verify import Reference, Weights, comparison, libraries, verify
-from convert.verify.checks import failed, gradients, statistics
+from convert.verify.checks import failures, gradients, statistics
 from convert.verify.libraries import library_of
-from convert.verify.reference import compared, forward
+from convert.verify.reference import compare_networks, forward
 from convert.verify.sides import ByRows
 from convert.verify.weights import noise
 from tests.parity.faulty_files import FAULTS, Fault, moved, renamed
@@ -105,7 +105,7 @@ def b_alone(monkeypatch):
 
 def test_the_control_passes(timm):
     report = verify(source(), written(TIMM, ours()), reference=reference())
-    assert report.same, failed(report.checks)
+    assert report.same, failures(report.checks)
     assert report.verdict == "the same function" and not report.notes
     assert any("timm" in c.subject for c in report.checks)
 
@@ -116,7 +116,7 @@ def test_a_planted_fault_is_caught_and_its_layer_named(timm, b_alone, name):
     with np.errstate(all="ignore"):
         report = verify(source(), planted(fault), reference=reference())
     assert not report.same
-    forward = [c for c in failed(report.checks) if c.quantity.startswith("forward")]
+    forward = [c for c in failures(report.checks) if c.quantity.startswith("forward")]
     if fault.where:
         assert forward and forward[0].where == fault.where == report.where, report.text()
         assert report.verdict == f"different, first at {fault.where}"
@@ -141,7 +141,7 @@ def test_a_wrong_resize_kernel_is_caught(timm, b_alone, kernel):
     report = verify(
         a, written(TIMM, adapt.apply(wrong, a.parameters), wrong.config), ["resize=6x4:timm"], reference=expected
     )
-    assert report.where == "tokens" and any(c.where == "position" for c in failed(report.checks))
+    assert report.where == "tokens" and any(c.where == "position" for c in failures(report.checks))
 
 
 def test_a_file_that_its_library_does_not_load_is_caught(timm):
@@ -178,8 +178,8 @@ def test_steps_part_where_a_gradient_does(timm):
         z = module.pos_embed.sum()
         return call(module, **given) + 1e-6 * (z - z.detach())
 
-    checks = list(compared(written(TIMM, ours()), reference(), replace(built, call=other), steps=2))
-    assert [(c.quantity, c.where) for c in failed(checks)] == [
+    checks = list(compare_networks(written(TIMM, ours()), reference(), replace(built, call=other), steps=2))
+    assert [(c.quantity, c.where) for c in failures(checks)] == [
         *((f"gradients, float64, of {whose} largest", "position") for whose in ("its tensor's", "the model's")),
         ("parameters after 2 steps, float64", "position"),
     ]
@@ -190,8 +190,8 @@ def test_a_defect_of_the_batch_axis_is_named(timm):
     built, _ = libraries.build(written(TIMM, ours()))
     call = built.call
     mixed = replace(built, call=lambda module, images: call(module, images) + 1e-9 * call(module, images).mean(0))
-    checks = list(compared(written(TIMM, ours()), reference(), mixed))
-    assert [c.where for c in failed(checks)][:2] == ["logits", "a batch of one"]
+    checks = list(compare_networks(written(TIMM, ours()), reference(), mixed))
+    assert [c.where for c in failures(checks)][:2] == ["logits", "a batch of one"]
 
 
 def passed(weights, mine, dtype, changed=lambda call: call):
@@ -358,7 +358,7 @@ def test_a_table_that_writes_otherwise_than_it_reads_is_caught(whose, monkeypatc
     monkeypatch.setitem(sys.modules, "torch", None)
     layout = replace(TIMM, rows=lambda c: [moved("norm.weight", Turned())(r) for r in TIMM.rows(c)])
     a, b = (replace(written(TIMM, ours(), name=name), layout=layout if name == whose else TIMM) for name in "ab")
-    (only,) = failed(verify(a, b).checks)
+    (only,) = failures(verify(a, b).checks)
     assert (only.subject, only.against, only.where) == (whose, "itself", "norm.weight")
 
 
@@ -397,7 +397,7 @@ def test_the_gradient_of_the_padding_row_is_compared():
     found = theirs.gradients(padding, mine.cotangent)
     assert set(mine.gradients()) - set(found) == {"head.bias"}  # a buffer there
     expected = {name: slope for name, slope in mine.gradients().items() if name in found}
-    assert not failed(gradients("b", "ours", found, expected))
+    assert not failures(gradients("b", "ours", found, expected))
 
 
 def test_a_report_is_json_markdown_and_a_certificate_that_does_not_change(monkeypatch):
@@ -443,6 +443,6 @@ def test_every_library_that_builds_networks_agrees(example):
     assert not layout.cannot(config, weights_only=True)
     mine = next(one for one in LAYOUTS.values() if one.dialect == "vit-jax" and one.network is type(config))
     report = verify(written(mine, ours(config), config, "a"), written(layout, ours(config), config), steps=2)
-    assert report.same, failed(report.checks)
+    assert report.same, failures(report.checks)
     assert report.verdict == "the same function" and not report.notes
     assert any(c.subject.startswith(f"b in {library.name}") for c in report.checks)

@@ -19,8 +19,8 @@ from vit_jax.config.fields import pair
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition, start
-from vit_jax.models.layers import merge, split
-from vit_jax.models.sizes import SIZES, sized
+from vit_jax.models.layers import merge, split_model
+from vit_jax.models.sizes import SIZES, sized_config
 from vit_jax.models.vit import ViT, sinusoids
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
@@ -515,7 +515,7 @@ def test_a_patch_that_survives_patch_dropout_keeps_its_own_angles():
 
 def modules(c):
     """{name: shape} of the real network, of which nothing is allocated."""
-    tree = flatten(split(nnx.eval_shape(lambda: ViT(c)))[1])
+    tree = flatten(split_model(nnx.eval_shape(lambda: ViT(c)))[1])
     assert all(isinstance(x, jax.ShapeDtypeStruct) for x in tree.values())
     return {name: x.shape for name, x in tree.items()}
 
@@ -534,7 +534,7 @@ def test_parameters_of_presets_are_those_of_the_modules(name):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_parameters_of_sizes_are_those_of_the_modules(size):
-    c = sized(f"vit-{size}14")
+    c = sized_config(f"vit-{size}14")
     assert c.shapes() == modules(c)
 
 

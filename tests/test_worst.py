@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.tasks.worst import WORST, Wrong, chrf, draw_worst, printed, worst, write_worst
+from vit_jax.tasks.worst import WORST, Wrong, chrf, draw_worst, summarise_worst, worst, write_worst
 
 TEXTS = [
     "a big red square",
@@ -55,7 +55,7 @@ def test_a_file_of_the_worst_has_what_a_reader_compares(tmp_path):
         *("  source     three 0", "  reference  drei Hunde", "  reference  3 Hunde", "  predicted  zwei 0"),
     ]
     assert len(rest) == WORST - 1
-    lines = printed(wrong, 100, "worst.txt")
+    lines = summarise_worst(wrong, 100, "worst.txt")
     assert lines[0] == "worst: test[0], chrF 7.2: 'zwei 0', not 'drei Hunde'"
     assert lines[3:] == ("59 of 100 are not as in the data; worst.txt has the worst",)
 

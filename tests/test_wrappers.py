@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from convert.containers.source import Marker, Source, Tensor
-from convert.recognise.weights_in import choose, elsewhere, hint, tied
+from convert.recognise.weights_in import choose, elsewhere, hint, tied_names
 from vit_jax.errors import UserError
 
 NAMES = ("patch.weight", "blocks.0.norm.weight", "head.weight")
@@ -265,7 +265,7 @@ def test_only_ties_among_the_chosen_weights_are_told():
     weights = {
         name: Tensor(f"model.{name}", np.dtype(np.float32), (1,), lambda: np.zeros(1, np.float32)) for name in "abc"
     }
-    assert tied(source, weights) == [("model.b", "model.c")]
+    assert tied_names(source, weights) == [("model.b", "model.c")]
 
 
 def test_where_none_is_known_the_largest_set_is_given_to_name_the_nearest_layout():

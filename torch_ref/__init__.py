@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from .captioner import Captioner
     from .transformer import Transformer
     from .vit import ViT
-    from .weights import Model, build, gradients, load, named, parameters
+    from .weights import Model, build, gradients, load, our_names, parameters
 
-__all__ = ["Captioner", "Model", "Transformer", "ViT", "build", "gradients", "load", "named", "parameters"]
+__all__ = ["Captioner", "Model", "Transformer", "ViT", "build", "gradients", "load", "our_names", "parameters"]
 
 
 def __getattr__(name: str) -> object:

@@ -44,7 +44,7 @@ def search(
         return [one_by_one(step, cache, ids, d, longest, lambda scores: int(scores.argmax()))]
 
     def draw(scores: Tensor) -> int:
-        return int(torch.multinomial(filtered(scores, d).softmax(0), 1, generator=generator))
+        return int(torch.multinomial(filter_logits(scores, d).softmax(0), 1, generator=generator))
 
     return [one_by_one(step, cache, ids, d, longest, draw) for _ in range(d.nbest)]
 
@@ -75,8 +75,8 @@ def one_by_one(step: Step, cache: Any, ids: Ids, d: Decoding, longest: int, choo
     while len(tokens) < longest and ids.end not in tokens:
         logits, cache = step(torch.tensor([tokens[-1] if tokens else ids.begin]), cache)
         scores = logits[0].float()
-        token = choose(ruled(scores, tokens, ids, d, longest))
-        total += 0.0 if forced(tokens, ids, longest) is not None else scores.log_softmax(0)[token].item()
+        token = choose(apply_rules(scores, tokens, ids, d, longest))
+        total += 0.0 if forced_token(tokens, ids, longest) is not None else scores.log_softmax(0)[token].item()
         tokens.append(token)
     return Answer(tokens, total / penalty(len(tokens), d))
 
@@ -89,7 +89,7 @@ def beam(step: Step, cache: Any, ids: Ids, d: Decoding, longest: int) -> list[An
     for length in range(1, longest + 1):
         logits, cache = step(torch.tensor([tokens[-1] if tokens else ids.begin for tokens in running]), cache)
         gains = logits.float().log_softmax(1)
-        gains = torch.stack([ruled(g, t, ids, d, longest) for g, t in zip(gains, running, strict=True)])
+        gains = torch.stack([apply_rules(g, t, ids, d, longest) for g, t in zip(gains, running, strict=True)])
         best, index = (totals[:, None] + gains).flatten().topk(2 * d.beam)
         candidates = [(i // gains.shape[1], i % gains.shape[1]) for i in index.tolist()]
         going = [place for place, (_, token) in enumerate(candidates) if token != ids.end and length < longest]
@@ -108,15 +108,15 @@ def beam(step: Step, cache: Any, ids: Ids, d: Decoding, longest: int) -> list[An
     return answers
 
 
-def ruled(scores: Tensor, tokens: list[int], ids: Ids, d: Decoding, longest: int) -> Tensor:
+def apply_rules(scores: Tensor, tokens: list[int], ids: Ids, d: Decoding, longest: int) -> Tensor:
     """The scores [V] of the token after `tokens`, with -inf for those that a rule forbids, and 0 for a forced one."""
-    only = forced(tokens, ids, longest)
+    only = forced_token(tokens, ids, longest)
     if only is not None:
         return torch.full_like(scores, -math.inf).index_fill(0, torch.tensor(only), 0.0)
     return scores.index_fill(0, torch.tensor(sorted(forbidden(tokens, ids, d)), dtype=torch.long), -math.inf)
 
 
-def forced(tokens: list[int], ids: Ids, longest: int) -> int | None:
+def forced_token(tokens: list[int], ids: Ids, longest: int) -> int | None:
     """The id that has to come after `tokens`; None where any may."""
     if ids.forced_end is not None and len(tokens) == longest - 1:
         return ids.forced_end
@@ -141,7 +141,7 @@ def penalty(length: int, d: Decoding) -> float:
     return (length if d.penalty == "hf" else (5 + length) / 6) ** d.length_penalty
 
 
-def filtered(scores: Tensor, d: Decoding) -> Tensor:
+def filter_logits(scores: Tensor, d: Decoding) -> Tensor:
     """Logits [V] / temperature, with -inf where top_k and then top_p leave a token out."""
     scores = scores / d.temperature
     if 0 < d.top_k < len(scores):

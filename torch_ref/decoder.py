@@ -125,7 +125,7 @@ class DecoderBlock(nn.Module):
             ([B, N, D], the keys and values of all tokens so far).
         """
         y = self.norm1(x) if self.norm_first else x
-        own = _joined(past, self.self_attention.project(y, y))
+        own = _concatenate(past, self.self_attention.project(y, y))
         if self.norm_first:
             x = x + self.attend(y, own, mask, tape)
             x = x + self.attend_memory(self.norm2(x), memory, memory_mask, cross_tape)
@@ -168,7 +168,7 @@ class Decoder(nn.Module):
         maps: list[Any] = []
         cross_maps: list[Any] = []
         for i, block in enumerate(self.blocks):
-            inner, cross = wanted(tape, "decoder.self_attention"), wanted(tape, "decoder.cross_attention")
+            inner, cross = is_wanted(tape, "decoder.self_attention"), is_wanted(tape, "decoder.cross_attention")
             x = block(x, memory, mask, memory_mask, tape=inner, cross_tape=cross)
             record(tape, f"decoder.blocks.{i}", x)
             maps += [inner["attention"]] if inner else []
@@ -363,7 +363,7 @@ class Cache:
         return replace(self, own=own, memory=memory, memory_mask=mask)
 
 
-def _joined(past: Pair | None, new: Pair) -> Pair:
+def _concatenate(past: Pair | None, new: Pair) -> Pair:
     """The keys and values of the tokens so far, followed by those of new ones."""
     return new if past is None else (torch.cat([past[0], new[0]], dim=2), torch.cat([past[1], new[1]], dim=2))
 
@@ -383,7 +383,7 @@ def attention(c: TransformerConfig) -> Attention:
     return Attention(c.width, c.heads, c.resolved_head_width, bias=c.bias, dropout=c.attention_dropout)
 
 
-def wanted(tape: Tape | None, name: str) -> Tape | None:
+def is_wanted(tape: Tape | None, name: str) -> Tape | None:
     return {"attention": None} if tape is not None and name in tape else None
 
 

@@ -16,7 +16,7 @@ from vit_jax.data.batches import evaluation_batches
 from vit_jax.errors import CheckFailed
 
 from .trainer import Trainer, tensors
-from .weights import Model, load, named
+from .weights import Model, load, our_names
 
 Metrics = dict[str, float]
 
@@ -89,7 +89,7 @@ class Evaluations:
             chosen = self.last[weights]
             self.best = {"step": trainer.done, metric: chosen[metric], "loss": chosen["loss"], "weights": weights}
             model = self.models()[weights]
-            self.weights = named(model, model.state_dict())
+            self.weights = our_names(model, model.state_dict())
         for name, found in self.last.items():
             text = f"{metric.replace('_', ' ')} {found[metric]:.4f} loss {found['loss']:.4f}"
             print(f"epoch {trainer.done / trainer.length[1]:g}: validation {name} {text}", flush=True)
@@ -119,7 +119,7 @@ class Evaluations:
     def _of_best(self, split: Any) -> Metrics:
         """The metrics of the best weights on a split."""
         model = self.trainer.model
-        current = named(model, model.state_dict())
+        current = our_names(model, model.state_dict())
         try:
             return measure(self.trainer, load(model, self.weights), split)
         finally:

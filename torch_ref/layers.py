@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .rotary import angles, turn
+from .rotary import angles, apply_rope
 
 Tape = dict[str, Any]  # inner values that a caller asks for: {name: None} before a forward pass, {name: tensor} after
 
@@ -226,7 +226,7 @@ class Attention(nn.Module):
         k, v = self.project(key, value)
         if rotary is not None:
             rotary = angles(rotary, self.frequencies)
-            k = turn(k, rotary, self.pairs)
+            k = apply_rope(k, rotary, self.pairs)
         return self.attend(query, k, v, mask, rotary=rotary, tape=tape)
 
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -259,7 +259,7 @@ class Attention(nn.Module):
         """
         q = self.split_heads(self.query(query))
         q = q if self.query_norm is None else self.query_norm(q)
-        q = q if rotary is None else turn(q, rotary, self.pairs)
+        q = q if rotary is None else apply_rope(q, rotary, self.pairs)
         check_mask(mask, (len(q), self.heads, q.shape[2], k.shape[2]))
         if tape is None and not (self.training and self.dropout.p):
             context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # zero for a query without a key

@@ -48,7 +48,7 @@ def axial(places: Tensor, width: int, base: float, periods: str = "exact") -> Te
     return (places.unsqueeze(-1) * frequencies(width, base, periods)).flatten(1)
 
 
-def mixed(heads: int, width: int, base: float) -> Tensor:
+def mixed_frequencies(heads: int, width: int, base: float) -> Tensor:
     """Initial mixed frequencies: those of two axes at right angles, which each head turns.
 
     Heo et al. draw the direction of each head at random; here the heads share half a turn evenly.
@@ -81,7 +81,7 @@ def angles(table: Tensor, frequencies: Tensor | None) -> Tensor:
     return torch.einsum("...na,ahf->...hnf", table, frequencies.to(table.dtype))
 
 
-def turn(x: Tensor, angles: Tensor, pairs: str) -> Tensor:
+def apply_rope(x: Tensor, angles: Tensor, pairs: str) -> Tensor:
     """Queries or keys with those of the last n tokens turned.
 
     Args:

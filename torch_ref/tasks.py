@@ -22,7 +22,7 @@ from vit_jax.data.texts.sentences import open_sentences
 from vit_jax.errors import Field, UserError
 from vit_jax.tasks.distil.spec import DistilLoss
 from vit_jax.text.ids import Ids
-from vit_jax.text.record import opened, opened_one
+from vit_jax.text.record import open_tokenizers, opened_one
 
 from .captioner import Captioner
 from .decode import likeliest
@@ -30,7 +30,7 @@ from .transformer import Transformer
 from .vit import ViT
 
 
-def augmented(images: Tensor, c: Any) -> Tensor:
+def augment(images: Tensor, c: Any) -> Tensor:
     """Randomly cropped and flipped images: uint8 [B, C, h, w] -> uint8 [B, C, h, w].
 
     A crop has the size of the image; it is taken from the image padded with black on all sides.
@@ -50,7 +50,7 @@ def augmented(images: Tensor, c: Any) -> Tensor:
     return images
 
 
-def normalised(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype) -> Tensor:
+def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype) -> Tensor:
     """(x/255 - mean) / std for each channel: uint8 [B, C, h, w] -> `dtype` [B, C, h, w]."""
     centre, spread = (torch.tensor(values, dtype=dtype, device=images.device).view(-1, 1, 1) for values in (mean, std))
     return (images.to(dtype) / 255 - centre) / spread
@@ -109,12 +109,12 @@ def translate_loss(
 
     `ids` are those of the target; `source_pad` pads the sources.
     """
-    read, labels = shifted(target, ids)
+    read, labels = shift_target(target, ids)
     logits = model(source, read, source_padding=source != source_pad, target_padding=real(target, ids))  # [B, T+1, V]
     return cross_entropy(logits.flatten(0, 1), labels.flatten(), c)
 
 
-def shifted(target: Tensor, ids: Ids) -> tuple[Tensor, Tensor]:
+def shift_target(target: Tensor, ids: Ids) -> tuple[Tensor, Tensor]:
     """(inputs of the decoder, its labels): a begin and the target, and the target and an end; [B, T] -> two [B, T+1].
 
     Where nothing is to be said, labels are -100, which F.cross_entropy ignores. A row of padding only, which fills up a
@@ -179,15 +179,13 @@ class Classify:
     def loss(self, model: ViT, batch: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
         """The loss of a batch []; images are augmented if the model is in training mode."""
         images = batch["image"].permute(0, 3, 1, 2)  # [B, h, w, C] -> [B, C, h, w]
-        images = augmented(images, self.run.augment) if model.training else images
-        return classify_loss(
-            model, normalised(images, self.mean, self.std, dtype), batch["label"].long(), self.run.loss
-        )
+        images = augment(images, self.run.augment) if model.training else images
+        return classify_loss(model, normalise(images, self.mean, self.std, dtype), batch["label"].long(), self.run.loss)
 
     def outputs(self, model: ViT, batch: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
         """The logits [B, K] of a batch."""
         images = batch["image"].permute(0, 3, 1, 2)
-        return {"logits": model(normalised(images, self.mean, self.std, dtype))}
+        return {"logits": model(normalise(images, self.mean, self.std, dtype))}
 
     def metrics(self, split: Any, out: Mapping[str, Tensor]) -> dict[str, float]:
         """The metrics of a split, from the outputs of all its examples."""
@@ -201,7 +199,7 @@ class Translate:
     selection: ClassVar[tuple[str, int]] = ("exact_match", 1)
 
     def __init__(self, run: RunConfig, metadata: Mapping[str, Any]):
-        self.run, (source, target) = run, opened(metadata)
+        self.run, (source, target) = run, open_tokenizers(metadata)
         self.ids, self.source_pad = target.ids, source.ids.pad
         self.hook: Any = None  # of the row of padding
 
@@ -223,7 +221,7 @@ class Translate:
     def outputs(self, model: Transformer, batch: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
         """For each sentence: the sum of its losses, its tokens, how many are predicted right, and its translation."""
         source, target, ids = batch["source"].long(), batch["target"].long(), self.ids
-        read, labels = shifted(target, ids)
+        read, labels = shift_target(target, ids)
         padding = source != self.source_pad
         memory = model.encode(source, source_padding=padding)
         logits = model(source, read, source_padding=padding, target_padding=real(target, ids))
@@ -272,19 +270,19 @@ class Caption:
     def inputs(self, batch: Mapping[str, Tensor], dtype: torch.dtype, training: bool) -> Tensor:
         """The network's input of a batch: normalised images [B, C, h, w], augmented in training."""
         images = batch["image"].permute(0, 3, 1, 2)  # [B, h, w, C] -> [B, C, h, w]
-        images = augmented(images, self.run.augment) if training else images
-        return normalised(images, self.mean, self.std, dtype)
+        images = augment(images, self.run.augment) if training else images
+        return normalise(images, self.mean, self.std, dtype)
 
     def loss(self, model: Captioner, batch: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
         """The loss of a batch []."""
-        read, labels = shifted(batch["target"].long(), self.ids)
+        read, labels = shift_target(batch["target"].long(), self.ids)
         logits = model(self.inputs(batch, dtype, model.training), read)
         return cross_entropy(logits.flatten(0, 1), labels.flatten(), self.run.loss)
 
     def outputs(self, model: Captioner, batch: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
         """For each example: the sum of its losses, its tokens, how many are predicted right, and its caption."""
         given = self.inputs(batch, dtype, training=False)
-        read, labels = shifted(batch["target"].long(), self.ids)
+        read, labels = shift_target(batch["target"].long(), self.ids)
         logits = model(given, read)
         losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
         return {

@@ -23,7 +23,7 @@ from vit_jax.runs.values import differences, from_dict, to_dict
 
 from .optim import freeze, frozen, make_optimizer, make_schedule
 from .tasks import task_of
-from .weights import Model, build, load, named, names
+from .weights import Model, build, load, names, our_names
 
 Batch = Mapping[str, np.ndarray]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}  # of parameters
@@ -125,7 +125,7 @@ class Trainer:
                 name: state[p].get(TORCH_NAMES[role], torch.zeros_like(p)) if p in state else torch.zeros_like(p)
                 for name, p in self.model.named_parameters()
             }
-            out[role] = {name: x for name, x in named(self.model, tensors).items() if name in kept}
+            out[role] = {name: x for name, x in our_names(self.model, tensors).items() if name in kept}
         return out
 
     def save(self, path: Path, **others: Any) -> None:
@@ -146,7 +146,7 @@ class Trainer:
         partial = path.with_name(path.name + ".tmp")
         torch.save(state, partial)
         weights = path.with_suffix(".safetensors")
-        save_file(named(self.model, self.model.state_dict()), f"{weights}.tmp")
+        save_file(our_names(self.model, self.model.state_dict()), f"{weights}.tmp")
         for temporary, final in ((Path(f"{weights}.tmp"), weights), (partial, path)):
             sync_file(temporary)
             os.replace(temporary, final)
@@ -180,7 +180,7 @@ def starting_weights(trainer: Trainer, path: str) -> None:
             if path.endswith(".safetensors"):
                 trainer.load(load_file(path))
             else:
-                trainer.load(named(trainer.model, state_dict(path)))
+                trainer.load(our_names(trainer.model, state_dict(path)))
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"init {path}",

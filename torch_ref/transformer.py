@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vit_jax.models.transformer_config import TransformerConfig
 
-from .decoder import Embedding, TargetSide, attention, check_vectors, mlp, norm, record_maps, wanted
+from .decoder import Embedding, TargetSide, attention, check_vectors, is_wanted, mlp, norm, record_maps
 from .layers import Tape, attention_mask, evaluating, initialise, record
 
 
@@ -59,7 +59,7 @@ class Encoder(nn.Module):
         """[B, S, D] -> [B, S, D]."""
         maps: list[Any] = []
         for i, block in enumerate(self.blocks):
-            inner = wanted(tape, "encoder.attention")
+            inner = is_wanted(tape, "encoder.attention")
             x = block(x, mask, tape=inner)
             record(tape, f"encoder.blocks.{i}", x)
             maps += [inner["attention"]] if inner else []

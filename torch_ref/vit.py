@@ -361,7 +361,7 @@ class ViT(nn.Module):
             self.position.copy_(sinusoids(c))
         for name, parameter in self.named_parameters():
             if name.endswith(".frequencies"):
-                parameter.copy_(rotary.mixed(c.heads, c.resolved_head_width, c.rotary_base))
+                parameter.copy_(rotary.mixed_frequencies(c.heads, c.resolved_head_width, c.rotary_base))
 
 
 def _tokens(present: bool, count: int, width: int) -> nn.Parameter | None:

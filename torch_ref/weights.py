@@ -43,12 +43,12 @@ def load(model: Model, parameters: Mapping[str, np.ndarray]) -> Model:
 
 def parameters(model: Model) -> dict[str, np.ndarray]:
     """A copy of a model's parameters as {vit_jax's dotted name: array}."""
-    return named(model, model.state_dict())
+    return our_names(model, model.state_dict())
 
 
 def gradients(model: Model) -> dict[str, np.ndarray]:
     """The gradients of a model's parameters as {vit_jax's dotted name: array}; zeros for parameters without one."""
-    return named(
+    return our_names(
         model, {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters()}
     )
 
@@ -58,7 +58,7 @@ def names(model: Model) -> dict[str, str]:
     return {theirs: ours for row in dialect.rows(model.config) for ours in row.ours for theirs in row.theirs}
 
 
-def named(model: Model, tensors: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
+def our_names(model: Model, tensors: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
     """Tensors {name in the state dict: weights, gradients or moments} as {vit_jax's dotted name: array}."""
     arrays = {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
     return rules.read(dialect.rows(model.config), arrays)

@@ -131,7 +131,7 @@ class UserError(Exception):
 
 
 @contextlib.contextmanager
-def inside(part: str) -> Iterator[None]:
+def fields_inside(part: str) -> Iterator[None]:
     """A context in which the fields of errors are those of a config that is the field `part` of another."""
     try:
         yield
@@ -203,7 +203,7 @@ def printable(text: str) -> str:
     )
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     """The text without the middle of its longest words: paths and values of a screenful."""
     return re.sub(rf"(\S{{{LONG // 2}}})\S{{{LONG // 2},}}(\S{{{LONG // 4}}})", r"\1...\2", text)
 
@@ -246,7 +246,7 @@ def _run(main: Callable[[], int | None]) -> int:
         known = as_user_error(error)
         if known is None:
             raise
-        print("vit-jax: error: " + printable(_shortened(" ".join(str(known).splitlines()))), file=sys.stderr)
+        print("vit-jax: error: " + printable(_shorten(" ".join(str(known).splitlines()))), file=sys.stderr)
         return USER
 
 

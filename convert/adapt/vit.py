@@ -41,7 +41,7 @@ def resize(c: ViTConfig, text: str, value: str) -> Adaptation:
     old, new, prefix = c.grid, after.grid, c.position_rows - c.patches
     if old == new:
         says = f"image is {_size(c.image)} already: {STAYS}"
-        return Adaptation(text, c, after, (), says, lambda facts: resized(facts, after.image))
+        return Adaptation(text, c, after, (), says, lambda facts: resize_images(facts, after.image))
     stored = c.position_stored or after.position_rows * c.width <= LARGEST  # if not, other layouts store them
     need(stored, text, f"{after.position_rows} computed positions are too many")
     steps: tuple[Step, ...] = ()
@@ -63,7 +63,7 @@ def resize(c: ViTConfig, text: str, value: str) -> Adaptation:
         steps = (_step(after, "position", compute=table),)
         positions = f"positions are resampled by {kernel} from {old[0]}x{old[1]} to {new[0]}x{new[1]}"
     says = f"image {_size(c.image)} becomes {_size(after.image)}: {positions}, the function changes"
-    return Adaptation(text, c, after, steps, says, lambda facts: resized(facts, after.image), changes=True)
+    return Adaptation(text, c, after, steps, says, lambda facts: resize_images(facts, after.image), changes=True)
 
 
 def patch(c: ViTConfig, text: str, value: str) -> Adaptation:
@@ -84,7 +84,7 @@ def patch(c: ViTConfig, text: str, value: str) -> Adaptation:
     steps = (_step(after, "patch.kernel", compute=kernels),) if old != new else ()
     sizes = f"patch {_size(c.patch)} becomes {_size(size)} by {kernel}, image {_size(c.image)} {_size(after.image)}"
     says = f"{sizes}: the function changes"
-    return Adaptation(text, c, after, steps, says, lambda facts: resized(facts, after.image), changes=True)
+    return Adaptation(text, c, after, steps, says, lambda facts: resize_images(facts, after.image), changes=True)
 
 
 def head(c: ViTConfig, text: str, value: str) -> Adaptation:
@@ -176,7 +176,7 @@ def _unfold_cls_position(c: ViTConfig, text: str) -> Adaptation:
 def _fold_positions(c: ViTConfig, text: str) -> Adaptation:
     need(c.position in ("sincos2d", "sincos1d"), text, f"its positions are {c.position}")
     after = replace(c, position="learned", position_trained=True)
-    stored = _step(after, "patch.kernel", makes=("position",), compute=lambda a: [a[0], computed(c)])
+    stored = _step(after, "patch.kernel", makes=("position",), compute=lambda a: [a[0], compute_positions(c)])
     return Adaptation(
         text, c, after, () if c.position_stored else (stored,), f"computed positions become a table: {STAYS}"
     )
@@ -268,7 +268,7 @@ SAME_FUNCTION = ("fold=layer_scale", "fold=positions", "fold=cls_position", "unf
 # ------------------------------------------------------------------------------- what they share
 
 
-def computed(c: ViTConfig) -> np.ndarray:
+def compute_positions(c: ViTConfig) -> np.ndarray:
     """Computed positions, float64 [rows, D]: tokens before the patches that have one, then the patches by rows."""
     if c.position == "sincos1d":  # sine and cosine in turn, a frequency for each pair (Vaswani et al. 2017, 3.5)
         angles = np.arange(c.position_rows)[:, None] * 10000.0 ** (-2 * (np.arange(c.width) // 2) / c.width)
@@ -280,7 +280,7 @@ def computed(c: ViTConfig) -> np.ndarray:
     return np.concatenate([np.zeros((c.position_rows - c.patches, c.width)), table])
 
 
-def resized(facts: Facts, image: Size) -> Facts:
+def resize_images(facts: Facts, image: Size) -> Facts:
     """Facts with images of another size, and the size before cropping in proportion."""
     if facts.preprocess is None:
         return facts

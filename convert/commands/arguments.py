@@ -7,10 +7,10 @@ import ast
 import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vit_jax.config.flags import Flag, instead, shown
+from vit_jax.config.flags import Flag, instead, show_word
 from vit_jax.errors import UserError
 
-from .terminal import wrapped
+from .terminal import wrap
 
 if TYPE_CHECKING:
     from ..containers.source import Step
@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
             word = message.removeprefix(unknown).split()[0].partition("=")[0]
             known = {name: Flag(name, str, a.help or "") for a in self._actions for name in names(a)}
             clause = instead(word, known, PLACES) if word.startswith("-") else f"; `{self.prog} --help` lists them"
-            raise UserError(f"there is no argument {shown(word)}{clause}")
+            raise UserError(f"there is no argument {show_word(word)}{clause}")
         if message.startswith(missing):
             raise UserError(f"{message.removeprefix(missing)} missing", f"give {self.usage_of_positionals()}")
         if match := re.fullmatch(
@@ -74,10 +74,10 @@ def names(action: argparse.Action) -> list[str]:
 
 def parser(command: str, prog: str) -> argparse.ArgumentParser:
     """The arguments of a command: "" (convert), inspect, verify or formats."""
-    others = [wrapped(f"  {prog} {name:12}  {what}", 6) for name, what in ALSO.items()]
+    others = [wrap(f"  {prog} {name:12}  {what}", 6) for name, what in ALSO.items()]
     out = Parser(
         f"{prog} {command}".rstrip(),
-        description=wrapped(PURPOSE[command], 0),
+        description=wrap(PURPOSE[command], 0),
         epilog="" if command else "\n".join(["also:", *others]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

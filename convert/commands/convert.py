@@ -20,7 +20,7 @@ from ..layout import Json
 from ..plan.plan import Plan, plan
 from ..recognise.layouts import find
 from ..recognise.reading import Reading, read
-from ..recognise.weights_in import tied
+from ..recognise.weights_in import tied_names
 from ..write.into_program import as_used, write_program
 from ..write.origin import ALONG
 from ..write.program import kind_of
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace, finish: Callable[[Plan, Written], None] |
         if named and "optimizer" not in reading.source.tree:
             lacks = f"{reading.path} holds no optimizer's state for it"
             raise UserError(f"--preset {arguments.preset}", lacks, "leave the flag out")
-        print_line(described(reading, ALONG if stated.training else ()))
+        print_line(describe_source(reading, ALONG if stated.training else ()))
         planned = plan(
             reading,
             arguments.to or "vit-jax",
@@ -141,13 +141,13 @@ def check(planned: Plan, written: Written, certificate: bool) -> None:
         except KeyboardInterrupt:
             raise Interrupted(f"interrupted: {written.path} was written, and is not verified", "SIGINT") from None
     elif any(adaptation.changes for adaptation in planned.adaptations):
-        from ..verify import moved
+        from ..verify import describe_adaptation
 
-        for note in moved(planned):
+        for note in describe_adaptation(planned):
             print_line(f"note      {note}")
 
 
-def described(reading: Reading, along: tuple[str, ...] = ()) -> str:
+def describe_source(reading: Reading, along: tuple[str, ...] = ()) -> str:
     """The lines that describe a source: its layout and size, what is left out, tied names, notes.
 
     What is `along` is not left out: it goes into the target beside the weights, or the conversion is refused.
@@ -157,7 +157,7 @@ def described(reading: Reading, along: tuple[str, ...] = ()) -> str:
     lines = [f"source    {printable(reading.path)}: {reading.layout.name}, {size}"]
     lines += [f"weights   {reading.chosen}"] if reading.chosen else []
     lines += [f"left out  {what}" for what in reading.left_out if what.partition(" ")[0] not in along]
-    lines += [f"tied      {', '.join(names)}" for names in tied(reading.source, reading.tensors)]
+    lines += [f"tied      {', '.join(names)}" for names in tied_names(reading.source, reading.tensors)]
     lines += [f"note      {what}" for what in reading.facts.notes]
     return "\n".join(lines)
 

@@ -14,11 +14,11 @@ from ..adapt import OPERATIONS
 from ..adapt.kernels import PATCHES, POSITIONS
 from ..dialects import LAYOUTS, refused
 from ..layout import Layout
-from ..plan.shared import shared
+from ..plan.shared import find_shared
 from ..verify.libraries import OURS, library_of
 from ..write.into_program import image_networks
 from ..write.program import KINDS
-from .terminal import wrapped
+from .terminal import wrap
 
 COLUMNS = (
     "built by: the library with which --verify builds a file's network, independently of our table of the layout "
@@ -32,7 +32,7 @@ def pairs() -> dict[tuple[str, str], str]:
     """{(from, to): why the two layouts share no network; empty where they share one} of all ordered pairs."""
     out: dict[tuple[str, str], str] = {}
     for a, b in itertools.combinations_with_replacement(LAYOUTS.values(), 2):
-        out[a.name, b.name] = out[b.name, a.name] = shared(a, b)[1]
+        out[a.name, b.name] = out[b.name, a.name] = find_shared(a, b)[1]
     return out
 
 
@@ -48,24 +48,24 @@ def show(reasons: bool) -> None:
         print("\n" + matrix(list(dict.fromkeys(layout.dialect for layout in some)), found) + "\n")
     joined = [pair for pair, why in found.items() if not why]
     print(
-        wrapped(f"x: a network fits both ({len(joined)} of {len(found)} ordered pairs of layouts); {_apart(found)}.", 0)
+        wrap(f"x: a network fits both ({len(joined)} of {len(found)} ordered pairs of layouts); {_separate(found)}.", 0)
     )
     if reasons:
         for (a, b), why in found.items():
             if why and why != "other networks" and a < b:
-                print(wrapped(f"  {a} | {b}: {why}", 6))
+                print(wrap(f"  {a} | {b}: {why}", 6))
     else:
         print("--pairs says why for each.")
-    print("\n" + wrapped(COLUMNS, 0))
-    print("\n" + wrapped("What --adapt OP=VALUE can do on the way, in the order in which it is given:", 0))
+    print("\n" + wrap(COLUMNS, 0))
+    print("\n" + wrap("What --adapt OP=VALUE can do on the way, in the order in which it is given:", 0))
     for what in adaptations():
-        print(wrapped(f"  {what}", 6))
-    print("\n" + wrapped(f"Programs, which run without vit-jax, of {' and '.join(image_networks())}: DST ends with", 0))
+        print(wrap(f"  {what}", 6))
+    print("\n" + wrap(f"Programs, which run without vit-jax, of {' and '.join(image_networks())}: DST ends with", 0))
     for suffix, kind in KINDS.items():
-        print(wrapped(f"  {suffix:11} {kind.title}: {kind.runs}; needs {install(kind.extra)}", 14))
+        print(wrap(f"  {suffix:11} {kind.title}: {kind.runs}; needs {install(kind.extra)}", 14))
     print("\nRecognised and refused by name:")
     for what in refused.titles():
-        print(wrapped(f"  {what}", 6))
+        print(wrap(f"  {what}", 6))
 
 
 def adaptations() -> list[str]:
@@ -87,7 +87,7 @@ def line(layout: Layout, wide: int) -> str:
 
 def columns(name: str, wide: int, builder: str, table: str, containers: str, title: str) -> str:
     """One line of the list of layouts."""
-    return wrapped(f"  {name:{wide}}  {builder:13} {table:20} {containers:20} {title}", 6)
+    return wrap(f"  {name:{wide}}  {builder:13} {table:20} {containers:20} {title}", 6)
 
 
 def matrix(dialects: list[str], found: dict[tuple[str, str], str]) -> str:
@@ -100,7 +100,7 @@ def matrix(dialects: list[str], found: dict[tuple[str, str], str]) -> str:
     return "\n".join(lines)
 
 
-def _apart(found: dict[tuple[str, str], str]) -> str:
+def _separate(found: dict[tuple[str, str], str]) -> str:
     other = sum(why == "other networks" for why in found.values())
     rest = sum(bool(why) for why in found.values()) - other
     return f"{other} are of different networks, and in {rest} no network fits both layouts"

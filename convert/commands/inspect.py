@@ -14,9 +14,9 @@ from ..containers.source import Source, Tensor
 from ..recognise import weights_in
 from ..recognise.layouts import Recognition, closest, recognise
 from ..recognise.preprocessing import preprocessing
-from ..recognise.reading import Options, identify, opened
+from ..recognise.reading import Options, identify, open_path
 from ..recognise.weights_in import Chosen
-from .terminal import wrapped
+from .terminal import wrap
 
 # Fields that are shown even where they have their defaults.
 ALWAYS = {
@@ -35,15 +35,15 @@ def show(path: str, options: Options) -> None:
         for one in found:
             print_line(f"  {printable(os.path.relpath(one.path, path)):40}  {one.what:30} {one.size / 1e6:12,.1f} MB")
         return
-    with opened(path, options) as source:
+    with open_path(path, options) as source:
         chosen = weights_in.choose(source, recognise, options.key)
         label, tensors, left_out, _ = chosen
         print_line(f"path       {printable(source.path)}\ncontainer  {source.container}, {source.size / 1e6:,.1f} MB")
-        if said := weights_in.chosen(source, label) or label.removeprefix(weights_in.TOP):
+        if said := weights_in.describe_choice(source, label) or label.removeprefix(weights_in.TOP):
             print_line(f"weights    {said}")
         for what in (*left_out, *source.skipped):
             print_line(f"left out   {what}")
-        for names in weights_in.tied(source, tensors):
+        for names in weights_in.tied_names(source, tensors):
             print_line(f"tied       {', '.join(names)}")
         config(source, options, chosen)
         table(tensors)
@@ -70,12 +70,12 @@ def config(source: Source, options: Options, chosen: Chosen[Recognition]) -> Non
         for name, value in stated.items()
         if name not in training and (name.rpartition(".")[2] in ALWAYS or value != plain[name])
     }
-    print_line(wrapped(f"config     {type(reading.config).__name__}: {_listed(values)}; the rest by default", INDENT))
+    print_line(wrap(f"config     {type(reading.config).__name__}: {_list_fields(values)}; the rest by default", INDENT))
     any_size = bool(reading.layout.resizes(reading.config))
     if images := preprocessing(reading.config, reading.statistics, reading.facts.preprocess, any_size):
-        print_line(wrapped(f"images     {_listed(images)}", INDENT))
+        print_line(wrap(f"images     {_list_fields(images)}", INDENT))
     for note in reading.facts.notes:
-        print_line(wrapped(f"note       {printable(note)}", INDENT))
+        print_line(wrap(f"note       {printable(note)}", INDENT))
     if made := reading.provenance.get("source"):
         told = [made.get("name"), made.get("layout"), made.get("sha256"), reading.provenance.get("made_by")]
         line = "made from  {} ({}, sha256 {}) by {}"
@@ -85,7 +85,7 @@ def config(source: Source, options: Options, chosen: Chosen[Recognition]) -> Non
         print_line(line.format(*(printable(str(text)[:SHOWN]) for text in told)))
 
 
-def _listed(values: dict[str, Any]) -> str:
+def _list_fields(values: dict[str, Any]) -> str:
     """Fields with their values; a list of whole numbers is a size: 8x12."""
     sizes = {k: v for k, v in values.items() if isinstance(v, list) and all(isinstance(each, int) for each in v)}
     return ", ".join(f"{k} {'x'.join(map(str, v)) if k in sizes else v}" for k, v in values.items())

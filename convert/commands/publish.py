@@ -44,7 +44,7 @@ def publish(arguments: argparse.Namespace) -> int:
         to = repository(arguments.dst, arguments.public, arguments.force)
 
         def finish(plan: Plan, written: Written) -> None:
-            certificate = _verified(plan, written, to.address)
+            certificate = _verify(plan, written, to.address)
             write_json(folder / CERTIFICATE, certificate)
             if layout.dialect == "vit-jax":
                 _add_tokenizer(plan, folder)
@@ -65,11 +65,11 @@ def publish(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def _verified(plan: Plan, written: Written, address: str) -> Json:
+def _verify(plan: Plan, written: Written, address: str) -> Json:
     """The certificate of what was written, after a comparison with its source. Raises CheckFailed where they differ."""
-    from ..verify import compared
+    from ..verify import compare_plan
 
-    report = compared(plan, written)
+    report = compare_plan(plan, written)
     report.paths = (plan.reading.path, address)
     print_line(report.text())
     if not report.same:

@@ -11,7 +11,7 @@ def columns() -> int:
     return max(40, shutil.get_terminal_size((150, 24)).columns)
 
 
-def wrapped(text: str, indent: int) -> str:
+def wrap(text: str, indent: int) -> str:
     """A line, broken between words where it is too wide; what follows is indented."""
     return textwrap.fill(
         text, columns(), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False

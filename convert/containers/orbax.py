@@ -208,7 +208,7 @@ def _open(folder: Folder, entries: Iterable[Keys], ocdbt: bool, zarr3: bool) -> 
         try:
             opened[keys] = future.result()
         except Exception as error:  # TensorStore raises ValueError and others, with long texts of paths and sources
-            raise _damaged(folder, ".".join(keys)) from error
+            raise _damage(folder, ".".join(keys)) from error
     return opened
 
 
@@ -225,7 +225,7 @@ def _tensor(name: str, store: Any, folder: Folder, size: int) -> Tensor:
         try:
             return np.require(store.read().result(), requirements=["C", "O", "W"])
         except Exception as error:  # as above
-            raise _damaged(folder, name) from error
+            raise _damage(folder, name) from error
 
     tensor = Tensor(name, dtype, shape, read)
     if tensor.nbytes > max(limits.RATIO_FROM, limits.RATIO * size):
@@ -252,7 +252,7 @@ def _check_chunks(name: str, store: Any, tensor: Tensor, folder: Folder) -> None
         )
 
 
-def _damaged(folder: Folder, name: str) -> UserError:
+def _damage(folder: Folder, name: str) -> UserError:
     return UserError(
         folder, f"{name} cannot be read", "the checkpoint is damaged or incomplete: restore it, or take another step"
     )

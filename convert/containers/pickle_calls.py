@@ -169,7 +169,7 @@ def _parameter(arguments: tuple) -> Description:
     return arguments[0]
 
 
-def _ordered(arguments: tuple) -> Ordered:
+def _ordered_dict(arguments: tuple) -> Ordered:
     """OrderedDict(), or OrderedDict([[key, value], ...]) as Python 2 wrote it."""
     made = Ordered()
     if arguments:
@@ -239,7 +239,7 @@ CALLS: dict[str, Callable[[tuple], Any]] = {
     "torch._utils._rebuild_tensor_v3": _typed_tensor,
     "torch._utils._rebuild_parameter": _parameter,
     "torch._utils._rebuild_parameter_with_state": _parameter,
-    "collections.OrderedDict": _ordered,
+    "collections.OrderedDict": _ordered_dict,
     "torch.Size": size,
     "_codecs.encode": encode,
     **{

@@ -29,7 +29,7 @@ class Pickle:
     storages: dict[str, Storage]
 
 
-def read(data: bytes, path: str, start: int = 0) -> Pickle:
+def read_pickle(data: bytes, path: str, start: int = 0) -> Pickle:
     """Read a pickle; nothing is called.
 
     Args:
@@ -204,7 +204,7 @@ def _value(make: Callable[[], Any]) -> Callable[[_Reader], None]:
     return lambda r: r.push(make())
 
 
-def _popped(operate: Callable[[_Reader, Any], None]) -> Callable[[_Reader], None]:
+def _pop_operand(operate: Callable[[_Reader, Any], None]) -> Callable[[_Reader], None]:
     return lambda r: operate(r, r.stack.pop())
 
 
@@ -284,7 +284,7 @@ OPERATIONS: dict[int, Callable[[_Reader], None]] = {
         "\x85": _tuple(1),
         "\x86": _tuple(2),
         "\x87": _tuple(3),
-        "a": _popped(lambda r, item: r.append(r.stack[-1], [item])),
+        "a": _pop_operand(lambda r, item: r.append(r.stack[-1], [item])),
         "e": _appends,
         "\x90": _appends,
         "s": _setitem,

@@ -63,7 +63,7 @@ def open_run(path: str | os.PathLike[str], step: Step = None, training: bool = F
         if tensors.keys() != expected.keys():
             raise UserError(run, f"step {step}, {item}, does not hold the arrays that were saved", "take another step")
         source.tree[item] = {
-            name: _checked(tensor, expected[name], f"{run}: step {step}, {item}.{name},")
+            name: _check_digest(tensor, expected[name], f"{run}: step {step}, {item}.{name},")
             for name, tensor in tensors.items()
         }
     # Factors of LoRA, and the moments of these, belong to kernels that the weights do not hold any more.
@@ -162,7 +162,7 @@ def _record(run: Run, step: int) -> dict[str, Any]:
         raise UserError(run, f"the digest file of step {step} is damaged", ANOTHER) from error
 
 
-def _checked(tensor: Tensor, digest: str, what: str) -> Tensor:
+def _check_digest(tensor: Tensor, digest: str, what: str) -> Tensor:
     """The tensor with a `read` that compares its values with a digest."""
 
     def read() -> np.ndarray:
@@ -218,7 +218,7 @@ def write_run(
     digests: dict[str, dict[str, str]] = {}
     for item, (specs, arrays) in items.items():
         digests[item] = {}
-        orbax.write(str(run.checkpoints / str(step) / item), unflatten(specs), _noted(arrays, digests[item]), {})
+        orbax.write(str(run.checkpoints / str(step) / item), unflatten(specs), _note_digests(arrays, digests[item]), {})
     notes: dict[str, Any] = {
         "optimizer": config.optim.name, "best": None, "stale": 0, "due": False, "totals": {"steps": 0}, "seconds": 0.0,
         "data": beside["data"], "environment": {"versions": {}},
@@ -230,7 +230,7 @@ def write_run(
             tensor.read()
 
 
-def _noted(
+def _note_digests(
     arrays: Iterator[tuple[str, np.ndarray]], digests: dict[str, str]
 ) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
     """The arrays under their key paths; `digests` gets the digest of each as it passes."""

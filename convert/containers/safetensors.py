@@ -195,7 +195,7 @@ def write(
             )
     names = sorted(tree, key=lambda name: (RANKS[tree[name].dtype], name))
     digests = dict.fromkeys(names, 0)
-    header = _encoded(tree, digests, metadata)
+    header = _encode_header(tree, digests, metadata)
     offsets, at = {}, len(header)
     for name in names:
         offsets[name] = at
@@ -213,10 +213,10 @@ def write(
         if missing:
             raise ValueError(f"no values came for {sorted(missing)}")
         file.seek(0)
-        file.write(_encoded(tree, digests, metadata))
+        file.write(_encode_header(tree, digests, metadata))
 
 
-def _encoded(tree: Mapping[str, Spec], digests: Mapping[str, int], metadata: Mapping[str, str]) -> bytes:
+def _encode_header(tree: Mapping[str, Spec], digests: Mapping[str, int], metadata: Mapping[str, str]) -> bytes:
     """The header's bytes; their number does not depend on the digests."""
     listed = json.dumps({name: f"{crc:08x}" for name, crc in digests.items()}, separators=(",", ":"))
     entries: dict[str, Any] = {METADATA: {**metadata, DIGESTS: listed}}

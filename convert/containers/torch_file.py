@@ -92,7 +92,7 @@ def _zip(file: PositionalFile) -> Source:
     if order not in (b"little", b"big"):
         raise UserError(file.path, f"its byteorder is {order[:20]!a}, which is neither little nor big", REMEDY)
     data = _content(file, inner["data.pkl"])
-    pickle = pickles.read(data, file.path)
+    pickle = pickles.read_pickle(data, file.path)
     if pickle.end != len(data):
         raise UserError(file.path, f"has {len(data) - pickle.end} bytes after its pickle", REMEDY)
     places = {
@@ -111,11 +111,11 @@ def _content(file: PositionalFile, member: Member) -> bytes:
         )
     data = file.checked(member.offset, member.size, member.crc, 0, member.size)
     if data is None:
-        raise _damaged(file, member.name)
+        raise _damage(file, member.name)
     return data.tobytes()
 
 
-def _damaged(file: PositionalFile, what: str) -> UserError:
+def _damage(file: PositionalFile, what: str) -> UserError:
     hint = "get the file again (or re-save it, if it was saved under torch.serialization.set_crc32_options(False))"
     return UserError(file.path, f"the bytes of {what} do not have the checksum that the file notes", hint)
 
@@ -125,7 +125,7 @@ def _legacy(file: PositionalFile) -> Source:
     data, at = file.read(0, min(file.size, limits.HEADER)), 0
     parts = []
     for _ in range(5):
-        parts.append(pickles.read(data, file.path, at))
+        parts.append(pickles.read_pickle(data, file.path, at))
         at = parts[-1].end
         if type(parts[0].value) is not int or parts[0].value != MAGIC:
             raise UserError(file.path, "is a pickle that torch.save did not write", REMEDY)
@@ -298,7 +298,7 @@ class _Storages:
             return self.file.array(place.offset + start, stop - start)
         data = self.file.checked(place.offset, place.size, place.crc, start, stop)
         if data is None:
-            raise _damaged(self.file, name)
+            raise _damage(self.file, name)
         self.checked.add(key)
         return data
 

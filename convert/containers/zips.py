@@ -36,10 +36,10 @@ def zip_members(file: PositionalFile) -> dict[str, Member]:
     try:
         return _members(file)
     except (struct.error, IndexError) as error:
-        raise _damaged(file, "its directory cannot be read") from error
+        raise _damage(file, "its directory cannot be read") from error
 
 
-def _damaged(file: PositionalFile, what: str) -> UserError:
+def _damage(file: PositionalFile, what: str) -> UserError:
     return UserError(file.path, f"is a damaged zip file: {what}", "get the file again")
 
 
@@ -58,8 +58,8 @@ def _members(file: PositionalFile) -> dict[str, Member]:
         name, extra = data[at + 46 : at + 46 + n], data[at + 46 + n : at + 46 + n + x]
         at += 46 + n + x + c
         if signature != b"PK\x01\x02" or at > size:
-            raise _damaged(file, "its directory is cut off")
-        plain, compressed, offset = _wide(extra, plain, compressed, offset)
+            raise _damage(file, "its directory is cut off")
+        plain, compressed, offset = _zip64_fields(extra, plain, compressed, offset)
         text = _name(file, name)
         if flags & ENCRYPTED:
             raise UserError(file.path, f"the member {text!a} is encrypted", "give a file without a password")
@@ -67,24 +67,24 @@ def _members(file: PositionalFile) -> dict[str, Member]:
             raise UserError(file.path, f"has the member {text!a} twice", "re-save the file from its library")
         found[text] = offset, Member(text, 0, compressed, plain, crc, method)
     if at != size:
-        raise _damaged(file, "its directory is longer than its entries")
-    placed = _placed(file, found, start)
+        raise _damage(file, "its directory is longer than its entries")
+    placed = _place_members(file, found, start)
     return {name: placed[name] for name in found if not name.endswith("/")}
 
 
 def _directory(file: PositionalFile) -> tuple[int, int, int]:
     """Offset, size and number of entries of the central directory, which must end where the closing records begin."""
     if file.size < 22:
-        raise _damaged(file, "it is cut off")
+        raise _damage(file, "it is cut off")
     signature, disk, first, here, count, size, start, comment = struct.unpack(END, file.read(file.size - 22, 22))
     if signature != b"PK\x05\x06" or comment:
-        raise _damaged(file, "it is cut off, or there are bytes after its end")
+        raise _damage(file, "it is cut off, or there are bytes after its end")
     end = file.size - 22
     locator = file.read(end - 20, 20) if end >= 20 else b""
     if locator[:4] == b"PK\x06\x07":
         _, _, at, _ = struct.unpack(LOCATOR, locator)
         if at + 56 != end - 20:
-            raise _damaged(file, "its zip64 record is not where its locator points")
+            raise _damage(file, "its zip64 record is not where its locator points")
         signature, _, _, _, disk64, first64, here64, count64, size64, start64 = struct.unpack(END64, file.read(at, 56))
         pairs = zip(
             (disk, first, here, count, size, start),
@@ -93,14 +93,14 @@ def _directory(file: PositionalFile) -> tuple[int, int, int]:
             strict=True,
         )
         if signature != b"PK\x06\x06" or any(small not in (wide, full) for small, wide, full in pairs):
-            raise _damaged(file, "its two closing records differ")
+            raise _damage(file, "its two closing records differ")
         disk, first, here, count, size, start, end = disk64, first64, here64, count64, size64, start64, at
     if disk or first or here != count or start + size != end:
-        raise _damaged(file, "its directory is not where its closing record points")
+        raise _damage(file, "its directory is not where its closing record points")
     return start, size, count
 
 
-def _wide(extra: bytes, *values: int) -> list[int]:
+def _zip64_fields(extra: bytes, *values: int) -> list[int]:
     """Size, compressed size and offset, each from the zip64 field where the short field is full."""
     wide, at = b"", 0
     while at + 4 <= len(extra):
@@ -120,7 +120,7 @@ def _name(file: PositionalFile, name: bytes) -> str:
     try:
         text = name.decode()
     except UnicodeDecodeError as error:
-        raise _damaged(file, f"a member is named {name[:100]!a}") from error
+        raise _damage(file, f"a member is named {name[:100]!a}") from error
     parts = text.removesuffix("/").split("/")
     if any(part in ("", ".", "..") for part in parts) or "\\" in text or ":" in text or "\0" in text:
         raise UserError(
@@ -129,12 +129,12 @@ def _name(file: PositionalFile, name: bytes) -> str:
     return text
 
 
-def _placed(file: PositionalFile, found: dict[str, tuple[int, Member]], end: int) -> dict[str, Member]:
+def _place_members(file: PositionalFile, found: dict[str, tuple[int, Member]], end: int) -> dict[str, Member]:
     """The members with the offsets of their bytes, after a check of the header before each."""
     done: dict[str, Member] = {}
     ordered = sorted(found.values(), key=lambda entry: entry[0])
     if ordered and ordered[0][0] != 0:
-        raise _damaged(file, "there are bytes before its first member")
+        raise _damage(file, "there are bytes before its first member")
     for (offset, member), following in zip(ordered, [*(o for o, _ in ordered[1:]), end], strict=True):
         header = file.read(offset, 30)
         signature, _, flags, method, _, _, crc, compressed, size, n, x = struct.unpack(LOCAL, header)
@@ -150,8 +150,8 @@ def _placed(file: PositionalFile, found: dict[str, tuple[int, Member]], end: int
             or method != member.method
             or not (crc == member.crc or (later and crc == 0))
         ):
-            raise _damaged(file, f"the member {member.name!a} is not what the directory says")
+            raise _damage(file, f"the member {member.name!a} is not what the directory says")
         if file.read(offset + 30, n) != member.name.encode() or data + member.compressed > following:
-            raise _damaged(file, f"the member {member.name!a} is not where the directory says")
+            raise _damage(file, f"the member {member.name!a} is not where the directory says")
         done[member.name] = Member(member.name, data, member.compressed, member.size, member.crc, method)
     return done

@@ -11,7 +11,7 @@ import dataclasses
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Json, Layout, Names, Refusal, always, has, length
-from ..rules import Row, carried
+from ..rules import Row, passthrough
 from . import timm
 
 
@@ -23,7 +23,7 @@ def rows(c: ViTConfig) -> list[Row]:
         return theirs.replace(".mlp.fc1.", ".mlp.w12.").replace(".mlp.fc2.", ".mlp.w3.") if c.gated else theirs
 
     renamed = [dataclasses.replace(r, theirs=tuple(map(name, r.theirs)), optional=frozenset()) for r in timm.rows(c)]
-    return [*renamed, carried("mask_token", (1, c.width))]
+    return [*renamed, passthrough("mask_token", (1, c.width))]
 
 
 def activation(names: Names, known: Json) -> str:
@@ -31,7 +31,7 @@ def activation(names: Names, known: Json) -> str:
     return "silu" if known["gated"] else "gelu"
 
 
-def hidden(names: Names) -> int | None:
+def solve_hidden(names: Names) -> int | None:
     """A solver: the hidden width of the mlp."""
     return length("blocks.0.mlp.w3.weight", 1)(names) or length("blocks.0.mlp.fc2.weight", 1)(names)
 
@@ -54,7 +54,7 @@ FIELDS = (
     | {
         "registers": Field(solve=length("register_tokens", 1, 0)),
         "gated": Field(solve=has("blocks.0.mlp.w12.weight")),
-        "hidden": Field(solve=hidden),
+        "hidden": Field(solve=solve_hidden),
         "activation": Field(("gelu", "silu"), follow=activation),
         "out_bias": always(True),
         "mlp_bias": always(True),

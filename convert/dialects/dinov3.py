@@ -16,8 +16,8 @@ import numpy as np
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Layout, Names, Refusal, always, count, has, length
-from ..rules import CARRIED, Concat, Constant, Row, carried
-from .dinov2 import activation, hidden
+from ..rules import CARRIED, Concat, Constant, Row, passthrough
+from .dinov2 import activation, solve_hidden
 from .modules import TOKEN, TOKENS, Tensors, module_rows
 from .plain_vit import PLAIN_VIT
 from .timm import patch
@@ -44,14 +44,14 @@ def rows(c: ViTConfig) -> list[Row]:
         tensors |= {f"{block}scale{n}": (f"{block}ls{n}.gamma", None) for n in (1, 2)}
         packed.append(tuple(f"{block}attention.{part}" for part in ("query", "key", "value")))
     biased = c.query_bias and c.value_bias
-    made = [_masked(r, c) for r in module_rows(replace(c, key_bias=biased), modules, packed, tensors)]
+    made = [_mask_key_bias(r, c) for r in module_rows(replace(c, key_bias=biased), modules, packed, tensors)]
     told = f"its periods are not {c.rotary_base:g}^(4k/{c.resolved_head_width}), {c.rotary_periods}"
     fixed = Row((PERIODS,), (), (), (Constant(lambda: periods(c), 0, told),))
-    aside = [carried(f"local_cls_norm.{leaf}", (c.width,)) for leaf in TRAINING]
-    return [carried("mask_token", (1, c.width)), *aside, fixed, *made]
+    aside = [passthrough(f"local_cls_norm.{leaf}", (c.width,)) for leaf in TRAINING]
+    return [passthrough("mask_token", (1, c.width)), *aside, fixed, *made]
 
 
-def _masked(r: Row, c: ViTConfig) -> Row:
+def _mask_key_bias(r: Row, c: ViTConfig) -> Row:
     """The row of a packed bias with its mask, which removes the bias of the key; any other row as it is."""
     if not r.theirs[0].endswith("attn.qkv.bias"):
         return r
@@ -95,7 +95,7 @@ FIELDS = PLAIN_VIT | {
     "width": Field(solve=length("patch_embed.proj.weight", 0)),
     "depth": Field(solve=lambda names: count(names, r"blocks\.(\d+)\.norm1\.weight") or None),
     "heads": Field(solve=heads),
-    "hidden": Field(solve=hidden),
+    "hidden": Field(solve=solve_hidden),
     "gated": Field(solve=has("blocks.0.mlp.w1.weight")),
     "activation": Field(("gelu", "silu"), follow=activation),
     "query_bias": Field(solve=BIASED),

@@ -18,8 +18,8 @@ from vit_jax.config.fields import pair
 from vit_jax.errors import Option, Text, UserError
 from vit_jax.models.vit_config import ViTConfig
 
-from ..layout import Facts, Field, Json, Layout, Names, Refusal, count, length, stated, statement
-from ..rules import CARRIED, TRANSPOSE, Order, Row, carried, row
+from ..layout import Facts, Field, Json, Layout, Names, Refusal, count, length, stated_fields, statement
+from ..rules import CARRIED, TRANSPOSE, Order, Row, passthrough, row
 from .huggingface_images import preprocess, processor
 from .plain_vit import PLAIN_VIT
 
@@ -77,7 +77,9 @@ def their_name(config: ViTConfig, path: str, version: str = "v4") -> str:
 def rows(config: ViTConfig, version: str) -> list[Row]:
     """One row for each parameter; and rows of a mask token, which models for masked images have."""
     (p, q), c, d = pair(config.patch), config.channels, config.width
-    out = [carried(f"{b}embeddings.mask_token", (1, 1, d)) for b in dict.fromkeys((body(config), _named_body(config)))]
+    out = [
+        passthrough(f"{b}embeddings.mask_token", (1, 1, d)) for b in dict.fromkeys((body(config), _named_body(config)))
+    ]
     for name, (shape, kind, *_) in config.parameters().items():
         path, _, leaf = name.rpartition(".")
         if kind in ("token", "position"):
@@ -226,7 +228,7 @@ def read_side(files: Mapping[str, Json]) -> Facts:
             Text("choose the layout of that class with ", Option("from")),
         )
     images, notes = preprocess(files["preprocessor_config.json"]) if "preprocessor_config.json" in files else (None, ())
-    return Facts(stated(LAYOUTS[-1], config) if config else {}, images, class_names(config), notes=notes)
+    return Facts(stated_fields(LAYOUTS[-1], config) if config else {}, images, class_names(config), notes=notes)
 
 
 def class_names(config: Json) -> list[str] | None:

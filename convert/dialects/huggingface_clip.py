@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, length
-from ..rules import Row, carried
+from ..rules import Row, passthrough
 from . import huggingface_encoders as encoders
 from .huggingface import ACTIVATIONS, by_function_name
 from .huggingface_siglip import BODIES, BODY, NUMBERS, TEXT, VISION, blocks, signature
@@ -34,7 +34,7 @@ def rows(c: ViTConfig) -> list[Row]:
     }
     made = module_rows(c, modules, [], tensors)
     if classifier:
-        return [*made, *(carried(f"{BODY}post_layernorm.{leaf}", (c.width,)) for leaf in ("weight", "bias"))]
+        return [*made, *(passthrough(f"{BODY}post_layernorm.{leaf}", (c.width,)) for leaf in ("weight", "bias"))]
     return made if c.classes else encoders.either(made, BODIES)
 
 
@@ -70,7 +70,7 @@ def cannot_hold(c: ViTConfig) -> list[str]:
 
 def read_side(files: Mapping[str, Json]) -> Facts:
     """Facts from config.json and preprocessor_config.json. Raises UserError where they are of another network."""
-    return encoders.read(LAYOUTS[-1], files, encoders.tower(files, WHOLE, TOWER), (TOWER,))
+    return encoders.read_side_files(LAYOUTS[-1], files, encoders.tower(files, WHOLE, TOWER), (TOWER,))
 
 
 def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:
@@ -79,7 +79,7 @@ def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:
     if c.pool == "mean":
         return encoders.around(LAYOUTS[-1], c, facts, "CLIPForImageClassification", (WHOLE, TOWER))
     architecture = "CLIPVisionModelWithProjection" if c.classes else "CLIPVisionModel"
-    files = encoders.written(LAYOUTS[-1], c, facts, architecture, TOWER)
+    files = encoders.write_side_files(LAYOUTS[-1], c, facts, architecture, TOWER)
     if c.classes:
         files["config.json"]["projection_dim"] = c.classes
     return files

@@ -19,7 +19,7 @@ from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length
-from ..rules import Row, carried
+from ..rules import Row, passthrough
 from . import huggingface_encoders as encoders
 from .huggingface import ACTIVATIONS, by_function_name, size
 from .modules import TOKEN, TOKENS, Tensors, module_rows
@@ -71,7 +71,7 @@ def rows(c: ViTConfig, version: str) -> list[Row]:
         tensors |= {f"{ours}scale{n}": (f"{theirs}layer_scale{n}.lambda1", None) for n in (1, 2)}
         packed += [(f"{ours}mlp.gate", f"{ours}mlp.fc1")] if c.gated and version == "v4" else []
     made = module_rows(c, modules, packed, tensors)
-    masks = [carried(f"{b}embeddings.mask_token", (1, c.width)) for b in dict.fromkeys((body, named))]
+    masks = [passthrough(f"{b}embeddings.mask_token", (1, c.width)) for b in dict.fromkeys((body, named))]
     return [*masks, *(made if c.classes else encoders.either(made, ("", named)))]
 
 
@@ -177,7 +177,7 @@ def read_side(files: Mapping[str, Json]) -> Facts:
         config = {"patch_size": 16 if registers else 14, **config}
     if config.get("use_swiglu_ffn"):
         config["hidden_act"] = "silu"
-    facts = encoders.read(LAYOUTS[-1], files, config, (PLAIN, REGISTERS))
+    facts = encoders.read_side_files(LAYOUTS[-1], files, config, (PLAIN, REGISTERS))
     if not config:
         return facts
     more = {"hidden": _stated_hidden(config), "registers": config.get("num_register_tokens", 4) if registers else 0}
@@ -199,7 +199,7 @@ def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:
     c = config.normal()
     family = "Dinov2WithRegisters" if c.registers else "Dinov2"
     architecture = family + ("ForImageClassification" if c.classes else "Model")
-    files = encoders.written(LAYOUTS[-1], c, facts, architecture, REGISTERS if c.registers else PLAIN)
+    files = encoders.write_side_files(LAYOUTS[-1], c, facts, architecture, REGISTERS if c.registers else PLAIN)
     files["config.json"]["mlp_ratio"] = ratio(c)
     if c.registers:
         files["config.json"]["num_register_tokens"] = c.registers

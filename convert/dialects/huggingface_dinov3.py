@@ -14,7 +14,7 @@ from dataclasses import replace
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Field, Json, Layout, always, count, length
-from ..rules import Row, carried
+from ..rules import Row, passthrough
 from . import huggingface_encoders as encoders
 from .huggingface import ACTIVATIONS, by_function_name, size
 from .modules import TOKEN, TOKENS, Tensors, module_rows
@@ -49,8 +49,8 @@ def rows(c: ViTConfig) -> list[Row]:
         replace(r, optional=frozenset({IN_MEMORY + r.theirs[0]})) if r.theirs[0].startswith("layer.") else r
         for r in made
     ]
-    none = [] if c.registers else [carried(REGISTERS, (1, 0, c.width))]  # a tensor without values
-    return [carried("embeddings.mask_token", (1, 1, c.width)), *none, *made]
+    none = [] if c.registers else [passthrough(REGISTERS, (1, 0, c.width))]  # a tensor without values
+    return [passthrough("embeddings.mask_token", (1, 1, c.width)), *none, *made]
 
 
 # ------------------------------------------------------------------------------------------ config
@@ -100,12 +100,12 @@ FIELDS = PLAIN_VIT | {
 
 def read_side(files: Mapping[str, Json]) -> Facts:
     """Facts from config.json and preprocessor_config.json. Raises UserError where they are of another network."""
-    return encoders.read(LAYOUTS[-1], files, files.get("config.json", {}), (FAMILY,))
+    return encoders.read_side_files(LAYOUTS[-1], files, files.get("config.json", {}), (FAMILY,))
 
 
 def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:
     """config.json, and preprocessor_config.json where transformers has such a preprocessing."""
-    return encoders.written(LAYOUTS[-1], config.normal(), facts, "DINOv3ViTModel", FAMILY)
+    return encoders.write_side_files(LAYOUTS[-1], config.normal(), facts, "DINOv3ViTModel", FAMILY)
 
 
 LAYOUTS = (

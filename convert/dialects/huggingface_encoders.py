@@ -13,7 +13,7 @@ from typing import Any
 from vit_jax.errors import Option, Text, UserError
 from vit_jax.models.vit_config import ViTConfig
 
-from ..layout import Facts, Json, Layout, Names, length, stated, statement
+from ..layout import Facts, Json, Layout, Names, length, stated_fields, statement
 from ..rules import CARRIED, Row
 from .huggingface import class_names
 from .huggingface_images import preprocess, processor
@@ -57,7 +57,7 @@ def either(rows: Sequence[Row], bodies: Sequence[str]) -> list[Row]:
 # -------------------------------------------------------------------------------------- side files
 
 
-def read(layout: Layout, files: Mapping[str, Json], config: Json, families: Collection[str]) -> Facts:
+def read_side_files(layout: Layout, files: Mapping[str, Json], config: Json, families: Collection[str]) -> Facts:
     """Facts from `config`, which is that of the tower in config.json, and from preprocessor_config.json.
 
     `families` are the values of model_type that the layout knows. Raises UserError on any other.
@@ -70,13 +70,13 @@ def read(layout: Layout, files: Mapping[str, Json], config: Json, families: Coll
         )
     images, notes = preprocess(files["preprocessor_config.json"]) if "preprocessor_config.json" in files else (None, ())
     names = class_names(files.get("config.json", {}))
-    return Facts(stated(layout, config) if config else {}, images, names, notes=notes)
+    return Facts(stated_fields(layout, config) if config else {}, images, names, notes=notes)
 
 
-def written(layout: Layout, c: ViTConfig, facts: Facts, architecture: str, family: str) -> dict[str, Json]:
+def write_side_files(layout: Layout, c: ViTConfig, facts: Facts, architecture: str, family: str) -> dict[str, Json]:
     """config.json of a class, and preprocessor_config.json where transformers has such a preprocessing."""
     model = {"architectures": [architecture], "model_type": family, **statement(layout, c)}
-    return beside({**model, **labels(c, facts)}, facts)
+    return side_files({**model, **labels(c, facts)}, facts)
 
 
 def tower(files: Mapping[str, Json], whole: str, family: str) -> Json:
@@ -94,14 +94,14 @@ def tower(files: Mapping[str, Json], whole: str, family: str) -> Json:
 
 
 def around(layout: Layout, c: ViTConfig, facts: Facts, architecture: str, families: tuple[str, str]) -> dict[str, Json]:
-    """The same as `written` of a class whose config has the tower's inside; `families` are theirs, outer first."""
+    """As `write_side_files`, of a class whose config has the tower's inside; `families` are theirs, outer first."""
     whole, family = families
     inner = {"model_type": family, **statement(layout, c)}
     model = {"architectures": [architecture], "model_type": whole, "vision_config": inner}
-    return beside({**model, **labels(c, facts)}, facts)
+    return side_files({**model, **labels(c, facts)}, facts)
 
 
-def beside(config: Json, facts: Facts) -> dict[str, Json]:
+def side_files(config: Json, facts: Facts) -> dict[str, Json]:
     """The files of a config.json, and preprocessor_config.json where transformers has such a preprocessing."""
     images = processor(facts.preprocess) if facts.preprocess else None
     return {"config.json": config} | ({"preprocessor_config.json": images} if images else {})

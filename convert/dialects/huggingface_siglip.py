@@ -15,7 +15,7 @@ from dataclasses import replace
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length
-from ..rules import Operation, Row, carried
+from ..rules import Operation, Row, passthrough
 from . import huggingface_encoders as encoders
 from .huggingface import ACTIVATIONS, by_function_name, size
 from .modules import TOKEN, Tensors, convolution, module_rows, oblong
@@ -73,7 +73,7 @@ def rows(c: ViTConfig, patches: Operation | None = None) -> list[Row]:
     shapes = {"attention.out_proj": (d, d), "mlp.fc1": (f, d), "mlp.fc2": (d, f), "layernorm": (d,)}
     for name, shape in shapes.items():
         unread |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
-    return [*made, *(carried(f"{BODY}head.{name}", shape) for name, shape in unread.items())]
+    return [*made, *(passthrough(f"{BODY}head.{name}", shape) for name, shape in unread.items())]
 
 
 # ------------------------------------------------------------------------------------------ config
@@ -135,7 +135,7 @@ def read_side(files: Mapping[str, Json]) -> Facts:
 def tower_facts(layout: Layout, files: Mapping[str, Json], families: tuple[str, str]) -> Facts:
     """`read_side` of a layout; `families` are the model_type of a whole model and of its tower."""
     config = encoders.tower(files, *families)
-    facts = encoders.read(layout, files, config, families[1:])
+    facts = encoders.read_side_files(layout, files, config, families[1:])
     return replace(facts, extra={"vision_use_head": config.get("vision_use_head", True)}) if config else facts
 
 
@@ -147,7 +147,7 @@ def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:
 def tower_files(layout: Layout, c: ViTConfig, facts: Facts, families: tuple[str, str], named: str) -> dict[str, Json]:
     """`write_side` of a layout with these families, as in `tower_facts`; `named` begins the names of its classes."""
     if not c.classes:
-        files = encoders.written(layout, c, facts, f"{named}VisionModel", families[1])
+        files = encoders.write_side_files(layout, c, facts, f"{named}VisionModel", families[1])
         files["config.json"]["vision_use_head"] = c.pool == "map"
         return files
     files = encoders.around(layout, c, facts, f"{named}ForImageClassification", families)

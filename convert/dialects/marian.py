@@ -19,7 +19,7 @@ import numpy as np
 from vit_jax.errors import Option, Text, UserError
 from vit_jax.models.transformer_config import TransformerConfig
 
-from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length, stated, statement
+from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length, stated_fields, statement
 from ..rules import TRANSPOSE, Constant, Operation, Order, Row, Tie, row
 
 # ------------------------------------------------------------------------------------------- names
@@ -267,7 +267,8 @@ def facts(
     extra = {name: config.get(name, generation.get(name, ids[name])) for name in (*IDS, *MORE_IDS)}
     _check_padding(model_type, extra)
     return Facts(
-        {**stated(layout, config), **fields}, extra={**extra, **({"generation": generation} if generation else {})}
+        {**stated_fields(layout, config), **fields},
+        extra={**extra, **({"generation": generation} if generation else {})},
     )
 
 

@@ -20,10 +20,10 @@ LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 
 def convolution(c: ViTConfig) -> Order:
     """The kernel [D, C, p, q] of the convolution that projects patches as our matrix [p*q*C, D]."""
-    return flattened(*c.patch_input)
+    return flatten_kernel(*c.patch_input)
 
 
-def flattened(rows: int, columns: int, channels: int) -> Order:
+def flatten_kernel(rows: int, columns: int, channels: int) -> Order:
     """A convolution's kernel [out, channels, rows, columns] as our matrix [rows*columns*channels, out]."""
     return Order("d c p q", "(p q c) d", dict(c=channels, p=rows, q=columns))
 

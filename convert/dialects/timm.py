@@ -132,7 +132,7 @@ def branch_norm(names: Names) -> bool | None:
     return False if has("blocks.0.ls1.gamma", "blocks.0.gamma_1")(names) else None
 
 
-def _normed(before: bool) -> Callable[[Names, Json], bool]:
+def _has_pool_norm(before: bool) -> Callable[[Names, Json], bool]:
     """A solver: whether there is a norm before (or after) pooling; with class token pooling it counts as before."""
 
     def follow(names: Names, known: Json) -> bool:
@@ -171,7 +171,7 @@ def heads(names: Names) -> int | None:
     return width // each if width and each else None
 
 
-def gated(names: Names) -> bool:
+def is_gated(names: Names) -> bool:
     """A solver: whether the first layer of the mlp has twice the outputs that the second takes."""
     first, second = length("blocks.0.mlp.fc1.weight", 0, 0)(names), length("blocks.0.mlp.fc2.weight", 1, 0)(names)
     return "blocks.0.mlp.fc1_g.weight" in names or first == 2 * second > 0
@@ -200,8 +200,8 @@ FIELDS = PLAIN_VIT | {
     "cls_position": Field(follow=_has_position("cls_token", True)),
     "register_position": Field(follow=_has_position("reg_token", False)),
     "pre_norm": Field(solve=has("norm_pre.weight")),
-    "final_norm": Field(follow=_normed(True)),
-    "head_norm": Field(follow=_normed(False)),
+    "final_norm": Field(follow=_has_pool_norm(True)),
+    "head_norm": Field(follow=_has_pool_norm(False)),
     "layer_scale": Field(solve=lambda names: float(has("blocks.0.ls1.gamma")(names))),
     **{f"{part}_bias": Field(solve=has("blocks.0.attn.qkv.bias")) for part in QKV},
     "out_bias": Field(solve=has("blocks.0.attn.proj.bias")),
@@ -213,7 +213,7 @@ FIELDS = PLAIN_VIT | {
     "branch_norm": Field(
         (False, True), solve=branch_norm, usual=False
     ),  # timm's default; an architecture states others
-    "gated": Field(solve=gated),
+    "gated": Field(solve=is_gated),
     "pool": Field(("cls", "mean", "mean_all", "map", "map_all", "cls_distill"), solve=pool),
     "distill_head": Field(solve=has("head_dist.weight")),
 }

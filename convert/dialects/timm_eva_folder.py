@@ -15,7 +15,7 @@ from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Json
 from . import timm_folder
-from .timm_folder import chosen, ratio
+from .timm_folder import choose_value, ratio
 
 POOLS = {"token": "cls", "avg": "mean", "map": "map_all"}
 KINDS = {"cat": ("axial", "indices"), "mixed": ("mixed", "indices"), "dinov3": ("axial", "centres")}
@@ -54,9 +54,9 @@ def _rotary_fields(args: Json) -> Json:
         return {"rotary": "none"}
     fields: Json = {}
     if "rope_type" in args:
-        fields["rotary"], fields["rotary_places"] = chosen("rope_type", args["rope_type"], KINDS)
+        fields["rotary"], fields["rotary_places"] = choose_value("rope_type", args["rope_type"], KINDS)
     if "rope_grid_indexing" in args:
-        fields["rotary_first"] = chosen("rope_grid_indexing", args["rope_grid_indexing"], AXES)
+        fields["rotary_first"] = choose_value("rope_grid_indexing", args["rope_grid_indexing"], AXES)
     if "rope_rotate_half" in args:
         fields["rotary_pairs"] = "halves" if args["rope_rotate_half"] else "neighbours"
     if "rope_temperature" in args:
@@ -88,7 +88,7 @@ def arguments(args: Json, known: Json) -> Json:
     if "attn_pool_num_heads" in args:
         fields["pool_heads"] = args["attn_pool_num_heads"] or 0
     if args.get("global_pool") is not None:
-        fields["pool"] = chosen("global_pool", args["global_pool"], POOLS)
+        fields["pool"] = choose_value("global_pool", args["global_pool"], POOLS)
     elif "pool" in known:
         fields["pool"] = known["pool"]
     return fields

@@ -160,7 +160,7 @@ def _plain_arguments(args: Json, known: Json) -> Json:
         ("pos_embed", "position", POSITIONS),
     ):
         if args.get(key) is not None:
-            fields[ours] = chosen(key, args[key], values)
+            fields[ours] = choose_value(key, args[key], values)
     if args.get("norm_layer") is not None:
         fields["eps"] = 1e-6
     pool = _pooling(args, known)
@@ -204,11 +204,11 @@ def facts(config: Mapping[str, Any], arguments: Reader = _plain_arguments) -> Fa
         else (None, ())
     )
     if "image" in fields:
-        fields["image"] = _covered(fields["image"], patch)
+        fields["image"] = _covered_by_patches(fields["image"], patch)
     return Facts(fields, preprocess, labels, notes=notes)
 
 
-def _covered(image: Any, patch: Any) -> int | tuple[int, int]:
+def _covered_by_patches(image: Any, patch: Any) -> int | tuple[int, int]:
     """The part of an image that patches cover: a convolution leaves out the pixels beyond."""
     h, w = (n // p * p for n, p in zip(pair(image), pair(patch), strict=True))
     return h if h == w else (h, w)
@@ -225,7 +225,7 @@ def _architecture_fields(name: str) -> Json:
     return lookup(name)[0] if name in names() else {}
 
 
-def chosen(key: str, value: Any, known: Mapping[str, Any]) -> Any:
+def choose_value(key: str, value: Any, known: Mapping[str, Any]) -> Any:
     """Our value for a value in model_args. Raises UserError where there is none."""
     name = str(value).lower().replace("_", "" if key == "norm_layer" else "_")
     if name not in known:
@@ -270,7 +270,7 @@ def preprocessing(cfg: Json, patch: Any = 1) -> tuple[Json | None, tuple[str, ..
         if cfg["interpolation"] not in ("bilinear", "bicubic", "nearest")
         else []
     )
-    h, w = pair(_covered(size, patch))
+    h, w = pair(_covered_by_patches(size, patch))
     reasons += [f"of {size[0]}x{size[1]} pixels its patches cover the first {h}x{w}"] if [h, w] != size else []
     reasons += (
         [f"mean and std for {len(cfg['mean'])} channels of {channels}"]

@@ -18,7 +18,7 @@ from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Layout
 from ..rules import TRANSPOSE, Order, Row, row
-from .modules import TOKEN, TOKENS, convolution, flattened
+from .modules import TOKEN, TOKENS, convolution, flatten_kernel
 from .own import run_facts
 
 
@@ -44,7 +44,7 @@ def _of_vit(config: ViTConfig, name: str, p: Parameter) -> Row | None:
         return row("patch.weight", name, p.shape, convolution(config))
     if path.startswith("stem.") and leaf == "kernel":
         size = config.stem_kernel
-        return row(f"{path}.weight", name, p.shape, flattened(size, size, p.shape[0] // size**2))
+        return row(f"{path}.weight", name, p.shape, flatten_kernel(size, size, p.shape[0] // size**2))
     if path == "patch.pre_norm":  # over the pixels of a patch, in the order in which torch unfolds them
         theirs = "patch.pre_norm.weight" if leaf == "scale" else name
         return row(theirs, name, p.shape, Order("(c p q)", "(p q c)", convolution(config).sizes))

@@ -17,7 +17,7 @@ from vit_jax.errors import Option, Text, UserError
 from vit_jax.models.resnet_config import ResNetConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, count, has, length
-from ..rules import TRANSPOSE, Arrays, Ghost, Order, Row, carried, row
+from ..rules import TRANSPOSE, Arrays, Ghost, Order, Row, passthrough, row
 from . import timm_folder
 
 LEAVES = {"scale": "weight", "bias": "bias", "mean": "running_mean", "variance": "running_var"}
@@ -82,7 +82,7 @@ def rows(c: ResNetConfig) -> list[Row]:
         tensor = f"{norm}.{LEAVES[leaf]}"
         made.append(row(tensor, name, shape, *([Variances(tensor)] if leaf == "variance" else [])))
         if leaf == "variance":
-            made.append(carried(f"{norm}.{COUNTER}", ()))
+            made.append(passthrough(f"{norm}.{COUNTER}", ()))
     return made
 
 

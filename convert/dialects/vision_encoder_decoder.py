@@ -16,8 +16,8 @@ from typing import Any
 from vit_jax.errors import UserError
 from vit_jax.models.captioner_config import HEADLESS, CaptionerConfig
 
-from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length, stated, statement
-from ..rules import CARRIED, TRANSPOSE, Concat, Row, Tie, carried, row
+from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length, stated_fields, statement
+from ..rules import CARRIED, TRANSPOSE, Concat, Row, Tie, passthrough, row
 from . import huggingface
 from .huggingface import by_function_name
 from .huggingface_images import preprocess, processor
@@ -50,7 +50,7 @@ def rows(c: CaptionerConfig, version: str = "v4") -> list[Row]:
             theirs = tuple(f"{ENCODER}{name}" for name in r.theirs)
             out.append(replace(r, theirs=theirs, ours=(f"vit.{r.ours[0]}",), optional=frozenset()))
     d = c.vit.width
-    out += [carried(f"{ENCODER}pooler.dense.{leaf}", shape) for leaf, shape in (("weight", (d, d)), ("bias", (d,)))]
+    out += [passthrough(f"{ENCODER}pooler.dense.{leaf}", shape) for leaf, shape in (("weight", (d, d)), ("bias", (d,)))]
     for name, (shape, *_) in c.parameters().items():
         if not name.startswith("vit.") and (made := _row(name, shape)):
             out.append(made)
@@ -101,7 +101,7 @@ def _of_encoder(names: Names) -> Names:
     return {name.removeprefix(ENCODER): shape for name, shape in names.items() if name.startswith(ENCODER)}
 
 
-def _inside(field: Field) -> Field:
+def _field_of_vit(field: Field) -> Field:
     """A field of the ViT's own layout, in this one."""
     solve: Callable[[Names], Any] | None = field.solve
     solved = None if solve is None else lambda names: solve(_of_encoder(names))
@@ -137,7 +137,7 @@ TEXT = {
     "causal": always(True),
 }
 FIELDS = {
-    **{f"vit.{name}": _inside(field) for name, field in huggingface.fields("v4").items() if name not in HEADLESS},
+    **{f"vit.{name}": _field_of_vit(field) for name, field in huggingface.fields("v4").items() if name not in HEADLESS},
     **{f"text.{name}": field for name, field in TEXT.items()},
     "memory": always("tokens"),
     "memory_width": always(512),
@@ -183,11 +183,11 @@ def read_side(files: Mapping[str, Json]) -> Facts:
     generation = files.get(GENERATION, {})
     ids = {name: generation.get(name, config.get(name, decoder.get(name))) for name in IDS}
     extra = {name: value for name, value in ids.items() if value is not None}
-    extra |= {"generation": _searched(config, generation)} if files.keys() & {"config.json", GENERATION} else {}
-    return Facts(stated(LAYOUTS[0], config) if config else {}, images, extra=extra, notes=notes)
+    extra |= {"generation": _search_settings(config, generation)} if files.keys() & {"config.json", GENERATION} else {}
+    return Facts(stated_fields(LAYOUTS[0], config) if config else {}, images, extra=extra, notes=notes)
 
 
-def _searched(config: Json, generation: Json) -> Json:
+def _search_settings(config: Json, generation: Json) -> Json:
     """The settings of the search that `generate` of transformers makes where nothing else is asked for.
 
     It ends after 20 tokens unless the folder says otherwise, or the decoder has fewer positions.

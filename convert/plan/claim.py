@@ -34,10 +34,10 @@ def claim(place: Path) -> Iterator[Path]:
     What earlier processes left is removed first. Raises UserError where another process has the claim.
     """
     lock = place.with_name(f".{place.name}.lock")
-    handle = _locked(place, lock)
+    handle = _lock(place, lock)
     workspace = place.with_name(f".{place.name}.{HOST}.{os.getpid()}.tmp")
     try:
-        for left in _abandoned(place):
+        for left in _find_abandoned(place):
             shutil.rmtree(left, ignore_errors=True)  # another user's may have to stay
         workspace.mkdir()
         yield workspace
@@ -48,13 +48,13 @@ def claim(place: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def _abandoned(place: Path) -> list[Path]:
+def _find_abandoned(place: Path) -> list[Path]:
     """The folders of earlier processes beside a place that this one has claimed."""
     # Older versions did not name the machine.
     name = re.compile(rf"\.{re.escape(place.name)}(?:\.([A-Za-z0-9-]+))?\.\d+\.tmp")
     found = [(entry, match[1]) for entry in place.parent.iterdir() if (match := name.fullmatch(entry.name))]
     folders = [(entry, host) for entry, host in found if entry.is_dir() and not entry.is_symlink()]
-    return [entry for entry, host in folders if host == HOST or _still(entry)]
+    return [entry for entry, host in folders if host == HOST or _is_unchanged(entry)]
 
 
 def clear(folder: Path) -> None:
@@ -66,10 +66,10 @@ def clear(folder: Path) -> None:
         time.sleep(0.1)
 
 
-def _locked(place: Path, lock: Path) -> int:
+def _lock(place: Path, lock: Path) -> int:
     """The lock file, open and locked. Raises UserError where another process has it, or another file is there."""
     while True:
-        handle, is_new = _opened(place, lock)
+        handle, is_new = _open_lock(place, lock)
         try:
             if not _has(place, lock, handle, is_new):
                 owner = os.read(handle, 80).decode(errors="replace")
@@ -94,7 +94,7 @@ def _locked(place: Path, lock: Path) -> int:
         os.close(handle)
 
 
-def _opened(place: Path, lock: Path) -> tuple[int, bool]:
+def _open_lock(place: Path, lock: Path) -> tuple[int, bool]:
     """(the lock file, open, whether it was made). Raises UserError on what is no lock file of this user."""
     flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
     while True:
@@ -134,7 +134,7 @@ def _has(place: Path, lock: Path, handle: int, is_new: bool) -> bool:
         ) from error
 
 
-def _still(folder: Path) -> bool:
+def _is_unchanged(folder: Path) -> bool:
     """Whether nothing in a folder has changed for a long time."""
     with contextlib.suppress(OSError):
         return time.time() - max(path.stat().st_mtime for path in (folder, *folder.rglob("*"))) > STILL

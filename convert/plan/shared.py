@@ -9,7 +9,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from vit_jax.config.dotted import leaves, replaced
+from vit_jax.config.dotted import leaves, replace_fields
 from vit_jax.errors import UserError
 
 from ..layout import Layout
@@ -28,7 +28,7 @@ def values(network: Any, name: str) -> tuple[Any, ...]:
     return tuple(sorted(found, key=lambda value: value != default))
 
 
-def _allowed(layouts: tuple[Layout, ...], name: str) -> list[Any]:
+def _allowed_values(layouts: tuple[Layout, ...], name: str) -> list[Any]:
     """Values of a field that all of these layouts can state."""
     network: Any = layouts[0].network
     only = dict.fromkeys(v for layout in layouts if name in layout.fields for v in layout.fields[name].among)
@@ -44,7 +44,7 @@ def _allowed(layouts: tuple[Layout, ...], name: str) -> list[Any]:
 def members(*layouts: Layout, seed: int = 0, tries: int = TRIES) -> Iterator[Any]:
     """Configs that all of these layouts of one network can state: the plainest first, then `tries` random ones."""
     network, rng, seen = layouts[0].network, random.Random(seed), set()
-    choices = {name: _allowed(layouts, name) for name in network.function_fields()}
+    choices = {name: _allowed_values(layouts, name) for name in network.function_fields()}
     if not all(choices.values()):
         return
     first = {name: some[0] for name, some in choices.items()}
@@ -57,7 +57,7 @@ def members(*layouts: Layout, seed: int = 0, tries: int = TRIES) -> Iterator[Any
     )
     for picked in itertools.chain(starts, one_off, chance):
         try:
-            config = replaced(network(), picked)
+            config = replace_fields(network(), picked)
             config.check()
         except UserError:
             continue
@@ -67,13 +67,13 @@ def members(*layouts: Layout, seed: int = 0, tries: int = TRIES) -> Iterator[Any
             yield config
 
 
-def shared(a: Layout, b: Layout) -> tuple[Any | None, str]:
+def find_shared(a: Layout, b: Layout) -> tuple[Any | None, str]:
     """(a config that both layouts can state, "") or (None, why there is none)."""
     if a.network is not b.network:
         return None, "other networks"
     for config in members(a, b):
         return config, ""
-    apart = [name for name in a.network.function_fields() if not _allowed((a, b), name)]
+    apart = [name for name in a.network.function_fields() if not _allowed_values((a, b), name)]
     if not apart:
         return None, "what each refuses leaves no network"
     return None, "; ".join(f"{name}: {_values_of(a, name)} against {_values_of(b, name)}" for name in apart)

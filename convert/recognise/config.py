@@ -6,8 +6,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
-from vit_jax.config.dotted import leaves, replaced, value_at
-from vit_jax.config.flags import described
+from vit_jax.config.dotted import leaves, replace_fields, value_at
+from vit_jax.config.flags import describe_type
 from vit_jax.config.nearest import nearest
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import Option, Text, UserError, about
@@ -99,7 +99,7 @@ def _stated_otherwise(layout: Layout, config: Any, sets: Json) -> set[str]:
     """The fields in which --set states a value that the layout does not know, where all tensors stay the same."""
 
     def unseen(name: str) -> bool:
-        usual = replaced(config, {name: layout.fields[name].among[0]})
+        usual = replace_fields(config, {name: layout.fields[name].among[0]})
         tensors = (rules.file_shapes(layout.rows(c)) for c in (usual, config))
         return usual.shapes() == config.shapes() and next(tensors) == next(tensors)
 
@@ -152,7 +152,7 @@ def _has_no_effect(layout: Layout, name: str, values: Json) -> bool:
     """Whether a field that nobody states changes nothing, given the others; `values` then gets a valid value for it."""
     hint = leaves(layout.network)[name].hint
     choices = layout.fields[name].among or (get_args(hint) if get_origin(hint) is Literal else ())
-    configs = [replaced(layout.network(), {**values, name: choice}) for choice in choices]
+    configs = [replace_fields(layout.network(), {**values, name: choice}) for choice in choices]
     if not configs or any(config.normal() != configs[0].normal() for config in configs):
         return False
     values[name] = value_at(configs[0].normal(), name)
@@ -212,7 +212,7 @@ def _check_types(layout: Layout, fields: Json, who: str, path: str, typed: Mappi
         ((name, value),) = fields.items()
         given, hint = typed.get(name, repr(value)), leaves(layout.network)[name].hint
         commas = " with commas, such as 32,64 or 32, or () for none" if get_args(hint)[-1:] == (...,) else ""
-        raise UserError(Option("set", f"{name}={given}"), f"give {described(hint)}{commas}") from error
+        raise UserError(Option("set", f"{name}={given}"), f"give {describe_type(hint)}{commas}") from error
 
 
 def check_fields(names: Iterable[str], layout: Layout) -> None:

@@ -89,14 +89,14 @@ def which_layout(
         UserError: where none or several remain.
     """
     several = len(found.layouts) > 1
-    fits = [each for each in found.layouts if not _contradicted(each, said(each))] if several else []
+    fits = [each for each in found.layouts if not _contradictions(each, said(each))] if several else []
     if asked:
         versions = find(asked, "from")
         fitting = [layout for layout in versions if layout in found.layouts]
         clear = [layout for layout in fitting if not layout.refuses("choice", found.names)]
         layout = ((clear if len(versions) > 1 else fitting) or versions)[-1]
         if fits and layout in found.layouts and layout not in fits:
-            what = ", ".join(f"{name} {value!r}" for name, value in _contradicted(layout, said(layout)).items())
+            what = ", ".join(f"{name} {value!r}" for name, value in _contradictions(layout, said(layout)).items())
             raise UserError(
                 path,
                 Text(Option("from", asked), f" has no network with {what}, as is stated of this file"),
@@ -121,7 +121,7 @@ def which_layout(
     raise UserError(path, unknown(found.names, config), "`python -m convert formats` lists what is known")
 
 
-def _contradicted(layout: Layout, said: Mapping[str, Any]) -> dict[str, Any]:
+def _contradictions(layout: Layout, said: Mapping[str, Any]) -> dict[str, Any]:
     """Those of these {field: value} that show in no tensor and that no network of a layout has."""
     names = sorted({*layout.network.marked("not_in_weights")} & layout.fields.keys() & said.keys())
     try:

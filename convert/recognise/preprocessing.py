@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from vit_jax.config.dotted import replaced
+from vit_jax.config.dotted import replace_fields
 from vit_jax.config.fields import are_texts
 from vit_jax.config.network import NetworkConfig
 from vit_jax.errors import Option, Text, UserError
@@ -28,7 +28,7 @@ def fitting(facts: Facts, c: NetworkConfig, any_size: bool = False) -> Facts:
     classes = getattr(c, "classes", 0) if "classes" in c.marked("from_data") else 0
     images, names = facts.preprocess if shape else None, facts.class_names if classes else None
     if shape and images is not None:
-        shape, why = _taken(images, c, any_size)
+        shape, why = _taken_shape(images, c, any_size)
         field, must = _fault(images, shape)
         if field:
             value = _short(images) if field == "preprocess" else f"{field} {_short(images[field])}"
@@ -42,7 +42,7 @@ def fitting(facts: Facts, c: NetworkConfig, any_size: bool = False) -> Facts:
     return replace(facts, preprocess=images, class_names=names, notes=tuple(notes))
 
 
-def _taken(images: Any, c: NetworkConfig, any_size: bool) -> tuple[tuple[int, int, int], str]:
+def _taken_shape(images: Any, c: NetworkConfig, any_size: bool) -> tuple[tuple[int, int, int], str]:
     """(the shape (h, w, C) that a preprocessing has to make for a network, why not of the preprocessing's own size).
 
     It is the network's own shape or, with `any_size`, one of the preprocessing's size.
@@ -54,7 +54,7 @@ def _taken(images: Any, c: NetworkConfig, any_size: bool) -> tuple[tuple[int, in
     if max(size) > max(LARGEST_SIZE, h, w):
         return (h, w, channels), f"image {_short(list(size))} is larger than {LARGEST_SIZE} pixels"
     try:
-        replaced(c, {"image": tuple(size)}).check()
+        replace_fields(c, {"image": tuple(size)}).check()
     except UserError as error:  # its patch does not divide that size
         return (h, w, channels), error.fault
     return (*size, channels), ""
@@ -69,9 +69,9 @@ STATED_BY = Text(
 )
 
 
-def unprepared(path: str, facts: Facts) -> UserError:
+def missing_preprocessing(path: str, facts: Facts) -> UserError:
     """The error where a run has to state how images are prepared, and the source does not."""
-    why = _unused(facts)
+    why = _note_unused(facts)
     ways = STATED_BY if why else Text(STATED_BY, ", or ", Option("model", "NAME"))
     needs = "and a run has to state how images are prepared"
     return UserError(path, f"{why or UNSTATED}, {needs}", Text("give ", ways, ", or write FILE.safetensors"))
@@ -79,16 +79,16 @@ def unprepared(path: str, facts: Facts) -> UserError:
 
 def left_out(facts: Facts) -> str:
     """A sentence where a target is written without stating how images are prepared, as the source does not."""
-    why = "" if _unused(facts) else f": the source {UNSTATED}"  # another note says why it is not used
+    why = "" if _note_unused(facts) else f": the source {UNSTATED}"  # another note says why it is not used
     return Text(f"no preprocessing is written{why}; its library may then assume one, so state it with ", STATED_BY)
 
 
-def _unused(facts: Facts) -> str:
+def _note_unused(facts: Facts) -> str:
     """The note that says why the preprocessing that a source states is not used; empty where it states none."""
     return next((note for note in facts.notes if "preprocessing" in note), "")
 
 
-def assumed(sets: Mapping[str, Any], stated: Json | None) -> list[str]:
+def note_defaults(sets: Mapping[str, Any], stated: Json | None) -> list[str]:
     """A sentence about the defaults that `preprocessing` takes; none where --set or the source states all of it."""
     defaults = {name: value for name, value in DEFAULTS.items() if name not in sets}
     if stated or "mean" not in sets or not defaults:
@@ -118,7 +118,7 @@ def preprocessing(
     given = {k: sets[k] for k in SETTABLE if k in sets}
     if c.pixels() is None or not (given or stated):
         return None
-    shape, _ = _taken(stated, c, any_size)
+    shape, _ = _taken_shape(stated, c, any_size)
     h, w, channels = shape
     if not stated and not {"mean", "std"} <= given.keys():
         raise UserError(

@@ -77,7 +77,7 @@ class Reading:
     @property
     def chosen(self) -> str:
         """Which step and which weights of a run were taken, in words; empty for other sources."""
-        return weights_in.chosen(self.source, self.label)
+        return weights_in.describe_choice(self.source, self.label)
 
     @property
     def resize(self) -> str:
@@ -107,7 +107,7 @@ def read(path: str, options: Options = Options()) -> Reading:
     Raises:
         UserError: where its layout or config is not certain, and where a tensor is missing, unknown or misshapen.
     """
-    source = opened(path, options)
+    source = open_path(path, options)
     try:
         return identify(source, options)
     except BaseException:
@@ -115,7 +115,7 @@ def read(path: str, options: Options = Options()) -> Reading:
         raise
 
 
-def opened(path: str, options: Options) -> Source:
+def open_path(path: str, options: Options) -> Source:
     """The source at a path; of a file of torch_ref.train those weights are preferred that would be of a run."""
     source = open_source(path, options.file, options.step, options.training)
     if own_record(source.tree) and isinstance(source.tree.get("model"), Mapping):
@@ -139,7 +139,7 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     tensors, provenance = with_digests(source, tensors, provenance, side, bool(options.layout))
     own = provenance.get("layout", "") or ("" if options.layout else own_layout(source))
     check_complete(source, tensors, bool(found or options.layout or own in LAYOUTS))
-    model = published(options.model)
+    model = published_facts(options.model)
 
     def claims(layout: Layout) -> Json:
         return {**model.config, **layout.read_side(files).config, **options.sets}
@@ -164,14 +164,14 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     rules.check(rules.file_shapes(rows), names, source.path, options.unfit)
     _check_dtypes(source.path, tensors, layout, rows)
     beside = _carried_beside(source.path)
-    tensors, rows = {**tensors, **beside}, [*rows, *(rules.carried(name, t.shape) for name, t in beside.items())]
+    tensors, rows = {**tensors, **beside}, [*rows, *(rules.passthrough(name, t.shape) for name, t in beside.items())]
     recorded = (provenance.get("preprocess"), provenance.get("class_names"), provenance.get("extra", {}))
     any_size = bool(layout.resizes(config))
     own_facts = fitting(Facts({}, *recorded), config, any_size)
     if own_facts.notes:
         raise UserError(source.path, f"its provenance is damaged ({own_facts.notes[0]})", remedy(side))
     extra = {k: options.sets[k] for k in options.sets if k in extras(layout.network)}
-    facts = joined(own_facts, fitting(stated, config, any_size), fitting(model, config, any_size), extra)
+    facts = join_facts(own_facts, fitting(stated, config, any_size), fitting(model, config, any_size), extra)
     if departures := layout.departures(config):
         told = f"{', '.join(departures)}, so this is another function than that of {layout.title}"
         facts = replace(facts, notes=(*facts.notes, told))
@@ -183,7 +183,7 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
 # ------------------------------------------------------------------------------ what is stated of a file
 
 
-def published(model: str) -> Facts:
+def published_facts(model: str) -> Facts:
     """What --model NAME states; of no name nothing. Raises UserError on an unknown name."""
     if not model:
         return Facts()
@@ -217,7 +217,7 @@ def _all_stated(
     ]
 
 
-def joined(own: Facts, library: Facts, model: Facts, extra: Json) -> Facts:
+def join_facts(own: Facts, library: Facts, model: Facts, extra: Json) -> Facts:
     """The facts of our own provenance, of the library's side files and of a model's name; `extra` is the user's.
 
     Settings of generation are those of the side files, which a user may change as the library allows it.

@@ -76,7 +76,7 @@ def choose(source: Source, recognise: Callable[[TensorSet], Found], key: str = "
         sets |= _sets(source, under, key, recognise, key) if (under := _under(source, members, key)) else {}
     known = [label for label, (_, found) in sets.items() if found]
     if key:
-        named = _named(source, key, sets, known)
+        named = _find_label(source, key, sets, known)
         if named is None:
             there = f"there is {', '.join(known)}" if known else hint(source, recognise) or elsewhere(source)
             there = Text("it holds one set, leave ", Option("key"), " out") if known == [TOP] else there
@@ -92,7 +92,7 @@ def choose(source: Source, recognise: Callable[[TensorSet], Found], key: str = "
     return Chosen(label, weights, _left_out(source, label, {id(tensor) for tensor in weights.values()}), found)
 
 
-def chosen(source: Source, label: str, option: bool = True) -> str:
+def describe_choice(source: Source, label: str, option: bool = True) -> str:
     """Which step of a run was opened, and which weights, those at `label`, are taken; empty for other sources.
 
     With `option` it says by which option of the command they are chosen.
@@ -145,7 +145,7 @@ def elsewhere(source: Source) -> str:
     return Text(f"its tensors lie under {places}{more}; name the weights with ", Option("key", counts[0][0]))
 
 
-def tied(source: Source, weights: TensorSet) -> list[tuple[str, ...]]:
+def tied_names(source: Source, weights: TensorSet) -> list[tuple[str, ...]]:
     """The names that are one storage, of those alone that the weights have."""
     chosen = {tensor.name for tensor in weights.values()}
     kept = [tuple(name for name in names if name in chosen) for names in source.tied]
@@ -235,7 +235,7 @@ def _equals(source: Source, sets: Mapping[str, tuple[Members, Found]]) -> dict[s
     return equal
 
 
-def _named(source: Source, key: str, sets: Mapping[str, tuple[Members, Any]], known: list[str]) -> str | None:
+def _find_label(source: Source, key: str, sets: Mapping[str, tuple[Members, Any]], known: list[str]) -> str | None:
     """The label that a user means: itself, or the beginning of that of one known set; None where there is none."""
     inside = [label for label in known if label.startswith(key + source.separator)]
     if key in known or (key in sets and not inside):

@@ -6,10 +6,20 @@ of our table, the verdict claims no more than that the tensors are the same. Fra
 """
 
 from .checks import Check
-from .command import certify, command, compared, moved
+from .command import certify, command, compare_plan, describe_adaptation
 from .comparison import verify
 from .reference import Reference
 from .report import Report
 from .weights import Weights
 
-__all__ = ["Check", "Reference", "Report", "Weights", "certify", "command", "compared", "moved", "verify"]
+__all__ = [
+    "Check",
+    "Reference",
+    "Report",
+    "Weights",
+    "certify",
+    "command",
+    "compare_plan",
+    "describe_adaptation",
+    "verify",
+]

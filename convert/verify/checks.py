@@ -46,7 +46,7 @@ class Check:
         return f"{self.subject} against {self.against}, {self.quantity}: {how}"
 
 
-def failed(checks: Iterable[Check]) -> list[Check]:
+def failures(checks: Iterable[Check]) -> list[Check]:
     """Those beyond their limits."""
     return [c for c in checks if not c.passed]
 
@@ -54,7 +54,7 @@ def failed(checks: Iterable[Check]) -> list[Check]:
 # --------------------------------------------------------------------------- without a forward pass
 
 
-def returned(weights: Weights) -> Check:
+def check_return(weights: Weights) -> Check:
     """The file's tensors, read to ours and written again, bit for bit."""
     quantity = "tensors, read and written again"
     return bits(weights.name, "itself", weights.returned, weights.tensors, quantity)
@@ -122,7 +122,7 @@ def gradients(subject: str, against: str, found: Arrays, expected: Arrays) -> li
     return checks
 
 
-def stepped(subject: str, against: str, found: Arrays, expected: Arrays, start: Arrays, n: int) -> Check:
+def check_steps(subject: str, against: str, found: Arrays, expected: Arrays, start: Arrays, n: int) -> Check:
     """Parameters after n steps of an optimizer, from the same start."""
     changes = (float(np.abs(expected[name] - start[name].astype(np.float64)).max(initial=0.0)) for name in expected)
     largest = max(changes, default=0.0) or 1.0

@@ -18,12 +18,12 @@ from vit_jax.errors import CHECK, DONE, CheckFailed, UserError, print_line
 from vit_jax.files.atomic import write_json
 
 from .. import adapt as adapting
-from ..adapt.vit import resized
+from ..adapt.vit import resize_images
 from ..containers import check_file
 from ..containers.source import CERTIFICATE, PROVENANCE
 from ..layout import Json
 from ..plan.target import free
-from .comparison import changed, shapes_apart, verify
+from .comparison import describe_change, shapes_apart, verify
 from .reference import Reference
 from .report import Report
 from .weights import Inputs, Weights, noise
@@ -38,7 +38,7 @@ IMAGES = 8  # of a folder
 
 def certify(plan: Plan, written: Written) -> None:
     """Compare a conversion's source with what was written; write TARGET.certificate.json. Raises CheckFailed."""
-    report, target = compared(plan, written), place_of(written)
+    report, target = compare_plan(plan, written), place_of(written)
     write_json(Path(f"{target}{CERTIFICATE}"), report.certificate())
     print_line(f"{report.text()}\nleft      {target}{CERTIFICATE}")
     if not report.same:
@@ -50,7 +50,7 @@ def place_of(written: Written) -> Path:
     return written.path.parent if any(path.name == PROVENANCE for path in written.files) else written.path
 
 
-def compared(plan: Plan, written: Written) -> Report:
+def compare_plan(plan: Plan, written: Written) -> Report:
     """What a comparison of a conversion's source with what was written finds."""
     from vit_jax.machine.backend import configure_jax
 
@@ -69,7 +69,7 @@ def compared(plan: Plan, written: Written) -> Report:
     return report
 
 
-def moved(plan: Plan) -> list[str]:
+def describe_adaptation(plan: Plan) -> list[str]:
     """How far a plan's adaptations move the outputs of its network, in words; empty where shapes change."""
     from vit_jax.machine.backend import configure_jax
 
@@ -81,7 +81,7 @@ def moved(plan: Plan) -> list[str]:
     for adaptation in plan.adaptations:
         config, parameters = adaptation.config, adapting.apply(adaptation, parameters)
     after = Reference("ours", config, parameters)
-    return changed(Reference("ours", a.config, a.parameters, after.inputs), after)
+    return describe_change(Reference("ours", a.config, a.parameters, after.inputs), after)
 
 
 def command(arguments: argparse.Namespace, options: Options) -> int:
@@ -105,7 +105,7 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
         made = target.provenance if _origin_of(target) == hashes[0] else {}
         compared = target if made else source  # the network that takes the inputs
         shape = compared.config.pixels()  # of images, which its preprocessing may make in another size
-        facts = resized(compared.facts, shape[:2]) if shape else compared.facts
+        facts = resize_images(compared.facts, shape[:2]) if shape else compared.facts
         inputs = images(arguments.images, compared.config, facts.preprocess) if arguments.images else None
         adaptations = [each["text"] for each in made.get("adaptations", ())]
         report = verify(

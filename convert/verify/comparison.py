@@ -10,9 +10,9 @@ import numpy as np
 from vit_jax.config.network import NetworkConfig
 
 from .. import adapt as adapting
-from .checks import Check, bits, configs, relative, returned, statistics
+from .checks import Check, bits, check_return, configs, relative, statistics
 from .libraries import NotLoaded, Unavailable, build, stand_in
-from .reference import Reference, compared
+from .reference import Reference, compare_networks
 from .report import Report
 from .weights import Inputs, Weights
 
@@ -47,8 +47,8 @@ def verify(
         parameters = {n: array.astype(dtype) for n, array in parameters.items()}
     report = Report(a, b, config, adapt)
     report.checks += [
-        returned(a),
-        returned(b),
+        check_return(a),
+        check_return(b),
         configs(b.name, a.name, b.config, config),
         statistics(b.name, a.name, b.facts, facts),
     ]
@@ -68,7 +68,7 @@ def verify(
             f"ours with {a.name}", a.config, a.parameters, None if shapes_apart(a.config, config) else reference.inputs
         )
         report.checks += of_one(a, before, report)
-        report.notes += changed(before, reference)
+        report.notes += describe_change(before, reference)
     elif a.layout is not b.layout:
         report.checks += of_one(a, reference, report)
     elif b.name in report.computed:
@@ -92,10 +92,10 @@ def of_one(weights: Weights, reference: Reference, report: Report, steps: int = 
         note = f"forward not compared: {'; '.join(dict.fromkeys(filter(None, (why, str(error)))))}"
         report.notes += [note] if note not in report.notes else []
         return []
-    return list(compared(weights, reference, built, steps))
+    return list(compare_networks(weights, reference, built, steps))
 
 
-def changed(before: Reference, after: Reference) -> list[str]:
+def describe_change(before: Reference, after: Reference) -> list[str]:
     """How much an adaptation or another dtype changes the outputs, in words; empty where shapes changed."""
     first, second = (r.values("float64")[r.outputs] for r in (before, after))
     if before.inputs is not after.inputs or first.shape != second.shape:

@@ -10,7 +10,7 @@ import numpy as np
 
 from vit_jax.config.network import NetworkConfig
 
-from .checks import Check, gradients, stepped, values
+from .checks import Check, check_steps, gradients, values
 from .libraries.built import Built
 from .sides import ByRows, Ours
 from .weights import Arrays, Inputs, Weights, noise
@@ -50,7 +50,7 @@ class Reference:
         return Ours.network(self.config, self.parameters, dtype, compiled=True)
 
 
-def compared(weights: Weights, reference: Reference, built: Built, steps: int = 0) -> Iterator[Check]:
+def compare_networks(weights: Weights, reference: Reference, built: Built, steps: int = 0) -> Iterator[Check]:
     """A file's network, as a library built it, against ours: outputs, blocks, gradients, steps."""
     subject, against, out = f"{weights.name} in {built.library}", reference.name, reference.outputs
     theirs = ByRows(built, weights.config)
@@ -67,7 +67,7 @@ def compared(weights: Weights, reference: Reference, built: Built, steps: int = 
         trained = ByRows(replace(built, module=copy.deepcopy(built.module)), weights.config)
         ends = trained.steps(reference.inputs, reference.cotangent, steps)
         expected = reference.steps(steps, trained.trained)
-        yield stepped(subject, against, ends, expected, reference.parameters, steps)
+        yield check_steps(subject, against, ends, expected, reference.parameters, steps)
     yield forward(subject, reference, ByRows(built, weights.config, "float32").capture(reference.inputs), "float32")
 
 

@@ -11,7 +11,7 @@ from vit_jax.config.network import NetworkConfig
 from vit_jax.runs.values import to_dict
 
 from ..layout import Json
-from .checks import Check, failed
+from .checks import Check, failures
 from .libraries import OURS
 from .weights import Weights
 
@@ -39,12 +39,12 @@ class Report:
     @property
     def same(self) -> bool:
         """Whether every comparison is within its limit."""
-        return not failed(self.checks)
+        return not failures(self.checks)
 
     @property
     def where(self) -> str:
         """The first layer or tensor beyond its limit, of a forward pass where one fails; empty where all pass."""
-        faults = failed(self.checks)
+        faults = failures(self.checks)
         passes = [c.where for c in faults if c.quantity.startswith("forward")]
         return (passes or [c.where for c in faults] or [""])[0]
 
@@ -56,8 +56,8 @@ class Report:
         if refused := [c for c in self.checks if c.quantity == "loading"]:
             return f"not compared: its own library does not load {refused[0].subject}"
         passes = [c for c in self.checks if c.quantity.startswith("forward")]
-        if passes and not failed(passes):
-            first = failed(self.checks)[0]
+        if passes and not failures(passes):
+            first = failures(self.checks)[0]
             return f"the same outputs, but not the same: {first.quantity} ({first.where})"
         return f"different, first at {self.where}" if self.where else "different"
 

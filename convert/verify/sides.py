@@ -46,7 +46,7 @@ class Ours:
         from vit_jax.config.trees import unflatten
         from vit_jax.models.layers import replace_parameters
 
-        self.model, self.dtype, self.call = model, dtype, call or _called
+        self.model, self.dtype, self.call = model, dtype, call or _call
         self.compile: Callable[[Any], Any] = jax.jit if compiled else lambda function: function
         with on_cpu(dtype):
             self.tree = unflatten({n: jnp.asarray(a, dtype) for n, a in parameters.items()})
@@ -128,13 +128,13 @@ class Ours:
 
     def _definition(self) -> Callable[[Any], Any]:
         """The model as a function of its tree of parameters."""
-        from vit_jax.models.layers import merge, split
+        from vit_jax.models.layers import merge, split_model
 
-        definition = split(self.model)[0]
+        definition = split_model(self.model)[0]
         return lambda tree: merge(definition, tree)
 
 
-def _called(model: Any, **inputs: Any) -> Any:
+def _call(model: Any, **inputs: Any) -> Any:
     return model(**inputs)
 
 
@@ -199,7 +199,7 @@ class ByRows(Torch):
         super().__init__(built.module, built.call, dtype)
         self.built, self.captured = built, config.captured()
         named = dict(self.module.named_parameters(remove_duplicate=False))
-        self.rows = [r for row in built.rows if (r := _trained(row, named)) is not None]
+        self.rows = [r for row in built.rows if (r := _gradient_row(row, named)) is not None]
         self.trained = frozenset(n for row in self.rows for n in row.ours)
         self.named = {n: named[n] for row in self.rows for n in row.theirs}
         for parameter in self.module.parameters():
@@ -305,7 +305,7 @@ class _First:
         return arrays
 
 
-def _trained(row: Row, parameters: Mapping[str, Any]) -> Row | None:
+def _gradient_row(row: Row, parameters: Mapping[str, Any]) -> Row | None:
     """The row for gradients, without constants and copies; None unless all its tensors are parameters of the module."""
     constant = [o.index for o in row.operations if isinstance(o, Constant)]
     theirs = tuple(n for i, n in enumerate(row.theirs) if i not in constant)

@@ -7,7 +7,7 @@ import numpy as np
 from vit_jax.config.groups import trainable
 from vit_jax.config.run import RunConfig
 from vit_jax.errors import Option, Text, UserError
-from vit_jax.tasks.table import task_spec, untrained
+from vit_jax.tasks.table import task_spec, untrained_run
 
 from .. import optimizer
 from ..containers.run_folder import write_run
@@ -15,8 +15,8 @@ from ..containers.source import Spec
 from ..layout import Facts, Json
 from ..optimizer import Moments
 from ..plan.plan import Plan
-from ..recognise.preprocessing import unprepared
-from .training import Named, Training, converted, moving_rows
+from ..recognise.preprocessing import missing_preprocessing
+from .training import Named, Training, convert_tensors, moving_rows
 
 
 def into_run(plan: Plan, state: Training | None, path: str, weights: Named) -> list[str]:
@@ -39,16 +39,16 @@ def into_run(plan: Plan, state: Training | None, path: str, weights: Named) -> l
     if state:
         step = f"at step {state.moments.step}"
         notes.append(f"the optimizer's state is converted, {step}; the best step so far and the log start anew")
-    state = state or Training(untrained(plan.config), {}, Moments(0, {}), None)
+    state = state or Training(untrained_run(plan.config), {}, Moments(0, {}), None)
     files = source.beside()
     stated, defaults = _task_metadata(state.run, plan.facts, plan.reading.path, bool(files))
     stated |= {"files": files} if files else {}
     items = {"model": (plan.specs, weights), "optimizer": _optimizer_item(plan, state)}
     if state.run.ema:
         notes += [] if state.ema else ["the average of the weights starts anew"]
-        averaged = optimizer.within(rows, trainable(state.run.optim, state.run.model.parameters()))
+        averaged = optimizer.rows_of(rows, trainable(state.run.optim, state.run.model.parameters()))
         tensors = state.ema or plan.reading.tensors
-        items["ema"] = converted(plan, rows, {name: tensors[name] for row in averaged for name in row.theirs})
+        items["ema"] = convert_tensors(plan, rows, {name: tensors[name] for row in averaged for name in row.theirs})
     beside = {"preset": state.beside.get("preset", "converted"), "data": state.beside.get("data"), **stated}
     write_run(path, state.run, beside, state.moments.step, items)
     return [*defaults, *notes]
@@ -57,7 +57,7 @@ def into_run(plan: Plan, state: Training | None, path: str, weights: Named) -> l
 def _optimizer_item(plan: Plan, state: Training) -> tuple[dict[str, Spec], Named]:
     """({name: Spec}, the arrays) of a run's optimizer: its step, and each role's moments under ROLE.NAME."""
     rows = moving_rows(plan) if state.moments.roles else []
-    moments = {role: converted(plan, rows, tensors) for role, tensors in state.moments.roles.items()}
+    moments = {role: convert_tensors(plan, rows, tensors) for role, tensors in state.moments.roles.items()}
     specs = {"step": Spec(np.dtype(np.int32), ())}
     specs |= {f"{role}.{name}": spec for role, (found, _) in moments.items() for name, spec in found.items()}
 
@@ -93,7 +93,7 @@ def _task_metadata(run: RunConfig, facts: Facts, path: str, files: bool) -> tupl
             out[name], note = default
             notes.append(note)
         elif name == "preprocess":
-            raise unprepared(path, facts)
+            raise missing_preprocessing(path, facts)
         else:
             what = f"does not state its {name}, which a run of the task {run.task} keeps"
             raise UserError(path, what, Text("write FILE.safetensors with ", Option("weights-only")))

@@ -17,7 +17,7 @@ from ..containers.source import TreePath
 from ..containers.torch_file import open_file
 from ..layout import Json
 from ..plan.plan import Plan
-from .training import Named, Training, converted, moving_rows
+from .training import Named, Training, convert_tensors, moving_rows
 
 Placed = Iterator[tuple[TreePath, np.ndarray]]
 
@@ -40,14 +40,14 @@ def into_torch(plan: Plan, state: Training, path: str, weights: Named) -> list[s
     """
     rows, step = moving_rows(plan), state.moments.step
     saved, places = optimizer.to_torch(plan.rows, plan.specs, state.run.optim, state.run.model.parameters(), step)
-    moments = {role: converted(plan, rows, tensors) for role, tensors in state.moments.roles.items() if step}
+    moments = {role: convert_tensors(plan, rows, tensors) for role, tensors in state.moments.roles.items() if step}
     for (role, name), place in places.items():
         if role in moments:
             saved["state"][place[1]][place[2]] = moments[role][0][name]
-    order = optimizer.registered(list(plan.specs))
+    order = optimizer.registration_order(list(plan.specs))
     model = {name: plan.specs[name] for name in order}
     tree: Json = {"model": model, "optimizer": saved, "step": step, "config": to_dict(state.run), **state.beside}
-    ema = converted(plan, rows, state.ema) if state.ema else None
+    ema = convert_tensors(plan, rows, state.ema) if state.ema else None
     if ema:
         tree["ema"] = {name: ema[0][name] for name in order}
 

@@ -108,7 +108,7 @@ def _write_onnx(forward: Forward, outputs: str, path: Path) -> Json:
     import onnx_ir
 
     # Where a function of jax is compiled inside another, jax2onnx fails on jax 0.12; the trace then holds no such call.
-    with _quiet(), _restored(), on_cpu(), jax.disable_jit():
+    with _silence(), _restore_jax(), on_cpu(), jax.disable_jit():
         model = jax2onnx.to_onnx(
             forward,
             inputs=[(BATCH, *forward.shape)],
@@ -159,7 +159,7 @@ def open_stablehlo(path: Path) -> Callable[[np.ndarray], np.ndarray]:
         def program(images: Any) -> Any:  # compiled for this call alone: that holds the weights once more
             return exported.call(images)
 
-        with on_cpu(), _uncached():
+        with on_cpu(), _without_cache():
             return np.asarray(jax.jit(program)(images))
 
     return run
@@ -190,7 +190,7 @@ def on_cpu(dtype: str = "float32") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _uncached() -> Iterator[None]:
+def _without_cache() -> Iterator[None]:
     """Without adding what is compiled to the user's cache of compiled programs."""
     import jax
 
@@ -204,7 +204,7 @@ def _uncached() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _restored() -> Iterator[None]:
+def _restore_jax() -> Iterator[None]:
     """With jax's own functions afterwards, of which jax2onnx replaces some for good, such as jax.numpy.cumsum."""
     import jax
 
@@ -219,7 +219,7 @@ def _restored() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _silence() -> Iterator[None]:
     """Without what jax2onnx prints: warnings, and tracebacks of attempts that it repeats in another way."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

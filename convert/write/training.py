@@ -117,7 +117,7 @@ def moving_rows(plan: Plan) -> list[Row]:
     return optimizer.moving(plan.reading.rows, plan.reading.tensors)
 
 
-def converted(plan: Plan, rows: list[Row], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Spec], Named]:
+def convert_tensors(plan: Plan, rows: list[Row], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Spec], Named]:
     """({target name: Spec}, lazy (target name, array) pairs) of `tensors`, which have the source's names of weights.
 
     They may be those of some parameters only. Raises UserError where a tensor of the target needs others too.
@@ -127,7 +127,7 @@ def converted(plan: Plan, rows: list[Row], tensors: Mapping[str, Tensor]) -> tup
     for row in rows:
         given = [ghost(tensors[name].shape, tensors[name].dtype) for name in row.theirs]
         parameters.update(zip(row.ours, row.read(given), strict=True))
-    targets = optimizer.within(optimizer.moving(plan.rows, plan.specs), parameters)
+    targets = optimizer.rows_of(optimizer.moving(plan.rows, plan.specs), parameters)
     specs: dict[str, Spec] = {}
     for row in targets:
         made = row.write([parameters[name] for name in row.ours])

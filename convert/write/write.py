@@ -16,7 +16,7 @@ from ..containers.source import DIGESTED, PROVENANCE
 from ..layout import Json, Layout
 from ..plan.plan import Plan
 from ..plan.target import Target, sync, target
-from ..recognise.preprocessing import assumed, left_out
+from ..recognise.preprocessing import left_out, note_defaults
 from ..recognise.provenance import CHECKPOINTS
 from .origin import origin, source_hash
 from .tokenizer import tokenizer_beside
@@ -107,7 +107,9 @@ def own_side(goal: Target, provenance: Json, sums: dict[str, int], others: list[
 def remarks(plan: Plan, goal: Target, weights_only: bool) -> list[str]:
     """Sentences for the user: what was assumed, what the target does not hold, what its library may not open."""
     reading, layout = plan.reading, plan.layout
-    out = [] if weights_only and goal.name != CHECKPOINTS else assumed(reading.statistics, reading.facts.preprocess)
+    out = (
+        [] if weights_only and goal.name != CHECKPOINTS else note_defaults(reading.statistics, reading.facts.preprocess)
+    )
     of_target = [note for note in plan.facts.notes if note not in reading.facts.notes]  # the others are told before
     if of_target:
         out += of_target

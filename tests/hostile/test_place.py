@@ -27,7 +27,7 @@ from tests.hostile.child import CONTEXT
 from tests.hostile.converting import convert, told
 from tests.hostile.test_target import SAID
 from vit_jax.errors import UserError
-from vit_jax.files.locks import locked
+from vit_jax.files.locks import lock_file
 from vit_jax.models.vit_config import ViTConfig
 
 # Large enough that writing takes a while, small enough that a hundred are written in a minute.
@@ -148,9 +148,9 @@ def test_a_run_and_a_conversion_lock_alike(tmp_path: Path) -> None:
         raise BlockingIOError(process)
 
     place, lock = tmp_path / "out", tmp_path / ".out.lock"
-    with claim(place), pytest.raises(BlockingIOError, match=HOST), locked(lock, taken):
+    with claim(place), pytest.raises(BlockingIOError, match=HOST), lock_file(lock, taken):
         pass
-    with locked(lock, taken), pytest.raises(UserError, match="being written"), claim(place):
+    with lock_file(lock, taken), pytest.raises(UserError, match="being written"), claim(place):
         pass
 
 

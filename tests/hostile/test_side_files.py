@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from convert import rules
-from convert.commands.convert import described
+from convert.commands.convert import describe_source
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.plan.plan import plan
@@ -24,7 +24,7 @@ from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs.values import to_dict
-from vit_jax.tasks.table import untrained
+from vit_jax.tasks.table import untrained_run
 
 CONFIG = ViTConfig(image=8, patch=4, classes=3, width=8, depth=1, heads=2, hidden=12)
 HOW = {
@@ -61,7 +61,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     save_file(rules.write(layout.rows(CONFIG), ours), tmp_path / "model.safetensors")
     sides = layout.write_side(CONFIG, Facts(preprocess=HOW, class_names=NAMES))
     if layout.dialect == "vit-jax":
-        sides = {"config.json": {"config": to_dict(untrained(CONFIG)), "preprocess": HOW, "class_names": NAMES}}
+        sides = {"config.json": {"config": to_dict(untrained_run(CONFIG)), "preprocess": HOW, "class_names": NAMES}}
     if request.param == "converted":
         with (reading := read(str(tmp_path / "model.safetensors"), SAID)).source:
             write(plan(reading, "timm"), str(tmp_path / "model.npz"))
@@ -91,7 +91,7 @@ def test_nonsense_in_a_side_file_is_refused_or_has_no_effect(folder: Path) -> No
 def use(folder: Path) -> None:
     """All that is done with what side files say, but for the weights."""
     with (reading := read(str(folder))).source:
-        described(reading)
+        describe_source(reading)
         way = plan(reading, reading.layout.name)
         json.dumps(LAYOUTS["huggingface@v4"].write_side(way.config, way.facts), allow_nan=False)
         json.dumps(LAYOUTS["timm"].write_side(way.config, way.facts), allow_nan=False)

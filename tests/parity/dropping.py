@@ -87,7 +87,7 @@ def statistics(name: str, c: Config, batch: int = 32) -> Iterator[Check]:
     def recorded_core(q: Any, k: Any, v: Any, mask: Any, kept: Any, rate: float) -> Any:
         context, attention = core(q, k, v, mask, kept, rate)
         if kept is not None:
-            seen.append((rate, np.asarray(attention), np.asarray(layers.dropped(attention, kept, rate))))
+            seen.append((rate, np.asarray(attention), np.asarray(layers.drop(attention, kept, rate))))
         return context, attention
 
     mine, given = ours(c, weights(c), "float64"), inputs(c, batch=batch)

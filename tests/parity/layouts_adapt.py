@@ -15,7 +15,7 @@ import torch
 from torch.nn.functional import interpolate
 
 from convert import adapt
-from convert.adapt.vit import computed
+from convert.adapt.vit import compute_positions
 from convert.verify.checks import Check, relative
 from convert.verify.sides import on_cpu
 from vit_jax.config.fields import pair
@@ -223,7 +223,7 @@ def sinusoids() -> Iterator[Check]:
             replace(OBLONG, position=position, registers=2, register_position=True),
             replace(BASE, position=position, width=20, heads=2),
         ):
-            yield Check("fold=positions", "vit_jax", position, relative(computed(c), sinusoids(c)), FLOAT64)
+            yield Check("fold=positions", "vit_jax", position, relative(compute_positions(c), sinusoids(c)), FLOAT64)
 
 
 def layouts_adapt() -> Iterator[Check]:

@@ -21,7 +21,7 @@ from convert.layout import Layout
 from convert.verify import Weights
 from convert.verify.checks import Check, bits, values
 from convert.verify.libraries import transformers_encoders
-from convert.verify.reference import Reference, compared, forward
+from convert.verify.reference import Reference, compare_networks, forward
 from convert.verify.sides import ByRows
 from vit_jax.models import rotary
 from vit_jax.models.vit_config import ViTConfig
@@ -195,7 +195,7 @@ def compare(case: Saved, what: str) -> Iterator[Check]:
     mine = {name: array for name, array in parameters.items() if not name.startswith(rules.CARRIED)}
     weights = Weights(what, layout, config, kept)
     reference = Reference("ours", config, mine)
-    yield from compared(weights, reference, transformers_encoders.built(case.tower(model), weights))
+    yield from compare_networks(weights, reference, transformers_encoders.wrap_class(case.tower(model), weights))
     yield from loaded(what, layout, config, kept, files, reference, case.back or case.name)
 
 
@@ -210,7 +210,7 @@ def resized(number: int, size: tuple[int, int]) -> Iterator[Check]:
     mine = {name: array for name, array in mine.items() if not name.startswith(rules.CARRIED)}
     reference = Reference("ours, resized", resize.config, adapt.apply(resize, mine))
     what = f"{case.name} {number}, {h}x{w} pixels"
-    built = transformers_encoders.built(model, Weights(what, layout, config, state))
+    built = transformers_encoders.wrap_class(model, Weights(what, layout, config, state))
     yield forward(what, reference, ByRows(built, config).capture(reference.inputs), "float64")
 
 
@@ -238,8 +238,10 @@ def loaded(
         auto.model_type != model.config.model_type
     )
     yield Check(what, "transformers", "loads as its own, whole", float(len(wrong)), 0.0, ", ".join(wrong[:3]))
-    again = transformers_encoders.built(model.double().eval(), Weights(what, layout, config, state))
-    yield from (c for c in compared(Weights(what, layout, config, state), reference, again) if "forward" in c.quantity)
+    again = transformers_encoders.wrap_class(model.double().eval(), Weights(what, layout, config, state))
+    yield from (
+        c for c in compare_networks(Weights(what, layout, config, state), reference, again) if "forward" in c.quantity
+    )
 
 
 def layouts() -> Iterator[Check]:

@@ -24,9 +24,9 @@ from vit_jax.tasks.computed import task_of
 from vit_jax.tasks.distil.learn import distillation_loss
 from vit_jax.tasks.distil.spec import DistilLoss
 from vit_jax.tasks.translate import learn as sentences
-from vit_jax.text.vocabulary import closed
+from vit_jax.text.vocabulary import closed_vocabulary
 
-WORDS = closed(f"w{i}" for i in range(6))  # pad 0, begin 1, end 2; 9 in all
+WORDS = closed_vocabulary(f"w{i}" for i in range(6))  # pad 0, begin 1, end 2; 9 in all
 IDS = WORDS.ids
 # A full row, two shorter ones, and one that only fills the batch up.
 SOURCE = np.array([[5, 6, 7], [4, 0, 0], [8, 8, 0], [0, 0, 0]], np.int32)
@@ -51,11 +51,11 @@ def shifts() -> Iterator[Check]:
     """What the decoder reads and what it is to say, real places only."""
     with on_cpu("float64"):
         given = jnp.asarray(TARGET), jnp.asarray(SOURCE)
-        read, said, real = (np.asarray(x) for x in sentences.shifted(*given, IDS, IDS.pad))
+        read, said, real = (np.asarray(x) for x in sentences.shift_target(*given, IDS, IDS.pad))
     yield Check("shifted: where it is real", HAND, "ids", float((real != REAL).sum()), 0)
     yield Check("shifted: what is read", HAND, "ids", float((read != READ)[REAL].sum()), 0)
     yield Check("shifted: what is said", HAND, "ids", float((said != SAID)[REAL].sum()), 0)
-    read, said = (x.numpy() for x in reference.shifted(torch.from_numpy(TARGET).long(), IDS))
+    read, said = (x.numpy() for x in reference.shift_target(torch.from_numpy(TARGET).long(), IDS))
     yield Check("torch_ref's shifted: what is read", HAND, "ids", float((read != READ)[REAL].sum()), 0)
     yield Check("torch_ref's shifted: what is said", HAND, "ids", float((said != np.where(REAL, SAID, -100)).sum()), 0)
 

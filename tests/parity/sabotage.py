@@ -256,9 +256,9 @@ def keys_not_turned(f: Any, self: Any, query: Any, key: Any, value: Any, *args: 
 
 
 def turned_before_norms(f: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    angles, turn = layers.angles(kwargs["rotary"], None), layers.turn
+    angles, turn = layers.angles(kwargs["rotary"], None), layers.apply_rope
     first, second = ((lambda x, norm=n: norm(turn(x, angles, self.pairs))) for n in (self.query_norm, self.key_norm))
-    unturned = mock.patch.object(layers, "turn", lambda x, *_: x)
+    unturned = mock.patch.object(layers, "apply_rope", lambda x, *_: x)
     with attribute(self, "query_norm", first), attribute(self, "key_norm", second), unturned:
         return f(self, *args, **kwargs)
 
@@ -304,7 +304,7 @@ def faults() -> list[Fault]:
         Fault("one-pass variance", wrapped(LayerNorm, "__call__", fast_variance), "norms", torch_nn.norms),
         Fault(
             "float32 softmax and norms in a float64 model",
-            lambda: mock.patch.object(layers, "wide", lambda dtype: jnp.float32),
+            lambda: mock.patch.object(layers, "accumulation_dtype", lambda dtype: jnp.float32),
             "forward",
             vit_a,
         ),
@@ -353,13 +353,15 @@ def faults() -> list[Fault]:
             "forward",
             forward(GATED),
         ),
-        Fault("rotary pairs of the other kind", wrapped(layers, "turn", other_pairs), "forward", forward(CENTRES)),
+        Fault(
+            "rotary pairs of the other kind", wrapped(layers, "apply_rope", other_pairs), "forward", forward(CENTRES)
+        ),
         Fault(
             "rotary axes in the other order", wrapped(rotary, "places", other_axis_first), "forward", forward(CENTRES)
         ),
         Fault(
             "rotary angles of the other sign",
-            wrapped(layers, "turn", lambda f, x, angles, pairs: f(x, -angles, pairs)),
+            wrapped(layers, "apply_rope", lambda f, x, angles, pairs: f(x, -angles, pairs)),
             "forward",
             forward(CENTRES),
         ),
@@ -403,7 +405,7 @@ def faults() -> list[Fault]:
             "forward",
             forward(SCALED_INDICES),
         ),
-        Fault("prefix tokens turned", wrapped(layers, "turn", prefix_turned), "forward", forward(CENTRES)),
+        Fault("prefix tokens turned", wrapped(layers, "apply_rope", prefix_turned), "forward", forward(CENTRES)),
         Fault("keys not turned", wrapped(Attention, "__call__", keys_not_turned), "forward", forward(CENTRES)),
         Fault(
             "turned before q/k norm",
@@ -518,7 +520,7 @@ def faults() -> list[Fault]:
             "gradients",
             backward(TIED),
         ),
-        Fault("target shifted by one too many", wrapped(translate, "shifted", shift), "shifts", losses.shifts),
+        Fault("target shifted by one too many", wrapped(translate, "shift_target", shift), "shifts", losses.shifts),
         Fault(
             "mean over padding",
             wrapped(translate.Translate, "denominator", all_places),

@@ -20,8 +20,8 @@ from vit_jax.config.decoding import Decoding, from_generation_config
 from vit_jax.config.trees import flatten
 from vit_jax.decode.base import Found
 from vit_jax.decode.search import generate
-from vit_jax.decode.single import filtered
-from vit_jax.models.layers import merge, split
+from vit_jax.decode.single import filter_logits
+from vit_jax.models.layers import merge, split_model
 from vit_jax.text.ids import Ids
 
 from . import trained
@@ -37,7 +37,7 @@ Rows = list[list[int]]
 
 def searched(model: Any, source: np.ndarray, ids: Ids, pad: int, d: Decoding, room: int) -> Found:
     """The answers of a Transformer to sources int [B, S], padded with `pad`, as arrays of numpy."""
-    definition, tree = split(model)
+    definition, tree = split_model(model)
 
     @jax.jit
     def run(tree: Any, source: Any) -> Found:
@@ -160,7 +160,7 @@ def read(name: str) -> Iterator[Check]:
     """The logits of a trained model, and that its answers differ so much that comparing tokens means something."""
     model, folder, source, ids = trained.huggingface(name)
     net, subject = vit_jax.load(folder).model, f"{name}, trained"
-    p = {path: np.asarray(x, np.float64) for path, x in flatten(split(net)[1]).items()}
+    p = {path: np.asarray(x, np.float64) for path, x in flatten(split_model(net)[1]).items()}
     target = np.concatenate([np.full((len(source), 1), ids.begin), source[:, :-1]], 1)  # any ids
     given = {"source": source.astype(np.int32), "target": target.astype(np.int32), "source_padding": source != ids.pad}
 
@@ -187,7 +187,7 @@ def filters() -> Iterator[Check]:
         theirs = processing.TopKLogitsWarper(k)(None, theirs) if k else theirs
         theirs = processing.TopPLogitsWarper(p)(None, theirs).numpy() if p < 1 else theirs.numpy()
         mine = np.asarray(
-            filtered(jnp.asarray(logits), Decoding(sample=True, temperature=temperature, top_k=k, top_p=p))
+            filter_logits(jnp.asarray(logits), Decoding(sample=True, temperature=temperature, top_k=k, top_p=p))
         )
         apart = (np.isfinite(mine) != np.isfinite(theirs)).sum() + (~np.isclose(mine, theirs, rtol=1e-6)).sum()
         yield Check(f"temperature {temperature:g}, top_k {k}, top_p {p:g}", "transformers", "logits", float(apart), 0.0)

@@ -12,7 +12,7 @@ import numpy as np
 from convert.verify.checks import Check
 from convert.verify.sides import Ours, on_cpu
 from vit_jax.config.trees import unflatten
-from vit_jax.models.layers import merge, split
+from vit_jax.models.layers import merge, split_model
 
 from . import cases
 from .cases import Case, Config
@@ -74,7 +74,7 @@ def differences(
     moves = [(k, i, sign * h) for k, i in chosen for sign in (1, -1)]
     moves += [moves[-1]] * (-len(moves) % CHUNK)
     with on_cpu("float64"):
-        definition, arrays = split(mine.model)[0], mine.arrays(given)
+        definition, arrays = split_model(mine.model)[0], mine.arrays(given)
 
         def f(tree: Any) -> Any:
             return (mine.call(merge(definition, tree), **arrays) * cotangent).sum()

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch cannot be imported, so ours is not compared with it")
 
-from convert.verify.checks import failed
+from convert.verify.checks import failures
 from tests.parity import (
     cases,
     dropping,
@@ -26,7 +26,7 @@ from tests.parity import (
 from tests.parity.groups import quick_compilation
 from tests.parity.weights import inputs, weights
 from vit_jax.config.dotted import field_types, leaves, value_at
-from vit_jax.models.sizes import sized
+from vit_jax.models.sizes import sized_config
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS
 
@@ -53,7 +53,7 @@ def few_optimizations():
 def check(results):
     results = list(results)
     assert results
-    assert not failed(results), "\n".join(map(str, failed(results)))
+    assert not failures(results), "\n".join(map(str, failures(results)))
 
 
 @pytest.mark.slow
@@ -172,7 +172,7 @@ def test_searches_find_what_the_twins_and_generate_find(few_optimizations):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_vit_b16_in_full_size(dtype):
-    c = sized("vit-b16")
+    c = sized_config("vit-b16")
     check([twins.forward("vit-b16", c, weights(c), inputs(c, batch=1), dtype, dtype)])
 
 

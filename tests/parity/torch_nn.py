@@ -327,12 +327,12 @@ def attentions() -> Iterator[Check]:
 def _random(layer: Any) -> dict[str, np.ndarray]:
     """Random float64 parameters of one layer."""
     from vit_jax.config.trees import flatten
-    from vit_jax.models.layers import split
+    from vit_jax.models.layers import split_model
 
     rng = np.random.default_rng(0)
     return {
         k: rng.standard_normal(v.shape) / np.sqrt(v.shape[0] if v.ndim == 2 else 4)
-        for k, v in flatten(split(layer)[1]).items()
+        for k, v in flatten(split_model(layer)[1]).items()
     }
 
 

@@ -14,7 +14,7 @@ from ..errors import Field, UserError
 from ..models.layers import fold
 from .config import ImageAugment, check_augment
 from .crops import erase, flip, padded_crop, resized_crop
-from .mixing import mixed
+from .mixing import mix_pairs
 from .policies import apply_policy
 
 
@@ -81,7 +81,7 @@ def augment(
         images = erase(images, fold(keys, 4), c.erase)
     if labels is None:
         return images
-    return mixed(images, labels, fold(keys, 5), c, classes, epoch)
+    return mix_pairs(images, labels, fold(keys, 5), c, classes, epoch)
 
 
 def _check(images: Array, keys: Array, c: ImageAugment, labels: Array | None, classes: int) -> None:

@@ -41,10 +41,10 @@ def resized_crop(images: Array, keys: Array, scale: tuple[float, float], ratio: 
     """
     h, w = images.shape[1:3]
     rows, columns = jax.vmap(lambda key: _window(key, h, w, scale, ratio))(keys)  # (start, length), each [B]
-    return resampled(images, *rows, *columns)
+    return resample_windows(images, *rows, *columns)
 
 
-def resampled(images: Array, top: Array, height: Array, left: Array, width: Array) -> Array:
+def resample_windows(images: Array, top: Array, height: Array, left: Array, width: Array) -> Array:
     """Windows of images, enlarged to the images' size: bilinear between the centres of their pixels, rounded.
 
     Args:
@@ -58,12 +58,12 @@ def resampled(images: Array, top: Array, height: Array, left: Array, width: Arra
         uint8 [B, h, w, C].
     """
     out = images.astype(jnp.float32)
-    out = _stretched(out, top, height)
-    out = _stretched(out.swapaxes(1, 2), left, width).swapaxes(1, 2)
+    out = _stretch(out, top, height)
+    out = _stretch(out.swapaxes(1, 2), left, width).swapaxes(1, 2)
     return jnp.round(out).astype(jnp.uint8)
 
 
-def _stretched(images: Array, start: Array, length: Array) -> Array:
+def _stretch(images: Array, start: Array, length: Array) -> Array:
     """The rows start..start + length - 1, int [B] each, enlarged to h rows: float32 [B, h, w, C] -> [B, h, w, C]."""
     h, whole = images.shape[1], length[:, None].astype(jnp.float32)
     at = jnp.clip((jnp.arange(h, dtype=jnp.float32) + 0.5) * (whole / h) - 0.5, 0, whole - 1)  # [B, h]

@@ -18,7 +18,7 @@ from .config import ImageAugment
 QUANTILES = 4096  # of a distribution: so many values, all as likely
 
 
-def mixed(
+def mix_pairs(
     images: Array, labels: Array, keys: Array, config: ImageAugment, classes: int, epoch: Array | int
 ) -> tuple[Array, Array]:
     """Pairs of neighbours that are mixed, with their targets.

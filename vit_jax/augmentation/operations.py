@@ -52,7 +52,7 @@ def apply(images: Array, operation: Array, value: Array, used: Sequence[str]) ->
     if any(name in used for name in _AFFINE):
         results.append(primitives.affine(images, _matrix(operation, value, *images.shape[1:3])))
     if names := [name for name in _BLENDS if name in used]:
-        results.append(_blended(images, operation, value, names))
+        results.append(_blend(images, operation, value, names))
     if names := [name for name in _TABLES if name in used]:
         results.append(primitives.looked_up(images, _table_of_each(images, operation, value, names)))
     groups = [group for group in (_AFFINE, _BLENDS, _TABLES) if any(name in used for name in group)]
@@ -75,7 +75,7 @@ def _one_of(results: Sequence[Array], where: Sequence[Array]) -> Array:
     return jnp.take_along_axis(jnp.stack(results, 1), index, 1)[:, 0]
 
 
-def _blended(images: Array, operation: Array, value: Array, names: Sequence[str]) -> Array:
+def _blend(images: Array, operation: Array, value: Array, names: Sequence[str]) -> Array:
     """All images blended, of which only those count whose operation is one of `names`."""
     degenerate, factor = jnp.zeros((1, 1, 1, 1), jnp.int32), value
     for name in names:
@@ -121,7 +121,7 @@ def _degenerate(name: str, images: Array, value: Array) -> Array:
         case "sharpness":
             return primitives.smooth(images)
         case _:
-            return primitives.blurred(images, value)
+            return primitives.gaussian_blur(images, value)
 
 
 def _table(name: str, images: Array, value: Array) -> Array:

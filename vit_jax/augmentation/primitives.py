@@ -97,7 +97,7 @@ def smooth(images: Array) -> Array:
     return jax.lax.dynamic_update_slice(wide, inner, (0, 1, 1, 0))
 
 
-def blurred(images: Array, sigma: Array) -> Array:
+def gaussian_blur(images: Array, sigma: Array) -> Array:
     """Pillow's ImageFilter.GaussianBlur: three box blurs along rows, then three along columns, in fixed point.
 
     Args:

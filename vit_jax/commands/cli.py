@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from ..config.flags import shown
+from ..config.flags import show_word
 from ..config.nearest import nearest
 from ..errors import USER
 from ..models.sizes import is_sized
@@ -53,5 +53,5 @@ def _no_command(name: str, program: str) -> str:
     if name in PRESETS or is_sized(name):
         return f"{name} is a preset, not a command; give {program} train {name}"
     if name.startswith("-"):
-        return f"the command comes before its flags: give {program} COMMAND {shown(name)}"
-    return f"there is no command {shown(name)}{nearest(name, list(COMMANDS))}"
+        return f"the command comes before its flags: give {program} COMMAND {show_word(name)}"
+    return f"there is no command {show_word(name)}{nearest(name, list(COMMANDS))}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from .. import runs
 from ..config import flags
 from ..config.decoding import SearchFlags
-from ..config.dotted import replaced
+from ..config.dotted import replace_fields
 from ..config.fields import option
 from ..config.ranges import check_ranges
 from ..config.run import DataConfig, RunConfig
@@ -162,18 +162,18 @@ def measure(request: Request) -> Measured:
     folder = None if runs.is_foreign(path) else runs.find(path)
     recorded = folder.record()["data"] if folder else None
     backend.configure_jax()
-    from ..models.layers import split as parts
+    from ..models.layers import split_model as parts
     from ..tasks.computed import searching
     from ..training.engine.step import Evaluator
     from ..weights.load import complete
     from ..weights.teacher import open_teacher
-    from .probe import probed
+    from .probe import measure_probe
 
     with backend.precision_kept():
         net = complete(path, request.which, request.ema)
     task = searching(_asked_for(net, request), request.search)
     source = request.source if given is None else net.run.data.given
-    run = replace(net.run, data=_moved(net.run.data, source, request.data_dir))
+    run = replace(net.run, data=_with_source(net.run.data, source, request.data_dir))
     run = replace(run, data=run.data.in_folder(folder.path)) if folder else run
     other = given is not None or bool(source and source != net.run.data.source)
     with backend.precision(run.compute_dtype):
@@ -189,7 +189,7 @@ def measure(request: Request) -> Measured:
         parameters = evaluator.to_devices(tree)
         if request.probe != "none":
             features = functools.partial(evaluator.outputs_of, parameters, batch=batch)
-            result = probed(request.probe, features, dataset, name, task, run)
+            result = measure_probe(request.probe, features, dataset, name, task, run)
         else:
             result = evaluator.measure(parameters, examples, batch)
     metadata = net.metadata if request.probe == "none" else dataset.metadata()
@@ -211,7 +211,7 @@ def _learnable(net: Predictor, run: RunConfig, task: Task, request: Request, rec
 
     `task` is what `Task.probed` returned; `recorded` is the identity of the run's own data, None of other data.
     """
-    run = replaced(run, task_spec(run.task).prepared_as(net.metadata, {}))
+    run = replace_fields(run, task_spec(run.task).prepared_as(net.metadata, {}))
     dataset = task.open_data(run, request.given)
     if not dataset.same_as(recorded):
         raise _not_its_data(run)
@@ -225,7 +225,7 @@ def _learnable(net: Predictor, run: RunConfig, task: Task, request: Request, rec
     raise UserError(why, remedy=f"choose {' or '.join(others)}")
 
 
-def _moved(data: DataConfig, source: str, folder: str) -> DataConfig:
+def _with_source(data: DataConfig, source: str, folder: str) -> DataConfig:
     """The data config with another source, and another folder of prepared sets, where they are given."""
     changes = {name: value for name, value in (("source", source), ("dir", folder)) if value}
     if folder and not hasattr(data, "dir"):
@@ -244,7 +244,7 @@ def _own(run: RunConfig, split: str, recorded: Any) -> tuple[str, Any, tuple[str
     dataset = task_class(run.task).open_data(run)
     if not dataset.same_as(recorded):
         raise _not_its_data(run)
-    return *_split(dataset, split), ()
+    return *_find_split(dataset, split), ()
 
 
 def _not_its_data(run: RunConfig) -> UserError:
@@ -265,12 +265,14 @@ def _other(net: Predictor, run: RunConfig, request: Request, recorded: Any) -> t
         with contextlib.suppress(UserError):
             dataset = task_class(run.task).open_data(run, named)
         if dataset is not None and dataset.same_as({**recorded, "name": dataset.identity["name"]}):
-            return *_split(dataset, split), ("this is the data that the run was trained on, with the run's splits",)
+            return *_find_split(dataset, split), (
+                "this is the data that the run was trained on, with the run's splits",
+            )
     other = opened(run, net.metadata, split, given)
     return other.name, other.split, other.remarks
 
 
-def _split(dataset: Data, name: str) -> tuple[str, Any]:
+def _find_split(dataset: Data, name: str) -> tuple[str, Any]:
     """(name, split) of the data of a run, test by default."""
     name = name or "test"
     if name not in dataset.splits:

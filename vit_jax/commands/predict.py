@@ -92,7 +92,7 @@ def predict(
     """
     path, one = os.fspath(path), isinstance(inputs, (str, os.PathLike))
     check_ranges(PredictFlags(run=path, inputs=(), top=top, batch=batch))
-    found = checked(path, [inputs] if one else inputs)
+    found = check_inputs(path, [inputs] if one else inputs)
     answers = [(answer.input, answer.value) for answer in _network(path, which, ema, search).answer(found, top, batch)]
     return answers[0][1] if one and len(answers) == 1 and not os.path.isdir(inputs) else answers
 
@@ -118,7 +118,7 @@ def draw_attention(
     Raises:
         UserError: where the network has no such layer, and as `predict`.
     """
-    inputs = checked(path, inputs)
+    inputs = check_inputs(path, inputs)
     model = _network(path, which, ema)
     model.draw_attention(inputs, out, _layers(str(layer), model.layers), _caption(path, model, which, ema))
 
@@ -149,21 +149,21 @@ def _blocks(text: str, depth: int) -> list[int]:
 def _caption(path: str, model: Predictor, which: str, ema: bool | None) -> str:
     """A line for a figure: what was given, and which of its weights were used."""
     from ..figures.figure import weights_caption
-    from ..files.output import shortened
+    from ..files.output import shorten
 
     if runs.is_foreign(path):
-        return shortened(path.rstrip("/"), 60)
+        return shorten(path.rstrip("/"), 60)
 
     folder, step, best = runs.find(path), model.step, None
     if which == "best" and (steps := folder.complete_steps()):
         with contextlib.suppress(UserError):
             best = folder.saved(steps[0])["notes"].get("best")
     if runs.mean_of(which):
-        return f"{shortened(folder.path.name, 40)}: {which} weights up to step {step:,}"
+        return f"{shorten(folder.path.name, 40)}: {which} weights up to step {step:,}"
     averaged = folder.config().ema and ema is not False and (ema or (best or {}).get("weights", "ema") == "ema")
     epoch = next((row["epoch"] for row in folder.metrics() if row["step"] == step and "epoch" in row), None)
     words = weights_caption("best" if best else "last", "ema" if averaged else "raw", step, epoch)
-    return f"{shortened(folder.path.name, 40)}: {words}"
+    return f"{shorten(folder.path.name, 40)}: {words}"
 
 
 def takes(path: str) -> str:
@@ -184,7 +184,7 @@ def _kind(model: NetworkConfig) -> str:
     return model.inputs()[0].kind
 
 
-def checked(path: str, inputs: Sequence[str]) -> list[Any]:
+def check_inputs(path: str, inputs: Sequence[str]) -> list[Any]:
     """The inputs as image files (with those inside folders), vectors or texts, before jax starts. Raises UserError."""
     kind = takes(path)
     if kind == "vectors":
@@ -290,9 +290,9 @@ def command(arguments: list[str]) -> int:
     if not o.inputs:
         raise UserError("inputs", "none given", "give image files or folders, or sentences, after the run")
     runs.mean_of(o.weights)
-    stated = flags.given(arguments, Options)
+    stated = flags.given_fields(arguments, Options)
     _check_outputs(o, stated)
-    inputs = checked(o.run, sentences(o.inputs) if takes(o.run) == "ids" else o.inputs)
+    inputs = check_inputs(o.run, sentences(o.inputs) if takes(o.run) == "ids" else o.inputs)
     model = _network(o.run, o.weights, o.averaged, flags.given_values(arguments, o, AnswerFlags))
     if "top" in stated and model.task.searching({}) is not None:
         raise UserError(

@@ -102,7 +102,7 @@ def linear(
     return Probe(estimator, {"C": 10**best, "chosen_accuracy": accuracy}, says)
 
 
-def learnt(kind: str, features: Callable[[Any], np.ndarray], splits: Mapping[str, Any], seed: int) -> Probe:
+def learn_probe(kind: str, features: Callable[[Any], np.ndarray], splits: Mapping[str, Any], seed: int) -> Probe:
     """The probe of a network's features, which learns from the split train.
 
     Args:
@@ -132,7 +132,7 @@ def learnt(kind: str, features: Callable[[Any], np.ndarray], splits: Mapping[str
     return linear(known[stay], labels[stay], known[held], labels[held], f"{len(held):,} other images of train")
 
 
-def probed(
+def measure_probe(
     kind: str, outputs: Callable[[Any], Mapping[str, np.ndarray]], data: Any, name: str, task: Any, run: RunConfig
 ) -> Any:
     """The Evaluation of a probe.
@@ -146,7 +146,7 @@ def probed(
         run: that of the network.
 
     Raises:
-        UserError: where features are not finite, and as `learnt`.
+        UserError: where features are not finite, and as `learn_probe`.
     """
     from threadpoolctl import threadpool_limits
 
@@ -160,6 +160,6 @@ def probed(
     train, split = features(data.splits["train"]), data.splits[name]
     # More threads than cores wait for each other most of the time, and so do two whose work is small.
     with threadpool_limits(1 if train.size < FEW else backend.cores()):
-        probe = learnt(kind, features, data.splits, run.seed)
+        probe = learn_probe(kind, features, data.splits, run.seed)
         scores = probe.scores(features(split), data.sizes["classes"])
     return replace(task.score(run.model, split, {"scores": scores}), chosen=probe.chosen, notes=probe.says)

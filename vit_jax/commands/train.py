@@ -23,7 +23,7 @@ from ..config.trees import flatten
 from ..data.images.config import ImageData
 from ..errors import DONE, Field, UserError, lasting_output, run_command
 from ..machine import backend
-from ..machine.hosts.group import ALONE, Hosts, joined
+from ..machine.hosts.group import ALONE, Hosts, join_hosts
 from ..models.sizes import is_sized
 from ..presets.table import DEFAULT, FINETUNE, PRESETS, preset
 from ..runs.check import check_run
@@ -40,7 +40,7 @@ from ..weights.start import start as starting
 from ..weights.start.again import resumable
 from ..weights.start.fitting import OtherNetwork
 from ..weights.start.opening import Unfit
-from ..weights.start.recipes import says, tuned
+from ..weights.start.recipes import apply_recipe, says
 
 # Flags that each host may give in its own way.
 OF_A_COMMAND = {"hosts", *OF_A_HOST}
@@ -100,9 +100,9 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
     named = words.pop(0) if words and not flags.is_flag(words[0]) else ""
     given = flags.given_texts(words)
     if flags.value_of(given, "resume"):
-        folder = _resumed(named, given)
+        folder = _find_resumed(named, given)
         name = folder.record()["preset"]
-        return name, _parsed(folder.config(), words, named, name), folder
+        return name, _parse_options(folder.config(), words, named, name), folder
     file = flags.value_of(given, "config")
     values, preset_of_file = read_config(file) if file else ({}, "")
     # An empty --init is none, whatever the file has.
@@ -111,9 +111,9 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
     name = named or _name_of(file, preset_of_file) or preset_name
     run = _preset_run(preset_name)
     if not init or {"-h", "help"} & given.keys():
-        options = _parsed(overlaid(run, values, file) if file else run, words, named, name)
+        options = _parse_options(overlaid(run, values, file) if file else run, words, named, name)
         if options.init_encoder:
-            options = options.of(starting.filled_encoder(options.run(), _stated(options, words, values)))
+            options = options.of(starting.filled_encoder(options.run(), _given_fields(options, words, values)))
         return name, options, None
     place = flags.value_of(given, "dir") or str(values.get("dir", RunConfig.dir))
     with resumable(init, place, flags.value_of(given, "name") or str(values.get("name", "")) or name):
@@ -121,11 +121,11 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
             run = starting.base(init, place)
             _check_task(run, init, values.get("task"), file)
         run = replace(run, init=init, dir=place)
-        options = _parsed(overlaid(run, values, file) if file else run, words, named, name)
+        options = _parse_options(overlaid(run, values, file) if file else run, words, named, name)
         return name, _filled_in(options, preset_name, words, values), None
 
 
-def _resumed(named: str, given: Mapping[str, Sequence[str]]) -> runs.Run:
+def _find_resumed(named: str, given: Mapping[str, Sequence[str]]) -> runs.Run:
     """The run that --resume names. Raises UserError on what cannot be given with it."""
     resume, file, tune, other = (flags.value_of(given, flag) for flag in ("resume", "config", "tune", "name"))
     for flag, value in ((f"the preset {named!r}", named), (f"--config {file}", file), (f"--tune {tune}", tune)):
@@ -142,7 +142,7 @@ def _resumed(named: str, given: Mapping[str, Sequence[str]]) -> runs.Run:
     return folder
 
 
-def _parsed(base: RunConfig, words: list[str], named: str, name: str) -> Options:
+def _parse_options(base: RunConfig, words: list[str], named: str, name: str) -> Options:
     """The options that the words after the preset give, with a run's fields as defaults; --help is printed here.
 
     `named` is the preset as the user gave it, `name` as it is recorded.
@@ -163,13 +163,13 @@ def _filled_in(options: Options, preset_name: str, words: list[str], values: dic
 
     Raises UserError where the weights cannot follow what is stated.
     """
-    stated = _stated(options, words, values)
+    stated = _given_fields(options, words, values)
     try:
-        run = starting.filled(options.run(), stated, own=preset_name != FINETUNE)
-        return options.of(run if options.tune == "none" else tuned(run, options.tune, stated))
+        run = starting.fill_run(options.run(), stated, own=preset_name != FINETUNE)
+        return options.of(run if options.tune == "none" else apply_recipe(run, options.tune, stated))
     except OtherNetwork as error:
         wanted, given = (c.describe()[0] for c in (error.wanted, error.given))
-        in_file_alone = {*flatten(values)} - {*flags.given(words, options)}
+        in_file_alone = {*flatten(values)} - {*flags.given_fields(words, options)}
         if wanted == given or not {f"model.{field}" for field in error.fields} & in_file_alone:
             raise
         file = options.config
@@ -181,9 +181,9 @@ def _filled_in(options: Options, preset_name: str, words: list[str], values: dic
         ) from error
 
 
-def _stated(options: Options, words: list[str], values: dict[str, Any]) -> dict[str, Any]:
+def _given_fields(options: Options, words: list[str], values: dict[str, Any]) -> dict[str, Any]:
     """{field: value} of the fields of the run that the user states, by flags or in a --config."""
-    named = {*flatten(values), *flags.given(words, options)}
+    named = {*flatten(values), *flags.given_fields(words, options)}
     return {field: value for field, (value, _) in flat(options.run()).items() if field in named}
 
 
@@ -252,7 +252,7 @@ def _description(named: str, name: str) -> str:
     if named:
         found = preset(named)
         texts = [found.help or found.title]
-        if size := _fetched(found.run):
+        if size := _download_size(found.run):
             texts.append(
                 f"Its data, {found.run.data.source}, is fetched once ({size}) and prepared in --data.dir, by default "
                 "$TFDS_DATA_DIR or ~/tensorflow_datasets; with --data.no-download it must be there."
@@ -261,7 +261,7 @@ def _description(named: str, name: str) -> str:
         return "\n".join([*usage, f"{named}:", text, "", f"The defaults below are those of {named}."])
     listing = {}
     for each in PRESETS:
-        size = _fetched(preset(each).run)
+        size = _download_size(preset(each).run)
         listing[each] = preset(each).title + (f"; fetches {size}" if size else "")
     listing["vit-SIZEPATCH"] = "vit-s16, vit-b32, ...: sizes ti s b l h g, any patch"
     column = max(map(len, listing))
@@ -273,7 +273,7 @@ def _description(named: str, name: str) -> str:
     return "\n".join([*usage, "Presets:", *lines, *after])
 
 
-def _fetched(run: RunConfig) -> str:
+def _download_size(run: RunConfig) -> str:
     """How large the archives of a run's data are, in words, if these are fetched by name; else empty."""
     from ..data.fetch.archives import OFFICIAL
 
@@ -288,7 +288,7 @@ def command(arguments: list[str]) -> int:
     if not place:
         return _command_alone(arguments)
     minutes = flags.value_of(given, "stall-minutes")
-    with joined(
+    with join_hosts(
         place, float(minutes) if re.fullmatch(r"\d{1,6}(\.\d*)?", minutes) else RunConfig.stall_minutes
     ) as hosts:
         return _command_with(hosts, arguments)
@@ -307,7 +307,7 @@ def _command_with(hosts: Hosts, arguments: list[str]) -> int:
                 raise UserError(
                     f"{other} is {getattr(options, other)} and hosts is {options.hosts}", remedy="leave one of them out"
                 )
-        told = {"preset": name, "run": to_dict(checked(options, folder))}
+        told = {"preset": name, "run": to_dict(check_options(options, folder))}
     told = hosts.share(told)
     run = from_dict(RunConfig, told["run"])
     own = flags.value_of(given, "data.dir")
@@ -326,9 +326,9 @@ def _command_alone(arguments: list[str]) -> int:
         print(f"vit-jax {__version__}")
         return DONE
     if options.print_config:
-        print(json.dumps(to_dict(checked(options)), indent=1))
+        print(json.dumps(to_dict(check_options(options)), indent=1))
         return DONE
-    run = checked(options, folder)
+    run = check_options(options, folder)
     if options.seeds and folder:
         raise UserError(
             Field("seeds"),
@@ -344,7 +344,7 @@ def _command_alone(arguments: list[str]) -> int:
     return DONE
 
 
-def checked(options: Options, folder: runs.Run | None = None) -> RunConfig:
+def check_options(options: Options, folder: runs.Run | None = None) -> RunConfig:
     """The options' run, which goes on in a folder or is new. Prints what --tune decides. Raises UserError."""
     run = check_run(options.run())
     if options.tune != "none" and not run.init:

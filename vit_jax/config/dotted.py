@@ -8,7 +8,7 @@ import typing
 from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from ..errors import Field, UserError, inside
+from ..errors import Field, UserError, fields_inside
 from .nearest import nearest
 from .ranges import check_ranges
 
@@ -68,7 +68,7 @@ def with_options(config: T, options: Mapping[str, Any], part: str) -> T:
         UserError: for an unknown field, and a value that the field does not take.
     """
     types, values = field_types(type(config)), dict(options)
-    with inside(part):
+    with fields_inside(part):
         for name, value in options.items():
             if name not in types:
                 raise UserError(Field(name), f"is no field{nearest(name, list(types))}")
@@ -81,7 +81,7 @@ def with_options(config: T, options: Mapping[str, Any], part: str) -> T:
     return changed  # type: ignore[no-any-return]
 
 
-def replaced(config: T, values: Mapping[str, Any]) -> T:
+def replace_fields(config: T, values: Mapping[str, Any]) -> T:
     """The config with other values of some fields, {dotted name: value}."""
     own: dict[str, Any] = {}
     inside: dict[str, dict[str, Any]] = {}
@@ -91,5 +91,5 @@ def replaced(config: T, values: Mapping[str, Any]) -> T:
             inside.setdefault(part, {})[rest] = value
         else:
             own[name] = value
-    own |= {part: replaced(getattr(config, part), its) for part, its in inside.items()}
+    own |= {part: replace_fields(getattr(config, part), its) for part, its in inside.items()}
     return dataclasses.replace(typing.cast(Any, config), **own)

@@ -85,7 +85,7 @@ def parse(
 
     words = list(arguments)
     if not {"-h", "--help"} & {*words}:
-        words = checked(words, flags(options if default is None else default), reasons)
+        words = check_words(words, flags(options if default is None else default), reasons)
     # AvoidSubcommands: the default determines the class of each part, so there is no choice on the command line.
     config = (tyro.conf.AvoidSubcommands, tyro.conf.PositionalRequiredArgs, tyro.conf.PositionalMetavarFromFieldName)
     common: dict[str, Any] = {"args": words, "prog": prog, "description": description, "config": config}
@@ -94,7 +94,7 @@ def parse(
     return parsed
 
 
-def checked(words: Sequence[str], known: Mapping[str, Flag], reasons: Mapping[str, str] = REASONS) -> list[str]:
+def check_words(words: Sequence[str], known: Mapping[str, Flag], reasons: Mapping[str, str] = REASONS) -> list[str]:
     """The words of a command line, flags first, then positional arguments. Raises UserError on the first mistake."""
     needed = [flag for flag in known.values() if flag.required]
     given: list[str] = []
@@ -121,7 +121,7 @@ def checked(words: Sequence[str], known: Mapping[str, Flag], reasons: Mapping[st
         raise UserError(f"{missing.name.upper()} is missing", remedy=f"give {missing.help.partition(';')[0]}")
     if len(positional) > len(needed) and not any(flag.many for flag in needed):
         raise UserError(
-            f"the argument {shown(positional[len(needed)])} follows no --field", "name its field, or leave it out"
+            f"the argument {show_word(positional[len(needed)])} follows no --field", "name its field, or leave it out"
         )
     return [*given, *(["--", *positional] if positional else [])]
 
@@ -131,7 +131,7 @@ def is_flag(word: str) -> bool:
     return len(word) > 1 and word.startswith("-") and not re.match(r"-\.?\d", word)
 
 
-def given(words: Sequence[str], options: Any) -> list[str]:
+def given_fields(words: Sequence[str], options: Any) -> list[str]:
     """The dotted names of the fields of `options` that the flags among the words of a command line set."""
     known, words = flags(options), list(words)
     before = words[: words.index("--")] if "--" in words else words
@@ -142,7 +142,7 @@ def given(words: Sequence[str], options: Any) -> list[str]:
 def given_values(words: Sequence[str], options: Any, part: type) -> dict[str, Any]:
     """{field: value} of the fields of the class `part` that the words set, `options` being what they were parsed to."""
     names = {f.name for f in dataclasses.fields(part)}
-    return {name: getattr(options, name) for name in given(words, type(options)) if name in names}
+    return {name: getattr(options, name) for name in given_fields(words, type(options)) if name in names}
 
 
 def given_texts(words: Sequence[str]) -> dict[str, list[str]]:
@@ -181,7 +181,7 @@ def _flag(word: str, known: Mapping[str, Flag], reasons: Mapping[str, str]) -> t
     positive = known.get(f"{part}.{last[3:]}" if part else last[3:]) if last.startswith("no-") else None
     if positive is not None and positive.hint is bool:
         return positive, False
-    raise UserError(f"there is no field {shown(word)}{instead(word, known, reasons)}")
+    raise UserError(f"there is no field {show_word(word)}{instead(word, known, reasons)}")
 
 
 def instead(word: str, known: Mapping[str, Flag], reasons: Mapping[str, str] = REASONS) -> str:
@@ -217,7 +217,7 @@ def _similar(wanted: str, known: Mapping[str, Flag]) -> str:
 
 def _check_values(flag: Flag, values: Sequence[str], *, on: bool = True) -> None:
     """Raise UserError unless the texts after a flag are values of its type."""
-    name, said = f"--{flag.name}", " ".join(_cut(value) or "''" for value in values)
+    name, said = f"--{flag.name}", " ".join(_cut_middle(value) or "''" for value in values)
     if flag.hint is bool:
         if values:
             part, dot, last = flag.name.rpartition(".")
@@ -226,7 +226,7 @@ def _check_values(flag: Flag, values: Sequence[str], *, on: bool = True) -> None
         return
     alternatives = _alternatives(flag.hint)
     if not values and not (flag.many and any(t[-1:] == (...,) for t in map(typing.get_args, alternatives))):
-        raise UserError(Field(name), "has no value", f"give {described(flag.hint)}")
+        raise UserError(Field(name), "has no value", f"give {describe_type(flag.hint)}")
     if values and values[0] in flag.foreign:
         raise UserError(f"{name} {values[0]}", f"here it is {VALUES[values[0]]}")
     if any(_fits(hint, values) for hint in alternatives):
@@ -236,8 +236,8 @@ def _check_values(flag: Flag, values: Sequence[str], *, on: bool = True) -> None
         wrong = next(value for value in values if value not in choices)
         ours = VALUES.get(wrong.lower())
         clause = f"; here it is {ours}" if ours in choices else similar(wrong, choices) if len(choices) > 5 else ""
-        raise UserError(f"{name} {_cut(wrong)}", f"choose {described(flag.hint)}{clause}")
-    raise UserError(f"{name} {said}", f"give {described(flag.hint)}")
+        raise UserError(f"{name} {_cut_middle(wrong)}", f"choose {describe_type(flag.hint)}{clause}")
+    raise UserError(f"{name} {said}", f"give {describe_type(flag.hint)}")
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
@@ -270,11 +270,11 @@ def _fits(hint: Any, values: Sequence[str]) -> bool:
         return False
 
 
-def described(hint: Any) -> str:
+def describe_type(hint: Any) -> str:
     """The values of a type, in words."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if len(_alternatives(hint)) > 1:
-        return " or ".join(map(described, _alternatives(hint)))
+        return " or ".join(map(describe_type, _alternatives(hint)))
     if origin is Literal:
         return f"one of {', '.join(map(str, parts))}"
     if origin is tuple:
@@ -286,11 +286,11 @@ def described(hint: Any) -> str:
 _PLURAL = {int: "whole numbers", float: "finite numbers", str: "texts"}
 
 
-def shown(word: str) -> str:
+def show_word(word: str) -> str:
     """A word of a command line for a message: printable, and cut if it is long."""
-    return _cut(word) if word.startswith("-") else repr(_cut(word))
+    return _cut_middle(word) if word.startswith("-") else repr(_cut_middle(word))
 
 
-def _cut(word: str) -> str:
+def _cut_middle(word: str) -> str:
     text = "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in word)
     return text if len(text) <= 100 else f"{text[:60]}...{text[-20:]}"

@@ -16,7 +16,7 @@ from .parameters import ZEROS, Parameter, Start
 from .run import LoraConfig, RunConfig
 
 
-def adapted(run: RunConfig) -> tuple[str, ...]:
+def adapted_kernels(run: RunConfig) -> tuple[str, ...]:
     """The names of the kernels that get factors, in the table's order; none if the rank is 0."""
     table = _network_table(run) if run.lora.rank else {}
     return tuple(name for name, each in table.items() if _is_kernel(each) and matches(name, run.lora.maps))
@@ -31,7 +31,7 @@ def factor_names(kernel: str) -> tuple[str, str]:
 def factors(run: RunConfig) -> dict[str, Parameter]:
     """The factors of the adapted kernels. A is drawn as torch.nn.Linear draws its weight, and B is 0."""
     table, rank, found = _network_table(run), run.lora.rank, {}
-    for name in adapted(run):
+    for name in adapted_kernels(run):
         (n_in, n_out), layer, (a, b) = table[name].shape, table[name].layer, factor_names(name)
         found[a] = Parameter((n_in, rank), "kernel", Start("uniform", n_in**-0.5), layer)
         found[b] = Parameter((rank, n_out), "kernel", ZEROS, layer)
@@ -54,10 +54,10 @@ def trainable_table(run: RunConfig) -> Mapping[str, Parameter]:
     return {name: each._replace(trains=each.head) for name, each in table.items()} | factors(run)
 
 
-def averaged(run: RunConfig) -> tuple[str, ...]:
+def averaged_parameters(run: RunConfig) -> tuple[str, ...]:
     """The names of the network's parameters that training changes, of which a run with `ema` keeps the average."""
     own = _network_table(run)
-    return (*(name for name in trainable(run.optim, trainable_table(run)) if name in own), *adapted(run))
+    return (*(name for name in trainable(run.optim, trainable_table(run)) if name in own), *adapted_kernels(run))
 
 
 def kept_beside(run: RunConfig) -> dict[str, set[str]]:
@@ -65,7 +65,7 @@ def kept_beside(run: RunConfig) -> dict[str, set[str]]:
     if not run.lora.rank:
         return {}
     names = factors(run).keys()
-    kept = {"kernels": {*adapted(run)}, "factors": {*names}}
+    kept = {"kernels": {*adapted_kernels(run)}, "factors": {*names}}
     return kept | ({"averages": names & {*trainable(run.optim, trainable_table(run))}} if run.ema else {})
 
 
@@ -95,7 +95,7 @@ def check_lora(run: RunConfig) -> None:
         )
     table = _network_table(run)
     _check_maps(c, table)
-    for name in adapted(run):
+    for name in adapted_kernels(run):
         if frozen := [pattern for pattern in run.optim.freeze if matches(name, (pattern,))]:
             raise UserError(
                 Field("lora.maps"),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 from ..errors import Field, UserError
-from .dotted import field_types, leaves, replaced, value_at
+from .dotted import field_types, leaves, replace_fields, value_at
 from .fields import Mark
 from .parameters import Parameter
 from .ranges import check_ranges
@@ -148,7 +148,7 @@ class NetworkConfig:
         Returns:
             Their dotted names, in the order of the fields.
         """
-        return _marked(typing.cast(typing.Hashable, cls), mark)
+        return _fields_with(typing.cast(typing.Hashable, cls), mark)
 
     @classmethod
     def function_fields(cls) -> list[str]:
@@ -163,11 +163,11 @@ class NetworkConfig:
     def parameter_count(self) -> int:
         """How many numbers all parameters hold, of a network of any depth without building its whole table."""
         depths = self.marked("counts_blocks")
-        shallow = replaced(self, {name: min(1, value_at(self, name)) for name in depths})
+        shallow = replace_fields(self, {name: min(1, value_at(self, name)) for name in depths})
         count = _total(shallow)
         for name in depths:
             more = value_at(self, name) - value_at(shallow, name)
-            count += more * (_total(replaced(shallow, {name: 2})) - _total(shallow)) if more else 0
+            count += more * (_total(replace_fields(shallow, {name: 2})) - _total(shallow)) if more else 0
         return count
 
     def pixels(self) -> tuple[int, int, int] | None:
@@ -181,15 +181,15 @@ class NetworkConfig:
         Args:
             sizes: {dotted field: size}; entries of fields without the mark "from_data" are ignored.
         """
-        return replaced(self, {name: sizes[name] for name in self.marked("from_data") if name in sizes})
+        return replace_fields(self, {name: sizes[name] for name in self.marked("from_data") if name in sizes})
 
     def with_data(self) -> Self:
         """The config as a run trains it, as far as is known before its data: sizes that data will determine are 1."""
-        return replaced(self, {name: value_at(self, name) or 1 for name in self.marked("from_data")})
+        return replace_fields(self, {name: value_at(self, name) or 1 for name in self.marked("from_data")})
 
     def without_dropout(self) -> Self:
         """The config with every rate at which training drops values at 0."""
-        return replaced(self, dict.fromkeys(self.marked("drops"), 0.0))
+        return replace_fields(self, dict.fromkeys(self.marked("drops"), 0.0))
 
     def check_stack(self, chosen: Mapping[str, bool]) -> None:
         """Check that the network has the stack of equal blocks that a run chooses how to compute.
@@ -208,7 +208,7 @@ class NetworkConfig:
 
 
 @functools.cache
-def _marked(cls: Any, mark: Mark) -> tuple[str, ...]:
+def _fields_with(cls: Any, mark: Mark) -> tuple[str, ...]:
     found: list[str] = []
     types = field_types(cls)
     for f in dataclasses.fields(cls):

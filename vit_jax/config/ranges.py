@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, TypedDict
 
-from ..errors import Field, UserError, inside
+from ..errors import Field, UserError, fields_inside
 
 LARGEST = 2**31  # whole numbers are below it: steps are counted in int32
 
@@ -48,16 +48,16 @@ class Range:
     def __str__(self) -> str:
         """The range in words, such as "1 or more"; empty where it has no bounds."""
         if self.choices:
-            return " or ".join(map(_rendered, self.choices))
+            return " or ".join(map(_show_bound, self.choices))
         if self.at_least is not None and self.at_most is not None:
-            return f"{_rendered(self.at_least)} to {_rendered(self.at_most)}"
+            return f"{_show_bound(self.at_least)} to {_show_bound(self.at_most)}"
         words = (
             ("{} or more", self.at_least),
             ("above {}", self.above),
             ("at most {}", self.at_most),
             ("below {}", self.below),
         )
-        return ", ".join(word.format(_rendered(bound)) for word, bound in words if bound is not None)
+        return ", ".join(word.format(_show_bound(bound)) for word, bound in words if bound is not None)
 
 
 def check_ranges(config: Any) -> None:
@@ -75,13 +75,13 @@ def check_ranges(config: Any) -> None:
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
         if dataclasses.is_dataclass(value):
-            with inside(f.name):
+            with fields_inside(f.name):
                 check_ranges(value)
         elif "range" in f.metadata:
             verb, entries = ("has", value) if isinstance(value, tuple) else ("is", (value,))
             for each in entries:
                 if remedy := _remedy(each, _of_one(hints[f.name]), f.metadata["range"]):
-                    raise UserError(Field(f.name), f"{verb} {_shown(each)}", remedy)
+                    raise UserError(Field(f.name), f"{verb} {_show(each)}", remedy)
 
 
 _hints = functools.cache(typing.get_type_hints)
@@ -114,17 +114,17 @@ def _remedy(value: Any, hint: Any, allowed: Range) -> str:
     if hint is float and not math.isfinite(value):
         return "give a finite number"
     if hint is int and allowed.at_most is None and allowed.below is None and not -LARGEST <= value < LARGEST:
-        return f"give a number below {_rendered(LARGEST)}"
+        return f"give a number below {_show_bound(LARGEST)}"
     return ""
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     if isinstance(value, int) and abs(value) >= 10**40:
         return "very large"
     return str(value) if isinstance(value, Real) else f"{value!r:.40}"
 
 
-def _rendered(bound: float) -> str:
+def _show_bound(bound: float) -> str:
     """A bound in words: a great power of two as such."""
     power = round(bound).bit_length() - 1
     if power >= 20 and bound == 2**power:

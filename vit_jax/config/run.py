@@ -334,7 +334,7 @@ class RunConfig:
     wandb: str = execution("", "Weights & Biases project to log to (extra: wandb); empty: none")
 
 
-def profiled(steps: str) -> range:
+def profiled_steps(steps: str) -> range:
     """The steps that `profile_steps` names. Raises UserError on a text that names none."""
     match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", steps, re.ASCII)
     first, last = map(int, match.groups()) if match else (1, 0)

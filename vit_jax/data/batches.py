@@ -25,7 +25,7 @@ def batches(split: Split, order: Order, start: int, stop: int, rows: Rows = None
     def make(step: int) -> Batch:
         return _rows(split, split.batch, order.indices(step), rows)
 
-    return _ahead(make, range(start, stop), _makers(split))
+    return _prefetch(make, range(start, stop), _makers(split))
 
 
 def evaluation_batches(split: Split, batch: int, rows: Rows = None) -> Generator[tuple[Batch, np.ndarray], None, None]:
@@ -50,7 +50,7 @@ def evaluation_batches(split: Split, batch: int, rows: Rows = None) -> Generator
         whole = np.pad(indices, (0, batch - len(indices)), mode="edge")
         return _rows(split, split.examples, whole, rows), indices
 
-    return _ahead(make, range(0, len(split), batch), _makers(split))
+    return _prefetch(make, range(0, len(split), batch), _makers(split))
 
 
 def _rows(split: Split, make: Callable[[np.ndarray], Batch], indices: np.ndarray, rows: Rows) -> Batch:
@@ -69,7 +69,7 @@ def _makers(split: Split) -> int:
     return MAKERS if images is not None and not images.in_memory else 1
 
 
-def _ahead(make: Callable[[A], B], items: Iterable[A], makers: int = 1) -> Generator[B, None, None]:
+def _prefetch(make: Callable[[A], B], items: Iterable[A], makers: int = 1) -> Generator[B, None, None]:
     """Like map(make, items), but `makers` threads make up to DEPTH results in advance.
 
     The threads end with the iterator: when that is exhausted, closed, deleted or raises. An exception of `make` is

@@ -14,7 +14,7 @@ from .images.preprocess import Preprocess, open_image
 _WANTED = "give paths, Pillow images or uint8 arrays"
 
 
-def listed(images: Any, channels: int) -> tuple[list[Any], bool]:
+def list_images(images: Any, channels: int) -> tuple[list[Any], bool]:
     """Images as a list.
 
     Args:
@@ -37,7 +37,7 @@ def listed(images: Any, channels: int) -> tuple[list[Any], bool]:
         if images.ndim == 2 or (images.ndim == 3 and images.shape[-1] in (1, 3, 4, channels)):
             return [images], True
         if images.ndim != 4 and not (images.ndim == 3 and channels == 1):
-            raise UserError("images", _told(images), "give one image [h, w] or [h, w, C], or several [n, h, w, C]")
+            raise UserError("images", _describe(images), "give one image [h, w] or [h, w, C], or several [n, h, w, C]")
     if not isinstance(images, Iterable):
         raise UserError("images", f"{type(images).__name__} is no image", _WANTED)
     several = list(images)
@@ -46,7 +46,7 @@ def listed(images: Any, channels: int) -> tuple[list[Any], bool]:
     return several, False
 
 
-def prepared(image: Any, preprocess: Preprocess) -> np.ndarray:
+def prepare_image(image: Any, preprocess: Preprocess) -> np.ndarray:
     """The pixels of one image, uint8 [h, w, C]. Raises UserError where it cannot be read, or is no image."""
     from PIL import Image
 
@@ -55,12 +55,14 @@ def prepared(image: Any, preprocess: Preprocess) -> np.ndarray:
         pixels = _array(image)
         if pixels.dtype != np.uint8:
             raise UserError(
-                "images", _told(pixels), "give pixels as uint8, 0 to 255, or normalised ones to the network, .model"
+                "images", _describe(pixels), "give pixels as uint8, 0 to 255, or normalised ones to the network, .model"
             )
         if pixels.shape == wanted and preprocess.leaves_unchanged(*wanted):
             return pixels
         if not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[-1] in (1, 3, 4))) or 0 in pixels.shape:
-            raise UserError("images", _told(pixels), "give uint8 pixels [h, w] or [h, w, C] with 1, 3 or 4 channels")
+            raise UserError(
+                "images", _describe(pixels), "give uint8 pixels [h, w] or [h, w, C] with 1, 3 or 4 channels"
+            )
         image = Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[-1] == 1 else pixels)
     if not isinstance(image, (str, os.PathLike, Image.Image)):
         raise UserError("images", f"{type(image).__name__} is no image", _WANTED)
@@ -82,5 +84,5 @@ def _array(images: Any) -> np.ndarray:
         raise UserError("images", f"cannot be read ({reason})", "give them as numpy arrays") from error
 
 
-def _told(array: np.ndarray) -> str:
+def _describe(array: np.ndarray) -> str:
     return f"an array is {array.dtype} {list(array.shape)}"

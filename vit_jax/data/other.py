@@ -51,7 +51,7 @@ def open_other_images(
     source = open_test_folder(data.source.removeprefix("folder:")) if folder else open_image_source(data, given)
     if given is not None and given.whole:
         source = replace(source, splits={WHOLE: source.splits["train"]})
-    name = _chosen(field, source, wanted)
+    name = _choose_split(field, source, wanted)
     examples = source.splits[name]
     if not len(examples.labels):
         what = "holds no images; give others" if name == WHOLE else f"its {name} split is empty; choose another split"
@@ -72,7 +72,7 @@ def open_other_images(
             f"labels{of} go from {present[0]} to {present[-1]} but there are {len(source.class_names)} classes",
             "number them from 0",
         )
-    places, remark = _matched(field, source.class_names, present, class_names)
+    places, remark = _match_classes(field, source.class_names, present, class_names)
     examples.labels = places[examples.labels]
     split = Split(Images(examples, preprocess, False, data.threads), np.arange(len(examples.labels)))
     split.classes = np.unique(split.labels)
@@ -85,7 +85,7 @@ def open_other_images(
     return Other(name, split, sum(len(each.labels) for each in source.splits.values()), tuple(filter(None, remarks)))
 
 
-def _chosen(field: str, source: Source, wanted: str) -> str:
+def _choose_split(field: str, source: Source, wanted: str) -> str:
     """The split to take."""
     if wanted in source.splits:
         return wanted
@@ -100,7 +100,9 @@ def _chosen(field: str, source: Source, wanted: str) -> str:
     )
 
 
-def _matched(field: str, names: Sequence[str], present: np.ndarray, network: Sequence[str]) -> tuple[np.ndarray, str]:
+def _match_classes(
+    field: str, names: Sequence[str], present: np.ndarray, network: Sequence[str]
+) -> tuple[np.ndarray, str]:
     """(the network's class of each class of the data, int32; a remark where they are not matched by name).
 
     Only the classes that are `present` have to be the network's: the others' places are -1.

@@ -44,7 +44,7 @@ def in_buckets(
         ValueError: for an input that is longer than all lengths.
     """
     found: dict[int, Answers] = {}
-    for length, members in _grouped(inputs, lengths).items():
+    for length, members in _group_by_length(inputs, lengths).items():
         for room in rooms(length, longest):
             again = []
             for numbers in _batches(members, batch):
@@ -70,7 +70,7 @@ def rooms(length: int, longest: int) -> tuple[int, ...]:
     return (*(room for room in ROOMS if 1.5 * length <= room < longest), longest)
 
 
-def _grouped(inputs: Sequence[np.ndarray], lengths: Sequence[int]) -> dict[int, list[int]]:
+def _group_by_length(inputs: Sequence[np.ndarray], lengths: Sequence[int]) -> dict[int, list[int]]:
     """{length: the numbers of the inputs that are padded to it, the short ones first}."""
     groups: dict[int, list[int]] = {}
     for i in sorted(range(len(inputs)), key=lambda i: len(inputs[i])):

@@ -104,7 +104,7 @@ def _without_repeats(scores: Array, said: Array, place: Array, n: int) -> Array:
     for i in range(n - 1):
         same &= said[:, i : i + first] == last[:, i : i + 1]
     same &= jnp.arange(first) + n - 1 < count  # the n-gram is there whole
-    return _banned(scores, jnp.where(same, said[:, n - 1 :], scores.shape[-1]))
+    return _ban(scores, jnp.where(same, said[:, n - 1 :], scores.shape[-1]))
 
 
 def _without_endings(scores: Array, said: Array, place: Array, sequences: np.ndarray) -> Array:
@@ -115,10 +115,10 @@ def _without_endings(scores: Array, said: Array, place: Array, sequences: np.nda
     begin = jnp.maximum(place + 1 - (n - 1), 0)
     last = jax.lax.dynamic_slice_in_dim(said, begin, n - 1, axis=1)  # [R, n-1]
     ends = (last[:, None] == sequences[:, :-1]).all(-1) & (place + 1 >= n - 1)  # [R, G]
-    return _banned(scores, jnp.where(ends, sequences[:, -1], scores.shape[-1]))
+    return _ban(scores, jnp.where(ends, sequences[:, -1], scores.shape[-1]))
 
 
-def _banned(scores: Array, tokens: Array) -> Array:
+def _ban(scores: Array, tokens: Array) -> Array:
     """Scores [R, V] with -inf at these tokens [R, G]; V stands for none."""
     rows = jnp.arange(scores.shape[0])[:, None]
     return scores.at[rows, tokens].set(-jnp.inf, mode="drop")

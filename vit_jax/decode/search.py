@@ -13,7 +13,7 @@ from ..text.ids import Ids
 from .base import Found, Step, Take
 from .beam import beam_search
 from .rules import Rules
-from .single import drawn, likeliest, one_by_one
+from .single import draw_tokens, likeliest, one_by_one
 
 
 def generate(
@@ -80,7 +80,7 @@ def search(
     batch, n = rows.shape[0], d.nbest
     several = jax.vmap(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(n)))(keys).reshape(-1)
     every = jnp.repeat(jnp.arange(batch, dtype=jnp.int32), n)
-    found = one_by_one(step, take(cache, every), rows[every], rules, room, drawn(d, several))
+    found = one_by_one(step, take(cache, every), rows[every], rules, room, draw_tokens(d, several))
     return Found(
         found.tokens.reshape(batch, n, room),
         found.scores.reshape(batch, n),

@@ -71,7 +71,7 @@ def likeliest(scores: Array, place: Array) -> Array:
     return jnp.argmax(scores, -1).astype(jnp.int32)
 
 
-def drawn(d: Decoding, keys: Array) -> Choose:
+def draw_tokens(d: Decoding, keys: Array) -> Choose:
     """A random token of those that the settings leave, with a PRNG key for each row [R]."""
 
     def choose(scores: Array, place: Array) -> Array:
@@ -79,12 +79,12 @@ def drawn(d: Decoding, keys: Array) -> Choose:
             noise = jax.random.gumbel(jax.random.fold_in(key, place), row.shape, jnp.float32)
             return jnp.argmax(row + noise, -1).astype(jnp.int32)
 
-        return jax.vmap(one)(keys, filtered(scores, d))
+        return jax.vmap(one)(keys, filter_logits(scores, d))
 
     return choose
 
 
-def filtered(scores: Array, d: Decoding) -> Array:
+def filter_logits(scores: Array, d: Decoding) -> Array:
     """Logits / temperature, with -inf where top_k and then top_p leave a token out; of equal ones all stay.
 
     top_p leaves the likeliest tokens of those of top_k, until their probabilities sum up to it (Holtzman et al. 2020,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..config.fields import Size, pair
-from ..files.output import shortened
+from ..files.output import shorten
 from .figure import GREY, AnyPath, aspect, message_page, page, put, sheet
 
 HEADS = 4  # most heads of a layer that are drawn
@@ -69,7 +69,7 @@ def draw_attention(
             for k, values in enumerate(_maps(attention[i], chosen, prefix, has_cls)):
                 x, below_image = 0.15 + (1 + k % LINE) * (w + 0.12), k // LINE * (h + 0.4)
                 put(ax, dimmed, x, y + below_image, w, h)
-                put(ax, stretched(values).reshape(pair(grid)), x, y + below_image, w, h, **overlay)
+                put(ax, stretch(values).reshape(pair(grid)), x, y + below_image, w, h, **overlay)
                 if not i or k >= LINE:
                     ax.text(x + w / 2, y + below_image - 0.07, titles[k], ha="center", va="bottom")
         put(ax, np.linspace(1, 0, 256)[:, None], width - 0.9, top, 0.18, h, cmap="inferno", interpolation="nearest")
@@ -106,7 +106,7 @@ def _maps(attention: np.ndarray, layers: Sequence[int], prefix: int, has_cls: bo
     return [*(each.mean(axis=0) for each in received), *heads, to_patches(rollout(attention), prefix, has_cls)]
 
 
-def stretched(values: np.ndarray) -> np.ndarray:
+def stretch(values: np.ndarray) -> np.ndarray:
     """Values shifted and scaled to 0..1; all 0 if they are all equal."""
     spread = values.max() - values.min()
     return (values - values.min()) / (spread if spread > 0 else 1)
@@ -177,8 +177,8 @@ def draw_cross_attention(
                 ax.grid(False)
                 ax.imshow(values, cmap="viridis", vmin=0, vmax=1, aspect="auto")
                 ax.set_title(f"layer {layer + 1}, " + (f"head {i}" if i else f"mean of {heads} heads"))
-                ax.set_xticks(range(len(source)), [shortened(word, 12) for word in source], rotation=90)
-                ax.set_yticks(range(len(target)), [shortened(word, 12) for word in target] if not i else [])
+                ax.set_xticks(range(len(source)), [shorten(word, 12) for word in source], rotation=90)
+                ax.set_yticks(range(len(target)), [shorten(word, 12) for word in target] if not i else [])
 
 
 def draw_words(
@@ -221,8 +221,8 @@ def draw_words(
             for k, (values, word) in enumerate(zip(maps, words, strict=True)):
                 x, down = 0.15 + (1 + k % WORDS) * (w + 0.12), y + 0.2 + k // WORDS * (h + 0.28)
                 put(ax, dimmed, x, down, w, h)
-                put(ax, stretched(values), x, down, w, h, **overlay)
-                ax.text(x + w / 2, down - 0.05, shortened(word, 14), ha="center", va="bottom")
+                put(ax, stretch(values), x, down, w, h, **overlay)
+                ax.text(x + w / 2, down - 0.05, shorten(word, 14), ha="center", va="bottom")
         put(ax, np.linspace(1, 0, 256)[:, None], width - 0.9, top + 0.2, 0.18, h, cmap="inferno")
         ax.text(width - 0.65, top + 0.2, "most in\nthe map", va="top", size=9)
         ax.text(width - 0.65, top + 0.2 + h, "least", va="bottom", size=9)

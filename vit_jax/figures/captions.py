@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..files.output import shortened
+from ..files.output import shorten
 from .figure import GREY, ORANGE, AnyPath, aspect, message_page, put, sheet
 
 COLUMNS = 2
@@ -43,5 +43,5 @@ def draw_captions(
             x, y = 0.15 + i % columns * (w + text + 0.3), top + i // columns * (h + 0.2)
             put(ax, images[i], x, y, w, 1.5 * aspect(images))
             for part, color, down in ((references[i], "black", 0.0), (said[i], ORANGE, 0.5)):
-                lines = textwrap.wrap(shortened(part, LETTERS * (LINES - 1)), LETTERS) or ["(nothing)"]
+                lines = textwrap.wrap(shorten(part, LETTERS * (LINES - 1)), LETTERS) or ["(nothing)"]
                 ax.text(x + w + 0.1, y + down * h, "\n".join(lines), va="top", size=9, color=color)

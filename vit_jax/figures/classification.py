@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..files.output import shortened
+from ..files.output import shorten
 from .figure import BLUE, GREY, ORANGE, SKY, AnyPath, aspect, message_page, page, put, sheet
 
 
@@ -45,7 +45,7 @@ def draw_confusion(confusion: np.ndarray, class_names: Sequence[str], path: AnyP
         ax.set(xlabel="predicted class", ylabel="true class")
         every = math.ceil(k / 120)  # at most 120 names fit
         named, size = np.arange(0, k, every), 9 if k <= 30 else 6
-        names = [shortened(class_names[i], 20) for i in named.tolist()]
+        names = [shorten(class_names[i], 20) for i in named.tolist()]
         ax.set_xticks(named, names, size=size, rotation=90 if k > 10 or max(map(len, names), default=0) > 4 else 0)
         ax.set_yticks(named, names, size=size)
         if k <= 20:
@@ -90,7 +90,7 @@ def _bars(scores: np.ndarray, class_names: Sequence[str], path: AnyPath, caption
         ax = figure.subplots()
         ax.set_title("\n".join(filter(None, ["Precision, recall and F1 of each class", caption])))
         ax.set(xlabel="score", xlim=(0, 1))
-        ax.set_yticks(rows, [shortened(name, 30) for name in class_names])
+        ax.set_yticks(rows, [shorten(name, 30) for name in class_names])
         ax.set_ylim(len(rows) - 0.4, -0.6)  # the first class on top
         ax.grid(axis="y", visible=False)
         for i, (name, color) in enumerate(SCORES.items()):
@@ -117,7 +117,7 @@ def _dots(scores: np.ndarray, class_names: Sequence[str], path: AnyPath, caption
             classes = order[start : start + each]
             rows = np.arange(len(classes))
             ax.set(xlabel="score", xlim=(-0.02, 1.02), ylim=(each - 0.4, -0.6))
-            ax.set_yticks(rows, [shortened(class_names[i], 22) for i in classes], size=8)
+            ax.set_yticks(rows, [shorten(class_names[i], 22) for i in classes], size=8)
             ax.hlines(rows, scores[:, classes].min(axis=0), scores[:, classes].max(axis=0), color="#BBBBBB", lw=1.5)
             for i, (name, color) in enumerate(SCORES.items()):
                 ax.plot(scores[i, classes], rows, "o", ms=5 if name == "F1" else 4, color=color, label=name)
@@ -158,5 +158,5 @@ def draw_wrong(
         for i in range(m):
             x, y = 0.15 + i % columns * (w + 0.15), 1.2 + i // columns * (h + 0.6)
             put(ax, images[i], x, y, w, h)
-            true, wrong = shortened(class_names[truth[i]], 22), shortened(class_names[predicted[i]], 14)
+            true, wrong = shorten(class_names[truth[i]], 22), shorten(class_names[predicted[i]], 14)
             ax.text(x + w / 2, y - 0.06, f"{true}\n→ {wrong} ({confidence[i]:.2f})", ha="center", va="bottom", size=8.5)

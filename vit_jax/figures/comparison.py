@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..files.output import shortened
+from ..files.output import shorten
 from .curves import smooth
 from .figure import BLUE, GREEN, GREY, ORANGE, SKY, AnyPath, page
 
@@ -42,7 +42,7 @@ def draw_comparison(panels: dict[str, list[Series | None]], names: Sequence[str]
     looks = {i: (COLORS[k % len(COLORS)], LINES[k // len(COLORS) % len(LINES)]) for k, i in enumerate(named)}
     rows = math.ceil((len(panels) + 1) / 2)
     with page(path, 11, 3.75 * rows + 0.3) as figure:
-        title = shortened(title, 60)
+        title = shorten(title, 60)
         if any(series and series.spread is not None for curves in panels.values() for series in curves):
             title += "; bands are one standard deviation over seeds"
         if len(named) < len(names):
@@ -71,6 +71,6 @@ def draw_comparison(panels: dict[str, list[Series | None]], names: Sequence[str]
         columns = 1 if len(named) <= 16 else 2
         shown = [i for i in named if i in handles]
         if shown:
-            lines, texts = [handles[i] for i in shown], [shortened(names[i], 56 // columns) for i in shown]
+            lines, texts = [handles[i] for i in shown], [shorten(names[i], 56 // columns) for i in shown]
             look = {"fontsize": 9 if columns == 1 else 7, "ncols": columns, "handlelength": 3.2}
             axes[len(panels)].legend(lines, texts, loc="upper left", **look)

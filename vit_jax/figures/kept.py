@@ -84,7 +84,7 @@ def keep_attention(folder: Path, about: str, examples: Sequence[Mapping[str, Any
         prefix: what the first tokens of an image are called, which are no patches.
     """
     own = pair(examples[0]["grid"]) if examples and "queries" not in examples[0] else None
-    kept, note = fitted([np.asarray(each["weights"], np.float32) for each in examples], own)
+    kept, note = fit_attention([np.asarray(each["weights"], np.float32) for each in examples], own)
     rows = []
     for each, some in zip(examples, kept, strict=False):
         depth, heads = each["weights"].shape[:2]
@@ -113,7 +113,7 @@ class Fitted:
     looking: list[int]
 
 
-def fitted(
+def fit_attention(
     weights: Sequence[np.ndarray], grid: tuple[int, int] | None = None, most: int = WEIGHTS
 ) -> tuple[list[Fitted], str]:
     """What is kept of attention weights.
@@ -141,7 +141,7 @@ def fitted(
     looking = list(range(tokens))
     for apart in (2, 3, 4) if grid else ():
         if depth * heads * len(looking) * keys > most:
-            looking = _spread(tokens, grid, apart) if grid else looking
+            looking = _spread_tokens(tokens, grid, apart) if grid else looking
     if len(looking) < tokens:
         notes.append(f"from {len(looking)} of its {tokens} tokens")
     x = x[:, :, looking]
@@ -157,7 +157,7 @@ def fitted(
     return [Fitted(x[layers], layers, looking)], ", ".join(notes)
 
 
-def _spread(tokens: int, grid: tuple[int, int], apart: int) -> list[int]:
+def _spread_tokens(tokens: int, grid: tuple[int, int], apart: int) -> list[int]:
     """The tokens before the patches of a grid, and one patch of each square of `apart` times `apart`."""
     before = tokens - grid[0] * grid[1]
     rows, columns = (range(apart // 2, side, apart) for side in grid)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..files.output import shortened
+from ..files.output import shorten
 from .figure import GREY, AnyPath, aspect, put, sheet
 
 CELL, GAP, NAME, TOP = 0.95, 0.06, 1.05, 0.75  # inches: a picture's width, between pictures, for names, for the title
@@ -38,16 +38,16 @@ def draw_views(
     width = first + views.shape[1] * (CELL + GAP) + 0.1
     with sheet(path, width, TOP + 0.25 + len(originals) * down + 0.1) as ax:
         ax.text(0.15, 0.3, title, size=13, weight="bold")
-        ax.text(0.15, 0.55, shortened(caption, round(width * 13)), size=9, color=GREY)
+        ax.text(0.15, 0.55, shorten(caption, round(width * 13)), size=9, color=GREY)
         ax.text(NAME + CELL / 2, TOP + 0.12, "image", ha="center", size=9, color=GREY)
         ax.text(first, TOP + 0.12, "views", size=9, color=GREY)
         for i, (image, name) in enumerate(zip(originals, names, strict=True)):
             y = TOP + 0.25 + i * down
-            ax.text(NAME - 0.1, y + height / 2, shortened(name, 13), ha="right", va="center", size=9)
+            ax.text(NAME - 0.1, y + height / 2, shorten(name, 13), ha="right", va="center", size=9)
             put(ax, image, NAME, y, CELL, height, vmin=0, vmax=255)
             for k, view in enumerate(views[i]):
                 x = first + k * (CELL + GAP)
                 put(ax, view, x, y, CELL, height, vmin=0, vmax=255)
                 if under:
-                    line = shortened(under[i][k], 24)
+                    line = shorten(under[i][k], 24)
                     ax.text(x + CELL / 2, y + height + 0.11, line, ha="center", va="center", size=5.2, color=GREY)

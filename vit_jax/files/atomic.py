@@ -16,7 +16,7 @@ MOST_GROUPS = 100_000
 RESTORE = "restore the file or start a new run with --name"
 
 
-def shown(path: Path) -> str:
+def show_path(path: Path) -> str:
     """A path as a user would type it: relative if that is shorter."""
     try:
         relative = os.path.relpath(path)
@@ -71,9 +71,9 @@ def read_json(path: Path, largest: int = LARGEST_JSON, remedy: str = RESTORE) ->
             raise ValueError(f"it has more than {MOST_GROUPS} lists and objects")
         value = strict_json.parse(data.decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(shown(path), f"cannot be read as JSON ({error})", remedy) from error
+        raise UserError(show_path(path), f"cannot be read as JSON ({error})", remedy) from error
     if not isinstance(value, dict):
-        raise UserError(shown(path), "holds no JSON object", remedy)
+        raise UserError(show_path(path), "holds no JSON object", remedy)
     return value
 
 
@@ -88,7 +88,7 @@ def check_regular(path: Path, link: bool = True) -> None:
         return
     if not stat.S_ISREG(mode):
         what = "a link" if stat.S_ISLNK(mode) else "no regular file"
-        raise UserError(shown(path), f"is {what}", "put a file in its place, or remove it")
+        raise UserError(show_path(path), f"is {what}", "put a file in its place, or remove it")
 
 
 def sync_file(path: Path) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ..errors import UserError
-from .atomic import check_regular, make_folder, shown
+from .atomic import check_regular, make_folder, show_path
 
 
 @contextlib.contextmanager
-def locked(path: Path, taken: Callable[[str], None]) -> Iterator[None]:
+def lock_file(path: Path, taken: Callable[[str], None]) -> Iterator[None]:
     """A context in which this process has locked a file, which is made with its folder.
 
     Args:
@@ -36,7 +36,7 @@ def locked(path: Path, taken: Callable[[str], None]) -> Iterator[None]:
                 free = try_lock(file.fileno())
             except OSError as error:
                 raise UserError(
-                    shown(path),
+                    show_path(path),
                     f"cannot be locked ({error.strerror})",
                     "choose a folder on a file system that has locks",
                 ) from error

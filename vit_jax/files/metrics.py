@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from .atomic import check_regular, shown
+from .atomic import check_regular, show_path
 from .digests import bytes_digest
 
 LARGEST_LOG = 256 << 20  # bytes: some 800,000 rows
@@ -43,7 +43,9 @@ def has_log(path: Path) -> bool:
         return False
     if (size := path.stat().st_size) > LARGEST_LOG:
         raise UserError(
-            shown(path), f"has {size} bytes, more than {LARGEST_LOG}", "move it away, the run goes on with a new one"
+            show_path(path),
+            f"has {size} bytes, more than {LARGEST_LOG}",
+            "move it away, the run goes on with a new one",
         )
     return True
 
@@ -123,12 +125,12 @@ def log_fault(path: Path, records: Iterable[tuple[int, dict[str, Any]]]) -> str:
             digest.update(part)
             intact = digest.hexdigest() == expected
             if not intact and not fault:
-                fault = f"{_changed(part, lines)} since step {at} was saved"
+                fault = f"{_describe_change(part, lines)} since step {at} was saved"
             done, lines = end, lines + part.count(b"\n")
     return "" if intact else fault
 
 
-def _changed(part: bytes, before: int) -> str:
+def _describe_change(part: bytes, before: int) -> str:
     """A clause saying what is wrong in a part of a log, with the numbers of its lines; `before` are the lines above."""
     count = part.count(b"\n")
     broken = [before + i for i, line in enumerate(part.splitlines(), 1) if _row(line) is None]

@@ -115,10 +115,10 @@ def print_table(names: Sequence[str], groups: Iterable[Sequence[Sequence[str]]],
     """
     from rich.console import Console
 
-    first = _cut(names, max(min(width // 3, 32), 12))
+    first = _cut_column(names, max(min(width // 3, 32), 12))
     tables: list[list[list[str]]] = [[first]]
     for group in groups:
-        columns = [_cut(column, 32) for column in group]
+        columns = [_cut_column(column, 32) for column in group]
         whole = _width([first, *columns]) <= width
         if len(tables[-1]) > 1 and columns and _width([*tables[-1], *columns]) > width and whole:
             tables.append([first])
@@ -133,7 +133,7 @@ def print_table(names: Sequence[str], groups: Iterable[Sequence[Sequence[str]]],
         console.print(_table(columns))
 
 
-def _cut(column: Sequence[str], most: int) -> list[str]:
+def _cut_column(column: Sequence[str], most: int) -> list[str]:
     """A column whose cells, but not its title, are cut to a width."""
     return [column[0], *(_middle_cut(cell, most) for cell in column[1:])]
 
@@ -141,7 +141,7 @@ def _cut(column: Sequence[str], most: int) -> list[str]:
 def _middle_cut(text: str, most: int) -> str:
     left, right = text, ""
     if text_width(text) > most:
-        left, right = shortened(text, most // 2 + 1)[:-1], text[-(most - most // 2 - 1) :]
+        left, right = shorten(text, most // 2 + 1)[:-1], text[-(most - most // 2 - 1) :]
         while text_width(right) > most - most // 2 - 1:
             right = right[1:]
         left += "…"
@@ -171,7 +171,7 @@ def _table(columns: Sequence[Sequence[str]]) -> Table:
     return table
 
 
-def shortened(name: str, most: int) -> str:
+def shorten(name: str, most: int) -> str:
     """A name, cut with an ellipsis to the width of at most `most` letters; Chinese and the like are two letters wide.
 
     Characters that cannot be drawn, such as line breaks, become U+FFFD.

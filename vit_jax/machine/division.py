@@ -29,7 +29,7 @@ class Division:
     parts: int
 
 
-def planned(run: RunConfig, hosts: int = 1) -> Division:
+def plan_division(run: RunConfig, hosts: int = 1) -> Division:
     """What is fastest for a run on this machine, of whose accelerators nothing is known before jax starts.
 
     With several `hosts` this is one of so many, with as large a share of each batch as the others.
@@ -38,7 +38,7 @@ def planned(run: RunConfig, hosts: int = 1) -> Division:
     return Division(1, run.accumulate or 1) if backend.accelerators() else _on_cpu(run, backend.cores())
 
 
-def divided(run: RunConfig, hosts: int = 1) -> Division:
+def find_division(run: RunConfig, hosts: int = 1) -> Division:
     """How the steps of a run are divided in this process, with the devices that it and the other hosts have.
 
     It starts jax.
@@ -49,7 +49,7 @@ def divided(run: RunConfig, hosts: int = 1) -> Division:
     if there != "cpu":
         return Division(count, run.accumulate or 1)
     if hosts > 1:
-        wanted = planned(run, hosts)
+        wanted = plan_division(run, hosts)
         as_wanted = backend.made_devices() and wanted.devices == jax.local_device_count()
         return Division(count, wanted.parts if as_wanted else run.accumulate or 1)
     wanted = _on_cpu(run, backend.cores())

@@ -9,7 +9,7 @@ from ..errors import Field, UserError, install
 
 
 @contextlib.contextmanager
-def needed(name: str, extra: str = "text") -> Iterator[None]:
+def require(name: str, extra: str = "text") -> Iterator[None]:
     """Around the import of the package `name` of an `extra`: raises UserError if it is not installed."""
     try:
         yield
@@ -18,7 +18,7 @@ def needed(name: str, extra: str = "text") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def broken(where: str) -> Iterator[None]:
+def report_damage(where: str) -> Iterator[None]:
     """Raise what a library says of a damaged file as a UserError."""
     try:
         yield

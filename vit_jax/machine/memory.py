@@ -7,7 +7,7 @@ import os
 
 from ..config.dotted import leaves, value_at
 from ..config.groups import moments, trainable
-from ..config.lora import adapted, averaged, trainable_table
+from ..config.lora import adapted_kernels, averaged_parameters, trainable_table
 from ..config.network import NetworkConfig, Teacher
 from ..config.run import RunConfig
 from ..errors import Field, UserError
@@ -32,8 +32,8 @@ def run_bytes(run: RunConfig, teacher: Teacher | None = None, division: Division
     table, width = trainable_table(run), 8 if run.compute_dtype == "float64" else 4
     learnt = trainable(run.optim, table)
     # Weights; with LoRA kernels as they began, too; gradients and average of those that train; moments.
-    averages = averaged(run) if run.ema else ()
-    kept = (table, adapted(run), learnt, averages, *moments(run.optim, table).values())
+    averages = averaged_parameters(run) if run.ema else ()
+    kept = (table, adapted_kernels(run), learnt, averages, *moments(run.optim, table).values())
     numbers = sum(math.prod(table[name].shape) for names in kept for name in names)
     there = division or Division(1, run.accumulate or 1)
     activations = run.model.activations() * -(-run.batch // there.parts)

@@ -65,11 +65,11 @@ def plain_or_fused(
     """
     causal, dtypes = isinstance(mask, Causal), {x.dtype.name for x in (q, k, v)}
     if fused and (mask is None or causal) and kept is None and not captured and len(dtypes) == 1 and dtypes <= FUSED:
-        return _fused(q, k, v, causal), None
+        return _fused_attention(q, k, v, causal), None
     return attention_core(q, k, v, mask.array if isinstance(mask, Causal) else mask, kept, rate)
 
 
-def _fused(q: Array, k: Array, v: Array, causal: bool) -> Array:
+def _fused_attention(q: Array, k: Array, v: Array, causal: bool) -> Array:
     """The context by a fused kernel."""
     how = implementation(q.dtype.name, q.shape[-1], capability())
     queries, keys, lengths = q.shape[2], k.shape[2], dict[str, Any]()
@@ -119,7 +119,7 @@ def attention_core(
     """
     scores = jnp.einsum("bhqd,bhkd->bhqk", q, k)
     weights = jax.nn.softmax(scores.astype(jnp.promote_types(scores.dtype, jnp.float32)), axis=-1, where=mask)
-    return dropped(weights.astype(v.dtype), kept, rate) @ v, weights
+    return drop(weights.astype(v.dtype), kept, rate) @ v, weights
 
 
 @attention_core.defjvp
@@ -132,30 +132,34 @@ def _derivative(
     context, weights = attention_core(*primals, rate)
     scores = jnp.einsum("bhqd,bhkd->bhqk", tq, k)  # its transpose is dQ = dS K
     if q.shape[-1] < NARROW:
-        scores += jnp.einsum("bhdq,bhdk->bhqk", _stored(_transposed(q)), _stored(_transposed(tk)))  # dK = (Q' dS)'
+        scores += jnp.einsum(
+            "bhdq,bhdk->bhqk", _keep_stored(_transpose(q)), _keep_stored(_transpose(tk))
+        )  # dK = (Q' dS)'
     else:
         scores += jnp.einsum("bhqd,bhkd->bhqk", q, tk)
     moved = weights * scores.astype(weights.dtype)
     total = moved.sum(-1, keepdims=True)
-    along = dropped(moved.astype(v.dtype), kept, rate) @ v  # dP = dO V'
+    along = drop(moved.astype(v.dtype), kept, rate) @ v  # dP = dO V'
     along -= (total * context.astype(total.dtype)).astype(context.dtype)  # dS = P * (dP - sum(O * dO))
-    left = dropped(weights.astype(v.dtype), kept, rate)
+    left = drop(weights.astype(v.dtype), kept, rate)
     if q.shape[-1] < NARROW:
-        along += _transposed(_stored(jnp.einsum("bhdk,bhqk->bhdq", _stored(_transposed(tv)), left)))  # dV = (dO' P)'
+        along += _transpose(
+            _keep_stored(jnp.einsum("bhdk,bhqk->bhdq", _keep_stored(_transpose(tv)), left))
+        )  # dV = (dO' P)'
     else:
         along += left @ tv
     return (context, weights), (along, moved - total * weights)
 
 
-def dropped(x: Array, kept: Array | None, rate: float) -> Array:
+def drop(x: Array, kept: Array | None, rate: float) -> Array:
     """x with zeros where `kept` is False, and scaled by 1 / (1 - rate) elsewhere; kept None: x."""
     return x if kept is None else jnp.where(kept, x / (1 - rate), jnp.zeros((), x.dtype))
 
 
-def _stored(x: Array) -> Array:
+def _keep_stored(x: Array) -> Array:
     """x, which XLA may not merge with what is computed before or after it where the program is lowered for a CPU."""
     return jax.lax.platform_dependent(x, cpu=jax.lax.optimization_barrier, default=lambda x: x)
 
 
-def _transposed(x: Array) -> Array:
+def _transpose(x: Array) -> Array:
     return jnp.swapaxes(x, -1, -2)

@@ -13,8 +13,8 @@ from jax import Array
 from ..config.network import NetworkConfig
 from ..config.trees import flatten, unflatten
 from ..machine.memory import check_weights
-from .layers import initial_values, split
-from .sizes import sized
+from .layers import initial_values, split_model
+from .sizes import sized_config
 
 
 def network_class(config: NetworkConfig) -> Any:
@@ -35,7 +35,7 @@ def definition(config: NetworkConfig, dtype: Any = jnp.float32, param_dtype: Any
         ValueError: where the parameters of the class are not those of the network's table, by name and shape.
     """
     cls = network_class(config)
-    made, tree = split(nnx.eval_shape(lambda: cls(config, dtype=dtype, param_dtype=param_dtype)))
+    made, tree = split_model(nnx.eval_shape(lambda: cls(config, dtype=dtype, param_dtype=param_dtype)))
     found, table = {name: x.shape for name, x in flatten(tree).items()}, config.shapes()
     if different := sorted(name for name in found.keys() | table.keys() if found.get(name) != table.get(name)):
         name = different[0]
@@ -67,7 +67,7 @@ def start(
     return unflatten(known | initial_values(drawn, key, dtype, computed(config) if computed else {}))
 
 
-def described(config: NetworkConfig) -> str:
+def describe_network(config: NetworkConfig) -> str:
     """A network in a few words: its size, parameters and cost."""
     size, cost = config.describe()
     return f"{size}; {config.parameter_count():,} parameters, {cost}"
@@ -89,7 +89,7 @@ def build(name: str, classes: int = 1000, image: int = 224, seed: int = 0, **fie
     Raises:
         UserError: for an unknown name, a field that is out of range, or a network that is too large for this machine.
     """
-    config = sized(name, classes, image, **fields)
+    config = sized_config(name, classes, image, **fields)
     config.check()
     check_weights(config)
     return network_class(config)(config, rngs=nnx.Rngs(seed))

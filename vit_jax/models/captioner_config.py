@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 from ..config.fields import Mark, identity
 from ..config.network import Input, NetworkConfig
 from ..config.parameters import Parameter, Table
-from ..errors import Field, UserError, inside
+from ..errors import Field, UserError, fields_inside
 from .transformer_config import TransformerConfig
 from .vit_config import MAPS, ViTConfig
 
@@ -96,7 +96,7 @@ class CaptionerConfig(NetworkConfig):
                     f"is {self.vit.pool}, but a captioner reads the tokens of its ViT",
                     "set it to mean or cls",
                 )
-            with inside("vit"):
+            with fields_inside("vit"):
                 self.encoder.check()
         if self.text.encoder_depth or not self.text.decoder_depth:
             raise UserError(
@@ -105,7 +105,7 @@ class CaptionerConfig(NetworkConfig):
                 "a captioner is a decoder",
                 "set the first to 0 and give the second blocks",
             )
-        with inside("text"):
+        with fields_inside("text"):
             self.text.check()
 
     def normal(self) -> Self:

@@ -19,7 +19,7 @@ from flax import nnx
 from jax import Array
 
 from .attention_core import Causal
-from .layers import Attention, LayerNorm, Mlp, Tape, attention_mask, dropout, fold, wide
+from .layers import Attention, LayerNorm, Mlp, Tape, accumulation_dtype, attention_mask, dropout, fold
 from .stack import Stack
 from .transformer_config import TransformerConfig
 
@@ -319,7 +319,7 @@ class TargetSide(nnx.Module):
 
     def logits(self, y: Array) -> Array:
         """The head: [..., D] -> [..., K]; without a head, `y` unchanged."""
-        return y if self.head is None else self.head(y.astype(wide(y.dtype)), self.table)
+        return y if self.head is None else self.head(y.astype(accumulation_dtype(y.dtype)), self.table)
 
     # Decoding, one token at a time.
 

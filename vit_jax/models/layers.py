@@ -20,8 +20,8 @@ from jax import Array
 
 from ..config.parameters import Parameter
 from ..config.trees import flatten
-from .attention_core import Causal, dropped, plain_or_fused
-from .rotary import angles, turn
+from .attention_core import Causal, drop, plain_or_fused
+from .rotary import angles, apply_rope
 
 Tape = dict[str, Any]  # inner values that a caller asks for: {name: None} before a forward pass, {name: array} after
 
@@ -32,7 +32,7 @@ def record(tape: Tape | None, name: str, value: Array) -> None:
         tape[name] = value
 
 
-def wide(dtype: Any) -> Any:
+def accumulation_dtype(dtype: Any) -> Any:
     """The dtype in which reductions of `dtype` are computed: float32, or float64 for float64."""
     return jnp.promote_types(dtype, jnp.float32)
 
@@ -70,7 +70,7 @@ class LayerNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((width,), dtype)) if bias else None
 
     def __call__(self, x: Array) -> Array:  # [..., D] -> [..., D]
-        centred = x.astype(wide(x.dtype))
+        centred = x.astype(accumulation_dtype(x.dtype))
         centred = centred - centred.mean(-1, keepdims=True)
         variance = jnp.square(centred).mean(-1, keepdims=True)
         y = centred * jax.lax.rsqrt(variance + self.eps) * self.scale[...].astype(centred.dtype)
@@ -85,7 +85,7 @@ class RMSNorm(LayerNorm):
         super().__init__(width, eps, False, dtype)
 
     def __call__(self, x: Array) -> Array:  # [..., D] -> [..., D]
-        y = x.astype(wide(x.dtype))
+        y = x.astype(accumulation_dtype(x.dtype))
         y = y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + self.eps) * self.scale[...].astype(y.dtype)
         return y.astype(x.dtype)
 
@@ -159,7 +159,7 @@ def keep(shape: tuple[int, ...], rate: float, keys: Array | None) -> Array | Non
 
 def dropout(x: Array, rate: float, keys: Array | None) -> Array:
     """Zero each value of x [B, ...] with probability `rate` and scale the rest by 1/(1-rate); keys None: return x."""
-    return dropped(x, keep(x.shape, rate, keys), rate)
+    return drop(x, keep(x.shape, rate, keys), rate)
 
 
 def drop_path(x: Array, rates: Sequence[float], i: int | Array, keys: Array | None) -> Array:
@@ -378,7 +378,7 @@ class Attention(nnx.Module):
         k, v = self.project(key, value)
         if rotary is not None:
             rotary = angles(rotary, None if self.frequencies is None else self.frequencies[...])
-            k = turn(k, rotary, self.pairs)
+            k = apply_rope(k, rotary, self.pairs)
         return self.attend(query, k, v, mask, rotary=rotary, keys=keys, tape=tape)
 
     def project(self, key: Array, value: Array) -> tuple[Array, Array]:
@@ -412,7 +412,7 @@ class Attention(nnx.Module):
         """
         q = self.split_heads(self.query(query))
         q = q if self.query_norm is None else self.query_norm(q)
-        q = q if rotary is None else turn(q, rotary, self.pairs)
+        q = q if rotary is None else apply_rope(q, rotary, self.pairs)
         shape = (q.shape[0], self.heads, q.shape[2], k.shape[2])
         check_mask(mask, shape)
         kept, how = keep(shape, self.dropout, keys), dict(fused=self.fused, captured=tape is not None)
@@ -458,20 +458,20 @@ class AttentionPool(Attention):
 # --------------------------------------------------------------- models as trees of named arrays
 
 
-def split(model: nnx.Module) -> tuple[nnx.GraphDef[Any], dict[str, Any]]:
+def split_model(model: nnx.Module) -> tuple[nnx.GraphDef[Any], dict[str, Any]]:
     """A model as (definition, parameters); parameters are a nested dict of arrays whose keys are all strings."""
     definition, state = nnx.split(model, nnx.Param)
     return definition, _strings(nnx.to_pure_dict(state))
 
 
 def merge(definition: nnx.GraphDef[Any], parameters: Mapping[str, Any]) -> Any:
-    """A model from a definition and parameters, as `split` gives them."""
+    """A model from a definition and parameters, as `split_model` gives them."""
     return nnx.merge(definition, nnx.State(_integers(parameters)))
 
 
 def replace_parameters(model: nnx.Module, parameters: Mapping[str, Any]) -> None:
     """Replace all parameters of a model, in place. Raises ValueError if the names differ from the model's."""
-    if different := sorted(flatten(split(model)[1]).keys() ^ flatten(parameters).keys()):
+    if different := sorted(flatten(split_model(model)[1]).keys() ^ flatten(parameters).keys()):
         raise ValueError(
             f"{type(model).__name__}: {different[0]} is only in the module or only in the given parameters: "
             "make the module and its table (config.parameters) the same"

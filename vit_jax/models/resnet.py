@@ -18,7 +18,7 @@ from jax import Array, lax
 
 from ..config.fields import pair
 from ..config.trees import unflatten
-from .layers import Linear, Tape, initial_values, record, replace_parameters, wide
+from .layers import Linear, Tape, accumulation_dtype, initial_values, record, replace_parameters
 from .resnet_config import CAPTURED, EPS, Convolution, ResNetConfig
 
 
@@ -47,7 +47,7 @@ class Normalised(nnx.Module):
             feature_group_count=self.c.groups,
         )
         scale, bias, mean, variance = (
-            p[...].astype(wide(x.dtype)) for p in (self.scale, self.bias, self.mean, self.variance)
+            p[...].astype(accumulation_dtype(x.dtype)) for p in (self.scale, self.bias, self.mean, self.variance)
         )
         factor = scale * lax.rsqrt(variance + EPS)
         return (y.astype(factor.dtype) * factor + (bias - mean * factor)).astype(x.dtype)
@@ -143,17 +143,17 @@ class ResNet(nnx.Module):
             )
         if not jnp.issubdtype(images.dtype, jnp.floating):
             raise ValueError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
-        x = pooled(jax.nn.relu(self.stem(images.astype(self.dtype))))
+        x = max_pool(jax.nn.relu(self.stem(images.astype(self.dtype))))
         for stage in self.stages:
             for block in stage:
                 x = block(x)
-        feature = x.astype(wide(x.dtype)).mean((1, 2))
+        feature = x.astype(accumulation_dtype(x.dtype)).mean((1, 2))
         record(tape, "pooled", feature)
         record(tape, "logits", self.head(feature))
         return tape
 
 
-def pooled(x: Array) -> Array:
+def max_pool(x: Array) -> Array:
     """The maximum of each 3x3 pixels, at every second row and column: [B, h, w, D] -> [B, h/2, w/2, D]."""
     x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=-jnp.inf)
     for axis in (1, 2):  # with slices, which ONNX has as well; of lax.reduce_window jax2onnx makes a MaxPool of 4 axes

@@ -60,14 +60,14 @@ class ResNetConfig(NetworkConfig):
 
     def convolutions(self) -> Iterator[tuple[str, Convolution]]:
         """(dotted name, convolution) of all, each with a batch norm after it, in the order of the forward pass."""
-        h, w = (_halved(side) for side in pair(self.image))
+        h, w = (_halve(side) for side in pair(self.image))
         yield "stem", Convolution(self.channels, self.width, 7, 2, 1, (h, w))
-        n_in, side = self.width, (_halved(h), _halved(w))  # after the pooling of the stem
+        n_in, side = self.width, (_halve(h), _halve(w))  # after the pooling of the stem
         for stage, depth in enumerate(self.stages):
             width, hidden = self.width * 2**stage, self.hidden * 2**stage
             for index in range(depth):
                 stride = 2 if stage and not index else 1
-                before, side = side, (_halved(side[0]), _halved(side[1])) if stride == 2 else side
+                before, side = side, (_halve(side[0]), _halve(side[1])) if stride == 2 else side
                 n_out = width * EXPANSION if self.bottleneck else width
                 if self.bottleneck:
                     block = [
@@ -156,6 +156,6 @@ class Convolution(NamedTuple):
         return (self.size, self.size, self.n_in // self.groups, self.n_out)
 
 
-def _halved(side: int) -> int:
+def _halve(side: int) -> int:
     """The rows or columns after a padded convolution or pooling of stride 2."""
     return (side - 1) // 2 + 1

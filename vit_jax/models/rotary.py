@@ -54,7 +54,7 @@ def axial(places: np.ndarray, width: int, base: float, periods: str = "exact") -
     return np.concatenate([axis[:, None] * frequencies(width, base, periods) for axis in places.T], axis=1)
 
 
-def mixed(heads: int, width: int, base: float) -> np.ndarray:
+def mixed_frequencies(heads: int, width: int, base: float) -> np.ndarray:
     """Initial mixed frequencies: those of two axes at right angles, which each head turns.
 
     Heo et al. draw the direction of each head at random; here the heads share half a turn evenly.
@@ -88,7 +88,7 @@ def angles(table: Array, frequencies: Array | None) -> Array:
     return table[..., :1] * first + table[..., 1:] * second
 
 
-def turn(x: Array, angles: Array, pairs: str) -> Array:
+def apply_rope(x: Array, angles: Array, pairs: str) -> Array:
     """Queries or keys with those of the last n tokens turned.
 
     Args:

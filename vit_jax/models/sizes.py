@@ -33,7 +33,7 @@ SIZES = {
 _NAME = re.compile(rf"vit-({'|'.join(SIZES)})([1-9][0-9]{{0,3}})", re.IGNORECASE)
 
 
-def sized(name: str, classes: int = 1000, image: int = 224, **fields: Any) -> ViTConfig:
+def sized_config(name: str, classes: int = 1000, image: int = 224, **fields: Any) -> ViTConfig:
     """The config of a published size.
 
     Args:

@@ -17,7 +17,7 @@ from flax import nnx
 from jax import Array
 
 from ..config.run import RunConfig
-from .layers import Attention, Tape, merge, record, split
+from .layers import Attention, Tape, merge, record, split_model
 
 # What the backward pass has without computing it again, besides the inputs of blocks: nothing, or products of tokens
 # and weights, which are most of the work.
@@ -70,7 +70,7 @@ class Stack(nnx.List[Any]):
 
     def _chosen(self, x: Array, call: Callable[..., Array]) -> Array:
         """`through` by scan, remat or both."""
-        (definition, *others), trees = zip(*map(split, self), strict=True)
+        (definition, *others), trees = zip(*map(split_model, self), strict=True)
         if any(other != definition for other in others):
             raise ValueError("blocks differ in more than their weights: let it depend on the block's number in `call`")
 

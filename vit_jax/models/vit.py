@@ -32,6 +32,7 @@ from .layers import (
     Linear,
     Mlp,
     Tape,
+    accumulation_dtype,
     drop_path,
     dropout,
     fold,
@@ -39,7 +40,6 @@ from .layers import (
     initial_values,
     record,
     replace_parameters,
-    wide,
 )
 from .stack import Stack
 from .vit_config import MAPS, ViTConfig
@@ -235,7 +235,7 @@ class ViT(nnx.Module):
         """Initial values, float64, of parameters whose start is "computed": trained sinusoids, mixed frequencies."""
         values = {"position": sinusoids(c)} if c.position_stored and c.position != "learned" else {}
         if c.rotary == "mixed":
-            start = rotary.mixed(c.heads, c.resolved_head_width, c.rotary_base)
+            start = rotary.mixed_frequencies(c.heads, c.resolved_head_width, c.rotary_base)
             values |= {f"blocks.{i}.attention.frequencies": start for i in range(c.depth)}
         return values
 
@@ -351,7 +351,7 @@ class ViT(nnx.Module):
         patches = self.patch(x)
         positions = self.positions(c, patches.dtype)
         patches = patches if positions is None else patches + positions[len(positions) - c.patches :]
-        patches, table = self.drop_patches(patches, rotary_table(c, wide(self.dtype)), fold(keys, 1))
+        patches, table = self.drop_patches(patches, rotary_table(c, accumulation_dtype(self.dtype)), fold(keys, 1))
         tokens, row = [], 0
         for name, count, has_position in c.prefix:
             token = getattr(self, name)[...].astype(patches.dtype).reshape(count, c.width)
@@ -390,7 +390,7 @@ class ViT(nnx.Module):
         """Pool the tokens [B, N, D] and apply the head: logits [B, K], or the feature [B, D or 2 D] without a head."""
         c = self.config
         first = sum(n for _, n, _ in c.prefix)  # the first patch token
-        x = x.astype(wide(x.dtype))
+        x = x.astype(accumulation_dtype(x.dtype))
         if c.pool == "cls":
             pooled = x[:, 0]
         elif c.pool == "cls_distill":
@@ -409,7 +409,7 @@ class ViT(nnx.Module):
 
     def two_logits(self, x: Array, keys: Array | None) -> tuple[Array, Array]:
         """`both`, from the tokens [B, N, D]."""
-        x = x.astype(wide(x.dtype))
+        x = x.astype(accumulation_dtype(x.dtype))
         return self.logits(x[:, 0], keys), self.distilled(x[:, 1])
 
     def logits(self, pooled: Array, keys: Array | None) -> Array:

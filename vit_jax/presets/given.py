@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..augmentation.config import ImageAugment
 from ..config.run import OptimConfig, RunConfig
 from ..data.images.config import ImageData
-from ..models.sizes import sized
+from ..models.sizes import sized_config
 from .entry import Preset
 
 
@@ -13,7 +13,7 @@ def finetune() -> Preset:
     return Preset(
         RunConfig(
             task="classify",
-            model=sized("vit-s16", classes=0, head_zero=True),
+            model=sized_config("vit-s16", classes=0, head_zero=True),
             data=ImageData(source=""),
             augment=ImageAugment(flip=True, normalize="half"),
             optim=OptimConfig(lr=3e-5, weight_decay=0.1, warmup=1.0, clip=1.0),
@@ -29,9 +29,9 @@ def finetune() -> Preset:
     )
 
 
-def published(name: str) -> Preset:
+def published_preset(name: str) -> Preset:
     """`vit-SIZEPATCH`, from random weights."""
-    model = sized(name, classes=0)
+    model = sized_config(name, classes=0)
     return Preset(
         RunConfig(
             task="classify",

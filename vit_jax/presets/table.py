@@ -42,7 +42,7 @@ def preset(name: str) -> Preset:
     if name in PRESETS:
         return PRESETS[name]()
     if is_sized(name):
-        return given.published(name)
+        return given.published_preset(name)
     if ours := size_of(name):
         raise UserError(f"there is no preset {name[:60]!r}", remedy=f"here it is {ours}")
     raise UserError(f"there is no preset {name[:60]!r}{nearest(name, [*PRESETS, 'vit-s16', 'vit-b16', 'vit-b32'])}")

@@ -39,7 +39,7 @@ class Curve:
     smoothed: bool = False  # drawn faintly, with its moving mean over it
 
 
-def thinned(values: np.ndarray, most: int = POINTS) -> np.ndarray:
+def thin_out(values: np.ndarray, most: int = POINTS) -> np.ndarray:
     """The places, int [k], of at most `most` of the values [n], in order: both ends, and of each stretch its extremes.
 
     So no peak is lost.
@@ -71,7 +71,7 @@ def line_chart(curves: Sequence[Curve], unit: str, points: int = POINTS, log: bo
     hovered = []
     for i, curve in enumerate(curves):
         color, dash = COLORS[i % len(COLORS)], DASHES[LINES[i // len(COLORS) % len(LINES)]]
-        places = thinned(curve.values, points)
+        places = thin_out(curve.values, points)
         x, y = curve.epochs[places], curve.values[places]
         line = {"color": color, "line_dash": dash, "legend_label": curve.name, "name": curve.name}
         if curve.spread is not None:
@@ -123,12 +123,12 @@ def confusion_chart(names: Sequence[str]) -> Any:
     ticks = list(range(0, k, math.ceil(k / LABELS)))
     for axis in (*chart.xaxis, *chart.yaxis):
         axis.ticker = FixedTicker(ticks=ticks)
-        axis.major_label_overrides = {i: _cut(names[i]) for i in ticks}
+        axis.major_label_overrides = {i: _cut_name(names[i]) for i in ticks}
     chart.xaxis.major_label_orientation = math.pi / 2 if k > 10 or max(map(len, names), default=0) > 4 else 0
     return chart
 
 
-def _cut(name: str) -> str:
+def _cut_name(name: str) -> str:
     return name if len(name) <= 16 else name[:15] + "…"
 
 

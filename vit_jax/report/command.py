@@ -13,7 +13,7 @@ from .. import runs
 from ..config.fields import option
 from ..config.flags import parse
 from ..errors import DONE, UserError, printable, run_command
-from ..files.atomic import shown, write_text
+from ..files.atomic import show_path, write_text
 from ..files.output import check_output
 from .compare import Comparison, gather
 
@@ -53,7 +53,7 @@ def write_report(names: Sequence[str | os.PathLike[str]], out: str | os.PathLike
 
     path = Path(out) if out else _place(found) / FILE
     if path.is_symlink():
-        raise UserError(shown(path), "is a link", "remove it, or choose a file with --out")
+        raise UserError(show_path(path), "is a link", "remove it, or choose a file with --out")
     contents = contents_of(found)
     text = page(contents)
     if len(text) > LARGEST and contents.attention:
@@ -64,7 +64,7 @@ def write_report(names: Sequence[str | os.PathLike[str]], out: str | os.PathLike
     try:
         write_text(path, text)
     except OSError as error:
-        problem = f"{shown(path)}: cannot be written ({error.strerror})"
+        problem = f"{show_path(path)}: cannot be written ({error.strerror})"
         raise UserError(problem, remedy="choose a file with --out") from error
     return path
 
@@ -80,7 +80,7 @@ def _place(found: Comparison) -> Path:
 def leave_report(folder: runs.Run) -> None:
     """Write the report at the end of a run or a group, and say where it is; a run does not fail for want of it."""
     try:
-        print(f"report     {printable(shown(write_report([folder.path])))}")
+        print(f"report     {printable(show_path(write_report([folder.path])))}")
     except UserError as error:
         print(f"skipped    the report: {printable(str(error))}")
     except ImportError as error:  # in an environment that was made for an older version
@@ -94,7 +94,7 @@ def command(arguments: list[str]) -> int:
     if not o.runs:
         raise UserError("runs", "none given", "give the folder of a run, or its name, or several")
     check_output("out", o.out, o.force)
-    print(f"the report is in {printable(shown(write_report(o.runs, o.out, o.dir)))}")
+    print(f"the report is in {printable(show_path(write_report(o.runs, o.out, o.dir)))}")
     return DONE
 
 

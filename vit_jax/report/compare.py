@@ -22,7 +22,7 @@ from ..config.fields import option
 from ..config.flags import parse
 from ..config.run import RunConfig
 from ..errors import DONE, UserError, printable, run_command
-from ..files.atomic import shown
+from ..files.atomic import show_path
 from ..files.output import check_output, print_table
 from ..runs import several
 from ..runs.values import flat
@@ -125,7 +125,7 @@ def compare(*names: str | os.PathLike[str], dir: str = "runs", out: str | os.Pat
                 "runs": len(line.members),
                 "status": _status(line),
                 "fields": {name: row[i] for name, row in fields.items()},
-                "results": {name: _spread(row[i]) for name, row in results.items() if row[i]},
+                "results": {name: _mean_and_spread(row[i]) for name, row in results.items() if row[i]},
             }
             for i, line in enumerate(found.lines)
         ],
@@ -133,7 +133,7 @@ def compare(*names: str | os.PathLike[str], dir: str = "runs", out: str | os.Pat
     }
 
 
-def _spread(values: list[float]) -> dict[str, Any]:
+def _mean_and_spread(values: list[float]) -> dict[str, Any]:
     std = statistics.stdev(values) if len(values) > 1 else 0.0
     return {"mean": statistics.fmean(values), "std": std, "values": values}
 
@@ -155,7 +155,7 @@ def gather(names: Sequence[str], runs_dir: str = "runs", damaged: bool = False) 
     notes: list[str] = []
     wanted: dict[Path, None] = {}
     for name in names or [runs_dir]:
-        for folder in several.found(name, runs_dir, bool(names)):
+        for folder in several.find_runs(name, runs_dir, bool(names)):
             wanted[folder.resolve()] = None
     titles = several.titles(list(wanted))
     lines = [line for path, title in titles.items() if (line := _line(path, title, notes, damaged)) is not None]
@@ -295,7 +295,7 @@ def draw(found: Comparison, path: str | os.PathLike[str]) -> None:
         details += ["averaged weights"] if line.members[0].kind == "ema" else []
         texts.append(line.name + (f" ({', '.join(details)})" if details else ""))
     count, groups = sum(len(line.members) for line in found.lines), [line for line in found.lines if line.group]
-    best = highlighted(found)
+    best = highlighted_lines(found)
     texts = [text if i in best else "" for i, text in enumerate(texts)]
     title = f"{count} runs"
     if len(groups) == len(found.lines):
@@ -303,7 +303,7 @@ def draw(found: Comparison, path: str | os.PathLike[str]) -> None:
     draw_comparison(panels, texts, path, title if len(found.lines) > 1 else found.lines[0].name)
 
 
-def highlighted(found: Comparison) -> list[int]:
+def highlighted_lines(found: Comparison) -> list[int]:
     """The numbers of the lines whose curves have a colour: all, or of many those with the lowest validation loss."""
     if len(found.lines) <= COLOURED:
         return list(range(len(found.lines)))
@@ -420,7 +420,7 @@ def _picture(found: Comparison, out: str) -> str:
             return f"no picture: {file.parent} cannot be written; choose a file with --out"
     draw(found, file)
     replaced = " (replaced)" if there and not out else ""
-    return f"curves are in {printable(shown(file))}{replaced}"
+    return f"curves are in {printable(show_path(file))}{replaced}"
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..figures.curves import training_metric
 from . import charts
-from .compare import Comparison, curves, highlighted, panels_of
+from .compare import Comparison, curves, highlighted_lines, panels_of
 from .tables import GIB, Table, rates, spelled_out
 
 FEW = 6  # runs; the curves of more have fewer points, so that the page stays small
@@ -46,7 +46,7 @@ def charts_of(found: Comparison, single: bool) -> tuple[list[Chart], list[str]]:
     """(the charts of runs, sentences on what they leave out). Of a `single` run all splits are in one chart."""
     drawn: list[Chart] = []
     notes: list[str] = []
-    chosen = highlighted(found)
+    chosen = highlighted_lines(found)
     if left := len(found.lines) - len(chosen):
         found = replace(found, lines=[found.lines[i] for i in chosen])
         notes.append(f"curves: those of {left} runs are left out; the others have the lowest validation loss")

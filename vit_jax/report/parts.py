@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..files.atomic import read_json, shown
+from ..files.atomic import read_json, show_path
 
 CELLS = 10_000  # most cells of a confusion matrix that are shown
 IMAGE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+={0,2}")
@@ -31,7 +31,7 @@ def read_part(file: Path, check: Callable[[dict[str, Any]], dict[str, Any]]) -> 
     except (UserError, OSError) as error:
         return None, f"{error}"
     except (Damaged, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        return None, f"{shown(file)}: is damaged ({type(error).__name__}: {error}), and left out"
+        return None, f"{show_path(file)}: is damaged ({type(error).__name__}: {error}), and left out"
 
 
 def _need(condition: bool, what: str) -> None:

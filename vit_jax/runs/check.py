@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..config.groups import check_groups
 from ..config.lora import check_lora, trainable_table
 from ..config.ranges import check_ranges
-from ..config.run import RunConfig, profiled
+from ..config.run import RunConfig, profiled_steps
 from ..errors import Field, UserError
 from ..tasks.table import TASKS, task_spec
 
@@ -54,7 +54,7 @@ def check_settings(run: RunConfig) -> None:
         raise UserError(
             Field("batch"), f"{run.batch} is not divisible by accumulate {run.accumulate}", "change one of them"
         )
-    profiled(run.profile_steps)
+    profiled_steps(run.profile_steps)
     if run.fsdp > 1 and run.parallel == "pmap":
         raise UserError(
             Field("fsdp"),

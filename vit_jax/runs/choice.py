@@ -11,7 +11,7 @@ from typing import Any
 from ..config.run import RunConfig
 from ..config.vocabulary import FOLDER
 from ..errors import Field, UserError
-from ..files.atomic import shown
+from ..files.atomic import show_path
 from .complete import check_name
 from .folder import Run
 from .several import members, there
@@ -53,7 +53,7 @@ def choose(run: RunConfig, name: str, named: bool, seeds: int = 0, data: Any = N
 _BEGUN = (".lock", "config.json.tmp")
 
 
-def _begun(file: Path, folder: Path) -> bool:
+def _is_leftover(file: Path, folder: Path) -> bool:
     """Whether a file is what a start that was killed before it wrote config.json may have left."""
     return file.name in _BEGUN or file.relative_to(folder).parts[0] == FOLDER
 
@@ -63,7 +63,8 @@ def _fits(folder: Run, run: RunConfig) -> None:
     if folder.exists():
         same_identity(folder, run)
     elif folder.path.exists() and (
-        not folder.path.is_dir() or any(p.is_file() and not _begun(p, folder.path) for p in folder.path.rglob("*"))
+        not folder.path.is_dir()
+        or any(p.is_file() and not _is_leftover(p, folder.path) for p in folder.path.rglob("*"))
     ):
         # A run that was killed before it wrote config.json leaves empty folders and such files: that is free.
         raise UserError(folder, "exists and is not a run", "choose another --name")
@@ -103,9 +104,9 @@ def check_place(folder: Path) -> None:
     """Raise UserError if a folder cannot be made or written to."""
     there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     if not there.is_dir():
-        raise UserError(shown(there), "a file is where a folder is needed", "choose another --dir or --name")
+        raise UserError(show_path(there), "a file is where a folder is needed", "choose another --dir or --name")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(shown(there), "no permission to write here", "choose another folder with --dir")
+        raise UserError(show_path(there), "no permission to write here", "choose another folder with --dir")
 
 
 def find(text: str, runs_dir: str = "runs", absent: str = "no run here") -> Run:

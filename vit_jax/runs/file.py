@@ -36,13 +36,13 @@ def overlaid(run: RunConfig, values: Mapping[str, Any], path: str) -> RunConfig:
         if task != run.task:
             from_dict(RunConfig, {"task": task})  # raises if there is no such task
             raise UserError(Field("task"), f"is {task}, but the preset is one of {run.task}", "leave the preset out")
-        return from_dict(RunConfig, _merged(to_dict(run), values))
+        return from_dict(RunConfig, _merge(to_dict(run), values))
 
 
-def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """Nested dicts in which the values of `new` take the place of those of `old`."""
     both = {
-        name: _merged(old[name], value) if isinstance(value, dict) and isinstance(old.get(name), dict) else value
+        name: _merge(old[name], value) if isinstance(value, dict) and isinstance(old.get(name), dict) else value
         for name, value in new.items()
     }
     return {**old, **both}

@@ -34,13 +34,13 @@ from ..files.atomic import (
     check_regular,
     make_folder,
     read_json,
-    shown,
+    show_path,
     sync_folder,
     write_json,
     write_text,
 )
 from ..files.digests import text_digest, with_digest, without_digest
-from ..files.locks import locked
+from ..files.locks import lock_file
 from ..files.metrics import HISTOGRAMS, has_log, histogram_rows, log_fault, read_rows
 from .formats import FORMAT
 from .record import check_record, differing, is_log_record, is_saved, is_summary
@@ -67,7 +67,7 @@ class Run:
 
     def __str__(self) -> str:
         """The path as a user would type it."""
-        return shown(self.path)
+        return show_path(self.path)
 
     def exists(self) -> bool:
         """Whether the folder has a config.json, if only one that cannot be read, or digests, which have its copy."""
@@ -90,7 +90,7 @@ class Run:
         """Raise UserError where training cannot write, or would write outside the folder, through a link in it."""
         for folder in (self.plots, self.samples):
             if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-                raise UserError(shown(folder), "is no folder of the run", "remove it, the run makes it again")
+                raise UserError(show_path(folder), "is no folder of the run", "remove it, the run makes it again")
         check_regular(self.summary_file)
         has_log(self.metrics_file)
 
@@ -111,7 +111,7 @@ class Run:
                 "no run here (its config.json is another program's)",
                 f"give the folder of a run, or start one from these weights with --init {self}",
             )
-        check_record(content, shown(self.config_file))
+        check_record(content, show_path(self.config_file))
         return content
 
     def metadata(self) -> dict[str, Any]:
@@ -139,9 +139,9 @@ class Run:
             return recorded, f"{reason}; its copy in checkpoint {step} is used"
         if recorded is None:
             if not intact:
-                check_record(found, shown(self.config_file))  # may say what is damaged
+                check_record(found, show_path(self.config_file))  # may say what is damaged
                 raise UserError(
-                    shown(self.config_file),
+                    show_path(self.config_file),
                     "was changed since it was written (its digest differs)",
                     'restore the file, or, if you changed it, remove its entry "digest"',
                 )
@@ -151,7 +151,7 @@ class Run:
             return recorded, ""
         more = " and more" if len(clauses) > SHOWN else ""
         return recorded, (
-            f"{shown(self.config_file)}: differs from what checkpoint {step} has recorded, which is used: "
+            f"{show_path(self.config_file)}: differs from what checkpoint {step} has recorded, which is used: "
             f"{', '.join(clauses[:SHOWN])}{more}"
         )
 
@@ -206,7 +206,7 @@ class Run:
         summary, intact = without_digest(content)
         log = summary.pop("log", {})
         if "digest" not in content or not intact or not is_summary(summary) or not (log == {} or is_log_record(log)):
-            raise UserError(shown(self.summary_file), "is damaged", remedy)
+            raise UserError(show_path(self.summary_file), "is damaged", remedy)
         return summary, log
 
     def write_summary(self, summary: dict[str, Any], log: dict[str, Any]) -> None:
@@ -243,7 +243,7 @@ class Run:
                     if each <= step and (recorded := self.saved(each).get("log")):
                         records.append((each, recorded))
         fault = log_fault(self.metrics_file, records)
-        return fault and f"{shown(self.metrics_file)}: {fault}; the weights are not affected, curves may be"
+        return fault and f"{show_path(self.metrics_file)}: {fault}; the weights are not affected, curves may be"
 
     def digest_file(self, step: int) -> Path:
         """The path of the digests of a step."""
@@ -265,4 +265,4 @@ class Run:
         def refuse(process: str) -> None:
             raise UserError(self, f"in use by process {process}", "wait for it, end it, or choose another --name")
 
-        return locked(self.path / ".lock", refuse)
+        return lock_file(self.path / ".lock", refuse)

@@ -12,7 +12,7 @@ from ..config.fields import are_texts
 from ..config.network import NetworkConfig
 from ..config.ranges import check_ranges
 from ..config.run import RunConfig
-from ..errors import Field, UserError, about, inside
+from ..errors import Field, UserError, about, fields_inside
 from ..files.atomic import RESTORE
 from ..tasks.table import task_spec
 from .check import check_settings
@@ -49,7 +49,7 @@ def check_record(record: Mapping[str, Any], where: str) -> None:
         raise UserError(where, f"its {damaged[0]} is damaged", RESTORE)
     try:
         run = from_dict(RunConfig, record["config"])
-        with inside("model"):
+        with fields_inside("model"):
             run.model.check()
             _check_sizes(run.model)
         check_ranges(run)

@@ -10,15 +10,15 @@ from ..errors import UserError
 SHOWN = 5  # most names that a message lists
 
 
-def found(name: str, runs_dir: str, named: bool) -> list[Path]:
+def find_runs(name: str, runs_dir: str, named: bool) -> list[Path]:
     """The folders of runs and of groups that a name, or a path, stands for. Raises UserError if there are none."""
     if not name:
         raise UserError("the name of a run is empty", remedy="give the folder of one, or its name")
     plain = named and name not in (".", "..") and Path(name).name == name
-    places = [path for path in (Path(name), Path(runs_dir) / name) if _held(path)] if plain else [Path(name)]
+    places = [path for path in (Path(name), Path(runs_dir) / name) if _runs_inside(path)] if plain else [Path(name)]
     if len({path.resolve() for path in places}) > 1:
         raise UserError(name, f"is both ./{name} and {Path(runs_dir) / name}", "give one of these paths")
-    if places and (inside := _held(places[0])):
+    if places and (inside := _runs_inside(places[0])):
         return inside
     if not named:
         raise UserError(f"{Path(runs_dir)}/ holds no runs", remedy="train one, or give the paths of runs")
@@ -27,14 +27,14 @@ def found(name: str, runs_dir: str, named: bool) -> list[Path]:
 
 def there(name: str, runs_dir: str) -> str:
     """A clause with the runs and groups in `runs_dir` of similar names, or else with the first of all."""
-    here, place = sorted(path.name for path in _held(Path(runs_dir))), Path(runs_dir)
+    here, place = sorted(path.name for path in _runs_inside(Path(runs_dir))), Path(runs_dir)
     if not here:
         return f"; {place}/ holds none: train one, or give its path"
     more = f" and {len(here) - SHOWN} more" if len(here) > SHOWN else ""
     return similar(name, here) or f"; {place}/ holds {', '.join(here[:SHOWN])}{more}"
 
 
-def _held(path: Path) -> list[Path]:
+def _runs_inside(path: Path) -> list[Path]:
     """A path if it is a run or a group, else those inside it."""
     if is_run(path) or members(path):
         return [path]

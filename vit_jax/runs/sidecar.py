@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..files.atomic import RESTORE, check_regular, make_folder, shown, write_bytes
+from ..files.atomic import RESTORE, check_regular, make_folder, show_path, write_bytes
 from ..files.digests import bytes_digest
 
 NAME = re.compile(r"(?!\.)[\w.-]+")  # of a file or folder: nothing that leads elsewhere
@@ -42,12 +42,12 @@ def read_files(folder: Path, digests: Mapping[str, str]) -> dict[str, bytes]:
         try:
             check_regular(file, link=False)
             if file.stat().st_size > LARGEST:
-                raise UserError(shown(file), f"has more than {LARGEST >> 20} MB", RESTORE)
+                raise UserError(show_path(file), f"has more than {LARGEST >> 20} MB", RESTORE)
             found[path] = file.read_bytes()
         except OSError as error:
-            raise UserError(shown(file), f"cannot be read ({error.strerror})", RESTORE) from error
+            raise UserError(show_path(file), f"cannot be read ({error.strerror})", RESTORE) from error
         if _digest(found[path]) != digest:
-            raise UserError(shown(file), "is not the file that the run began with", RESTORE)
+            raise UserError(show_path(file), "is not the file that the run began with", RESTORE)
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 from ..config.dotted import field_types
-from ..config.flags import described
+from ..config.flags import describe_type
 from ..config.nearest import nearest
 from ..config.run import RunConfig
 from ..errors import Field, UserError
@@ -63,7 +63,7 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
             value = tuple(value) if isinstance(value, list) else value
             value = float(value) if hint is float and type(value) is int and abs(value) <= sys.float_info.max else value
             if not _fits(value, hint):
-                raise UserError(Field(f"{where}{name}"), f"is {value!r}", f"give {described(hint)}")
+                raise UserError(Field(f"{where}{name}"), f"is {value!r}", f"give {describe_type(hint)}")
             kwargs[name] = value
     for name in hints.keys() - values.keys():
         if dataclasses.is_dataclass(hints[name]) and type(defaults[name]) is not hints[name]:

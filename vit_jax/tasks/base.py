@@ -31,7 +31,7 @@ from ..config.network import Teacher
 from ..config.run import RunConfig
 from ..data.base import Data, Given
 from ..errors import Field, UserError
-from ..models.build import described
+from ..models.build import describe_network
 
 BATCH = 64  # inputs of a prediction that are computed at a time
 Batch = dict[str, Any]
@@ -101,7 +101,7 @@ class Predictor:
     no_features: ClassVar[tuple[str, str] | None] = None
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({described(self.run.model)})"
+        return f"{type(self).__name__}({describe_network(self.run.model)})"
 
     @property
     def run(self) -> RunConfig:

@@ -17,7 +17,7 @@ from ..decode.base import Found
 from ..decode.search import generate
 from ..errors import Field, UserError
 from ..machine import backend
-from ..models.layers import merge, split
+from ..models.layers import merge, split_model
 from ..text.ids import Ids
 from .base import BATCH, Answer, Predictor, batches
 
@@ -90,7 +90,7 @@ class Writer(Predictor):
         return texts[0] if one else texts
 
 
-def changed(decoding: Decoding, changes: Mapping[str, Any], length: int, unit: str) -> Decoding:
+def change_search(decoding: Decoding, changes: Mapping[str, Any], length: int, unit: str) -> Decoding:
     """Other settings of a search for texts of at most `length` tokens, which are called `unit`. Raises UserError."""
     settings = check_decoding(replace(decoding, **{**changes, **_sequences(changes)}))
     for name in ("min_length", "max_length"):
@@ -116,7 +116,7 @@ def _sequences(changes: Mapping[str, Any]) -> dict[str, Any]:
         ) from error
 
 
-def compiled(function: Callable[..., Found], static: tuple[int, ...]) -> Callable[..., Found]:
+def compile_search(function: Callable[..., Found], static: tuple[int, ...]) -> Callable[..., Found]:
     """`function(model, ...)` as a compiled program; `static` are the numbers of arguments that are no arrays."""
 
     @functools.cache  # made at the first call, when jax is configured
@@ -125,7 +125,7 @@ def compiled(function: Callable[..., Found], static: tuple[int, ...]) -> Callabl
         run = lambda definition, tree, *rest: function(merge(definition, tree), *rest)  # noqa: E731
         return jax.jit(run, static_argnums=numbers, **backend.few_rows())
 
-    return lambda model, *rest: program()(*split(model), *rest)
+    return lambda model, *rest: program()(*split_model(model), *rest)
 
 
 def value(texts: Sequence[str], scores: Iterable[Any], nbest: int) -> Any:

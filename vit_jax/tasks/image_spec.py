@@ -64,17 +64,17 @@ def check_images(model: TakesImages, run: RunConfig) -> None:
         if augment.normalize != "given" and values:
             raise UserError(
                 Field(f"augment.{name}"),
-                f"is {shown(values)} but augment.normalize is {augment.normalize}",
+                f"is {show_value(values)} but augment.normalize is {augment.normalize}",
                 f"set augment.normalize to given, or leave augment.{name} out",
             )
         if augment.normalize == "given" and not valid(values):
             raise UserError(
                 Field(f"augment.{name}"),
-                f"is {shown(values) or 'empty'} but augment.normalize is given",
+                f"is {show_value(values) or 'empty'} but augment.normalize is given",
                 f"give {must}",
             )
 
 
-def shown(value: Any) -> str:
+def show_value(value: Any) -> str:
     """The value of a field as it is typed after its flag."""
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

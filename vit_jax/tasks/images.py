@@ -10,7 +10,7 @@ from jax import Array
 
 from ..augmentation.batch import normalise
 from ..data.images.preprocess import Preprocess
-from ..data.inputs import listed, prepared
+from ..data.inputs import list_images, prepare_image
 from .base import Predictor
 
 
@@ -40,12 +40,12 @@ class ImagePredictor(Predictor):
 
     def listed(self, images: Any) -> tuple[list[Any], bool]:
         """(the images as a list, whether only one was given)."""
-        return listed(images, self.preprocess.channels)
+        return list_images(images, self.preprocess.channels)
 
     def pixels(self, images: Any) -> np.ndarray:
         """The images preprocessed but not normalised: uint8 [B, h, w, C], or [h, w, C] of one."""
         several, one = self.listed(images)
-        pixels = np.stack([prepared(image, self.preprocess) for image in several])
+        pixels = np.stack([prepare_image(image, self.preprocess) for image in several])
         return pixels[0] if one else pixels
 
     def inputs(self, images: Any) -> Array:

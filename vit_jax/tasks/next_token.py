@@ -9,7 +9,7 @@ from jax import Array
 from ..text.ids import Ids
 
 
-def shifted(target: Array, source: Array, ids: Ids, source_pad: int) -> tuple[Array, Array, Array]:
+def shift_target(target: Array, source: Array, ids: Ids, source_pad: int) -> tuple[Array, Array, Array]:
     """(the decoder's inputs, the labels, False where a label is padding), [B, T+1] each, for a target [B, T].
 
     The inputs are a begin and the target, the labels the target and an end, all by the target's `ids`. In a row whose

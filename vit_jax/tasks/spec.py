@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from ..config.network import NetworkConfig, Teacher
 from ..config.run import NO_DATA, AugmentConfig, DataConfig, LossConfig, OptimConfig, RunConfig
-from ..errors import inside
+from ..errors import fields_inside
 
 
 class MetadataEntry:
@@ -90,7 +90,7 @@ class TaskSpec:
     @classmethod
     def check(cls, run: RunConfig) -> None:
         """Raise UserError naming the first field that is invalid in a run of this task, by default of its network."""
-        with inside("model"):
+        with fields_inside("model"):
             run.model.with_data().check()
 
     @classmethod

@@ -32,7 +32,7 @@ def task_spec(name: str) -> type[TaskSpec]:
     return TASKS[name]
 
 
-def untrained(model: NetworkConfig) -> RunConfig:
+def untrained_run(model: NetworkConfig) -> RunConfig:
     """A run with this network that was never trained, of the first task that trains such networks.
 
     Raises UserError if no task does.

@@ -66,7 +66,7 @@ def worst(names: Iterable[str], references: Iterable[Sequence[str]], said: Itera
     return sorted(found, key=lambda wrong: wrong.score)
 
 
-def printed(wrong: Sequence[Wrong], total: int, file: str) -> tuple[str, ...]:
+def summarise_worst(wrong: Sequence[Wrong], total: int, file: str) -> tuple[str, ...]:
     """A few lines on the worst of `total` texts, for a terminal; `file` has more of them."""
     first = [f"worst: {w.name}, chrF {w.score:.1f}: {w.said!r}, not {w.references[0]!r}" for w in wrong[:PRINTED]]
     return (*first, f"{len(wrong):,} of {total:,} are not as in the data; {file} has the worst")

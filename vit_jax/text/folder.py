@@ -57,7 +57,7 @@ def read_folder(path: str, alone: bool = False) -> dict[str, bytes]:
         return files
     model: dict[str, Any] = {}
     for name in MODEL:
-        stated = _parsed(_content(folder / name), f"{where}: {name}") if (folder / name).exists() else {}
+        stated = _parse_json(_content(folder / name), f"{where}: {name}") if (folder / name).exists() else {}
         inner = stated.get("decoder")  # of a model of two others
         known = {key: value for key, value in stated.items() if value is not None or not isinstance(inner, dict)}
         model |= {**(inner if isinstance(inner, dict) else {}), **known}
@@ -69,11 +69,11 @@ def _of_merges(folder: Path, files: Files, where: str) -> dict[str, bytes]:
     name = VOCABULARIES[0]
     if name not in files:
         raise UserError(where, f"has {MERGES} but no {name}", "put it there")
-    added = _parsed(_content(folder / ADDED), f"{where}: {ADDED}") if (folder / ADDED).exists() else {}
+    added = _parse_json(_content(folder / ADDED), f"{where}: {ADDED}") if (folder / ADDED).exists() else {}
     tokens = _tokens(files, SIDES[1], where)
     specials = [text for key, value in tokens.items() if key.endswith("_token") and (text := token_text(value))]
     made = from_merges(
-        _parsed(files[name], f"{where}: {name}"), _content(folder / MERGES), added, specials,
+        _parse_json(files[name], f"{where}: {name}"), _content(folder / MERGES), added, specials,
         tokens.get("add_prefix_space") is True, f"{where}: {MERGES}",
     )  # fmt: skip
     return {**{key: x for key, x in files.items() if key != name}, PIECES: made}
@@ -91,7 +91,7 @@ def _content(file: Path) -> bytes:
     return file.read_bytes()
 
 
-def _parsed(content: bytes, where: str) -> dict[str, Any]:
+def _parse_json(content: bytes, where: str) -> dict[str, Any]:
     """The JSON object in a file."""
     try:
         value = strict_json.parse(content.decode("utf-8"))
@@ -125,11 +125,11 @@ def with_ids(files: Files, model: Mapping[str, Any], where: str, alone: bool = F
 
 def open_files(files: Files, where: str) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers of source and target in files that have an ids.json. Raises UserError."""
-    source, target = (_opened(files, side, where) for side in SIDES)
+    source, target = (_open_side(files, side, where) for side in SIDES)
     return source, target
 
 
-def _opened(files: Files, side: str, where: str) -> Tokenizer:
+def _open_side(files: Files, side: str, where: str) -> Tokenizer:
     """The tokenizer of one side."""
     ids, target, tokens = _ids(files, side, where), side == SIDES[1], _tokens(files, side, where)
     if SPM[0] not in files:
@@ -138,7 +138,7 @@ def _opened(files: Files, side: str, where: str) -> Tokenizer:
         )
         size = max(_size(tokenizer.get_vocab()), _rows(files, where))
         check_ids(ids, size, where)
-        return Pieces(tokenizer, ids, target, _recorded(size, files), files)
+        return Pieces(tokenizer, ids, target, _record(size, files), files)
     vocabulary, name = _vocabulary(files, side, where), SPM[target]
     size = _size(vocabulary)
     check_ids(ids, size, where)
@@ -148,7 +148,7 @@ def _opened(files: Files, side: str, where: str) -> Tokenizer:
     if ids.unknown is None:
         raise UserError(where, f"{VOCABULARIES[0]} has no {MARIAN['unk_token']}", "restore it")
     opened = SentencePieces(files[name], vocabulary, ids, specials, target, f"{where}: {name}")
-    opened.kept, opened.files = _recorded(size, files), files
+    opened.kept, opened.files = _record(size, files), files
     return opened
 
 
@@ -159,11 +159,11 @@ def _size(vocabulary: Mapping[str, int]) -> int:
 
 def _rows(files: Files, where: str) -> int:
     """The number of ids that an ids.json states, 0 if none."""
-    rows = _parsed(files.get(IDS, b"{}"), f"{where}: {IDS}").get("rows", 0)
+    rows = _parse_json(files.get(IDS, b"{}"), f"{where}: {IDS}").get("rows", 0)
     return rows if type(rows) is int and rows < 1 << 24 else 0
 
 
-def _recorded(size: int, files: Files) -> dict[str, Any]:
+def _record(size: int, files: Files) -> dict[str, Any]:
     """What config.json holds of a tokenizer of so many ids, by which a run resumes only with the same."""
     digests = {}
     for name, content in files.items():
@@ -184,7 +184,9 @@ def _tokens(files: Files, side: str, where: str) -> dict[str, Any]:
     own, found = _of(files, side), dict(MARIAN) if SPM[0] in files else {}
     for name in TOKENS:
         if name in own:
-            found |= {key: value for key, value in _parsed(own[name], f"{where}: {name}").items() if value is not None}
+            found |= {
+                key: value for key, value in _parse_json(own[name], f"{where}: {name}").items() if value is not None
+            }
     return found
 
 
@@ -193,7 +195,7 @@ def _vocabulary(files: Files, side: str, where: str) -> dict[str, int]:
     name = VOCABULARIES[side == SIDES[1] and VOCABULARIES[1] in files]
     if name not in files:
         raise UserError(where, f"has {SPM[0]} but no {name}", "put it there")
-    found = _parsed(files[name], f"{where}: {name}")
+    found = _parse_json(files[name], f"{where}: {name}")
     numbers = found.values()
     if not found or not all(type(i) is int and 0 <= i < 1 << 24 for i in numbers) or len({*numbers}) < len(found):
         raise UserError(where, f"{name} is no list of pieces with an id each", "restore it")
@@ -205,7 +207,7 @@ def _ids(files: Files, side: str, where: str) -> Ids:
     remedy = "restore it, or remove it if a model's config.json is there"
     if IDS not in files:
         raise UserError(where, f"has no {IDS}", remedy)
-    stated: Any = _parsed(files[IDS], f"{where}: {IDS}").get(side)
+    stated: Any = _parse_json(files[IDS], f"{where}: {IDS}").get(side)
     try:
         ids = Ids(**{**stated, "banned": tuple(stated["banned"])})
         numbers = [value for value in (*vars(ids).values(), *ids.banned) if value is not None and value != ids.banned]

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..config.vocabulary import SPECIALS
 from ..errors import UserError
-from ..machine.libraries import broken, needed
+from ..machine.libraries import report_damage, require
 from .ids import Ids
 
 PIECES = "tokenizer.json"  # the file of a tokenizer
@@ -52,7 +52,7 @@ class Pieces:
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of each sentence."""
         found = self.tokenizer.encode_batch(list(texts))
-        return [checked(text, self.trimmed(each.ids), self) for text, each in zip(texts, found, strict=True)]
+        return [check_ids(text, self.trimmed(each.ids), self) for text, each in zip(texts, found, strict=True)]
 
     def trimmed(self, ids: list[int]) -> list[int]:
         """The ids of the library as those of this side."""
@@ -78,7 +78,7 @@ class Pieces:
         return text.strip() if text.strip() and UNKEPT not in text else name or str(i)
 
 
-def checked(text: str, ids: Sequence[int], side: Any) -> np.ndarray:
+def check_ids(text: str, ids: Sequence[int], side: Any) -> np.ndarray:
     """The ids of a text, int32 [N]. Raises UserError where a sentence cannot be them."""
     if not text.strip() or not ids:
         raise UserError(f"the text {text[:40]!r} has no words", remedy="give at least one")
@@ -95,9 +95,9 @@ def open_pieces(content: bytes, where: str, literal: bool = False) -> Any:
 
     With `literal` the special tokens have no meaning in texts: "</s>" there is four characters.
     """
-    with needed("tokenizers"):
+    with require("tokenizers"):
         from tokenizers import Tokenizer
-    with broken(where):
+    with report_damage(where):
         tokenizer = Tokenizer.from_str(content.decode("utf-8"))
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -123,9 +123,9 @@ def from_merges(
         where: names the merges in messages.
     Raises UserError where they are damaged.
     """
-    with needed("tokenizers"):
+    with require("tokenizers"):
         from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    with broken(where):
+    with report_damage(where):
         lines = [line for line in merges.decode("utf-8").split("\n") if line and not line.startswith("#version")]
         pairs = [(first, second) for first, second in (line.rstrip("\r").split(" ") for line in lines)]
         tokenizer = Tokenizer(models.BPE(dict(vocabulary), pairs))
@@ -156,7 +156,7 @@ def train_pieces(kind: str, sentences: Iterator[str], size: int) -> dict[str, by
     Returns:
         {name: content}.
     """
-    with needed("tokenizers"):
+    with require("tokenizers"):
         from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     specials = list(SPECIALS[: SPECIALS.index("<unk>")])

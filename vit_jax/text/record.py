@@ -12,12 +12,12 @@ from ..files.digests import text_digest
 from .folder import has_two, open_files, read_folder, with_ids
 from .pieces import train_pieces
 from .tokenizer import Tokenizer
-from .vocabulary import Vocabulary, counted
+from .vocabulary import Vocabulary, count_words
 
 Pair = tuple[Tokenizer, Tokenizer]
 
 
-def made(kind: str, size: int, sources: Iterable[str], targets: Iterable[str], one: bool) -> Pair:
+def make_tokenizers(kind: str, size: int, sources: Iterable[str], targets: Iterable[str], one: bool) -> Pair:
     """The tokenizers of a run that is trained on these sentences.
 
     Args:
@@ -34,10 +34,10 @@ def made(kind: str, size: int, sources: Iterable[str], targets: Iterable[str], o
         UserError: where the folder has no tokenizer that can be used.
     """
     if kind == WORDS and one:
-        both = counted(itertools.chain(sources, targets))
+        both = count_words(itertools.chain(sources, targets))
         return both, both
     if kind == WORDS:
-        return counted(sources), counted(targets)
+        return count_words(sources), count_words(targets)
     if kind in TRAINED:
         where, texts = f"data.tokenizer {kind}", (sources, targets)
         if one:
@@ -56,16 +56,16 @@ def made(kind: str, size: int, sources: Iterable[str], targets: Iterable[str], o
     return open_files(files, f"data.tokenizer {kind}")
 
 
-def kept(source: Tokenizer, target: Tokenizer) -> dict[str, Any]:
-    """The metadata of a run on texts, from which `opened` makes the tokenizers again.
+def record_tokenizers(source: Tokenizer, target: Tokenizer) -> dict[str, Any]:
+    """The metadata of a run on texts, from which `open_tokenizers` makes the tokenizers again.
 
     `vocabulary` is for config.json; `files`, of tokenizers that have any, are {path in the run's folder: content}.
     """
     files = {f"{FOLDER}/{name}": x for name, x in {**source.files, **target.files}.items()}
-    return {"vocabulary": _recorded(source, target), **({"files": files} if files else {})}
+    return {"vocabulary": _record(source, target), **({"files": files} if files else {})}
 
 
-def opened(metadata: Mapping[str, Any]) -> Pair:
+def open_tokenizers(metadata: Mapping[str, Any]) -> Pair:
     """The tokenizers of the source and of the target, from the metadata of a run. Raises UserError."""
     source, target = (metadata["vocabulary"][side] for side in SIDES)
     if isinstance(source, list):
@@ -84,19 +84,19 @@ def _in_files(metadata: Mapping[str, Any]) -> Pair:
 
 
 def made_one(kind: str, size: int, sentences: Sequence[str]) -> Tokenizer:
-    """The tokenizer of a run whose only texts are these, which it generates; arguments as of `made`. Raises UserError.
+    """The tokenizer of a run whose only texts are these, which it generates; else as `make_tokenizers`.
 
     Its padding may be the same id as its end, as it is of GPT-2.
     """
     if kind == WORDS:
-        return counted(sentences)
+        return count_words(sentences)
     where = f"data.tokenizer {kind}"
     files = with_ids(train_pieces(kind, iter(sentences), size), {}, where) if kind in TRAINED else {}
     return open_files(files or read_folder(kind, alone=True), where)[1]
 
 
 def kept_one(name: str, tokenizer: Tokenizer) -> dict[str, Any]:
-    """The metadata of such a run, from which `opened_one` makes its tokenizer again: as of `kept`, but under `name`."""
+    """The metadata of such a run under `name`, from which `opened_one` makes its tokenizer again."""
     files = {f"{FOLDER}/{path}": x for path, x in tokenizer.files.items()}
     return {name: tokenizer.kept, **({"files": files} if files else {})}
 
@@ -109,8 +109,8 @@ def opened_one(name: str, metadata: Mapping[str, Any]) -> Tokenizer:
 
 def digest(source: Tokenizer, target: Tokenizer) -> str:
     """What identifies the tokenizers of a run, which resumes only with the same."""
-    return text_digest(list(_recorded(source, target).values()))
+    return text_digest(list(_record(source, target).values()))
 
 
-def _recorded(source: Tokenizer, target: Tokenizer) -> dict[str, Any]:
+def _record(source: Tokenizer, target: Tokenizer) -> dict[str, Any]:
     return dict(zip(SIDES, (source.kept, target.kept), strict=True))

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..machine.libraries import broken, needed
+from ..machine.libraries import report_damage, require
 from .ids import Ids
-from .pieces import checked
+from .pieces import check_ids
 
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # stands for a space in pieces
 
@@ -47,9 +47,9 @@ class SentencePieces:
         self.specials = {vocabulary[piece] for piece in specials if piece in vocabulary}
         self._special = re.compile("|".join(map(re.escape, sorted(specials, key=len, reverse=True))))
         self.unknown = 0 if ids.unknown is None else ids.unknown
-        with needed("sentencepiece"):
+        with require("sentencepiece"):
             from sentencepiece import SentencePieceProcessor
-        with broken(where):
+        with report_damage(where):
             self.model = SentencePieceProcessor(model_proto=model or b"none")  # empty, it would take none for one
 
     def __len__(self) -> int:
@@ -63,7 +63,7 @@ class SentencePieces:
             begin = special.end()
         found += self.split(text[begin:])
         ids = [self.vocabulary.get(piece, self.unknown) for piece in found]
-        return checked(text, [*ids, *self.after] if ids else [], self)
+        return check_ids(text, [*ids, *self.after] if ids else [], self)
 
     def split(self, text: str) -> list[str]:
         """The pieces of a text without special ones; a leading >>language<< is one piece."""

@@ -47,11 +47,16 @@ def stated_ids(
     banned = tuple(word[0] for word in words if isinstance(word, list) and len(word) == 1 and type(word[0]) is int)
     forced = {name: one(f"forced_{key}_token_id") for name, key in (("forced_begin", "bos"), ("forced_end", "eos"))}
     return Ids(
-        pad, begin, end, one("unk_token_id", "unk_token"), banned if model else _barred(pad, begin, end), **forced
+        pad,
+        begin,
+        end,
+        one("unk_token_id", "unk_token"),
+        banned if model else _never_generated(pad, begin, end),
+        **forced,
     )
 
 
-def _barred(pad: int, begin: int, end: int) -> tuple[int, ...]:
+def _never_generated(pad: int, begin: int, end: int) -> tuple[int, ...]:
     """What is never generated where no model says it: padding, and the begin unless that is also the end."""
     return tuple(sorted({pad, begin} - {end}))
 

@@ -72,12 +72,12 @@ class Vocabulary:
         return [self.entries[int(i)] for i in ids]
 
 
-def closed(words: Iterable[str]) -> Vocabulary:
+def closed_vocabulary(words: Iterable[str]) -> Vocabulary:
     """The closed vocabulary of these words, in this order without repetitions."""
     return Vocabulary((*SPECIALS[:_UNKNOWN], *dict.fromkeys(words)))
 
 
-def counted(sentences: Iterable[str], least: int = 2) -> Vocabulary:
+def count_words(sentences: Iterable[str], least: int = 2) -> Vocabulary:
     """The open vocabulary of the words that occur often, the most frequent first, then by spelling.
 
     Args:

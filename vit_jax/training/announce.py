@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ..config.groups import frozen_at_first, muon_kernels, trainable
-from ..config.lora import adapted, trainable_table
+from ..config.lora import adapted_kernels, trainable_table
 from ..config.run import RunConfig
 from ..errors import install, printable
 from ..machine import backend
@@ -49,7 +49,7 @@ def announce(setup: Setup) -> None:
         size = sum(math.prod(table[name].shape) for name in late)
         print(f"         {size:,} of them train from step {first} on, in {len(late)} of {len(table)} tensors")
     elif run.lora.rank:
-        of = f"LoRA of rank {run.lora.rank} on {len(adapted(run))} kernels"
+        of = f"LoRA of rank {run.lora.rank} on {len(adapted_kernels(run))} kernels"
         print(f"         {of}: {training:,} numbers train, in {len(trainable(run.optim, table))} tensors with the head")
     elif run.optim.freeze:
         print(f"         {training:,} of them train, in {len(trainable(run.optim, table))} of {len(table)} tensors")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import runs
 from ..config.run import RunConfig
 from ..errors import Interrupted, UserError, printable
-from ..files.atomic import shown, sync_tree
+from ..files.atomic import show_path, sync_tree
 from ..report.command import FILE, leave_report
 from ..tasks.table import task_spec
 from .loop import TOKENS, measure, measure_and_log, watched_split
@@ -49,7 +49,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         summary[name] = {"last" if w == "raw" else "last_ema": r.metrics for w, r in results.items()}
         shown = results["raw"]
         if s.best is not None and best is not None:
-            shown = results[best_kind(s)] if s.best["step"] == s.step else _measured(s, best, split)
+            shown = results[best_kind(s)] if s.best["step"] == s.step else _measure(s, best, split)
             summary[name]["best"] = shown.metrics
         result = shown if name == "test" else result
         summary |= {"notes": list(shown.notes)} if shown.notes else {}
@@ -117,7 +117,7 @@ def draw(s: Session, result: Evaluation | None, parameters: dict[str, Any], best
     return sample
 
 
-def _measured(s: Session, parameters: dict[str, Any], split: Any) -> Evaluation:
+def _measure(s: Session, parameters: dict[str, Any], split: Any) -> Evaluation:
     there = s.hosts.several  # `best_weights` are on the devices then
     return s.setup.evaluator.measure(
         parameters if there else s.setup.evaluator.to_devices(parameters), split, s.run.batch
@@ -215,7 +215,7 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
     print("next:")
     if sample := summary.get("sample"):
         file = folder.path / sample
-        given = shown(file) if file.is_file() else sample
+        given = show_path(file) if file.is_file() else sample
         print(printable(f"  python -m vit_jax.predict {path} {shlex.quote(given)}"))
     python = given_in_python(run)
     print(f"  vit_jax.evaluate({str(folder)!r}, data=...)" if python else f"  python -m vit_jax.evaluate {path}")

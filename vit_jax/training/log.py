@@ -88,7 +88,7 @@ class Log:
 
         A histogram is {"min", "max", "mean", "std", "counts": of bins of equal width from min to max}.
         """
-        row = {group: {name: _rounded(h) for name, h in each.items()} for group, each in groups.items()}
+        row = {group: {name: _round_histogram(h) for name, h in each.items()} for group, each in groups.items()}
         exists = self._histograms.exists()
         with open(self._histograms, "ab") as file:
             file.write((json.dumps({"step": step, **row}, allow_nan=False) + "\n").encode())
@@ -159,7 +159,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _rounded(histogram: dict[str, Any]) -> dict[str, Any]:
+def _round_histogram(histogram: dict[str, Any]) -> dict[str, Any]:
     """A histogram for JSON: numbers with the digits that float32 has, NaN and infinity None."""
     numbers = {name: float(f"{float(x):.7g}") for name, x in histogram.items() if name != "counts"}
     return {**{k: _plain(x) for k, x in numbers.items()}, "counts": [int(n) for n in histogram["counts"]]}

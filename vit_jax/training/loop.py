@@ -34,7 +34,7 @@ def loop(s: Session) -> str:
     if s.due:
         measure_epoch(s)
         if s.hosts.owner:
-            s.checkpoints.note(s.step, checkpoint_notes(s), beside(s))
+            s.checkpoints.note(s.step, checkpoint_notes(s), state_of_files(s))
     if ending := why_end(s):
         return ending
     with (
@@ -300,7 +300,7 @@ def measure(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
     """
     state, results = s.engine.gather(s.state), {}
     with s.caught.waiting(s.hosts.several):
-        s.setup.evaluator.between = functools.partial(heed, s)
+        s.setup.evaluator.between = functools.partial(poll_stop, s)
         for weights, tree in (("raw", state.parameters), ("ema", state.averaged)):
             if tree is not None:
                 results[weights] = s.setup.evaluator.measure(tree, split, s.run.batch)
@@ -312,7 +312,7 @@ def measure(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
     return results
 
 
-def heed(s: Session) -> None:
+def poll_stop(s: Session) -> None:
     """Between two batches of an evaluation: break it off, on all hosts, if one of several has caught a signal."""
     if (wishes := s.decision.wishes()) is not None:
         s.decision.read(s.engine.devices.most(wishes))
@@ -350,11 +350,11 @@ def save(s: Session) -> None:
     best = s.best["step"] if s.best else None
     state = s.engine.to_host(s.state)
     if s.hosts.owner:
-        s.saver.save(state, checkpoint_notes(s), best, s.run.keep, beside(s))
+        s.saver.save(state, checkpoint_notes(s), best, s.run.keep, state_of_files(s))
     s.saved = s.step
 
 
-def beside(s: Session) -> dict[str, Any]:
+def state_of_files(s: Session) -> dict[str, Any]:
     """What a checkpoint records of config.json and the log, so that damage to them is noticed."""
     return {"config": s.record, "log": s.log.kept()}
 

@@ -10,7 +10,7 @@ from .. import runs
 from ..config.network import Teacher
 from ..config.run import RunConfig
 from ..errors import UserError
-from ..machine.division import Division, planned
+from ..machine.division import Division, plan_division
 from ..machine.hosts.group import ALONE, Hosts
 from ..machine.memory import check_memory
 from ..runs.check import check_run
@@ -67,7 +67,7 @@ def preflight(run: RunConfig, hosts: Hosts = ALONE) -> Checked:
     if hosts.several and run.parallel == "pmap":
         raise UserError("hosts", "parallel is pmap, which is of one host only", "set it to jit")
     check_complete(run)
-    division = planned(run, hosts.count)
+    division = plan_division(run, hosts.count)
     teacher = open_teacher(run, before_reading=lambda teacher: check_memory(run, teacher, division))
     if teacher is None:
         check_memory(run, None, division)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..config.run import profiled
+from ..config.run import profiled_steps
 
 
 class Profile:
@@ -16,7 +16,7 @@ class Profile:
     """
 
     def __init__(self, steps: str, folder: Path, say: Callable[[str], None]):
-        self.steps, self.folder, self.say = profiled(steps), folder, say
+        self.steps, self.folder, self.say = profiled_steps(steps), folder, say
         self.first = 0  # of the trace that has begun
 
     def __enter__(self) -> Profile:

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import runs
 from ..config.groups import moments
-from ..config.lora import averaged, factor_shapes, kept_beside, trainable_table
+from ..config.lora import averaged_parameters, factor_shapes, kept_beside, trainable_table
 from ..config.trees import flatten
 from ..errors import UserError, printable
 from ..machine.hosts.group import ALONE, Hosts
@@ -85,7 +85,7 @@ def starting_state(
     For a new run the initial state and no notes; the weights of `init` are opened for nothing else. Raises UserError if
     the run in the folder is another one, or cannot be continued.
     """
-    saved = restored(setup, folder, checkpoints) if hosts.owner and folder.exists() else None
+    saved = restore(setup, folder, checkpoints) if hosts.owner and folder.exists() else None
     notes = hosts.share(saved.notes if saved else None)
     if notes is not None:
         return setup.engine.put(setup.engine.restored(saved.state) if saved else None), notes, {}
@@ -105,7 +105,7 @@ def new_state(setup: Setup, folder: runs.Run) -> tuple[TrainState, dict[str, Any
         return setup.engine.initial_state(parameters), init
 
 
-def restored(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved | None:
+def restore(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved | None:
     """The newest checkpoint of the run in the folder, or None if it has saved none.
 
     Raises UserError if the run in the folder is another one, or cannot be continued.
@@ -160,7 +160,7 @@ def check_continues(folder: runs.Run, saved: Saved, setup: Setup) -> None:
     beside = {role: flatten(tree).keys() for role, tree in (state.lora or {}).items()}
     if (
         kept != {role: {*names} for role, names in moments(run.optim, trainable_table(run)).items()}
-        or flatten(state.ema or {}).keys() != {*(averaged(run) if run.ema else ())}
+        or flatten(state.ema or {}).keys() != {*(averaged_parameters(run) if run.ema else ())}
         or beside != kept_beside(run)
         or (best is not None and not {setup.task.selection_metric[0], "loss"} <= best.keys())
     ):

@@ -15,9 +15,9 @@ from .. import runs
 from ..config.run import RunConfig
 from ..config.trees import flatten
 from ..errors import UserError, printable
-from ..files.atomic import shown
+from ..files.atomic import show_path
 from ..machine import backend
-from ..machine.hosts.group import Hosts, joined
+from ..machine.hosts.group import Hosts, join_hosts
 from ..report.command import leave_report
 from ..report.compare import draw, gather
 from ..runs.complete import check_complete
@@ -69,7 +69,7 @@ def train(
         Interrupted: after a signal, once everything is saved.
     """
     minutes = run.stall_minutes if isinstance(run, RunConfig) else 0.0  # what is no run is refused below
-    with joined(hosts, minutes) as group:
+    with join_hosts(hosts, minutes) as group:
         run, given = checked_arguments(run, data, class_names)
         group.compare({name: value for name, (value, _) in flat(run).items() if name not in OF_A_HOST})
         return train_with(group, run, preset, folder, given)
@@ -88,7 +88,7 @@ def train_with(
         if hosts.owner:
             folder = choose_folder(run, preset, folder, data=dataset)
             runs.same_data(folder, dataset)
-            stack.enter_context(_owned(folder))
+            stack.enter_context(_own_folder(folder))
         else:
             folder = stack.enter_context(_private_folder())
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
@@ -109,7 +109,7 @@ def train_with(
 
 
 @contextlib.contextmanager
-def _owned(folder: runs.Run) -> Iterator[None]:
+def _own_folder(folder: runs.Run) -> Iterator[None]:
     """A context in which this process has locked the run's folder, which is gone afterwards if it was not used."""
     made = [place for place in (folder.path, *folder.path.parents) if not place.exists()]
     with folder.lock():
@@ -131,7 +131,7 @@ def _shared_summary(folder: runs.Run, hosts: Hosts) -> dict[str, Any] | None:
 
     Then a run that is there already has its config.json in the private folders of the other hosts too.
     """
-    summary = _finished(folder) if hosts.owner else None
+    summary = _finished_summary(folder) if hosts.owner else None
     record = folder.metadata() if hosts.owner and hosts.several and folder.exists() else None
     shared = hosts.share({"summary": summary, "record": record})
     if shared["record"] and not shared["summary"] and not hosts.owner:
@@ -139,7 +139,7 @@ def _shared_summary(folder: runs.Run, hosts: Hosts) -> dict[str, Any] | None:
     return shared["summary"]
 
 
-def _finished(folder: runs.Run) -> dict[str, Any] | None:
+def _finished_summary(folder: runs.Run) -> dict[str, Any] | None:
     """The summary of a finished run; None, with a printed reason, if it is damaged: it is then written again.
 
     What differs in the files of a finished run from what was recorded is printed.
@@ -147,7 +147,7 @@ def _finished(folder: runs.Run) -> dict[str, Any] | None:
     try:
         summary = folder.summary()
     except UserError:
-        print(f"note     {shown(folder.summary_file)}: is damaged; it is written again")
+        print(f"note     {show_path(folder.summary_file)}: is damaged; it is written again")
         return None
     if not summary or summary["status"] != "finished":
         return None
@@ -197,7 +197,7 @@ def train_seeds(
         for seed in numbers
     ]
     ended = sorted({member["status"] for member in members})
-    summary: dict[str, Any] = {"status": ", ".join(ended), "seeds": numbers, "metrics": spread(members)}
+    summary: dict[str, Any] = {"status": ", ".join(ended), "seeds": numbers, "metrics": mean_and_spread(members)}
     group.write_summary(summary, {})
     print(f"\n{group}: {seeds} seeds, mean and standard deviation")
     printed = ("seconds", *task_spec(run.task).main_metrics)
@@ -210,7 +210,7 @@ def train_seeds(
     return summary
 
 
-def spread(summaries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def mean_and_spread(summaries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """{metric: {"mean", "std" (with n-1), "values"}} of the numbers that all summaries have."""
     rows = [_numbers({**splits(s), "seconds": s["seconds"]}) for s in summaries]
     table = {}

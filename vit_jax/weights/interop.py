@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config.dotted import replaced
+from ..config.dotted import replace_fields
 from ..config.fields import pair
 from ..config.network import NetworkConfig
 from ..errors import Option, Text, UserError
@@ -23,7 +23,7 @@ from ..tasks.table import task_spec
 PREFIX = 10  # more tokens than stand before the patches, of those that have positions
 
 
-def converted(path: str, **options: Any) -> tuple[Weights, dict[str, np.ndarray]]:
+def read_weights(path: str, **options: Any) -> tuple[Weights, dict[str, np.ndarray]]:
     """What a weight file or folder of any layout states, and its weights.
 
     Args:
@@ -89,10 +89,10 @@ def stating(path: str, **options: Any) -> Iterator[Weights]:
 
     reading = read(path, Options(**options))
     with reading.source:
-        yield _planned(reading, ())
+        yield _plan(reading, ())
 
 
-def _planned(reading: Any, untold: tuple[str, ...], resize: bool = True) -> Weights:
+def _plan(reading: Any, untold: tuple[str, ...], resize: bool = True) -> Weights:
     """A reading's weights; with `resize`, of a network for images of the size that its preprocessing makes."""
     from convert.plan.plan import plan
     from convert.recognise import weights_in
@@ -101,7 +101,7 @@ def _planned(reading: Any, untold: tuple[str, ...], resize: bool = True) -> Weig
     planned = plan(reading, "vit-jax", [resized] if resized else [])
     facts = planned.facts if resize else reading.facts
     says = "".join(_as_library(each.says) for each in planned.adaptations)
-    chosen = weights_in.chosen(reading.source, reading.label, option=False)
+    chosen = weights_in.describe_choice(reading.source, reading.label, option=False)
     rest = "" if resized else reading.resize
     return Weights(reading.layout.name, planned.config, facts, untold, chosen, planned, rest, says)
 
@@ -121,7 +121,7 @@ class Unstated(UserError):
 
 
 @contextlib.contextmanager
-def opened(
+def open_weights(
     path: str, network: type[NetworkConfig], otherwise: Mapping[str, Any], square: bool = False, resize: bool = False
 ) -> Iterator[Weights]:
     """The weights in a file or folder of any layout, a run's folder, or hf://owner/name, opened.
@@ -140,7 +140,7 @@ def opened(
     from convert.recognise.config import Untold
     from convert.recognise.reading import Options, read
 
-    place = _fetched(path)
+    place = _fetch(path)
     untold: tuple[str, ...] = ()
     try:
         reading = read(place)
@@ -161,7 +161,7 @@ def opened(
             reading = read(place, Options(otherwise={**otherwise, "image": tried[0]}))
     with reading.source:
         check_network(type(reading.config), network)
-        yield _planned(reading, untold, resize)
+        yield _plan(reading, untold, resize)
 
 
 def _square(path: str, otherwise: Mapping[str, Any], untold: Any) -> list[tuple[int, int]]:
@@ -193,11 +193,11 @@ def config_in(path: str) -> NetworkConfig:
     from convert.recognise.reading import read
 
     try:
-        reading = read(_fetched(path))
+        reading = read(_fetch(path))
         with reading.source:
             return reading.config
     except Untold as error:
-        return replaced(error.network(), error.known)
+        return replace_fields(error.network(), error.known)
 
 
 def check_network(given: type[NetworkConfig], wanted: type[NetworkConfig]) -> None:
@@ -222,7 +222,7 @@ def stated_by(facts: Any, task: str, config: NetworkConfig) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value and entries[name].fits(value, config)}
 
 
-def _fetched(path: str) -> str:
+def _fetch(path: str) -> str:
     """The path; of hf://owner/name, the local copy."""
     return _copy(path) if path.startswith("hf://") else path
 
@@ -267,7 +267,7 @@ class Change:
         return arrays
 
 
-def changed(weights: Weights, texts: Sequence[str]) -> Change:
+def plan_change(weights: Weights, texts: Sequence[str]) -> Change:
     """The change that `python -m convert --adapt TEXT ...` makes. Raises UserError where a network cannot have it."""
     from convert.adapt import adaptations
 
@@ -278,7 +278,7 @@ def changed(weights: Weights, texts: Sequence[str]) -> Change:
     return Change(made[-1].config if made else weights.config, facts, says, made)
 
 
-def exported(
+def export_weights(
     given: str | tuple[NetworkConfig, Mapping[str, Any]],
     path: str,
     layout: str,
@@ -315,7 +315,9 @@ def exported(
     if program and layout != "vit-jax":
         raise UserError(f"to {layout!r}", f"{path} is a program, which has no layout", "leave it out")
     with convert_first(given if isinstance(given, str) else "", of_export):
-        reading = read(given, Options(sets=sets, **chosen or {})) if isinstance(given, str) else _held(*given, sets)
+        reading = (
+            read(given, Options(sets=sets, **chosen or {})) if isinstance(given, str) else _as_reading(*given, sets)
+        )
         with reading.source:
             if files:
                 reading.source.beside = lambda: dict(files)
@@ -331,7 +333,7 @@ def exported(
     return written.files
 
 
-def _held(config: NetworkConfig, arrays: Mapping[str, Any], sets: Mapping[str, Any]) -> Any:
+def _as_reading(config: NetworkConfig, arrays: Mapping[str, Any], sets: Mapping[str, Any]) -> Any:
     """A network in memory as convert reads a file: a convert.recognise.reading.Reading."""
     from convert.containers.source import Source, Tensor
     from convert.layout import Facts

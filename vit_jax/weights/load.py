@@ -15,22 +15,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..config.decoding import from_generation_config
-from ..config.dotted import replaced
+from ..config.dotted import replace_fields
 from ..config.lora import factor_shapes
 from ..config.network import NetworkConfig
 from ..config.run import RunConfig
 from ..config.trees import flatten, unflatten
 from ..data.texts.config import is_side, size_of_side
 from ..errors import UserError, printable
-from ..models.build import definition, described
-from ..models.layers import merge, split
+from ..models.build import definition, describe_network
+from ..models.layers import merge, split_model
 from ..models.networks import NETWORKS
 from ..runs import Run, find, is_foreign, mean_of
 from ..tasks.base import Predictor, Task, Trained
 from ..tasks.computed import searching, task_class, task_of
-from ..tasks.table import task_spec, untrained
+from ..tasks.table import task_spec, untrained_run
 from .checkpoint import Checkpoints
-from .interop import convert_first, converted, exported, of_load, stated_by
+from .interop import convert_first, export_weights, of_load, read_weights, stated_by
 
 NO_ID = -1  # of a token that no file states
 STATED = ("layout", "model", "key", "fields")  # what `load` may be told of other weights
@@ -49,9 +49,8 @@ class BareNetwork:
     notes: tuple[str, ...] = ()  # what its files state that is not used, a sentence each
 
     def __repr__(self) -> str:
-        return (
-            f"BareNetwork({described(self.run.model)}; to be called as .model, its file lacks {', '.join(self.lacks)})"
-        )
+        what = describe_network(self.run.model)
+        return f"BareNetwork({what}; to be called as .model, its file lacks {', '.join(self.lacks)})"
 
 
 def load(
@@ -168,10 +167,10 @@ def _used_by(task: Task, run: RunConfig, tree: dict[str, Any], metadata: Mapping
 
 def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
     """The network of a weight file of any layout."""
-    given, arrays = converted(path, **options)
+    given, arrays = read_weights(path, **options)
     config, facts = given.config, given.facts
     double = any(x.dtype == np.float64 for x in arrays.values())
-    run, tree = replace(untrained(config), compute_dtype="float64" if double else "float32"), unflatten(arrays)
+    run, tree = replace(untrained_run(config), compute_dtype="float64" if double else "float32"), unflatten(arrays)
     entries, metadata = task_spec(run.task).metadata, stated_by(facts, run.task, run.model)
     for name, entry in entries.items():
         # Outputs may be named by default, but inputs can only be prepared as the file states.
@@ -179,7 +178,7 @@ def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
             metadata[name] = default[0]
     beside = run.data.beside_weights(given.folder)
     if beside:
-        run = replaced(run, beside)
+        run = replace_fields(run, beside)
         metadata |= _tokenizer_beside(path, run)
     of_texts = config.inputs()[0].kind == "ids"
     # For texts, only a run or a tokenizer beside the weights states how they become words.
@@ -348,7 +347,7 @@ def export(
         elif mean_of(which):
             return export(load(source, which, ema), path, to, class_names=class_names, fields=fields)
         chosen = {} if is_foreign(source) else {"step": which, "key": {None: "", True: "ema", False: "model"}[ema]}
-        return exported(source, os.fspath(path), to, stated, fields or {}, chosen)
+        return export_weights(source, os.fspath(path), to, stated, fields or {}, chosen)
     if isinstance(network, BareNetwork):
         network = network.model
     files: Mapping[str, bytes] = {}
@@ -362,8 +361,8 @@ def export(
             f"{type(network).__name__} is none",
             "give a model of vit_jax, what vit_jax.load returned, or a path",
         )
-    return exported(
-        (network.config, flatten(split(network)[1])), os.fspath(path), to, stated, fields or {}, None, files
+    return export_weights(
+        (network.config, flatten(split_model(network)[1])), os.fspath(path), to, stated, fields or {}, None, files
     )
 
 

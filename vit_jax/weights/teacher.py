@@ -12,7 +12,7 @@ import numpy as np
 from ..config.network import Teacher
 from ..config.run import RunConfig
 from ..errors import UserError
-from ..tasks.table import task_spec, untrained
+from ..tasks.table import task_spec, untrained_run
 from .interop import convert_first, stated_by, stating
 from .start.opening import fault_of, place_of
 
@@ -33,7 +33,7 @@ def open_teacher(run: RunConfig, before_reading: Callable[[Teacher], object] | N
                 teacher = Teacher(run.teacher, "logits", None, {}, logits)
             else:
                 weights = stack.enter_context(stating(place))
-                metadata = stated_by(weights.facts, untrained(weights.config).task, weights.config)
+                metadata = stated_by(weights.facts, untrained_run(weights.config).task, weights.config)
                 teacher = Teacher(run.teacher, weights.layout, weights.config, metadata, {})
         spec.check_teacher(teacher, run, None)
         if before_reading is not None:

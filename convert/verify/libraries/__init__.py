@@ -33,7 +33,7 @@ class Library:
 
 OURS = ("vit-jax", "torch-ref")  # dialects of this project: each of its two networks is the other's independent check
 _NEWER = Library("vit-pytorch", vit_pytorch.vit_pytorch)
-_WRAPPER = Library("vit-pytorch", vit_pytorch.distilled)
+_WRAPPER = Library("vit-pytorch", vit_pytorch.load_distilled)
 _GOOGLE = Library("timm", timm.google)
 _SENTENCES = Library("transformers", transformers.sentences)
 LIBRARIES: dict[str, Library] = {

@@ -69,12 +69,12 @@ def _declare_operators() -> Any:
     return None
 
 
-def versioned(library: str) -> str:
+def with_version(library: str) -> str:
     """A library's name with its installed version."""
     return f"{library} {metadata.version(library)}"
 
 
-def wide(array: np.ndarray) -> np.ndarray:
+def to_float64(array: np.ndarray) -> np.ndarray:
     """The array in float64, which holds every value of a narrower dtype exactly; integers and booleans as they are."""
     array = array.view(ml_dtypes.bfloat16) if array.dtype == np.dtype("V2") else array  # as numpy's own files have it
     return np.array(array, array.dtype if array.dtype.kind in "iub" else np.float64, order="C")
@@ -84,10 +84,10 @@ def tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Arrays as torch's tensors, in float64."""
     import torch
 
-    return {name: torch.from_numpy(wide(array)) for name, array in arrays.items()}
+    return {name: torch.from_numpy(to_float64(array)) for name, array in arrays.items()}
 
 
-def filled(module: Any, state: Mapping[str, Any]) -> Any:
+def fill_module(module: Any, state: Mapping[str, Any]) -> Any:
     """The module in float64 with these tensors. Raises NotLoaded where names or shapes are not the module's."""
     module = module.double()
     try:

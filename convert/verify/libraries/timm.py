@@ -17,7 +17,18 @@ from vit_jax.models.vit_config import ViTConfig
 from ... import rules
 from ...dialects import LAYOUTS
 from ..weights import Weights
-from .built import Built, NotLoaded, Places, Unavailable, filled, load, of_images, tensors, versioned, wide
+from .built import (
+    Built,
+    NotLoaded,
+    Places,
+    Unavailable,
+    fill_module,
+    load,
+    of_images,
+    tensors,
+    to_float64,
+    with_version,
+)
 
 POOLS = {"cls": "token", "mean": "avg", "mean_all": "avg", "map": "map", "map_all": "map"}
 
@@ -99,8 +110,8 @@ def own_file(weights: Weights) -> Built:
     module = network(c, apart, **({"fc_norm": True} if after else {}))
     state = tensors(weights.tensors)
     if {n: x.shape for n, x in state.items()} != {n: x.shape for n, x in module.state_dict().items()}:
-        state = _filtered(state, module, adapt_layer_scale=True)
-    return _built(c, filled(module, state), "timm@gate-apart" if apart else "timm", normed=not after)
+        state = _filter_state(state, module, adapt_layer_scale=True)
+    return _with_names(c, fill_module(module, state), "timm@gate-apart" if apart else "timm", normed=not after)
 
 
 def clip(weights: Weights) -> Built:
@@ -108,7 +119,7 @@ def clip(weights: Weights) -> Built:
     c: Any = weights.config
     module = network(c)
     tower = {f"visual.{name.removeprefix('visual.')}": x for name, x in tensors(weights.tensors).items()}
-    return _built(c, filled(module, _filtered(tower, module)))
+    return _with_names(c, fill_module(module, _filter_state(tower, module)))
 
 
 def dinov2(weights: Weights) -> Built:
@@ -120,7 +131,7 @@ def dinov2(weights: Weights) -> Built:
     c: Any = weights.config
     module = network(c, **({"no_embed_class": True} if c.registers else {}))
     state = tensors({"mask_token": np.zeros((1, c.width)), **weights.tensors})
-    built = _built(c, filled(module, _filtered(state, module)))
+    built = _with_names(c, fill_module(module, _filter_state(state, module)))
     if c.registers:
         built.rows = [row for row in built.rows if not {"cls_token", "position"} & set(row.ours)]
     return built
@@ -133,7 +144,7 @@ def google(weights: Weights) -> Built:
         raise Unavailable("timm's loader of .npz files leaves out the hidden layer of a head")
     if c.position != "learned":
         raise Unavailable(f"timm's network has no positions of the kind {c.position!r}")
-    arrays = _mended({name: wide(array) for name, array in weights.tensors.items()})
+    arrays = _modernise({name: to_float64(array) for name, array in weights.tensors.items()})
     patches = arrays.get("embedding/kernel", np.zeros(0))
     if c.channels != 3 and not np.array_equal(patches.astype(np.float32), patches):
         raise Unavailable(
@@ -154,10 +165,10 @@ def google(weights: Weights) -> Built:
             raise NotLoaded(f"timm's loader of .npz files: {error}") from error
     if left := [name for name, x in module.named_parameters() if x.isnan().all()]:
         raise NotLoaded(f"timm's loader of .npz files finds no {', '.join(left[:3])}")
-    return _built(c, module)
+    return _with_names(c, module)
 
 
-def _mended(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _modernise(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Google's older names as big_vision names them today, by its own `fix_old_checkpoints` (big_vision/models/vit.py).
 
     timm reads today's, and the files before Linen as they are.
@@ -169,16 +180,16 @@ def _mended(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {("MAPHead_0/" if new.startswith(inlined) else "") + new: arrays[name] for name, new in names.items()}
 
 
-def _filtered(state: dict[str, Any], module: Any, **options: Any) -> dict[str, Any]:
+def _filter_state(state: dict[str, Any], module: Any, **options: Any) -> dict[str, Any]:
     """A state dict as timm's own reader of other names gives it."""
     return dict(
         importlib.import_module("timm.models.vision_transformer").checkpoint_filter_fn(state, module, **options)
     )
 
 
-def _built(c: ViTConfig, module: Any, names: str = "timm", normed: bool = True) -> Built:
+def _with_names(c: ViTConfig, module: Any, names: str = "timm", normed: bool = True) -> Built:
     """The module with timm's own names of its parameters; `normed`: its last norm is before the pooling."""
     places: Places = {"tokens": ("blocks.0", "in"), **{f"blocks.{i}": (f"blocks.{i}", "out") for i in range(c.depth)}}
     places |= {"features": ("norm", "out")} if c.final_norm and normed else {}
     rows = rules.narrow(LAYOUTS[names].rows(c), module.state_dict())
-    return Built(versioned("timm"), module, rows, of_images, places)
+    return Built(with_version("timm"), module, rows, of_images, places)

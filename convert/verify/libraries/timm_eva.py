@@ -15,7 +15,7 @@ from ... import rules
 from ...dialects import LAYOUTS
 from ...layout import Layout
 from ..weights import Weights
-from .built import Built, Places, Unavailable, filled, load, of_images, tensors, versioned
+from .built import Built, Places, Unavailable, fill_module, load, of_images, tensors, with_version
 
 POOLS = {"cls": "token", "mean": "avg", "map": "map", "map_all": "map"}
 
@@ -128,15 +128,15 @@ def own_file(weights: Weights) -> Built:
     """A file of timm's own names."""
     c: Any = weights.config
     apart, gate = (any(part in name for name in weights.tensors) for part in (".q_proj.", ".fc1_g."))
-    return built(filled(network(c, apart, gate), tensors(weights.tensors)), weights.layout, c)
+    return wrap_module(fill_module(network(c, apart, gate), tensors(weights.tensors)), weights.layout, c)
 
 
-def built(module: Any, layout: Layout, c: ViTConfig) -> Built:
+def wrap_module(module: Any, layout: Layout, c: ViTConfig) -> Built:
     """timm's network with what can be seen and trained of it, under the names of one of timm's layouts."""
     places: Places = {"tokens": ("blocks.0", "in"), **{f"blocks.{i}": (f"blocks.{i}", "out") for i in range(c.depth)}}
     places |= {"features": ("norm", "out")} if c.final_norm else {}
     rows = rules.narrow(layout.rows(c), module.state_dict())
-    return Built(versioned("timm"), module, rows, of_images, places)
+    return Built(with_version("timm"), module, rows, of_images, places)
 
 
 def dinov3(weights: Weights) -> Built:
@@ -151,9 +151,9 @@ def dinov3(weights: Weights) -> Built:
         raise Unavailable("timm's network has biases after attention and in its mlp")
     module = network(c, gate_apart=c.gated)
     state = importlib.import_module("timm.models.eva").checkpoint_filter_fn(tensors(weights.tensors), module)
-    module = filled(module, state)
+    module = fill_module(module, state)
     if c.rotary_periods != "exact":
         module.rope.periods.copy_(tensors({"": weights.tensors["rope_embed.periods"]})[""])
         with wide_angles():
             module.rope._cache_embed(module.rope.feat_shape)
-    return built(module, LAYOUTS["timm-eva@gate-apart" if c.gated else "timm-eva"], c)
+    return wrap_module(module, LAYOUTS["timm-eva@gate-apart" if c.gated else "timm-eva"], c)

@@ -15,7 +15,7 @@ from vit_jax.models.vit_config import ViTConfig
 from ... import rules
 from ...dialects import LAYOUTS
 from ..weights import Weights
-from .built import Built, Places, filled, load, of_images, tensors, versioned
+from .built import Built, Places, fill_module, load, of_images, tensors, with_version
 
 
 def vision(c: ViTConfig) -> Any:
@@ -36,14 +36,14 @@ def vision(c: ViTConfig) -> Any:
 def torchvision(weights: Weights) -> Built:
     """torchvision's VisionTransformer, which renames the older mlp names itself."""
     c: Any = weights.config
-    module = filled(vision(c), tensors(weights.tensors))
+    module = fill_module(vision(c), tensors(weights.tensors))
     blocks = "encoder.layers.encoder_layer_"
     places: Places = {
         "tokens": (f"{blocks}0", "in"),
         **{f"blocks.{i}": (f"{blocks}{i}", "out") for i in range(c.depth)},
         "features": ("encoder.ln", "out"),
     }
-    return Built(versioned("torchvision"), module, LAYOUTS["torchvision@2"].rows(c), of_images, places)
+    return Built(with_version("torchvision"), module, LAYOUTS["torchvision@2"].rows(c), of_images, places)
 
 
 def resnet(c: ResNetConfig) -> Any:
@@ -78,9 +78,9 @@ def resnet(c: ResNetConfig) -> Any:
 def torchvision_resnet(weights: Weights) -> Built:
     """torchvision's ResNet, in evaluation mode. Its statistics are no parameters: they have no gradients."""
     c: Any = weights.config
-    module = filled(resnet(c), tensors(weights.tensors))
+    module = fill_module(resnet(c), tensors(weights.tensors))
     return Built(
-        versioned("torchvision"), module, LAYOUTS["torchvision-resnet"].rows(c), of_images, {"pooled": ("fc", "in")}
+        with_version("torchvision"), module, LAYOUTS["torchvision-resnet"].rows(c), of_images, {"pooled": ("fc", "in")}
     )
 
 
@@ -117,7 +117,7 @@ def torch_transformer(weights: Weights) -> Built:
             layer = torch.nn.TransformerEncoderLayer(c.width, c.heads, c.hidden, 0.0, **common)
             encoder = torch.nn.TransformerEncoder(layer, c.encoder_depth, norm)
             layers: Places = {f"encoder.blocks.{i}": (f"layers.{i}", "out") for i in range(c.encoder_depth)}
-            return Built(library, filled(encoder, tensors(weights.tensors)), weights.rows, _encoder, layers)
+            return Built(library, fill_module(encoder, tensors(weights.tensors)), weights.rows, _encoder, layers)
         module = torch.nn.Transformer(c.width, c.heads, c.encoder_depth, c.decoder_depth, c.hidden, 0.0, **common)
     places: Places = {
         f"{stack}.blocks.{i}": (f"{stack}.layers.{i}", "out")
@@ -132,7 +132,7 @@ def torch_transformer(weights: Weights) -> Built:
         return module(source, target, tgt_mask=future, **paddings)
 
     places |= {"memory": ("encoder", "out")}
-    return Built(library, filled(module, tensors(weights.tensors)), weights.rows, call, places)
+    return Built(library, fill_module(module, tensors(weights.tensors)), weights.rows, call, places)
 
 
 def _encoder(module: Any, source: Any, source_padding: Any) -> Any:

@@ -12,13 +12,13 @@ from vit_jax.errors import UserError
 
 from ...dialects import torch_ref as names
 from ..weights import Weights
-from .built import Built, NotLoaded, Unavailable, filled, tensors, wide
+from .built import Built, NotLoaded, Unavailable, fill_module, tensors, to_float64
 
 
 def torch_file(weights: Weights) -> Built:
     """torch_ref's network with the tensors of its own state dict, which no table of ours touches."""
     built = network(weights.config)
-    built.module = filled(built.module, tensors(weights.tensors))
+    built.module = fill_module(built.module, tensors(weights.tensors))
     return built
 
 
@@ -35,7 +35,7 @@ def with_parameters(config: NetworkConfig, parameters: Mapping[str, np.ndarray])
     import torch_ref
 
     built = network(config)
-    built.module = torch_ref.load(built.module, {name: wide(array) for name, array in parameters.items()})
+    built.module = torch_ref.load(built.module, {name: to_float64(array) for name, array in parameters.items()})
     return built
 
 

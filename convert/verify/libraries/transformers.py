@@ -18,7 +18,7 @@ from ... import rules
 from ...dialects import LAYOUTS, vision_encoder_decoder
 from ...layout import Facts
 from ..weights import Weights
-from .built import Built, NotLoaded, Places, load, tensors, versioned
+from .built import Built, NotLoaded, Places, load, tensors, with_version
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -46,7 +46,7 @@ def network(c: ViTConfig) -> Any:
 def images(weights: Weights) -> Built:
     """ViT and DeiT, by the config.json that we write and from_pretrained's own reading of names."""
     c: Any = weights.config
-    module = pretrained(weights, **({} if c.classes else {"add_pooling_layer": bool(c.head_hidden)}))
+    module = load_pretrained(weights, **({} if c.classes else {"add_pooling_layer": bool(c.head_hidden)}))
     body = next((name for name, _ in module.named_children() if name in ("vit", "deit")), "")
     at = f"{body}." if body else ""
     places: Places = {
@@ -60,13 +60,13 @@ def images(weights: Weights) -> Built:
         out = module(pixel_values=images.permute(0, 3, 1, 2))
         return out.logits if c.classes else out.pooler_output if c.head_hidden else out.last_hidden_state[:, 0]
 
-    return Built(versioned("transformers"), module, rows, call, places)
+    return Built(with_version("transformers"), module, rows, call, places)
 
 
 def sentences(weights: Weights) -> Built:
     """Marian, BART, mBART and M2M-100."""
     c: Any = weights.config
-    module = pretrained(weights)
+    module = load_pretrained(weights)
     _whole_gradients(module)
     exact_sinusoids(module, c)
     body = "model." if c.outputs else ""
@@ -82,7 +82,7 @@ def sentences(weights: Weights) -> Built:
         return out.logits if c.outputs else out.last_hidden_state
 
     layout = LAYOUTS[module.config.model_type.replace("_", "-") + ("" if c.outputs else "@base")]
-    return Built(versioned("transformers"), module, rules.narrow(layout.rows(c), module.state_dict()), call, places)
+    return Built(with_version("transformers"), module, rules.narrow(layout.rows(c), module.state_dict()), call, places)
 
 
 def captions(weights: Weights) -> Built:
@@ -90,7 +90,7 @@ def captions(weights: Weights) -> Built:
     c: Any = weights.config
     d = c.vit.width
     pooler = {"encoder.pooler.dense.weight": np.zeros((d, d)), "encoder.pooler.dense.bias": np.zeros(d)}  # not read
-    module = pretrained(replace(weights, tensors={**pooler, **weights.tensors}))
+    module = load_pretrained(replace(weights, tensors={**pooler, **weights.tensors}))
     places: Places = {
         "vit.tokens": ("encoder.layers.0", "in"),
         **{f"vit.blocks.{i}": (f"encoder.layers.{i}", "out") for i in range(c.vit.depth)},
@@ -105,7 +105,7 @@ def captions(weights: Weights) -> Built:
         return module(pixel_values=images, decoder_input_ids=target, use_cache=False, **kept).logits
 
     named = rules.narrow(vision_encoder_decoder.rows(c, "v5"), module.state_dict())
-    return Built(versioned("transformers"), module, named, call, places)
+    return Built(with_version("transformers"), module, named, call, places)
 
 
 def flax_images(weights: Weights) -> Built:
@@ -164,7 +164,7 @@ def exact_sinusoids(module: Any, c: TransformerConfig) -> None:
             table.data = exact.to(next(stack.parameters()).dtype)
 
 
-def pretrained(weights: Weights, **more: Any) -> Any:
+def load_pretrained(weights: Weights, **more: Any) -> Any:
     """A model of transformers from our side files. Raises NotLoaded where it does not take every tensor."""
     transformers = load("transformers")
     extra = {"pad_token_id": 1, "eos_token_id": 0, "decoder_start_token_id": 2, **weights.facts.extra}

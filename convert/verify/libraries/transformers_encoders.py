@@ -22,8 +22,8 @@ from ... import rules
 from ...dialects import LAYOUTS
 from ...layout import Facts
 from ..weights import Weights
-from .built import Built, Places, versioned
-from .transformers import pretrained
+from .built import Built, Places, with_version
+from .transformers import load_pretrained
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -75,10 +75,10 @@ def encoder(weights: Weights) -> Built:
     c: Any = weights.config
     zeros = {name: np.zeros(shape) for name, shape in TOWERS[weights.layout.dialect].unread(c).items()}
     given = replace(weights, tensors={**zeros, **weights.tensors}, facts=Facts())
-    return built(pretrained(given), weights)
+    return wrap_class(load_pretrained(given), weights)
 
 
-def built(module: Any, weights: Weights) -> Built:
+def wrap_class(module: Any, weights: Weights) -> Built:
     """A class that has these weights, with what can be seen and trained of it."""
     c: Any = weights.config
     tower = TOWERS[weights.layout.dialect]
@@ -92,7 +92,7 @@ def built(module: Any, weights: Weights) -> Built:
     _exact_positions(module)
     named = rules.narrow(LAYOUTS[tower.layout].rows(c), module.state_dict())
     given = functools.partial(_as_patches, patch=pair(c.patch)[0]) if tower.patches else _as_images
-    return Built(versioned("transformers"), module, named, functools.partial(_output, given=given), places)
+    return Built(with_version("transformers"), module, named, functools.partial(_output, given=given), places)
 
 
 def exact_angles(module: Any) -> None:

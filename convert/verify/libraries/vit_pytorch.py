@@ -11,7 +11,7 @@ from vit_jax.models.vit_config import ViTConfig
 from ...dialects import LAYOUTS
 from ...rules import Row
 from ..weights import Weights
-from .built import Built, NotLoaded, Places, Unavailable, filled, load, of_images, tensors, versioned
+from .built import Built, NotLoaded, Places, Unavailable, fill_module, load, of_images, tensors, with_version
 
 TOKENS = ("cls_token", "pos_embedding", "distillation_token")  # before 1.16.1 they had an axis for the batch
 
@@ -44,25 +44,25 @@ def wrapper(c: ViTConfig) -> Any:
 def vit_pytorch(weights: Weights) -> Built:
     """A file of its ViT or SimpleViT."""
     c: Any = weights.config
-    module, rows = _filled(plain(c), weights)
+    module, rows = _fill_module(plain(c), weights)
     places: Places = {
         "tokens": ("transformer.layers.0.0", "in"),
         **{f"blocks.{i}": (f"transformer.layers.{i + 1}.0", "in") for i in range(c.depth - 1)},
         f"blocks.{c.depth - 1}": ("transformer.norm", "in"),
         "features": ("transformer.norm", "out"),
     }
-    return Built(versioned("vit-pytorch"), module, rows, of_images, places)
+    return Built(with_version("vit-pytorch"), module, rows, of_images, places)
 
 
-def distilled(weights: Weights) -> Built:
+def load_distilled(weights: Weights) -> Built:
     """A file of its DistillWrapper: the student's logits. Its tokens are in another order than ours."""
     c: Any = weights.config
-    module, rows = _filled(wrapper(c), weights)
+    module, rows = _fill_module(wrapper(c), weights)
 
     def call(module: Any, images: Any) -> Any:
         return module.student(images.permute(0, 3, 1, 2), module.distillation_token)[0]
 
-    return Built(versioned("vit-pytorch"), module, rows, call)
+    return Built(with_version("vit-pytorch"), module, rows, call)
 
 
 def _with_tokens(cls: Any, c: ViTConfig) -> Any:
@@ -72,7 +72,7 @@ def _with_tokens(cls: Any, c: ViTConfig) -> Any:
     return module
 
 
-def _filled(module: Any, weights: Weights) -> tuple[Any, list[Row]]:
+def _fill_module(module: Any, weights: Weights) -> tuple[Any, list[Row]]:
     """The module with the file's tensors, and the rows of its own names. Raises NotLoaded or Unavailable."""
     if reasons := weights.layout.refuses("statement", weights.config):
         raise Unavailable("; ".join(reasons))
@@ -83,7 +83,7 @@ def _filled(module: Any, weights: Weights) -> tuple[Any, list[Row]]:
         for name, x in tensors(weights.tensors).items()
     }
     try:
-        return filled(module, state), newest.rows(weights.config)
+        return fill_module(module, state), newest.rows(weights.config)
     except NotLoaded:
         if weights.layout.name == newest.name:
             raise

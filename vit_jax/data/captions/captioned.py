@@ -27,13 +27,13 @@ Captioned = dict[str, list[str]]  # {path of an image: its captions}, in the ord
 Found = dict[str, tuple[Examples, list[list[str]]]]  # {split: (its images, the captions of each)}
 
 
-def found(source: str, given: Given | None = None) -> Found:
+def find_captions(source: str, given: Given | None = None) -> Found:
     """Images with captions by split: those `given` in Python, or those of a source, which are all train.
 
     Raises UserError.
     """
     if given is not None:
-        return _given(given)
+        return _read_given(given)
     if source == GIVEN:
         raise not_given(GIVEN, "(images, captions)")
     captioned = read_captioned(source)
@@ -41,7 +41,7 @@ def found(source: str, given: Given | None = None) -> Found:
     return {"train": (Files(paths, np.zeros(len(paths), np.int32)), [captioned[path] for path in paths])}
 
 
-def _given(given: Given) -> Found:
+def _read_given(given: Given) -> Found:
     """The same of (images, captions), or {split: (images, captions)}, a caption being a text or several."""
     if given.class_names:
         raise UserError("class_names", "captions have no classes", "leave them out")

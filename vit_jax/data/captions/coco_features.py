@@ -44,7 +44,7 @@ def read_words(source: str) -> tuple[Path, Vocabulary]:
         there = "has no vectors with captions" if not source.startswith(SOURCE) else f"there is no folder {folder}"
         files = f"{CAPTIONS}, {WORDS} and {FEATURES[0].format('train')}"
         raise UserError(field, there, f"give {SOURCE}FOLDER, with {files}")
-    value = _parsed(folder / WORDS, field)
+    value = _parse_json(folder / WORDS, field)
     words, places = value.get("idx_to_word"), value.get("word_to_idx")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not isinstance(places, dict):
         raise UserError(field, f"{WORDS} has no list idx_to_word beside word_to_idx", "restore it")
@@ -54,7 +54,7 @@ def read_words(source: str) -> tuple[Path, Vocabulary]:
     return folder, Vocabulary(words)
 
 
-def _parsed(path: Path, field: str) -> dict[str, Any]:
+def _parse_json(path: Path, field: str) -> dict[str, Any]:
     """The JSON object in a file."""
     try:
         value = strict_json.parse(_text(path, field))

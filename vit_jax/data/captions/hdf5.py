@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import UserError
 from ...files.atomic import check_regular
-from ...machine.libraries import needed
+from ...machine.libraries import require
 
 LARGEST = 8 << 30  # bytes of one array
 
@@ -19,7 +19,7 @@ def arrays(path: Path, names: dict[str, tuple[str, int]], where: str, rows: slic
     check_regular(path)
     if not path.is_file():
         raise UserError(where, f"there is no {path.name}", "put it there")
-    with needed("h5py", "captions"):
+    with require("h5py", "captions"):
         import h5py
     found = []
     try:

@@ -17,7 +17,7 @@ from ...errors import Field, UserError
 from ...files.digests import array_digest
 from ...text.record import made_one
 from ...text.tokenizer import Tokenizer
-from ...text.vocabulary import closed
+from ...text.vocabulary import closed_vocabulary
 from ...text.vocabulary import words as words_of
 from ..base import Given
 from ..images.pixels import Images
@@ -30,7 +30,7 @@ from ..order import SHUFFLE, TEST, VALIDATION, hold_out, permutation
 from ..other import Other
 from . import shapes
 from .caption_set import CaptionSet, identity_of
-from .captioned import COCO, FOLDER, Found, found
+from .captioned import COCO, FOLDER, Found, find_captions
 from .config import GIVEN, SHAPES, CaptionData
 
 # {split of the drawn scenes: how many it has}; how many there are to train on, the config says.
@@ -84,7 +84,9 @@ class Captions:
         """
         out = self.batch(indices)
         if self._boxes is not None and self._words is not None:
-            out["touched"] = touched(self._boxes[indices], self._words[indices], self.target.shape[1], self._grid)
+            out["touched"] = touched_patches(
+                self._boxes[indices], self._words[indices], self.target.shape[1], self._grid
+            )
         return out
 
     def take(self, indices: np.ndarray) -> np.ndarray:
@@ -101,7 +103,7 @@ class Captions:
         return max(Counter(row.tobytes() for row in self.target).values()) / len(self)
 
 
-def touched(boxes: np.ndarray, words: np.ndarray, length: int, grid: tuple[int, int]) -> np.ndarray:
+def touched_patches(boxes: np.ndarray, words: np.ndarray, length: int, grid: tuple[int, int]) -> np.ndarray:
     """Which patches the boxes [k, O, 4] touch, at the words [k, O] that name their objects: bool [k, length, N]."""
     (rows, columns), (k, objects) = grid, words.shape
     left, top, right, bottom = np.moveaxis(boxes, -1, 0)[..., None]  # [k, O, 1] each
@@ -162,7 +164,7 @@ def open_captions(
     if data.source == SHAPES and given is None:
         opened = _scenes(data, preprocess, grid)
     else:
-        opened = _split_up(data, preprocess, seed, _found(data, given))
+        opened = _split_up(data, preprocess, seed, _find(data, given))
     if words not in (0, len(opened.vocabulary)):
         whose = f"data.source {data.source}" if data.tokenizer == WORDS else f"data.tokenizer {data.tokenizer}"
         raise UserError(
@@ -195,21 +197,21 @@ def open_other_captions(
         raise UserError(
             Field("data.source"), f"is {SHAPES}, but there are captions of one's own to give: captions:FOLDER"
         )
-    there = _found(data, given)
+    there = _find(data, given)
     if [*there] == ["train"]:
         there = {WHOLE: there["train"]}
     name = wanted or next((each for each in ("test", "validation") if each in there), next(iter(there)))
     if name not in there:
         raise UserError(f"there is no split {name!r}", remedy=f"the data has {', '.join(there)}; choose one of them")
-    read = _read(data, preprocess, *there[name])
+    read = _decode(data, preprocess, *there[name])
     _check(data, vocabulary, read)
     total = 0  # examples of all splits, as a run on this data would have them
     with contextlib.suppress(UserError):
-        total = sum(map(len, _split_up(data, preprocess, seed, _found(data, given)).splits.values()))
+        total = sum(map(len, _split_up(data, preprocess, seed, _find(data, given)).splits.values()))
     return Other(name, _each_image(data, read, read.rows, vocabulary), total, ())
 
 
-def _found(data: CaptionData, given: Given | None) -> Found:
+def _find(data: CaptionData, given: Given | None) -> Found:
     """The images and captions, by split, that are in `data.source` or `given`."""
     if given is None and data.source != GIVEN and not data.source.startswith((FOLDER, COCO)):
         raise UserError(
@@ -217,10 +219,10 @@ def _found(data: CaptionData, given: Given | None) -> Found:
             f"is {data.source}, which has no captions",
             f"give {SHAPES}, captions:FOLDER or coco:FILE.json:FOLDER",
         )
-    return found(data.source, given)
+    return find_captions(data.source, given)
 
 
-def _padded(vocabulary: Tokenizer, captions: Sequence[str], length: int) -> np.ndarray:
+def _pad(vocabulary: Tokenizer, captions: Sequence[str], length: int) -> np.ndarray:
     """The ids of captions, int32 [n, length], none of which is longer, padded."""
     different = list(dict.fromkeys(captions))
     known = dict(zip(different, vocabulary.encode_all(different), strict=True))
@@ -244,18 +246,18 @@ def _scenes(data: CaptionData, preprocess: Preprocess, grid: tuple[int, int]) ->
     counts = {"train": data.drawn, **SPLITS}
     scenes = {name: shapes.draw(n, i, unseen=name == "unseen") for i, (name, n) in enumerate(counts.items())}
     if data.tokenizer == WORDS:
-        vocabulary: Tokenizer = closed(shapes.WORDS)
+        vocabulary: Tokenizer = closed_vocabulary(shapes.WORDS)
     else:
         vocabulary = made_one(data.tokenizer, data.vocabulary, scenes["train"].captions)
         for name, some in scenes.items():
             _check_lengths(data, vocabulary, [(f"{name}[{i}]", said) for i, said in enumerate(some.captions)])
-    splits = {name: _split(name, some, vocabulary, data, preprocess, grid) for name, some in scenes.items()}
+    splits = {name: _drawn_split(name, some, vocabulary, data, preprocess, grid) for name, some in scenes.items()}
     content = [[array_digest(some.pixels), array_digest(splits[name].target)] for name, some in scenes.items()]
     test = scenes["test"]
     others = test._replace(pixels=test.pixels[permutation(len(test.pixels), SHUFFLE)])
     blank = test._replace(pixels=np.full_like(test.pixels, GREY))
     for name, some in (("shuffled", others), ("blank", blank)):
-        splits[name] = _split(name, some._replace(boxes=None), vocabulary, data, preprocess, grid)
+        splits[name] = _drawn_split(name, some._replace(boxes=None), vocabulary, data, preprocess, grid)
     held = " and ".join(f"{colour} {form}s" for colour, form in shapes.UNSEEN)
     remarks = (
         f"test: always giving the most frequent caption has an exact match of {splits['test'].chance:.4f}",
@@ -267,7 +269,7 @@ def _scenes(data: CaptionData, preprocess: Preprocess, grid: tuple[int, int]) ->
     )
 
 
-def _split(
+def _drawn_split(
     name: str,
     scenes: shapes.Scenes,
     vocabulary: Tokenizer,
@@ -277,7 +279,7 @@ def _split(
 ) -> Captions:
     """The split of drawn scenes."""
     n = len(scenes.captions)
-    target = _padded(vocabulary, scenes.captions, data.length - 1)
+    target = _pad(vocabulary, scenes.captions, data.length - 1)
     images = Images(Arrays(scenes.pixels, np.zeros(n, np.int32), name), preprocess, True, data.threads)
     h, w = preprocess.image
     whole = h == w and data.size in (0, h)  # no part of a scene is cropped away
@@ -302,7 +304,7 @@ class _Read(NamedTuple):
         return [self.captions[row] for row in rows]
 
 
-def _read(data: CaptionData, preprocess: Preprocess, examples: Examples, captions: Sequence[Sequence[str]]) -> _Read:
+def _decode(data: CaptionData, preprocess: Preprocess, examples: Examples, captions: Sequence[Sequence[str]]) -> _Read:
     """Decode the images of a split. Raises UserError on those that cannot be read, unless they are to be left out."""
     room = len(captions) * math.prod(preprocess.image) * preprocess.channels <= data.memory * 1e9
     images = Images(examples, preprocess, room, data.threads)
@@ -321,7 +323,7 @@ def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found
     """The splits of images with captions. What is missing is held out of train, by image. Raises UserError."""
     if "train" not in there:
         raise UserError("data", f"has no train split, only {', '.join(there)}", "give one to train on")
-    parts = {name: _read(data, preprocess, *some) for name, some in there.items()}
+    parts = {name: _decode(data, preprocess, *some) for name, some in there.items()}
     own, train = parts["train"], parts["train"].rows
     rows = {name: part.rows for name, part in parts.items()}
     for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
@@ -340,7 +342,7 @@ def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found
     vocabulary = made_one(data.tokenizer, data.vocabulary, captions)
     for part in {id(part): part for part in parts.values()}.values():
         _check(data, vocabulary, part)
-    target = _padded(vocabulary, captions, data.length - 1)
+    target = _pad(vocabulary, captions, data.length - 1)
     splits = {"train": Captions(own.images, np.repeat(train, [*map(len, several)]), target)}
     for name in ("validation", "test"):
         if name in parts:
@@ -368,7 +370,7 @@ def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found
 def _each_image(data: CaptionData, read: _Read, rows: np.ndarray, vocabulary: Tokenizer) -> Captions:
     """A split for evaluation: an image is one example, with all its captions as references."""
     several = read.several(rows)
-    target = _padded(vocabulary, [each[0] for each in several], data.length - 1)
+    target = _pad(vocabulary, [each[0] for each in several], data.length - 1)
     return Captions(read.images, rows, target, references=several)
 
 

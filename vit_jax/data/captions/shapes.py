@@ -72,7 +72,7 @@ def _draw(n: int, part: int, start: int, unseen: bool) -> Scenes:
     rgb = np.array([COLOURS[colour] for colour, _ in _PAIRS])[pair] + (uniform(n, 2, 3) - 0.5) * 0.08
     form = np.array([FORMS.index(name) for _, name in _PAIRS])[pair]
     for k in range(2):
-        inside = _inside(form[:, k], x[:, k], y[:, k], radius[:, k])
+        inside = _covers(form[:, k], x[:, k], y[:, k], radius[:, k])
         image = np.where(inside[..., None], rgb[:, k, None, None].astype(np.float32), image)
     # Uniform noise of standard deviation 0.03, four values from the bits of one number.
     noise = bits.random_raw(image.size // 4).view(np.uint16).reshape(image.shape).astype(np.float32)
@@ -85,7 +85,7 @@ def _draw(n: int, part: int, start: int, unseen: bool) -> Scenes:
     return Scenes(pixels, captions, boxes, words)
 
 
-def _inside(form: np.ndarray, x: np.ndarray, y: np.ndarray, radius: np.ndarray) -> np.ndarray:
+def _covers(form: np.ndarray, x: np.ndarray, y: np.ndarray, radius: np.ndarray) -> np.ndarray:
     """Which pixels a shape covers, bool [n, SIDE, SIDE]; its centre and radius are shares of the side, [n] each."""
     centres = ((np.arange(SIDE) + 0.5) / SIDE).astype(np.float32)
     x, y, radius = (each.astype(np.float32)[:, None, None] for each in (x, y, radius))

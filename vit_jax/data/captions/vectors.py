@@ -80,9 +80,11 @@ def open_features(data: FeatureData, width: int, words: int = 0, seed: int = 0) 
             f"is {words} but data.source {data.source} has {len(vocabulary)} ids",
             "give --model.text.outputs 0 and --model.text.target-vocabulary 0",
         )
-    parts = {split: _read(folder, split, vocabulary, width, data) for split in PARTS if has_part(folder, PARTS[split])}
+    parts = {
+        split: _read_split(folder, split, vocabulary, width, data) for split in PARTS if has_part(folder, PARTS[split])
+    }
     if "train" not in parts:
-        _read(folder, "train", vocabulary, width, data)  # which says what is missing
+        _read_split(folder, "train", vocabulary, width, data)  # which says what is missing
     train, kept = parts["train"], np.unique(parts["train"].rows)
     held: dict[str, np.ndarray] = {}
     for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
@@ -134,7 +136,7 @@ def open_other_features(data: FeatureData, wanted: str, width: int, vocabulary: 
     name = wanted or there[0]
     if name not in there:
         raise UserError(f"there is no split {name!r}", remedy=f"the data has {', '.join(there)}; choose one of them")
-    read = {split: _read(folder, split, words, width, data) for split in there}
+    read = {split: _read_split(folder, split, words, width, data) for split in there}
     whole = _each_picture(read[name], np.unique(read[name].rows), vocabulary)
     return Other(name, whole, sum(map(_captions, read.values())), ())
 
@@ -143,7 +145,7 @@ def _captions(part: Part) -> int:
     return len(part.target)
 
 
-def _read(folder: Path, split: str, vocabulary: Vocabulary, width: int, data: FeatureData) -> Part:
+def _read_split(folder: Path, split: str, vocabulary: Vocabulary, width: int, data: FeatureData) -> Part:
     """The part of a source that is one of our splits. Raises UserError, also on captions that are too long."""
     part = read_part(folder, PARTS[split], vocabulary, width, data.source)
     lengths = (part.target != vocabulary.ids.pad).sum(1)

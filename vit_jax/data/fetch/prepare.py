@@ -21,7 +21,7 @@ import numpy as np
 
 from ...errors import UserError
 from ...files.atomic import sync_file, sync_folder
-from ...files.locks import locked
+from ...files.locks import lock_file
 from ...machine import backend
 from ..progress import progress
 from .archives import OFFICIAL, Archive
@@ -40,7 +40,7 @@ def data_dir(stated: str) -> Path:
     return root
 
 
-def prepared(root: Path, name: str, version: str = "") -> Path | None:
+def find_prepared(root: Path, name: str, version: str = "") -> Path | None:
     """The folder of a prepared set, of the newest version if none is given; None if there is none."""
     found = [
         file.parent
@@ -76,8 +76,8 @@ def prepare(root: Path, name: str, download: bool = True) -> Path:
             print(f"waiting  for process {process}, which prepares {name} in {root}", flush=True)
         time.sleep(_WAIT)
 
-    with _told(root, name), _alone(place, wait):
-        folder = prepared(root, name)
+    with _report_system_errors(root, name), _lock(place, wait):
+        folder = find_prepared(root, name)
         if folder is None:
             _check_space(root, name)
             paths = [_archive(root, name, archive) for archive in archives]
@@ -100,19 +100,19 @@ def clear_fetched(root: Path, name: str) -> None:
     with contextlib.suppress(OSError, UserError):
         parts = [part for archive in OFFICIAL[name].archives if (part := _part(place, archive)).exists()]
         if parts:
-            with _alone(place, leave):
+            with _lock(place, leave):
                 for part in parts:
                     part.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def _alone(place: Path, taken: Callable[[str], None]) -> Iterator[None]:
+def _lock(place: Path, taken: Callable[[str], None]) -> Iterator[None]:
     """A context in which no other process prepares the set whose archives are in `place`; `taken` as in `runs.locked`.
 
     Afterwards the folder is removed unless it holds archives.
     """
     lock = place / ".lock"
-    with locked(lock, taken):
+    with lock_file(lock, taken):
         try:
             yield
         finally:
@@ -277,7 +277,7 @@ def _clear(place: Path, archives: Sequence[Archive]) -> None:
 
 
 @contextlib.contextmanager
-def _told(root: Path, name: str) -> Iterator[None]:
+def _report_system_errors(root: Path, name: str) -> Iterator[None]:
     """Within the block, what the system refuses is told in a sentence."""
     try:
         yield

@@ -106,7 +106,7 @@ class Preprocess:
 
     def apply(self, image: Image.Image) -> np.ndarray:
         """The pixels of an image of any size and mode: uint8 [h, w, C]."""
-        image = self._resized(_flattened(image, self.channels, self.background))
+        image = self._resized(_flatten_alpha(image, self.channels, self.background))
         return np.asarray(image).reshape(*self.image, self.channels)
 
     def _resized(self, image: Image.Image) -> Image.Image:
@@ -160,7 +160,7 @@ class Preprocess:
         return cls(**frozen)
 
 
-def _flattened(image: Image.Image, channels: int, background: int) -> Image.Image:
+def _flatten_alpha(image: Image.Image, channels: int, background: int) -> Image.Image:
     """The image in mode L (1 channel) or RGB (3), with transparent pixels laid over a grey `background`."""
     from PIL import Image
 

@@ -23,7 +23,7 @@ from .pixels import Images, Loaded, sizes
 from .preprocess import Preprocess
 from .sources.arrays import Arrays
 from .sources.base import Source
-from .sources.index import remembered
+from .sources.index import compute_once
 from .sources.open import open_image_source
 
 _CHUNK = 64  # images at a time of which statistics are counted
@@ -162,7 +162,7 @@ def open_images(
     )
     _check_source(data, source, preprocess, classes)
 
-    images, loaded = _decoded(data, source, preprocess)
+    images, loaded = _decode(data, source, preprocess)
     rows, remarks = _readable(data, images, loaded)
     splits = _with_held_out(data, images, rows, seed)
 
@@ -181,7 +181,7 @@ def open_images(
     )
 
 
-def _decoded(data: ImageData, source: Source, preprocess: Preprocess) -> tuple[dict[str, Images], dict[str, Loaded]]:
+def _decode(data: ImageData, source: Source, preprocess: Preprocess) -> tuple[dict[str, Images], dict[str, Loaded]]:
     """({split: its images}, {split: what decoding them has shown}).
 
     Test images in a container with checksums are decoded at the end of the run only, when they are used.
@@ -363,13 +363,13 @@ def statistics(
     number = min(len(train), 10_000)
     chosen = np.arange(number) * len(train) // number
     if train.images.in_memory:
-        return _measured(train, chosen, channels)
+        return _measure(train, chosen, channels)
     decided_by = [train.images.digest, array_digest(train.rows[chosen]), preprocess.to_dict()]
-    mean, std = remembered(decided_by, lambda: _measured(train, chosen, channels))
+    mean, std = compute_once(decided_by, lambda: _measure(train, chosen, channels))
     return tuple(mean), tuple(std)
 
 
-def _measured(train: Any, chosen: np.ndarray, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _measure(train: Any, chosen: np.ndarray, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """(mean, std) of each channel over the chosen images, computed from histograms and so exact."""
     counts = np.zeros((channels, 256), np.int64)
     for start in range(0, len(chosen), _CHUNK):

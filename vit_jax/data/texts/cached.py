@@ -24,7 +24,7 @@ from ...errors import UserError
 from ...files.atomic import write_json
 from ...files.digests import bytes_digest, text_digest, with_digest, without_digest
 from ...machine.backend import cache_folder
-from ...text.record import kept, opened
+from ...text.record import open_tokenizers, record_tokenizers
 from ...text.tokenizer import Tokenizer
 from .encode import Encoder
 from .flat import Flat, dtype_of, from_lengths
@@ -56,10 +56,10 @@ def find(folder: Path) -> Corpus | None:
         record, intact = without_digest(json.loads((folder / RECORD).read_bytes()))
         if not intact or any(_digest(folder / name) != digest for name, digest in record["files"].items()):
             return None
-        source, target = (_mapped(folder, side, record["sizes"][side]) for side in SIDES)
+        source, target = (_map_file(folder, side, record["sizes"][side]) for side in SIDES)
         metadata = {"vocabulary": record["vocabulary"]}
         metadata |= {"files": {name: (folder / name).read_bytes() for name in record["tokenizer"]}}
-        return Corpus(opened(metadata), source, target, record["cut"], tuple(record["digests"]))
+        return Corpus(open_tokenizers(metadata), source, target, record["cut"], tuple(record["digests"]))
     except (OSError, ValueError, KeyError, TypeError, UserError):
         return None
 
@@ -76,10 +76,10 @@ def build(
     unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         with open(unfinished / "source.ids", "wb") as a, open(unfinished / "target.ids", "wb") as b:
-            lengths = [_written(rows, (a, b), sides) for rows in encoder]
+            lengths = [_append(rows, (a, b), sides) for rows in encoder]
         for side, each in zip(SIDES, zip(*lengths, strict=True), strict=True):
             (unfinished / f"{side}.lengths").write_bytes(np.concatenate(each).tobytes())
-        metadata = kept(*sides)
+        metadata = record_tokenizers(*sides)
         for name, content in metadata.get("files", {}).items():
             (unfinished / name).parent.mkdir(parents=True, exist_ok=True)
             (unfinished / name).write_bytes(content)
@@ -89,7 +89,7 @@ def build(
         record = {
             "sizes": sizes,
             "cut": encoder.cut,
-            "digests": [*digests(*(_mapped(unfinished, side, sizes[side]) for side in SIDES))],
+            "digests": [*digests(*(_map_file(unfinished, side, sizes[side]) for side in SIDES))],
             "vocabulary": metadata["vocabulary"],
             "tokenizer": tokenizer,
             "files": {name: _digest(unfinished / name) for name in (*names, *tokenizer)},
@@ -106,14 +106,14 @@ def also(alias: Path, folder: Path) -> None:
         alias.symlink_to(folder.name)
 
 
-def _written(rows: tuple[Any, Any], files: tuple[BinaryIO, BinaryIO], sides: Iterable[Tokenizer]) -> list[np.ndarray]:
+def _append(rows: tuple[Any, Any], files: tuple[BinaryIO, BinaryIO], sides: Iterable[Tokenizer]) -> list[np.ndarray]:
     """Append the ids of some pairs to the files of both sides; returns the lengths, int32, of both."""
     for its, file, side in zip(rows, files, sides, strict=True):
         file.write(np.concatenate(its).astype(dtype_of(len(side))).tobytes())
     return [np.array([*map(len, its)], np.int32) for its in rows]
 
 
-def _mapped(folder: Path, side: str, size: int) -> Flat:
+def _map_file(folder: Path, side: str, size: int) -> Flat:
     ids = np.memmap(folder / f"{side}.ids", dtype_of(size), mode="r")
     return from_lengths(ids, np.fromfile(folder / f"{side}.lengths", np.int32))
 

@@ -51,7 +51,7 @@ def from_lengths(ids: np.ndarray, lengths: np.ndarray) -> Flat:
     return Flat(ids, np.cumsum(lengths, dtype=np.int64) - lengths, lengths)
 
 
-def gathered(sentences: Iterable[np.ndarray], size: int) -> Flat:
+def gather_sentences(sentences: Iterable[np.ndarray], size: int) -> Flat:
     """Sentences of ids of a vocabulary of this size, in memory."""
     rows = [row.astype(dtype_of(size)) for row in sentences]
     return from_lengths(np.concatenate([*rows, np.zeros(0, dtype_of(size))]), np.array([*map(len, rows)], np.int32))

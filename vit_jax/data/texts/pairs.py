@@ -159,7 +159,7 @@ def _table(source: str, file: Path) -> Iterator[tuple[str, str]]:
 
 
 @contextlib.contextmanager
-def _opened(source: str, path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
+def _open_decompressed(source: str, path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
     """A file, decompressed. Raises UserError where it cannot be read."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
@@ -176,7 +176,7 @@ def _opened(source: str, path: Path) -> Iterator[gzip.GzipFile | io.BufferedRead
 def _scan(source: str, path: Path) -> tuple[int, str]:
     """(lines, digest) of a file; a file without any has one that is empty."""
     digest, lines, last = bytes_digest(), 0, b""
-    with _opened(source, path) as file:
+    with _open_decompressed(source, path) as file:
         while data := file.read(1 << 20):
             digest.update(data)
             lines, last = lines + data.count(b"\n"), data[-1:]
@@ -185,16 +185,16 @@ def _scan(source: str, path: Path) -> tuple[int, str]:
 
 def _lines(source: str, path: Path) -> Iterator[str]:
     """The lines of a file. Raises UserError, naming the line, where it is no UTF-8."""
-    with _opened(source, path) as file:
-        yield from _decoded(file, f"data.source {source}: {path.name}")
+    with _open_decompressed(source, path) as file:
+        yield from _decode_lines(file, f"data.source {source}: {path.name}")
 
 
 def lines_of(data: bytes, where: str) -> list[str]:
     """The lines of a text. Raises UserError, naming the line, where it is no UTF-8."""
-    return list(_decoded(io.BytesIO(data), where))
+    return list(_decode_lines(io.BytesIO(data), where))
 
 
-def _decoded(file: Iterable[bytes], where: str) -> Iterator[str]:
+def _decode_lines(file: Iterable[bytes], where: str) -> Iterator[str]:
     """The lines of a binary file, which ends lines at no other character, such as U+2028; of an empty one one line."""
     number = 0
     for number, line in enumerate(file, 1):

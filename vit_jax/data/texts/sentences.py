@@ -16,16 +16,16 @@ import numpy as np
 from ...config.vocabulary import TRAINED, WORDS
 from ...errors import Field, UserError
 from ...files.digests import text_digest
-from ...machine.libraries import needed
-from ...text.record import digest, kept, made
+from ...machine.libraries import require
+from ...text.record import digest, make_tokenizers, record_tokenizers
 from ...text.tokenizer import Tokenizer
-from ...text.vocabulary import closed
+from ...text.vocabulary import closed_vocabulary
 from ..base import Given, not_given
 from ..order import SHUFFLE, TEST, VALIDATION, TokenOrder, hold_out, permutation
 from . import cached, numbers
 from .config import GIVEN, SentenceData
 from .encode import Encoder, cut_remark
-from .flat import Flat, gathered
+from .flat import Flat, gather_sentences
 from .pairs import FORMS, Chosen, InFiles, Pairs, are_in_files, read_pairs
 
 
@@ -137,7 +137,7 @@ class Texts:
 
     def metadata(self) -> dict[str, Any]:
         """What a run keeps of the tokenizers."""
-        return kept(self.source, self.target)
+        return record_tokenizers(self.source, self.target)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -187,14 +187,14 @@ def open_sentences(
     """
     texts, (source, target), corpus = _open_pairs(data, one_vocabulary, seed, given)
     if target.files:
-        with needed("sacrebleu"):  # which chooses the best checkpoint
+        with require("sacrebleu"):  # which chooses the best checkpoint
             import sacrebleu  # noqa: F401
     _check_sizes(data, wanted or {}, source, target)
     splits, cuts, content = {}, [], []
     for name, pairs in texts.items():
         in_cache = corpus if name == "train" else None
-        found = in_cache or _encoded(data, pairs, name, source, target)
-        splits[name] = _split(data, pairs, name, found)
+        found = in_cache or _encode(data, pairs, name, source, target)
+        splits[name] = _make_split(data, pairs, name, found)
         cuts += [cut] if (cut := cut_remark(name, found.cut, len(pairs), data.lengths[-1])) else []
         content.append([*found.digests])
     identity: dict[str, Any] = {
@@ -234,15 +234,15 @@ def open_other_pairs(
     Raises:
         UserError: where there is no such data, and where a closed vocabulary lacks its words.
     """
-    found = _found(data, given)
+    found = _find(data, given)
     if given.whole if given is not None else [*found] == ["train"]:
         found = {"all": found["train"]}
     name = wanted or next((name for name in ("test", "validation") if name in found), next(iter(found)))
     if name not in found:
         raise UserError(f"there is no split {name!r}", remedy=f"data has {', '.join(found)}; choose one of them")
-    corpus = _encoded(data, found[name], name, source, target)
+    corpus = _encode(data, found[name], name, source, target)
     cut = cut_remark(name, corpus.cut, len(found[name]), data.lengths[-1])
-    return name, _split(data, found[name], name, corpus), sum(map(len, found.values())), (cut,) if cut else ()
+    return name, _make_split(data, found[name], name, corpus), sum(map(len, found.values())), (cut,) if cut else ()
 
 
 def _open_pairs(
@@ -252,13 +252,17 @@ def _open_pairs(
 
     With `one`, both tokenizers have the same ids.
     """
-    found = _found(data, given)
+    found = _find(data, given)
     if "train" not in found:
         raise UserError("data", f"has no train split, only {', '.join(found)}", "give one to train on")
     pairs = _with_held_out(data, found, seed)
     if given is None and data.source == "numbers" and data.tokenizer == WORDS:
-        both = closed((*numbers.ENGLISH, *numbers.GERMAN))
-        return pairs, (both, both) if one else (closed(numbers.ENGLISH), closed(numbers.GERMAN)), None
+        both = closed_vocabulary((*numbers.ENGLISH, *numbers.GERMAN))
+        return (
+            pairs,
+            (both, both) if one else (closed_vocabulary(numbers.ENGLISH), closed_vocabulary(numbers.GERMAN)),
+            None,
+        )
     if given is not None and data.tokenizer == "unigram":
         raise UserError(
             Field("data.tokenizer"),
@@ -270,7 +274,7 @@ def _open_pairs(
 
     def tokenizers() -> tuple[Tokenizer, Tokenizer]:
         left, right = (map(operator.itemgetter(side), train) for side in (0, 1))
-        return made(data.tokenizer, data.vocabulary, left, right, one)
+        return make_tokenizers(data.tokenizer, data.vocabulary, left, right, one)
 
     files = found["train"]
     if not isinstance(files, InFiles):
@@ -281,11 +285,11 @@ def _open_pairs(
     held = {name: getattr(data, name) for name in ("test", "validation") if name in pairs and name not in found}
     key = {"form": data.source.partition(":")[0], "files": files.digests, "held": held, "seed": seed if held else 0}
     key |= {"tokenizer": kind, "one": one, "longest": data.lengths[-1], "cut": data.cut, "versions": _versions()}
-    corpus, sides = _cached(data, train, key, (lambda: own) if own is not None else tokenizers)
+    corpus, sides = _open_cached(data, train, key, (lambda: own) if own is not None else tokenizers)
     return pairs, sides, corpus
 
 
-def _cached(
+def _open_cached(
     data: SentenceData, train: Pairs, key: Mapping[str, Any], tokenizers: Callable[[], tuple[Tokenizer, Tokenizer]]
 ) -> tuple[cached.Corpus | None, tuple[Tokenizer, Tokenizer]]:
     """(the corpus of train in the cache, its tokenizers); without the corpus where it cannot be written there."""
@@ -317,10 +321,10 @@ def _versions() -> list[str]:
     return found
 
 
-def _found(data: SentenceData, given: Given | None) -> Mapping[str, Pairs]:
+def _find(data: SentenceData, given: Given | None) -> Mapping[str, Pairs]:
     """{split: pairs} as they were given in Python, or as `data.source` has them. Raises UserError."""
     if given is not None:
-        return _given(given)
+        return _read_given(given)
     if data.source == GIVEN:
         raise not_given(GIVEN, "[(source, target), ...]")
     if data.source == "numbers":
@@ -330,7 +334,7 @@ def _found(data: SentenceData, given: Given | None) -> Mapping[str, Pairs]:
     return read_pairs(data.source)
 
 
-def _given(given: Given) -> dict[str, Pairs]:
+def _read_given(given: Given) -> dict[str, Pairs]:
     """Pairs that were given in Python, as {split: pairs}. Raises UserError."""
     if given.class_names:
         raise UserError("class_names", "texts have no classes", "leave it out")
@@ -382,12 +386,12 @@ def _check_sizes(data: SentenceData, wanted: Mapping[str, int], source: Tokenize
             )
 
 
-def _encoded(data: SentenceData, pairs: Pairs, split: str, source: Tokenizer, target: Tokenizer) -> cached.Corpus:
+def _encode(data: SentenceData, pairs: Pairs, split: str, source: Tokenizer, target: Tokenizer) -> cached.Corpus:
     """The pairs of a split as ids, in memory. Raises UserError as `Encoder` does."""
     encoder = Encoder(data, pairs, split, source, target)
     rows = [*encoder]
     flat = [
-        gathered((row for some in rows for row in some[side]), len(tokenizer))
+        gather_sentences((row for some in rows for row in some[side]), len(tokenizer))
         for side, tokenizer in enumerate((source, target))
     ]
     sides = source, target
@@ -400,7 +404,7 @@ def _digests(data: SentenceData, sides: tuple[Tokenizer, Tokenizer], source: Fla
     return source.digest(longest, sides[0].ids.pad), target.digest(longest - 1, sides[1].ids.pad)
 
 
-def _split(data: SentenceData, pairs: Pairs, name: str, corpus: cached.Corpus) -> Sentences:
+def _make_split(data: SentenceData, pairs: Pairs, name: str, corpus: cached.Corpus) -> Sentences:
     source, target = corpus.sides
 
     def texts() -> list[str]:

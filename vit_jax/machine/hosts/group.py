@@ -112,13 +112,13 @@ def differing(found: list[dict[str, Any]]) -> str:
     for index, theirs in enumerate(found):
         names = [n for n in {**found[0], **theirs} if theirs.get(n) != found[0].get(n)]
         if names:
-            listed = [f"{n} {_told(theirs, n)}, host 0 {_told(found[0], n)}" for n in names[:SHOWN]]
+            listed = [f"{n} {_read_value(theirs, n)}, host 0 {_read_value(found[0], n)}" for n in names[:SHOWN]]
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             return f"hosts differ: host {index} has {'; '.join(listed)}{more}; make them the same on all hosts"
     return ""
 
 
-def _told(values: Mapping[str, Any], name: str) -> str:
+def _read_value(values: Mapping[str, Any], name: str) -> str:
     return str(values[name])[:80] if name in values else "none"
 
 
@@ -136,7 +136,7 @@ _here: Hosts | None = None  # of this process, which can join only once
 
 
 @contextlib.contextmanager
-def joined(text: str, stall_minutes: float = 0.0) -> Iterator[Hosts]:
+def join_hosts(text: str, stall_minutes: float = 0.0) -> Iterator[Hosts]:
     """The processes that `--hosts` names, within the block in which this one needs the others; ALONE if it is empty.
 
     Whatever ends the block is told to the others. Raises UserError where they do not come together, and in place of an
@@ -191,7 +191,7 @@ def _begin(text: str, stall_minutes: float) -> Hosts:
     import jax
 
     stated = read_place(text)
-    place, more = (stated, {}) if stated else _found()
+    place, more = (stated, {}) if stated else _find_place()
     if place.count == 1:
         return Hosts()
     watch = Watch(place.index, stall_minutes)
@@ -245,7 +245,7 @@ def _park_aborts() -> None:
     libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
 
 
-def _found() -> tuple[Place, dict[str, Any]]:
+def _find_place() -> tuple[Place, dict[str, Any]]:
     """(the place of this process as jax finds it, the devices that are its own). Raises UserError."""
     # What jax.distributed.initialize() finds by itself, whose name is private too: it is needed before that call, since
     # without a process that is missing jax waits and then aborts where `Watch` says who is not there.

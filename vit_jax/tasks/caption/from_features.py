@@ -22,7 +22,7 @@ from ...models.captioner_config import CaptionerConfig
 from ...text.record import opened_one
 from ..base import Answer, Batch, Evaluation, Predictor
 from ..generated import answer
-from ..worst import printed, worst, write_worst
+from ..worst import summarise_worst, worst, write_worst
 from .text import Captioning
 from .use import FeatureDescriber
 
@@ -87,7 +87,7 @@ class CaptionFeatures(Captioning):
         )
         wrong = worst(names, split.references or [(text,) for text in truth], said, cased=False)
         write_worst(folder / "worst.txt", wrong, [places[w.number] for w in wrong], caption, len(split), "captions")
-        return printed(wrong, len(split), "worst.txt")
+        return summarise_worst(wrong, len(split), "worst.txt")
 
     def pictures(self, network: Captioner, data: CaptionSet, plots: Path, samples: Path, caption: str) -> str:
         """Nothing but one vector as a sample, since the pictures are not there. Returns its file."""

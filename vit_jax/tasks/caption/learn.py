@@ -27,7 +27,7 @@ from ...text.record import kept_one, made_one, opened_one
 from ..base import Answer, Batch, Evaluation, Predictor
 from ..classify.draw import save_samples, visible
 from ..generated import answer
-from ..worst import draw_worst, printed, worst
+from ..worst import draw_worst, summarise_worst, worst
 from .text import Captioning
 from .use import Describer, attention
 
@@ -110,7 +110,7 @@ class Caption(Captioning):
         references = split.references or [(self.words.decode(row),) for row in split.target]
         wrong = worst(map(split.name, range(len(split))), references, said, cased=False)
         draw_worst(lambda numbers: visible(split.take(numbers)), wrong, len(split), folder / "worst.png", caption)
-        return printed(wrong, len(split), "worst.png")
+        return summarise_worst(wrong, len(split), "worst.png")
 
     def pictures(self, network: Captioner, data: CaptionedImages, plots: Path, samples: Path, caption: str) -> str:
         """Sample images, and the cross-attention on them, word by word: drawn of the first, kept of all.

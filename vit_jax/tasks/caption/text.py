@@ -18,8 +18,8 @@ from ...models.captioner_config import CaptionerConfig
 from ...models.layers import fold
 from ...text.tokenizer import Tokenizer
 from ..base import Batch, Evaluation, Task
-from ..generated import Search, changed, compiled, header
-from ..next_token import mean_loss, shifted, sums
+from ..generated import Search, change_search, compile_search, header
+from ..next_token import mean_loss, shift_target, sums
 from .score import WORDS, bleu4, cider_d, plain
 
 CROSS = "decoder.cross_attention"  # the weights from the tokens of a caption to those of the memory
@@ -50,7 +50,7 @@ class Captioning(Task, abstract=True):
 
     def searching(self, changes: Mapping[str, Any]) -> Self:
         """The task with other settings of its search. Raises UserError."""
-        return replace(self, decoding=changed(self.decoding, changes, self.length, self.words.unit))
+        return replace(self, decoding=change_search(self.decoding, changes, self.length, self.words.unit))
 
     @property
     def search(self) -> Search:
@@ -73,7 +73,7 @@ class Captioning(Task, abstract=True):
 
     def shifted(self, batch: Batch) -> tuple[Array, Array, Array]:
         """`next_token.shifted` of a batch."""
-        return shifted(batch["target"], batch["target"], self.words.ids, self.words.ids.pad)
+        return shift_target(batch["target"], batch["target"], self.words.ids, self.words.ids.pad)
 
     def loss(self, model: Captioner, batch: Batch, keys: Array, denominator: Array) -> tuple[Array, dict[str, Array]]:
         """(cross entropy [], {"accuracy": []}): sums over target tokens / `denominator`; `keys` [B] are for dropout."""
@@ -92,7 +92,7 @@ class Captioning(Task, abstract=True):
         given, (inputs, labels, real) = self.inputs(batch, model.dtype), self.shifted(batch)
         wanted = ("logits", CROSS) if "touched" in batch else ("logits",)
         found = model.capture(given, inputs, wanted)
-        best = self.search.best(searched(model, given, self.search, real.any(-1)))
+        best = self.search.best(search_captions(model, given, self.search, real.any(-1)))
         out = sums(found["logits"], labels, real) | {"predicted": best}
         if "touched" in batch:
             # The map of the word at place t of the caption is that of the token that predicts it.
@@ -137,21 +137,23 @@ def in_boxes(maps: Array, touched: Array, tokens: int) -> dict[str, Array]:
     }
 
 
-def searched(
+def search_captions(
     model: Captioner, given: Array, search: Search, rows: Array | None = None, keys: Array | None = None
 ) -> Found:
     """The captions of inputs of the network [B, ...], by `Search.found`."""
     return search.found(model, model.encode(given), None, rows, keys=keys)
 
 
-def captured(model: Captioner, given: Array, search: Search, names: tuple[str, ...]) -> tuple[Array, dict[str, Array]]:
+def capture_captions(
+    model: Captioner, given: Array, search: Search, names: tuple[str, ...]
+) -> tuple[Array, dict[str, Array]]:
     """(the best captions int32 [B, length] of inputs of the network [B, ...], {name: inner value}).
 
     The values are those of an evaluation pass in which the decoder is given the captions.
     """
-    said = search.best(searched(model, given, search))
+    said = search.best(search_captions(model, given, search))
     return said, model.capture(given, search.inputs(said), names)
 
 
-search_inputs = compiled(searched, static=(2,))
-captured_inputs = nnx.jit(captured, static_argnums=(2, 3))
+search_inputs = compile_search(search_captions, static=(2,))
+captured_inputs = nnx.jit(capture_captions, static_argnums=(2, 3))

@@ -13,7 +13,7 @@ from jax import Array
 
 from ...data.captions.vectors import Vector, checked_vectors, vectors_in
 from ...figures.attention import draw_words
-from ...models.build import described
+from ...models.build import describe_network
 from ...models.captioner import Captioner
 from ..classify.draw import visible
 from ..generated import Writer, value
@@ -60,7 +60,7 @@ class Describer(CaptionWriter, ImagePredictor):
     no_features = ("a captioner pools none of an image", "give the weights of an image network alone")
 
     def __repr__(self) -> str:
-        return f"Describer({described(self.run.model)}; images {self.size}; {self.words})"
+        return f"Describer({describe_network(self.run.model)}; images {self.size}; {self.words})"
 
     def listed(self, images: Any) -> tuple[list[Any], bool]:
         """(the images as a list, whether only one was given)."""
@@ -105,7 +105,7 @@ class FeatureDescriber(CaptionWriter):
     no_features = ("the inputs of this network are features already", "leave the flag out")
 
     def __repr__(self) -> str:
-        return f"FeatureDescriber({described(self.run.model)}; {self.words})"
+        return f"FeatureDescriber({describe_network(self.run.model)}; {self.words})"
 
     def inputs(self, vectors: Any) -> Array:
         """Vectors [n, C], [C], or files of them as the network takes them: [n, 1, C], or [1, C] of one."""

@@ -15,7 +15,7 @@ from ...figures import attention
 from ...figures.classification import draw_confusion, draw_per_class, draw_wrong
 from ...figures.kept import keep_attention, keep_classes, keep_positions
 from ...figures.patches import draw_patches, draw_positions
-from ...files.output import shortened
+from ...files.output import shorten
 from ...models.vit import ViT, sinusoids
 from ...models.vit_config import ViTConfig
 from .score import Classified
@@ -65,7 +65,7 @@ def draw_inside(
     c = network.config
     draw_patches(visible(images)[0], pair(c.patch), plots / "patches.png")
     probabilities = np.asarray(jax.nn.softmax(found["logits"]))
-    labels = [captioned(*each, class_names) for each in zip(truth, probabilities, strict=True)]
+    labels = [caption_of(*each, class_names) for each in zip(truth, probabilities, strict=True)]
     below, file = f"{caption}; true class → predicted class (probability)", plots / "attention.png"
     maps = np.asarray(found["attention"])
     draw_attention(c, images, maps, file, labels=labels, caption=below)
@@ -81,10 +81,10 @@ def draw_inside(
         keep_positions(plots, caption, position, prefix, c.grid)
 
 
-def captioned(name: str, probabilities: np.ndarray, class_names: Sequence[str]) -> str:
+def caption_of(name: str, probabilities: np.ndarray, class_names: Sequence[str]) -> str:
     """Two lines under an image: its `name`, the class predicted and its probability; probabilities float [K]."""
-    name, best = shortened(name, 24), int(np.argmax(probabilities))
-    return f"{name}\n→ {shortened(class_names[best], 15)} ({probabilities[best]:.2f})"
+    name, best = shorten(name, 24), int(np.argmax(probabilities))
+    return f"{name}\n→ {shorten(class_names[best], 15)} ({probabilities[best]:.2f})"
 
 
 def visible(images: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from flax import nnx
 from jax import Array
 
 from ...errors import Field, UserError
-from ...models.layers import wide
+from ...models.layers import accumulation_dtype
 
 
 def block_numbers(blocks: Any, depth: int) -> tuple[int, ...]:
@@ -47,7 +47,7 @@ def features(model: Any, images: Array, blocks: tuple[int, ...] = (), norm: bool
     for i in blocks:
         c, x = model.sized(images), found[f"blocks.{i}"]  # [B, P + gh gw, D]
         x = x if model.norm is None or not norm else model.norm(x)
-        x, prefix = x.astype(wide(x.dtype)), sum(count for _, count, _ in c.prefix)
+        x, prefix = x.astype(accumulation_dtype(x.dtype)), sum(count for _, count, _ in c.prefix)
         out |= {f"maps.{i}": x[:, prefix:].reshape(len(x), *c.grid, -1), f"prefix.{i}": x[:, :prefix]}
     return out
 

@@ -15,7 +15,7 @@ from jax import Array
 
 from ...augmentation.batch import augment, normalise
 from ...augmentation.config import ImageAugment
-from ...config.dotted import replaced
+from ...config.dotted import replace_fields
 from ...config.run import RunConfig
 from ...data.base import Given
 from ...data.images.config import ImageData
@@ -204,7 +204,7 @@ class ClassifyProbe(Classify):
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Dataset:
         """The images of a run, as `Classify` opens them, of any number of classes. Raises UserError."""
-        return super().open_data(replaced(run, {"model.classes": 0}), given, fetch)
+        return super().open_data(replace_fields(run, {"model.classes": 0}), given, fetch)
 
     def outputs(self, model: ViT, batch: Batch) -> dict[str, Array]:
         """{"pooled": [B, D]}: the input of the network's head."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from ...config.dotted import replaced
+from ...config.dotted import replace_fields
 from ...config.fields import are_texts
 from ...config.network import NetworkConfig
 from ...config.run import RunConfig
 from ...data.images.config import ImageData, numbered_classes, other_classes
-from ...errors import inside
+from ...errors import fields_inside
 from ...models.resnet_config import ResNetConfig
 from ...models.vit_config import ViTConfig
 from ..image_spec import ImageSpec, TakesImages, check_images
@@ -64,8 +64,8 @@ class ClassifySpec(ImageSpec):
         """Raise UserError naming the first invalid field of a run on images with classes."""
         model = run.model
         assert isinstance(model, TellsClasses)
-        with inside("model"):
-            replaced(run.model, {"classes": model.classes or 1}).check()
+        with fields_inside("model"):
+            replace_fields(run.model, {"classes": model.classes or 1}).check()
         check_images(model, run)
 
 

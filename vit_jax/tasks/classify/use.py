@@ -12,12 +12,12 @@ import numpy as np
 from flax import nnx
 
 from ...errors import Field, UserError
-from ...files.output import shortened, write_npz
-from ...models.build import described
+from ...files.output import shorten, write_npz
+from ...models.build import describe_network
 from ...models.vit import ViT
 from ..base import BATCH, batches
 from ..images import ImagePredictor
-from .draw import captioned, draw_attention
+from .draw import caption_of, draw_attention
 from .features import block_numbers, compiled_features
 
 SHOWN = 8  # most images in an attention figure of a prediction
@@ -30,7 +30,8 @@ class Classifier(ImagePredictor):
 
     def __repr__(self) -> str:
         names = ", ".join([*map(repr, self.class_names[:3]), *(["..."] if len(self.class_names) > 3 else [])])
-        return f"Classifier({described(self.run.model)}; images {self.size}; {len(self.class_names)} classes: {names})"
+        what = f"{describe_network(self.run.model)}; images {self.size}"
+        return f"Classifier({what}; {len(self.class_names)} classes: {names})"
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -134,12 +135,12 @@ class Classifier(ImagePredictor):
         inputs = inputs[:SHOWN]
         pixels = self.pixels(inputs)
         names = [Path(each).name if isinstance(each, (str, os.PathLike)) else "" for each in inputs]
-        labels = [shortened(name, 24) for name in names]
+        labels = [shorten(name, 24) for name in names]
         wanted = ("attention", "logits") if self.class_names else ("attention",)
         found = captured(self.model, self.normalised(pixels), wanted)
         if self.class_names:
             probabilities = np.asarray(jax.nn.softmax(found["logits"], axis=-1))
-            labels = [captioned(*each, self.class_names) for each in zip(names, probabilities, strict=True)]
+            labels = [caption_of(*each, self.class_names) for each in zip(names, probabilities, strict=True)]
             caption += "; file → predicted class (probability)"
         maps = np.asarray(found["attention"])
         draw_attention(self.model.config, pixels, maps, path, layers=layers, labels=labels, caption=caption)

@@ -20,7 +20,7 @@ from ...config.network import Teacher
 from ...config.run import RunConfig
 from ...config.trees import unflatten
 from ...models.build import definition
-from ...models.layers import fold, merge, wide
+from ...models.layers import accumulation_dtype, fold, merge
 from ...models.vit import ViT
 from ..base import Batch
 from ..classify.learn import Classify
@@ -55,7 +55,7 @@ class Distil(Classify):
     def load_auxiliary(self, teacher: Teacher | None) -> Distil:
         """The task with its teacher's weights and normalisation, or logits, in the dtype of its parameters."""
         assert teacher is not None, "check_complete requires one"
-        wanted = np.dtype(wide(self.dtype))
+        wanted = np.dtype(accumulation_dtype(self.dtype))
         if teacher.config is None:
             return replace(self, auxiliary={"logits": teacher.arrays["logits"].astype(wanted)})
         preprocess = teacher.metadata["preprocess"]
@@ -94,7 +94,7 @@ class Distil(Classify):
         """
         if images.shape[1:3] != self.size:
             shape = (len(images), *self.size, images.shape[-1])
-            images = images.astype(wide(self.dtype))
+            images = images.astype(accumulation_dtype(self.dtype))
             images = jax.image.resize(images, shape, KERNELS[self.interpolation]).clip(0, 255)  # bicubic overshoots
         network = merge(self.teacher, self.auxiliary["parameters"])
         return network(normalise(images, self.auxiliary["mean"], self.auxiliary["std"], jnp.dtype(self.dtype)))

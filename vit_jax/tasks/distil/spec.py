@@ -13,7 +13,7 @@ from ...data.images.config import other_classes
 from ...errors import Field, UserError
 from ...models.vit_config import ViTConfig
 from ..classify.spec import ClassifySpec, TellsClasses
-from ..image_spec import shown
+from ..image_spec import show_value
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,9 @@ def _check_logits(teacher: Teacher, run: RunConfig, data: Any) -> None:
         raise UserError(
             f"teacher {path}",
             "holds logits of images without augmentation, but "
-            f"{', '.join(f'augment.{name} is {shown(own[name])}' for name in drawn)}: give the network itself, or set "
-            f"{', '.join(f'augment.{name} to {shown(still[name])}' for name in drawn)}",
+            f"{', '.join(f'augment.{name} is {show_value(own[name])}' for name in drawn)}: "
+            "give the network itself, or set "
+            f"{', '.join(f'augment.{name} to {show_value(still[name])}' for name in drawn)}",
         )
     if student.classes not in (0, classes):
         raise UserError(

@@ -18,16 +18,16 @@ from ...data.texts.config import SentenceData
 from ...data.texts.sentences import Sentences, Texts, open_other_pairs, open_sentences
 from ...figures.attention import draw_cross_attention
 from ...figures.kept import keep_attention
-from ...models.layers import merge, split
+from ...models.layers import merge, split_model
 from ...models.transformer import Transformer
 from ...models.transformer_config import TransformerConfig
-from ...text.record import kept, made, opened
+from ...text.record import make_tokenizers, open_tokenizers, record_tokenizers
 from ..base import Answer, Batch, Evaluation, Predictor
 from ..generated import answer
-from ..next_token import mean_loss, shifted, sums, with_still_row
-from ..worst import printed, worst, write_worst
+from ..next_token import mean_loss, shift_target, sums, with_still_row
+from ..worst import summarise_worst, worst, write_worst
 from .score import corpus_scores, has_scorer
-from .text import CROSS, Translation, captured, tokens_and_end, translation_ids, unpadded
+from .text import CROSS, Translation, capture_translations, strip_padding, tokens_and_end, translation_ids
 from .use import Translator
 
 SAMPLES = 4  # sample translations written at the end of a training
@@ -55,7 +55,7 @@ class Translate(Translation):
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Translate:
         """The task of a run, with the tokenizers of its data."""
-        source, target = opened(metadata)
+        source, target = open_tokenizers(metadata)
         smoothing, data = run.loss.spread_over_all(len(target)), run.data
         assert isinstance(data, SentenceData)
         return cls(smoothing, data.lengths[-1], source, target, bleu=data.bleu)
@@ -65,7 +65,7 @@ class Translate(Translation):
         """The tokenizers beside weights, as a run keeps them."""
         c, data = run.model, run.data
         assert isinstance(c, TransformerConfig) and isinstance(data, SentenceData)
-        return kept(*made(data.tokenizer, 0, (), (), c.one_embedding))
+        return record_tokenizers(*make_tokenizers(data.tokenizer, 0, (), (), c.one_embedding))
 
     @property
     def selection_metric(self) -> tuple[str, int]:
@@ -84,7 +84,7 @@ class Translate(Translation):
 
     def shifted(self, batch: Batch) -> tuple[Array, Array, Array]:
         """`next_token.shifted` of a batch."""
-        return shifted(batch["target"], batch["source"], self.target.ids, self.source.ids.pad)
+        return shift_target(batch["target"], batch["source"], self.target.ids, self.source.ids.pad)
 
     def loss(
         self, model: Transformer, batch: Batch, keys: Array | None, denominator: Array
@@ -117,7 +117,7 @@ class Translate(Translation):
 
     def attention(self, model: Transformer, source: Array) -> tuple[Array, Array]:
         """(translations int32 [B, length], cross-attention from their tokens, float [B, layers, H, length, S])."""
-        found, values = captured(model, source, self.search, self.source.ids.pad, (CROSS,))
+        found, values = capture_translations(model, source, self.search, self.source.ids.pad, (CROSS,))
         return found, values[CROSS]
 
     def score(self, config: TransformerConfig, split: Sentences, out: dict[str, np.ndarray]) -> Evaluation:
@@ -153,7 +153,7 @@ class Translate(Translation):
         """Pairs that were given in Python, or of another source, encoded by the network's tokenizers."""
         data = run.data
         assert isinstance(data, SentenceData)
-        return Other(*open_other_pairs(data, split, *opened(metadata), given))
+        return Other(*open_other_pairs(data, split, *open_tokenizers(metadata), given))
 
     def table(
         self, split: Sentences, result: Evaluation, metadata: Mapping[str, Any]
@@ -179,7 +179,7 @@ class Translate(Translation):
         names, references = map(split.name, range(len(split))), [(text,) for text in split.references or truth]
         wrong = worst(names, references, said, self.target.cased)
         write_worst(folder / "worst.txt", wrong, [source[w.number] for w in wrong], caption, len(split))
-        return printed(wrong, len(split), "worst.txt")
+        return summarise_worst(wrong, len(split), "worst.txt")
 
     def pictures(self, network: Transformer, data: Texts, plots: Path, samples: Path, caption: str) -> str:
         """A table of a few sentences with their translations, and the cross-attention: drawn of the first, kept of all.
@@ -188,7 +188,7 @@ class Translate(Translation):
         """
         shown = data.splits.get("test") or data.splits["train"]
         source, target = (x[:SAMPLES] for x in (shown.source, shown.target))
-        definition, parameters = split(network)
+        definition, parameters = split_model(network)
         attend = jax.jit(lambda parameters, source: self.attention(merge(definition, parameters), source))
         found, maps = map(np.asarray, attend(parameters, source))
         sides = ((data.source, source), (data.target, target), (data.target, found))
@@ -198,7 +198,7 @@ class Translate(Translation):
         (samples / "sentences.tsv").write_text(lines, encoding="utf-8")
         examples = []
         for text, ids, said, weights in zip(sources, source, found, maps, strict=True):
-            queries, keys = tokens_and_end(data.target, said), data.source.tokens(unpadded(data.source, ids))
+            queries, keys = tokens_and_end(data.target, said), data.source.tokens(strip_padding(data.source, ids))
             weights = weights[:, :, : len(queries), : len(keys)]
             examples.append({"title": text, "queries": queries, "keys": keys, "weights": weights})
         first, file = examples[0], plots / "cross-attention.png"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 
-from ...machine.libraries import needed
+from ...machine.libraries import require
 
 
 def has_scorer() -> bool:
@@ -22,7 +22,7 @@ def corpus_scores(
     tokeniser of BLEU, "13a" or "none", of texts of tokens. Where not `cased`, and for "none", both sides are put in
     lower case. Raises UserError without sacrebleu.
     """
-    with needed("sacrebleu"):
+    with require("sacrebleu"):
         from sacrebleu.metrics import BLEU, CHRF
     lower = not cased or words == "none"
     # force: sacrebleu would warn of tokens, which it takes for a mistake.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ...config.dotted import replaced, value_at
+from ...config.dotted import replace_fields, value_at
 from ...config.network import NetworkConfig
 from ...config.run import NO_DATA, OptimConfig, RunConfig
 from ...config.vocabulary import SIDES, TRAINED
 from ...data.captions.config import CaptionData
 from ...data.texts.config import LEAST, SentenceData, is_side, numbered_words, size_of_side
-from ...errors import Field, UserError, inside
+from ...errors import Field, UserError, fields_inside
 from ...models.transformer_config import TransformerConfig
 from ..spec import MetadataEntry, TaskSpec
 
@@ -117,8 +117,8 @@ class TranslateSpec(TaskSpec):
 
 def check_network(model: NetworkConfig, ids: int) -> None:
     """Check a network, with a number of ids where the data will determine it. Raises UserError."""
-    with inside("model"):
-        replaced(model, {name: value_at(model, name) or ids for name in model.marked("from_data")}).check()
+    with fields_inside("model"):
+        replace_fields(model, {name: value_at(model, name) or ids for name in model.marked("from_data")}).check()
 
 
 def check_tokenizer(data: SentenceData | CaptionData) -> None:

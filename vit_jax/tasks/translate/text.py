@@ -15,7 +15,7 @@ from ...decode.base import Found
 from ...models.transformer import Transformer
 from ...text.tokenizer import Tokenizer
 from ..base import Task
-from ..generated import Search, changed, compiled, header
+from ..generated import Search, change_search, compile_search, header
 
 CROSS = "decoder.cross_attention"  # the weights from the tokens of a translation to those of its source
 
@@ -33,7 +33,7 @@ class Translation(Task, abstract=True):
 
     def searching(self, changes: Mapping[str, Any]) -> Self:
         """The task with other settings of its search. Raises UserError."""
-        return replace(self, decoding=changed(self.decoding, changes, self.length, self.target.unit))
+        return replace(self, decoding=change_search(self.decoding, changes, self.length, self.target.unit))
 
     @property
     def search(self) -> Search:
@@ -51,12 +51,12 @@ def tokens_and_end(target: Tokenizer, row: np.ndarray) -> list[str]:
     return target.tokens([*target.ids.until_end(row), target.ids.end][: len(row)])
 
 
-def unpadded(side: Tokenizer, row: np.ndarray) -> np.ndarray:
+def strip_padding(side: Tokenizer, row: np.ndarray) -> np.ndarray:
     """A row of ids without padding."""
     return row[row != side.ids.pad]
 
 
-def searched(
+def search_translations(
     model: Transformer, source: Array, search: Search, pad: int, room: int = 0, keys: Array | None = None
 ) -> Found:
     """The translations of ids int32 [B, S] padded with `pad`, by `Search.found`. A row of padding has none."""
@@ -66,10 +66,10 @@ def searched(
 
 def translation_ids(model: Transformer, source: Array, search: Search, pad: int) -> Array:
     """The best translations of ids int32 [B, S] padded with `pad`: int32 [B, length], without ends, padded."""
-    return search.best(searched(model, source, search, pad))
+    return search.best(search_translations(model, source, search, pad))
 
 
-def captured(
+def capture_translations(
     model: Transformer, source: Array, search: Search, pad: int, names: tuple[str, ...]
 ) -> tuple[Array, dict[str, Array]]:
     """(the best translations int32 [B, length] of ids int32 [B, S] padded with `pad`, {name: inner value}).
@@ -80,5 +80,5 @@ def captured(
     return said, model.capture(source, search.inputs(said), names, source_padding=source != pad)
 
 
-searched_ids = compiled(searched, static=(2, 3, 4))
-captured_ids = nnx.jit(captured, static_argnums=(2, 3, 4))
+searched_ids = compile_search(search_translations, static=(2, 3, 4))
+captured_ids = nnx.jit(capture_translations, static_argnums=(2, 3, 4))

@@ -13,12 +13,12 @@ from ...decode.base import Found
 from ...decode.buckets import in_buckets, lengths_to
 from ...errors import UserError
 from ...figures.attention import draw_cross_attention
-from ...models.build import described
+from ...models.build import describe_network
 from ...models.transformer import Transformer
 from ...text.tokenizer import Tokenizer
 from ..base import BATCH, check_batch
 from ..generated import Writer, value
-from .text import CROSS, Translation, captured_ids, searched_ids, tokens_and_end, unpadded
+from .text import CROSS, Translation, captured_ids, searched_ids, strip_padding, tokens_and_end
 
 
 class Translator(Writer):
@@ -36,7 +36,7 @@ class Translator(Writer):
     def __repr__(self) -> str:
         sizes = f"{len(self.source):,} source and {len(self.target):,} target ids"
         longest = f"texts of up to {self.task.length} {self.source.unit}"
-        return f"Translator({described(self.run.model)}; {sizes}, {longest})"
+        return f"Translator({describe_network(self.run.model)}; {sizes}, {longest})"
 
     @property
     def source(self) -> Tokenizer:
@@ -131,7 +131,7 @@ class Translator(Writer):
         """(the S tokens of a sentence, the T tokens of its translation, the cross-attention float [L, H, T, S])."""
         ids = self.inputs([text])
         found, values = captured_ids(self.model, jnp.asarray(ids), self.task.search, self.source.ids.pad, (CROSS,))
-        source = self.source.tokens(unpadded(self.source, ids[0]))
+        source = self.source.tokens(strip_padding(self.source, ids[0]))
         target = tokens_and_end(self.target, np.asarray(found[0]))
         return source, target, np.asarray(values[CROSS])[0, :, :, : len(target), : len(source)]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
-from ...config.lora import adapted, factor_names, factors
+from ...config.lora import adapted_kernels, factor_names, factors
 from ...config.run import RunConfig
 from ...config.trees import Tree, combine, flatten, partition, unflatten
 from ...models.layers import initial_values
@@ -20,7 +20,7 @@ class Lora:
 
     def __init__(self, run: RunConfig):
         self.scale = run.lora.alpha / run.lora.rank
-        self.kernels, self.factors = adapted(run), factors(run)
+        self.kernels, self.factors = adapted_kernels(run), factors(run)
 
     def initial_factors(self, parameters: Tree, key: Array) -> Tree:
         """The factors before the first step, in the dtype of the kernels."""

@@ -226,7 +226,7 @@ class Optimizer:
             ValueError: a parameter is not in the table.
             UserError: there is no table, and the names that `freeze` has are not those of these parameters.
         """
-        arrays, _ = named(params)
+        arrays, _ = name_leaves(params)
         table = self.table_of(arrays)
         if self.table is None:
             check_groups(self.config, table)
@@ -249,10 +249,10 @@ class Optimizer:
         """
         if params is None:
             raise ValueError("params is None, but weights may decay: give the parameters to `update`")
-        gradients, structure = named(updates)
+        gradients, structure = name_leaves(updates)
         table = self.table_of(gradients)
         own = {name: gradients[name] for name in trainable(self.config, table) if name in gradients}
-        changes, new = self.changes(own, state.moments, named(params)[0], state.step, table)
+        changes, new = self.changes(own, state.moments, name_leaves(params)[0], state.step, table)
         found = [changes[name] if name in changes else jnp.zeros_like(x) for name, x in gradients.items()]
         return jax.tree.unflatten(structure, found), OptimizerState(state.step + 1, new)
 
@@ -328,7 +328,7 @@ class Optimizer:
         return self.table
 
 
-def named(tree: Any) -> tuple[Arrays, Any]:
+def name_leaves(tree: Any) -> tuple[Arrays, Any]:
     """({dotted name: leaf}, the tree's structure) of any tree; nnx.State has the names of the network's modules."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     names = (jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves)

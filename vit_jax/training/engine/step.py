@@ -24,7 +24,7 @@ from ...config.trees import Tree, combine, partition, unflatten
 from ...data.batches import evaluation_batches
 from ...errors import Field, UserError
 from ...files.metrics import RESERVED_METRICS
-from ...machine.division import divided
+from ...machine.division import find_division
 from ...machine.hosts.group import ALONE, Hosts
 from ...models.layers import merge
 from ...models.stack import as_chosen
@@ -165,7 +165,7 @@ class Engine:
     def __init__(self, run: RunConfig, definition: Any, task: Task, optimizer: Optimizer, hosts: Hosts = ALONE):
         self.run, self.definition, self.task, self.optimizer = run, definition, task, optimizer
         self.lora = Lora(run) if run.lora.rank else None
-        there = divided(run, hosts.count)
+        there = find_division(run, hosts.count)
         self.devices, self.parts = Devices(there.devices, run.fsdp, hosts), there.parts
         self.seed = np.uint32(run.seed)  # an argument of the step, so all seeds share one compiled program
         self.auxiliary = self.to_devices(dict(task.auxiliary))

@@ -14,8 +14,8 @@ from ...errors import UserError
 from ...runs import Run
 from ...runs.complete import is_name
 from ...runs.values import differences
-from .fitting import told
-from .opening import Unfit, digest, opened_for, worded
+from .fitting import known_fields
+from .opening import Unfit, digest, errors_about, opened_for
 
 
 def check_unchanged(run: RunConfig, name: str) -> None:
@@ -26,10 +26,10 @@ def check_unchanged(run: RunConfig, name: str) -> None:
     """
     same = (
         folder
-        for folder in _begun(run.init, run.dir, name)
+        for folder in _runs_begun_from(run.init, run.dir, name)
         if differences(replace(folder.config(), seed=run.seed), run).keys() <= _init_of(folder).get("filled", {}).keys()
     )
-    if folder := _changed(same, run.dir):
+    if folder := _first_changed(same, run.dir):
         raise UserError(
             f"init {run.init}",
             f"is no longer what {folder} began from",
@@ -46,7 +46,7 @@ def resumable(init: str, folder: str, name: str) -> Iterator[None]:
     try:
         yield
     except Unfit as error:
-        if found := _changed(_begun(init, folder, name), folder):
+        if found := _first_changed(_runs_begun_from(init, folder, name), folder):
             go_on = f"go on with that by --resume {shlex.quote(str(found))}"
             error.add(f"; {found}, which began from it, no longer needs it: {go_on}")
         raise
@@ -64,14 +64,14 @@ def check_same(folder: Run, record: dict[str, Any]) -> None:
         )
 
 
-def _changed(runs: Iterable[Run], folder: str) -> Run | None:
+def _first_changed(runs: Iterable[Run], folder: str) -> Run | None:
     """The first of runs with the same `init` that began from other weights than that holds now."""
     now = None
     for run in runs:
         if now is None:
             then = replace(run.config(), dir=folder)
             try:
-                with opened_for(then, told(then.model)) as weights, worded(then.init):
+                with opened_for(then, known_fields(then.model)) as weights, errors_about(then.init):
                     now = digest(weights.arrays())
             except UserError:
                 now = ""  # it is gone, or another network
@@ -80,12 +80,12 @@ def _changed(runs: Iterable[Run], folder: str) -> Run | None:
     return None
 
 
-def _begun(init: str, folder: str, name: str) -> Iterator[Run]:
+def _runs_begun_from(init: str, folder: str, name: str) -> Iterator[Run]:
     """The runs that began from `init` in folders of this name, with or without a number, also those of groups of seeds.
 
     Those that have saved no step are left out: they cannot go on without their weights.
     """
-    for run in _numbered(Path(folder) / name) if is_name(name) else ():
+    for run in _numbered_runs(Path(folder) / name) if is_name(name) else ():
         try:
             began = run.config().init == init and "digest" in _init_of(run) and run.complete_steps()
         except UserError:  # whoever needs that record says what is wrong with it
@@ -100,7 +100,7 @@ def _init_of(folder: Run) -> dict[str, Any]:
     return found if isinstance(found, dict) and isinstance(found.get("filled", {}), dict) else {}
 
 
-def _numbered(path: Path) -> Iterator[Run]:
+def _numbered_runs(path: Path) -> Iterator[Run]:
     """The runs in a folder of this name, or with a number appended, also those of a group of seeds."""
     number, folder = 1, path
     while folder.exists():

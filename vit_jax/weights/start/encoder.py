@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ...config.dotted import replaced, value_at
+from ...config.dotted import replace_fields, value_at
 from ...config.network import NetworkConfig
 from ...config.run import RunConfig
 from ...tasks.table import task_spec
-from ..interop import Weights, network_in, opened, stated_by
-from .opening import Unfit, digest, flag, place_of, text, worded
+from ..interop import Weights, network_in, open_weights, stated_by
+from .opening import Unfit, digest, errors_about, flag, place_of, text
 
 FIELD = "init_encoder"
 
@@ -33,25 +33,25 @@ def _opened_encoder(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[tu
     own = value_at(run.model, part)
     known = {name.removeprefix(f"model.{part}."): value for name, value in otherwise.items()}
     with contextlib.ExitStack() as stack:
-        with worded(run.init_encoder, FIELD, f"{part}."):
+        with errors_about(run.init_encoder, FIELD, f"{part}."):
             place = place_of(run.init_encoder, run.dir)
             if (held := network_in(place)) is not type(own):
                 names = held.name, own.name
                 raise Unfit(
                     f"holds a {names[0]}, but the encoder is a {names[1]}", remedy="give weights of such a network"
                 )
-            weights = stack.enter_context(opened(place, type(own), known, resize=True))
-        encoder = replaced(run.model, {part: weights.config}).encoder
+            weights = stack.enter_context(open_weights(place, type(own), known, resize=True))
+        encoder = replace_fields(run.model, {part: weights.config}).encoder
         assert encoder is not None
         yield weights, encoder
 
 
-def filled(run: RunConfig, stated: Mapping[str, Any]) -> RunConfig:
+def fill_encoder(run: RunConfig, stated: Mapping[str, Any]) -> RunConfig:
     """The run with the fields of its encoder, and how images are prepared for it, as the weights decide them.
 
     Over them go those that the user states, {"model.vit.dropout": 0.1}; raises UserError where these contradict them.
     """
-    asked = replaced(run, stated)
+    asked = replace_fields(run, stated)
     if asked.model.encoder is None:
         return asked  # which `check` refuses
     part = run.model.encoder_field
@@ -59,23 +59,23 @@ def filled(run: RunConfig, stated: Mapping[str, Any]) -> RunConfig:
     with _opened_encoder(asked, inside) as (weights, encoder):
         given = {f"model.{part}.{name}": value_at(encoder, name) for name in encoder.function_fields()}
         prepared = task_spec(run.task).prepared_as(stated_by(weights.facts, run.task, weights.config), stated)
-        out = replaced(run, {**given, **prepared, **stated})
+        out = replace_fields(run, {**given, **prepared, **stated})
         check_fit(out, encoder)
     return out
 
 
 def check(run: RunConfig) -> None:
     """Raise UserError where a run cannot start from `run.init_encoder`, as far as headers tell."""
-    with _opened_encoder(run, _told(run)) as (_, encoder):
+    with _opened_encoder(run, _known_fields(run)) as (_, encoder):
         check_fit(run, encoder)
 
 
 def start(run: RunConfig) -> tuple[dict[str, np.ndarray], dict[str, Any], str]:
     """(parameters {dotted name: array} that the encoder begins with, the entry `init` of config.json, a line)."""
     part = run.model.encoder_field
-    with _opened_encoder(run, _told(run)) as (weights, encoder):
+    with _opened_encoder(run, _known_fields(run)) as (weights, encoder):
         check_fit(run, encoder)
-        with worded(run.init_encoder, FIELD):
+        with errors_about(run.init_encoder, FIELD):
             arrays = {f"{part}.{name}": x for name, x in weights.arrays() if name in encoder.parameters()}
     record: dict[str, Any] = {"layout": weights.layout, "tensors": len(arrays), "digest": digest(arrays.items())}
     record |= {"chosen": weights.chosen} if weights.chosen else {}
@@ -100,7 +100,7 @@ def check_fit(run: RunConfig, given: NetworkConfig) -> None:
         raise Unfit(f"{FIELD} {run.init_encoder}", values, f"leave these fields out, or give {flags}")
 
 
-def _told(run: RunConfig) -> dict[str, Any]:
+def _known_fields(run: RunConfig) -> dict[str, Any]:
     part = run.model.encoder_field
     own = value_at(run.model, part)
     return {f"model.{part}.{name}": value_at(own, name) for name in own.function_fields()}

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from ...config.dotted import leaves, replaced, value_at
+from ...config.dotted import leaves, replace_fields, value_at
 from ...config.fields import Size, pair
 from ...config.network import NetworkConfig
 from ...config.run import RunConfig
-from ...errors import Field, UserError, inside
+from ...errors import Field, UserError, fields_inside
 from ...tasks.table import task_spec
-from ..interop import Change, Weights, can_hold, cannot_hold, changed, stated_by
-from .opening import RULES, Unfit, flag, text, worded
+from ..interop import Change, Weights, can_hold, cannot_hold, plan_change, stated_by
+from .opening import RULES, Unfit, errors_about, flag, text
 
 
 class OtherNetwork(Unfit):
@@ -36,17 +36,17 @@ class OtherNetwork(Unfit):
         self.given, self.wanted, self.fields = given, wanted, tuple(fields)
 
 
-def told(model: NetworkConfig) -> dict[str, Any]:
+def known_fields(model: NetworkConfig) -> dict[str, Any]:
     """The fields of a network that decide its function, without sizes that its data has yet to determine."""
     known = {name: value_at(model, name) for name in model.function_fields()}
     return {name: value for name, value in known.items() if value or name not in model.marked("from_data")}
 
 
-def decided(task: str, change: Change, stated: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def decide_fields(task: str, change: Change, stated: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """{field of a run: value} that weights decide, after a change, and what lies in their folder."""
     given = stated_by(change.facts, task, change.config)
     from_data = change.config.marked("from_data")
-    model = {f"model.{name}": value for name, value in told(change.config).items() if name not in from_data}
+    model = {f"model.{name}": value for name, value in known_fields(change.config).items() if name not in from_data}
     return model | task_spec(task).prepared_as(given, stated) | task_spec(task).data.beside_weights(folder)
 
 
@@ -62,8 +62,8 @@ def change_for(run: RunConfig, weights: Weights) -> Change:
         texts += [text] if text else []
     if run.init_channels != "none" and (channels := value_at(wanted, "channels")) != value_at(given, "channels"):
         texts.append(f"channels={channels}")
-    with worded(run.init), inside("model"):
-        return changed(weights, texts)
+    with errors_about(run.init), fields_inside("model"):
+        return plan_change(weights, texts)
 
 
 def _resize(run: RunConfig, wanted: Size, given: Size, library: str) -> str:
@@ -85,7 +85,7 @@ def check_fit(run: RunConfig, given: NetworkConfig, change: Change) -> None:
     """Raise OtherNetwork where a run's network is not that of its weights; sizes that data will determine are free."""
     from_data, of_head = given.marked("from_data"), given.marked("of_head")
     sizes = {name: value_at(given, name) for name in from_data if not value_at(run.model, name)}
-    wanted, there = replaced(run.model, sizes).normal(), change.config.normal()
+    wanted, there = replace_fields(run.model, sizes).normal(), change.config.normal()
     free = _of_any_head(there, {name: value_at(wanted, name) for name in of_head})
     different = [
         name
@@ -121,7 +121,7 @@ def _of_any_head(there: NetworkConfig, values: Mapping[str, Any]) -> set[str]:
     free = {*there.marked("from_data")} & values.keys()  # sizes of the head itself
     for name, value in values.items():
         with contextlib.suppress(UserError):  # the network cannot have it
-            other = replaced(there, {name: value})
+            other = replace_fields(there, {name: value})
             other.check()
             if all(each.head for name, each in other.parameters().items() if name not in known):
                 free.add(name)
@@ -145,7 +145,9 @@ def going_back(run: RunConfig, layout: str, given: NetworkConfig) -> list[str]:
     """
     if can_hold(layout, run.model):
         return []
-    helping = (flag(*way) for way in _other_heads(run, given) if can_hold(layout, replaced(run.model, dict([way]))))
+    helping = (
+        flag(*way) for way in _other_heads(run, given) if can_hold(layout, replace_fields(run.model, dict([way])))
+    )
     why, better, whose = cannot_hold(layout, run.model), next(helping, ""), f"{layout}, the layout of its weights"
     if better:
         return [f"with {better} it could go back to {whose}; as it is it cannot: {why}"]
@@ -159,7 +161,7 @@ def _other_heads(run: RunConfig, given: NetworkConfig) -> Iterator[tuple[str, An
         hint = leaves(type(own))[name].hint
         for value in () if name in own.marked("from_data") else (True, False) if hint is bool else get_args(hint):
             with contextlib.suppress(UserError):  # a network cannot have it
-                other = replaced(own, {name: value})
+                other = replace_fields(own, {name: value})
                 other.check()
                 if other != own and _of_any_head(given, {name: value}):
                     yield name, value

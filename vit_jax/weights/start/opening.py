@@ -16,7 +16,7 @@ from ...config.run import RunConfig
 from ...errors import Text, UserError
 from ...files.digests import array_digest, text_digest
 from ...runs import Run, find, is_foreign
-from ..interop import Unstated, Weights, convert_first, opened
+from ..interop import Unstated, Weights, convert_first, open_weights
 
 RULES = {"image": "init_resize", "channels": "init_channels"}  # {field that weights can follow: how}
 ON_THE_HUB = re.compile(r"(hf:/?)?(?P<owner>[\w-]+)/(?P<name>[\w.-]+)")  # an address with its hf:// left out or cut
@@ -32,14 +32,14 @@ def opened_for(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[Weights
     """The weights of `run.init`; `otherwise` as in `interop.opened`, but not where the weights are to follow it."""
     rest = {name: value for name, value in otherwise.items() if getattr(run, RULES.get(name, ""), "none") == "none"}
     with contextlib.ExitStack() as stack:
-        with worded(run.init):
+        with errors_about(run.init):
             place = place_of(run.init, run.dir)
-            weights = stack.enter_context(opened(place, type(run.model), rest, square=run.init_resize != "none"))
+            weights = stack.enter_context(open_weights(place, type(run.model), rest, square=run.init_resize != "none"))
         yield weights
 
 
 @contextlib.contextmanager
-def worded(init: str, field: str = "init", part: str = "") -> Iterator[None]:
+def errors_about(init: str, field: str = "init", part: str = "") -> Iterator[None]:
     """Say of an error that it is about `init`, in flags of training.
 
     `field` is that of the run; the network's fields begin with `part`.

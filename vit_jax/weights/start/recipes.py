@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from ...config.dotted import replaced
+from ...config.dotted import replace_fields
 from ...config.groups import all_but
 from ...config.run import RunConfig
 from ...errors import Field, UserError
@@ -16,7 +16,7 @@ LAYER_DECAY, RATE, EXAMPLES = 0.75, 1e-3, 256  # of full: the rate is for so man
 HEAD_RATE = 1e-2  # of head, whatever the batch: see benchmarks/finetune.py
 
 
-def tuned(run: RunConfig, recipe: str, stated: Collection[str] = ()) -> RunConfig:
+def apply_recipe(run: RunConfig, recipe: str, stated: Collection[str] = ()) -> RunConfig:
     """A run with the fields that a recipe of fine-tuning sets.
 
     full: all weights train, at rates that fall towards the input: layer decay 0.75 and the rate 1e-3 for each 256
@@ -50,7 +50,7 @@ def tuned(run: RunConfig, recipe: str, stated: Collection[str] = ()) -> RunConfi
         fields |= {"optim.layer_decay": LAYER_DECAY, "optim.lr": RATE * run.batch / EXAMPLES}
     if recipe == "head":
         fields |= {"optim.lr": HEAD_RATE, "optim.weight_decay": 0.0}
-    return replaced(run, {name: value for name, value in fields.items() if name not in stated})
+    return replace_fields(run, {name: value for name, value in fields.items() if name not in stated})
 
 
 def says(run: RunConfig, recipe: str) -> str:

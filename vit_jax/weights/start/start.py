@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from ...config.dotted import replaced
+from ...config.dotted import replace_fields
 from ...config.run import RunConfig
 from ...errors import printable
 from ...presets import table as presets
 from ...presets.entry import Preset
 from ...runs.check import check_encoder
 from ...runs.values import flat, with_fields
-from ...tasks.table import task_spec, untrained
+from ...tasks.table import task_spec, untrained_run
 from ..interop import network_in, stated_by
 from . import encoder
-from .fitting import about_head, change_for, check_fit, check_metadata, decided, going_back, told
-from .opening import RULES, digest, opened_for, place_of, text, worded
-from .recipes import tuned
+from .fitting import about_head, change_for, check_fit, check_metadata, decide_fields, going_back, known_fields
+from .opening import RULES, digest, errors_about, opened_for, place_of, text
+from .recipes import apply_recipe
 
 DIGITS = 12  # of a digest, as printed
 UNBROKEN = "\u00a0"  # in place of a space at which no line is broken
@@ -33,10 +33,10 @@ def preset(name: str, init: str = "", fields: Mapping[str, Any] | None = None, *
 
     Args:
         name: as `python -m vit_jax.train --help` lists them.
-        init: a file, a folder, a run or hf://owner/name, as for --init: see `filled`.
+        init: a file, a folder, a run or hf://owner/name, as for --init: see `fill_run`.
         fields: other values of the run's fields by the names of their flags, {"model.heads": 6, "epochs": 5}, also
             those that the tensors of `init` do not determine; fields of the network need no "model." before them.
-        tune: a recipe of fine-tuning: none, full, head or attention (`tuned`).
+        tune: a recipe of fine-tuning: none, full, head or attention (`apply_recipe`).
 
     Raises:
         UserError: for an unknown name or field, and where the weights cannot follow what is stated.
@@ -50,9 +50,9 @@ def preset(name: str, init: str = "", fields: Mapping[str, Any] | None = None, *
         run = filled_encoder(run, {field: flat(run)[field][0] for field in stated})
     if init:
         stated = {field: flat(run)[field][0] for field in stated}  # with a config's own types
-        run = filled(replace(run, init=init), stated, own=name != presets.FINETUNE)
+        run = fill_run(replace(run, init=init), stated, own=name != presets.FINETUNE)
     if tune != "none":
-        run = tuned(run, tune, stated)
+        run = apply_recipe(run, tune, stated)
     return replace(found, run=run)
 
 
@@ -62,11 +62,11 @@ def filled_encoder(run: RunConfig, stated: Mapping[str, Any]) -> RunConfig:
     Raises UserError where they contradict each other.
     """
     check_encoder(run)
-    return encoder.filled(run, stated)
+    return encoder.fill_encoder(run, stated)
 
 
 def base(init: str, folder: str = "runs") -> RunConfig:
-    """The run that the preset `finetune` gives for the network that the weights are of; `filled` goes on.
+    """The run that the preset `finetune` gives for the network that the weights are of; `fill_run` goes on.
 
     Args:
         init: a file, a folder, a run or hf://owner/name.
@@ -76,16 +76,16 @@ def base(init: str, folder: str = "runs") -> RunConfig:
         UserError: where the weights cannot be opened.
     """
     run = presets.preset(presets.FINETUNE).run
-    with worded(init):
+    with errors_about(init):
         network = network_in(place_of(init, folder))
     if isinstance(run.model, network):
         return run
-    other = untrained(network())
+    other = untrained_run(network())
     data = replace(type(other.data)(), source=run.data.source)
     return replace(run, task=other.task, model=other.model, data=data, augment=other.augment)
 
 
-def filled(run: RunConfig, stated: Mapping[str, Any] | None = None, *, own: bool = True) -> RunConfig:
+def fill_run(run: RunConfig, stated: Mapping[str, Any] | None = None, *, own: bool = True) -> RunConfig:
     """The run with the fields that the weights `run.init` decide, and over them those that the user states.
 
     They decide what their network computes (all fields of `model` but those of training and the number of classes or
@@ -101,15 +101,15 @@ def filled(run: RunConfig, stated: Mapping[str, Any] | None = None, *, own: bool
         UserError: where a field remains unknown, and where the weights cannot follow what is stated.
     """
     said = stated or {}
-    asked = replaced(run, said)
+    asked = replace_fields(run, said)
     if not asked.init:
         return asked
     otherwise = {name.removeprefix("model."): value for name, value in said.items() if name.startswith("model.")}
-    with opened_for(asked, {**(told(run.model) if own else {}), **otherwise}) as weights:
-        theirs = told(weights.config) | weights.prepared
-        sizes = {name: said.get(f"model.{name}", theirs[name]) for name in RULES if name in told(run.model)}
+    with opened_for(asked, {**(known_fields(run.model) if own else {}), **otherwise}) as weights:
+        theirs = known_fields(weights.config) | weights.prepared
+        sizes = {name: said.get(f"model.{name}", theirs[name]) for name in RULES if name in known_fields(run.model)}
         change = change_for(replace(asked, model=replace(asked.model, **sizes)), weights)
-        out = replaced(run, {**decided(run.task, change, said, weights.folder), **said})
+        out = replace_fields(run, {**decide_fields(run.task, change, said, weights.folder), **said})
         check_fit(out, weights.config, change)
     return out
 
@@ -133,7 +133,7 @@ def check(run: RunConfig) -> None:
     """
     if run.init_encoder:
         return encoder.check(run)
-    with opened_for(run, told(run.model)) as weights:
+    with opened_for(run, known_fields(run.model)) as weights:
         check_fit(run, weights.config, change_for(run, weights))
 
 
@@ -149,13 +149,13 @@ def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
     """
     if run.init_encoder:
         return Started(*encoder.start(run))
-    with opened_for(run, told(run.model)) as weights:
+    with opened_for(run, known_fields(run.model)) as weights:
         change = change_for(run, weights)
         check_fit(run, weights.config, change)
         check_metadata(run, stated_by(weights.facts, run.task, weights.config), metadata)
-        with worded(run.init):
+        with errors_about(run.init):
             arrays = dict(weights.arrays())
-    given, own = decided(run.task, change, {}, weights.folder), flat(run)
+    given, own = decide_fields(run.task, change, {}, weights.folder), flat(run)
     record = {
         "layout": weights.layout,
         **({"chosen": weights.chosen} if weights.chosen else {}),

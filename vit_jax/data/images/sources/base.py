@@ -53,7 +53,7 @@ def first_line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def stamped(folder: str, names: list[str], whole: bool) -> Stamps:
+def stamp_files(folder: str, names: list[str], whole: bool) -> Stamps:
     """The stamps of the files of these names in a folder, its absolute path. Raises UserError if one is not there."""
     sizes, times = np.empty(len(names), np.int64), np.empty(len(names), np.int64)
     for i, name in enumerate(names):

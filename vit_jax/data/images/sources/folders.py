@@ -11,7 +11,7 @@ import numpy as np
 
 from ....errors import UserError
 from ..preprocess import EXTENSIONS, read_image
-from .base import Examples, Source, Stamps, stamped
+from .base import Examples, Source, Stamps, stamp_files
 
 WHOLE = "all"  # what data without splits is called in place of one
 _FOLDERS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
@@ -36,15 +36,15 @@ class Files:
         paths = [os.path.abspath(path) for path in self.paths]
         folder = os.path.commonpath([os.path.dirname(path) for path in (min(paths), max(paths))])
         start = len(os.path.join(folder, ""))
-        return stamped(folder, [path[start:] for path in paths], whole=False)
+        return stamp_files(folder, [path[start:] for path in paths], whole=False)
 
 
 def open_folder(path: str) -> Source:
     """A folder with train/CLASS/image, and perhaps val/ or validation/ and test/; or with CLASS/image alone."""
     field, root = _root(path, "train/CLASS/image or CLASS/image")
-    folders = _listed(root)[0]
+    folders = _list_folder(root)[0]
     # A class may be called train, too; a split is a folder of this name that contains folders.
-    roots = {name: root / name for name in folders if name in _FOLDERS and _listed(root / name)[0]}
+    roots = {name: root / name for name in folders if name in _FOLDERS and _list_folder(root / name)[0]}
     if not roots and folders and set(folders) <= set(_FOLDERS):
         raise UserError(field, f"{folders[0]}/ holds no class folders", "sort its images into one folder per class")
     if roots and "train" not in roots:
@@ -60,7 +60,7 @@ def open_folder(path: str) -> Source:
     roots = {
         _FOLDERS.get(name, name): folder for name, folder in sorted(roots.items(), key=lambda item: item[0] != "train")
     }
-    classes = {split: _listed(folder)[0] for split, folder in roots.items()}
+    classes = {split: _list_folder(folder)[0] for split, folder in roots.items()}
     if not classes["train"]:
         raise UserError(field, "holds no class folders", "sort its images into one folder per class")
     for split in classes:
@@ -81,12 +81,12 @@ def open_test_folder(path: str) -> Source:
     Unlike a folder to train on, it may lack train/, and its splits may have different classes.
     """
     field, root = _root(path, "CLASS/image, or test/CLASS/image")
-    folders = _listed(root)[0]
-    roots = {_FOLDERS[name]: root / name for name in folders if name in _FOLDERS and _listed(root / name)[0]}
-    if {"val", "validation"} <= {*folders} and all(_listed(root / name)[0] for name in ("val", "validation")):
+    folders = _list_folder(root)[0]
+    roots = {_FOLDERS[name]: root / name for name in folders if name in _FOLDERS and _list_folder(root / name)[0]}
+    if {"val", "validation"} <= {*folders} and all(_list_folder(root / name)[0] for name in ("val", "validation")):
         raise UserError(field, "both val/ and validation/ are there", "keep one of them")
     roots = roots or {WHOLE: root}
-    classes = {split: _listed(folder)[0] for split, folder in roots.items()}
+    classes = {split: _list_folder(folder)[0] for split, folder in roots.items()}
     if not any(classes.values()):
         raise UserError(field, "holds no class folders", "sort its images into one folder per class")
     union = sorted(set().union(*classes.values()))
@@ -113,7 +113,7 @@ def _class_folders(field: str, folder: Path, classes: Sequence[str]) -> Files:
     paths: list[str] = []
     counts = []
     for name in classes:
-        images = [file for file in _listed(folder / name)[1] if os.path.splitext(file)[1].lower() in EXTENSIONS]
+        images = [file for file in _list_folder(folder / name)[1] if os.path.splitext(file)[1].lower() in EXTENSIONS]
         if not images:
             raise UserError(field, f"class folder {folder / name} holds no images", "add some or remove it")
         paths += [str(folder / name / image) for image in images]
@@ -121,7 +121,7 @@ def _class_folders(field: str, folder: Path, classes: Sequence[str]) -> Files:
     return Files(paths, np.repeat(np.arange(len(classes), dtype=np.int32), counts))
 
 
-def _listed(folder: Path) -> tuple[list[str], list[str]]:
+def _list_folder(folder: Path) -> tuple[list[str], list[str]]:
     """(names of the subfolders, names of the files) of a folder, sorted and without hidden ones."""
     try:
         with os.scandir(folder) as entries:

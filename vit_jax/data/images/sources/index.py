@@ -31,7 +31,7 @@ FORMAT = 1
 SETTLED = 2_000_000_000  # ns: a file that changed less than this before it was read may have changed again unseen
 
 
-def remembered(decided_by: Any, compute: Callable[[], Any]) -> Any:
+def compute_once(decided_by: Any, compute: Callable[[], Any]) -> Any:
     """A JSON value that `decided_by`, another, decides: from an earlier start, else computed, and kept if allowed."""
     path = _folder() / f"{text_digest(decided_by)}.json"
     with suppress(OSError, ValueError, KeyError, AttributeError):

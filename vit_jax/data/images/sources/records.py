@@ -14,10 +14,10 @@ import numpy as np
 from ....config.nearest import nearest
 from ....errors import UserError
 from ...fetch.archives import OFFICIAL
-from ...fetch.prepare import clear_fetched, data_dir, plan, prepare, prepared
+from ...fetch.prepare import clear_fetched, data_dir, find_prepared, plan, prepare
 from ..config import ImageData, numbered_classes
 from .arrays import Arrays
-from .base import Examples, Source, Stamps, first_line, stamped
+from .base import Examples, Source, Stamps, first_line, stamp_files
 from .index import Index, find
 
 _ROOM = 256 << 20  # bytes of encoded images that stay in memory, per split, when the labels are read
@@ -63,7 +63,7 @@ def open_tfds(data: ImageData, fetch: bool) -> Source:
     """
     root = data_dir(data.dir)
     name, _, version = data.source.partition(":")
-    folder = prepared(root, name, version)
+    folder = find_prepared(root, name, version)
     if folder is None:
         if name not in OFFICIAL or version:
             raise _not_prepared(data, root, name)
@@ -72,7 +72,7 @@ def open_tfds(data: ImageData, fetch: bool) -> Source:
         folder = prepare(root, name, data.download)
     elif fetch and name in OFFICIAL:
         clear_fetched(root, name)
-    builder, features = _opened(data, folder, name)
+    builder, features = _open_builder(data, folder, name)
     known = list(builder.info.splits)
     _check_images(data, features, known)
     splits: dict[str, Examples] = {}
@@ -86,7 +86,7 @@ def open_tfds(data: ImageData, fetch: bool) -> Source:
     return Source(name, tuple(features["label"].names), splits, tuple(remarks))
 
 
-def _opened(data: ImageData, folder: Path, name: str) -> tuple[Any, dict[str, Any]]:
+def _open_builder(data: ImageData, folder: Path, name: str) -> tuple[Any, dict[str, Any]]:
     """(the builder of a prepared set, its features). Raises UserError where it is not such a set."""
     import tensorflow_datasets as tfds
 
@@ -137,7 +137,7 @@ def _records(data: ImageData, builder: Any, split: str, folder: Path) -> Records
     try:
         info = builder.info.splits[split]
         records = builder.as_data_source(split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES)
-        files = stamped(os.path.abspath(folder), [Path(file).name for file in info.filepaths], whole=True)
+        files = stamp_files(os.path.abspath(folder), [Path(file).name for file in info.filepaths], whole=True)
         index = Index.of_nothing(len(records)) if data.verify else find(files, len(records))
         labels, first = (index.labels, []) if index.known.all() else _scan(records)
     except Exception as error:
