@@ -92,7 +92,7 @@ class Predictor:
     """
 
     model: Any  # the network
-    task: Any  # its Task
+    task: Task
     trained: Trained
 
     # Why there is no attention to draw, and why there are no features, where more is to be said than that the network
@@ -121,8 +121,7 @@ class Predictor:
     @property
     def header(self) -> tuple[str, ...]:
         """The names of the columns of `Answer.rows`; none where there can be no answers, for want of a head."""
-        header: tuple[str, ...] = self.task.header
-        return header
+        return self.task.header
 
     @property
     def layers(self) -> int:
