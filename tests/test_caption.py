@@ -137,8 +137,8 @@ def test_a_run_that_was_stopped_and_killed_goes_on_to_the_same_bits(trained, few
     class Kill(BaseException):
         """Nothing in the product catches it, so nothing is saved."""
 
-    def killed(self, state, batch, wishes=None):
-        done.append(step(self, state, batch, wishes))
+    def killed(self, state, batch, votes=None):
+        done.append(step(self, state, batch, votes))
         if len(done) == 3:
             raise Kill
         return done[-1]

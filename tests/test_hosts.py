@@ -503,7 +503,7 @@ def test_a_stranger_at_the_port_is_turned_away():
 
 
 def test_a_lost_peer_is_told_to_all_by_its_name_and_step(watches):
-    watches[2].moved(7)
+    watches[2].heartbeat(7)
     time.sleep(0.3)
     watches[2].peers[0].connection.shutdown(socket.SHUT_RDWR)
     for each in watches[:2]:
@@ -536,7 +536,7 @@ def test_a_peer_that_is_done_is_missed_only_while_it_is_needed(watches):
 def test_the_host_that_has_done_least_is_named_once_when_all_stand_still(watches, capsys):
     for index, step in ((0, 5), (1, 4), (2, 5)):
         for done in range(1, step + 1):
-            watches[index].moved(done)
+            watches[index].heartbeat(done)
     time.sleep(0.6)
     noted = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note")]
     assert len(noted) == 1 and re.match(r"note     host 1 \(.*\) has stood still at step 4 for", noted[0]), noted

@@ -174,9 +174,9 @@ def seen(monkeypatch) -> list[tuple[int, str]]:
     batches: list[tuple[int, str]] = []
     step = Engine.train
 
-    def note(self, state, batch, wishes=None):
+    def note(self, state, batch, votes=None):
         batches.append((int(jax.device_get(state.step)), array_digest(batch["image"]) + array_digest(batch["label"])))
-        return step(self, state, batch, wishes)
+        return step(self, state, batch, votes)
 
     monkeypatch.setattr(Engine, "train", note)
     return batches
@@ -186,11 +186,11 @@ def at_step(monkeypatch, number: int, act: Callable[[], None], after: bool = Tru
     """Act once, right after (or before) a step is handed to the device."""
     step, done = Engine.train, []
 
-    def wrapped(self, state, batch, wishes=None):
+    def wrapped(self, state, batch, votes=None):
         now = not done and int(jax.device_get(state.step)) == number - 1
         if now and not after:
             done.append(act())
-        out = step(self, state, batch, wishes)
+        out = step(self, state, batch, votes)
         if now and after:
             done.append(act())
         return out
@@ -349,9 +349,9 @@ def minutes_a_step(monkeypatch) -> None:
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0], process_time=time.process_time))
     step = Engine.train
 
-    def minute(self, state, batch, wishes=None):
+    def minute(self, state, batch, votes=None):
         clock[0] += 60
-        return step(self, state, batch, wishes)
+        return step(self, state, batch, votes)
 
     monkeypatch.setattr(Engine, "train", minute)
 
@@ -396,11 +396,11 @@ def test_steps_that_are_done_together_leave_what_they_leave_one_by_one(reference
     calls: list[int] = []
     together = Engine.train_together
 
-    def note(self, state, batches, wishes=None):
+    def note(self, state, batches, votes=None):
         calls.append(len(batches))
         if len(calls) == 3:
             signal.raise_signal(signal.SIGTERM)
-        return together(self, state, batches, wishes)
+        return together(self, state, batches, votes)
 
     monkeypatch.setattr(Engine, "train_together", note)
     go(folder, max_steps=stop, steps_per_dispatch=2)
@@ -414,8 +414,8 @@ def test_steps_that_are_done_together_leave_what_they_leave_one_by_one(reference
 def test_of_steps_that_are_done_together_the_first_bad_one_is_named(folder, monkeypatch, capsys):
     together = Engine.train_together
 
-    def spoil(self, state, batches, wishes=None):
-        state, metrics = together(self, state, batches, wishes)
+    def spoil(self, state, batches, votes=None):
+        state, metrics = together(self, state, batches, votes)
         bad = np.where(np.arange(len(batches)) > 0, np.nan, 1)
         return state, {**metrics, "loss": metrics["loss"] * (bad if state.step == 2 else 1)}
 
@@ -474,8 +474,8 @@ def test_whatever_ends_a_run_the_save_in_its_thread_is_finished(reference, folde
         if way == "crash":
             raise Crash
 
-    def spoil(self, state, batch, wishes=None):
-        state, metrics = train_step(self, state, batch, wishes)
+    def spoil(self, state, batch, votes=None):
+        state, metrics = train_step(self, state, batch, votes)
         return state, {**metrics, "loss": metrics["loss"] * (np.nan if state.step == 6 and way == "NaN" else 1)}
 
     leaving = threading.Event()
@@ -1080,8 +1080,8 @@ def test_weights_that_are_not_finite_are_never_saved(folder, monkeypatch, capsys
     """A step's loss is that of the weights before it: at a save, its update has to be looked at as well."""
     train_step = Engine.train
 
-    def spoil(self, state, batch, wishes=None):
-        state, metrics = train_step(self, state, batch, wishes)
+    def spoil(self, state, batch, votes=None):
+        state, metrics = train_step(self, state, batch, votes)
         if int(jax.device_get(state.step)) == step:
             weights = {**state.parameters, "cls_token": state.parameters["cls_token"] * np.nan}
             state, metrics = (

@@ -324,8 +324,8 @@ def killed_at(count):
     """`Engine.train` that is killed at a step, counted from 1."""
     step, done = Engine.train, []
 
-    def train(self, state, batch, wishes=None):
-        done.append(step(self, state, batch, wishes))
+    def train(self, state, batch, votes=None):
+        done.append(step(self, state, batch, votes))
         if len(done) == count:
             raise Kill
         return done[-1]

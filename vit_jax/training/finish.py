@@ -26,7 +26,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
     `status` is what `loop` returned. Raises Interrupted if a signal ended the loop; everything is saved by then.
     """
     if signal := s.decision.signal:
-        s.hosts.meet()
+        s.hosts.barrier()
         done = f"saved at step {s.step}" if s.saved == s.step else "nothing was to be saved yet"
         again = going_on(s.folder, s.run)
         if s.folder.path.name == f"seed-{s.run.seed}" and not given_in_python(s.run):  # one of the runs of --seeds
@@ -55,7 +55,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         summary |= {"notes": list(shown.notes)} if shown.notes else {}
     network = whole(s, best)
     if not s.hosts.owner:
-        s.hosts.meet()
+        s.hosts.barrier()
         return summary
     summary["sample"] = draw(s, result, network, best is not None)
     # With a summary nothing is done again: what it stands for has to outlast a power cut as well.
@@ -65,7 +65,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
     s.folder.write_summary(summary, s.log.written())
     leave_report(s.folder)
     show(s.folder, summary)
-    s.hosts.meet()
+    s.hosts.barrier()
     return summary
 
 

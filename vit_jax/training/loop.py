@@ -97,13 +97,13 @@ def steps(s: Session, batches: list[Batch], profile: Profile) -> dict[str, Any]:
     if s.histograms is not None and s.step % s.run.histograms == 0:
         s.log.write_histograms(s.step + 1, s.histograms.of(s.state, batches[0]))
     profile.begin(s.step + 1)
-    wishes = s.decision.wishes()
+    votes = s.decision.votes()
     if len(batches) == 1:
-        s.state, metrics = s.engine.train(s.state, batches[0], wishes)
+        s.state, metrics = s.engine.train(s.state, batches[0], votes)
     else:
-        s.state, metrics = s.engine.train_together(s.state, batches, wishes)
+        s.state, metrics = s.engine.train_together(s.state, batches, votes)
     s.step += len(batches)
-    s.hosts.moved(s.step)
+    s.hosts.heartbeat(s.step)
     profile.end(s.step, metrics)
     return metrics
 
@@ -194,7 +194,7 @@ class Meter:
         step, metrics, tokens = self.pending
         self.pending, found = None, []
         values = {name: np.atleast_1d(x) for name, x in jax.device_get(metrics).items()}
-        self.decision.read(values.pop("wishes", None))
+        self.decision.read(values.pop("votes", None))
         for i, (_, places, padding) in enumerate(tokens):
             self.last = {name: float(x[i]) for name, x in values.items()}
             counts = {"steps": 1, **({"places": places, "padding": padding} if places else {})}
@@ -314,8 +314,8 @@ def measure(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
 
 def poll_stop(s: Session) -> None:
     """Between two batches of an evaluation: break it off, on all hosts, if one of several has caught a signal."""
-    if (wishes := s.decision.wishes()) is not None:
-        s.decision.read(s.engine.devices.most(wishes))
+    if (votes := s.decision.votes()) is not None:
+        s.decision.read(s.engine.devices.most(votes))
         if signal := s.decision.signal:
             s.caught.name = s.caught.name or signal
             raise KeyboardInterrupt

@@ -46,7 +46,7 @@ def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught, hosts: H
     checkpoints = Checkpoints(folder, factor_shapes(run))
     state, notes, init = starting_state(setup, folder, checkpoints, hosts)
     step = int(jax.device_get(setup.engine.gather(state).step))
-    hosts.moved(step)
+    hosts.heartbeat(step)
     _create_or_mend(folder, setup, preset, init)
     log = _open_log(folder, setup, step, notes)
     progress = Progress(

@@ -10,15 +10,15 @@ import numpy as np
 from ..machine.hosts.group import Hosts
 from .signals import Caught
 
-WISHES = ("SIGINT", "SIGTERM", "time", "save")
+VOTES = ("SIGINT", "SIGTERM", "time", "save")
 
 
 @dataclass
 class Decision:
     """What is to happen after this step. With one host: what that one's signals and clocks say now.
 
-    With several each host puts its wishes into a step and reads what any of them wishes from the results of that step
-    (`read`), so all know the same at the same step, whoever's signal or clock it was.
+    With several hosts each puts its votes into the inputs of a step, and reads what any of them votes for from the
+    results of that step (`read`), so all know the same at the same step, whoever's signal or clock it was.
     """
 
     hosts: Hosts
@@ -28,32 +28,32 @@ class Decision:
     saved: float = field(default_factory=time.monotonic)  # when the last was
     agreed: frozenset[str] = frozenset()
 
-    def wished(self) -> frozenset[str]:
-        """What this host wishes now, of WISHES."""
+    def own_votes(self) -> frozenset[str]:
+        """What this host votes for now, of VOTES."""
         now = time.monotonic()
         late = {"time"} if now > self.deadline else set()
         due = {"save"} if now - self.saved > self.save_seconds else set()
         return frozenset({*filter(None, [self.caught.name]), *late, *due})
 
-    def wishes(self) -> np.ndarray | None:
-        """`wished` as the input of a step, bool [4]; None with one host."""
-        wished = self.wished()
-        return np.array([name in wished for name in WISHES]) if self.hosts.several else None
+    def votes(self) -> np.ndarray | None:
+        """`own_votes` as the input of a step, bool [4]; None with one host."""
+        own = self.own_votes()
+        return np.array([name in own for name in VOTES]) if self.hosts.several else None
 
-    def read(self, wishes: np.ndarray | None) -> None:
-        """Take the result of a step with the wishes of all hosts, int32 [4]; None: there is none."""
-        if wishes is not None:
-            self.agreed |= {name for name, wished in zip(WISHES, wishes, strict=True) if wished}
+    def read(self, votes: np.ndarray | None) -> None:
+        """Take the result of a step with the votes of all hosts, int32 [4]; None: there is none."""
+        if votes is not None:
+            self.agreed |= {name for name, count in zip(VOTES, votes, strict=True) if count}
 
     @property
     def known(self) -> frozenset[str]:
-        """What is wished, as far as all know it."""
-        return self.agreed if self.hosts.several else self.wished()
+        """What was voted for, as far as all know it."""
+        return self.agreed if self.hosts.several else self.own_votes()
 
     @property
     def signal(self) -> str:
         """The signal that ends the run; '' for none."""
-        return next((name for name in WISHES[:2] if name in self.known), "")
+        return next((name for name in VOTES[:2] if name in self.known), "")
 
     @property
     def late(self) -> bool:

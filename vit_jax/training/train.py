@@ -98,7 +98,7 @@ def train_with(
                 show_again(folder, summary)
             return {**summary, "folder": str(folder)}
         caught = stack.enter_context(signals())
-        hosts.meet()  # where jax starts, each host waits for the others, but not long
+        hosts.barrier()  # where jax starts, each host waits for the others, but not long
         backend.configure_jax(checked.division.devices)
         stack.enter_context(backend.precision(run.compute_dtype))
         setup = set_up(checked, dataset or open_data(run, folder), hosts)

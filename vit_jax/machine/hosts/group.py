@@ -1,4 +1,4 @@
-"""The processes that train a run together, as one of them sees it: what they tell each other, and where they meet."""
+"""The processes that train a run together, as one of them sees it: what they tell each other, and their barriers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Hosts:
 
     def __init__(self, index: int = 0, count: int = 1, client: Any = None, watch: Watch | None = None):
         self.index, self.count, self._client, self.watch = index, count, client, watch
-        self._values = self._meetings = 0  # how many there have been: all processes do the same in the same order
+        self._values = self._barriers = 0  # how many there have been: all processes do the same in the same order
 
     @property
     def owner(self) -> bool:
@@ -44,16 +44,16 @@ class Hosts:
         """Whether there are others."""
         return self.count > 1
 
-    def moved(self, step: int | None = None) -> None:
+    def heartbeat(self, step: int | None = None) -> None:
         """Let the others know that this process goes on, and which step it has done, if that is another one."""
         if self.watch:
-            self.watch.moved(step)
+            self.watch.heartbeat(step)
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait until all processes are here."""
         if self.several:
-            self._meetings += 1
-            self._client.wait_at_barrier(f"vit-jax/meeting/{self._meetings}", FOR_EVER)
+            self._barriers += 1
+            self._client.wait_at_barrier(f"vit-jax/barrier/{self._barriers}", FOR_EVER)
 
     def share(self, value: Any = None) -> Any:
         """The JSON value that process 0 gives, in all processes; bytes in it are possible as values of dicts."""

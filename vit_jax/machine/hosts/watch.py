@@ -49,7 +49,7 @@ class Peer:
 class Watch:
     """The connections of this process: of process 0 to all others, of every other to process 0.
 
-    `moved` tells it how far this process is. Once another is lost, `fault` says so, and the process ends with that
+    `heartbeat` tells it how far this process is. Once another is lost, `fault` says so, and the process ends with that
     sentence and exit code 2, after GRACE seconds, if it has not ended by then.
     """
 
@@ -66,7 +66,7 @@ class Watch:
         self.changed = threading.Condition()
         self.exit = os._exit  # which ends the process whatever its main thread waits for
 
-    def moved(self, step: int | None) -> None:
+    def heartbeat(self, step: int | None) -> None:
         """This process has done a step, or, where that is None, something else that takes its time."""
         self.moves, self.since = self.moves + 1, time.monotonic()
         self.step = self.step if step is None else step

@@ -111,7 +111,7 @@ class Devices:
             shapes = tuple(x.shape for x in jax.tree.leaves(arguments[batch_at]))
             if shapes not in programs:
                 programs[shapes] = program.lower(*arguments).compile()
-                self.hosts.meet()
+                self.hosts.barrier()
             return programs[shapes](*arguments)
 
         return run
@@ -136,7 +136,7 @@ class Devices:
 
         `shapes` are those of its arrays. They go to the other hosts one at a time, to the bit.
         """
-        self.hosts.meet()
+        self.hosts.barrier()
         leaves, structure = jax.tree.flatten(shapes)
         given = leaves if tree is None else jax.tree.leaves(tree)
         return jax.tree.unflatten(structure, [self._broadcast(x, leaf) for x, leaf in zip(given, leaves, strict=True)])

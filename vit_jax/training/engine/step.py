@@ -119,7 +119,7 @@ class Evaluator:
         for examples, indices in evaluation_batches(split, batch + (-batch % len(self.devices) if rows else 0), rows):
             parts.append({k: v[: len(indices)] for k, v in self.outputs(parameters, examples).items()})
             order.append(indices)
-            self.devices.hosts.moved()
+            self.devices.hosts.heartbeat()
             self.between()
         places = np.argsort(np.concatenate(order))
         return {k: np.concatenate([p[k] for p in parts])[places] for k in parts[0]}
@@ -256,17 +256,17 @@ class Engine:
         return self.devices.to_host(gathered) if self.devices.hosts.several else gathered
 
     def train(
-        self, state: TrainState, batch: Batch, wishes: np.ndarray | None = None
+        self, state: TrainState, batch: Batch, votes: np.ndarray | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
         """Do one step. The given state is donated.
 
         Args:
             state: on the devices.
             batch: {name: array [B, ...]}.
-            wishes: bool [k] of this host, where there are several.
+            votes: bool [k] of this host, where there are several.
 
         Returns:
-            (the next state, {metric: scalar}), both on the devices. The metric "wishes", int32 [k], is 1 where any host
+            (the next state, {metric: scalar}), both on the devices. The metric "votes", int32 [k], is 1 where any host
                 has one.
         """
         batch = self.devices.shard_batch(batch)
@@ -274,17 +274,17 @@ class Engine:
             pieces = self.prepared(state.step, batch, self.seed, self.auxiliary)
             state, metrics = self.compiled(state, pieces, np.repeat(self.seed, len(self.devices)), self.auxiliary)
             return state, {k: v[0] for k, v in metrics.items()}
-        return self.compiled(state, batch, self.seed, self.auxiliary, self.devices.of_each(wishes))
+        return self.compiled(state, batch, self.seed, self.auxiliary, self.devices.of_each(votes))
 
     def train_together(
-        self, state: TrainState, batches: Sequence[Batch], wishes: np.ndarray | None = None
+        self, state: TrainState, batches: Sequence[Batch], votes: np.ndarray | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
         """`train` for n batches of the same shapes, one step after the other, by one call; metrics are arrays [n].
 
         Not for pmap.
         """
         batches = self.devices.shard_batch(tuple(batches))
-        return self.compiled_together(state, batches, self.seed, self.auxiliary, self.devices.of_each(wishes))
+        return self.compiled_together(state, batches, self.seed, self.auxiliary, self.devices.of_each(votes))
 
     def whole(self, state: TrainState, batch: Batch) -> tuple[TrainState, Batch, Any, Tree]:
         """The arguments of `batch_gradients`, on the devices, for what `train` is given."""
@@ -304,15 +304,15 @@ class Engine:
         return kernels
 
     def jit_steps(
-        self, state: TrainState, batches: tuple[Batch, ...], seed: Array, auxiliary: Tree, wishes: Array | None = None
+        self, state: TrainState, batches: tuple[Batch, ...], seed: Array, auxiliary: Tree, votes: Array | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
         """`jit_step` for each of these batches: the last state and the metrics {name: [n]}."""
         stacked = jax.tree.map(lambda *each: jnp.stack(each), *batches)
         state, metrics = jax.lax.scan(lambda state, batch: self.jit_step(state, batch, seed, auxiliary), state, stacked)
-        return state, with_wishes(metrics, wishes)
+        return state, with_votes(metrics, votes)
 
     def jit_step(
-        self, state: TrainState, batch: Batch, seed: Array, auxiliary: Tree, wishes: Array | None = None
+        self, state: TrainState, batch: Batch, seed: Array, auxiliary: Tree, votes: Array | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
         """One step, compiled.
 
@@ -321,13 +321,13 @@ class Engine:
             batch: on the devices.
             seed: that of the run.
             auxiliary: the task's auxiliary arrays.
-            wishes: those of all devices, int32 [devices, k].
+            votes: those of all devices, int32 [devices, k].
 
         Returns:
             (the next state, {metric: scalar}): loss, the task's metrics, lr, grad_norm, param_norm and update_norm.
         """
         state, metrics = self.update(state, *self.batch_gradients(state, batch, seed, auxiliary))
-        return state, with_wishes(metrics, wishes)
+        return state, with_votes(metrics, votes)
 
     def batch_gradients(
         self, state: TrainState, batch: Batch, seed: Array, auxiliary: Tree
@@ -473,6 +473,6 @@ def _rows(batch: Batch) -> int:
     return len(next(iter(batch.values())))
 
 
-def with_wishes(metrics: dict[str, Array], wishes: Array | None) -> dict[str, Array]:
-    """Metrics with the "wishes" of any device, int32 [k], if there are some, int32 [devices, k]."""
-    return metrics if wishes is None else {**metrics, "wishes": jnp.max(wishes, axis=0)}
+def with_votes(metrics: dict[str, Array], votes: Array | None) -> dict[str, Array]:
+    """Metrics with the "votes" of any device, int32 [k], if there are some, int32 [devices, k]."""
+    return metrics if votes is None else {**metrics, "votes": jnp.max(votes, axis=0)}
