@@ -393,15 +393,20 @@ def _as_argument(arguments: Mapping[str, str], option: Option) -> str:
     """An option of convert as the argument of a function that is as good, {option: argument}; else as it is."""
     if option.name not in arguments:
         return option
-    if option.name != "set":
-        return "=".join((arguments[option.name], *option.values))
-    if not option.values:
-        return "fields={...}"
-    pairs = [value.partition("=") for value in option.values]
-    if not all(equals for _, equals, _ in pairs):
-        return ", ".join(option.values)
-    lists = [f"[{value}]" if "," in value and value[0] not in "([" else value for _, _, value in pairs]
-    return f"fields={{{', '.join(f'{name!r}: {value}' for (name, _, _), value in zip(pairs, lists, strict=True))}}}"
+    if option.name == "set":
+        return _as_fields(option.values)
+    return "=".join((arguments[option.name], *option.values))
+
+
+def _as_fields(values: Sequence[str]) -> str:
+    """What --set states, NAME=VALUE each or names alone, as the argument `fields`."""
+    stated = []
+    for name, equals, value in (each.partition("=") for each in values):
+        if not equals:
+            return ", ".join(values)
+        several = "," in value and value[0] not in "(["
+        stated.append(f"{name!r}: [{value}]" if several else f"{name!r}: {value}")
+    return f"fields={{{', '.join(stated) or '...'}}}"
 
 
 of_load = functools.partial(_as_argument, {"from": "layout", "model": "model", "key": "key", "set": "fields"})
