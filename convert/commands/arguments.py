@@ -109,13 +109,13 @@ def _about_source(add: Any, source: str) -> None:
     """The arguments that state what a source is."""
     names = f"the layout of {source}, where its names do not tell: timm, vit-pytorch@1.4, ..."
     fields = "state a field of the config: heads=12, eps=1e-6, image=224, mean=0.5,0.5,0.5; repeatable"
-    accept = "convert although the result is another function; the message that asks for it names WHAT"
+    accept = "convert even though the result computes another function; the error message gives WHAT"
     add("--from", dest="layout", default="", metavar="LAYOUT", help=names)
     add(
         "--model",
         default="",
         metavar="NAME",
-        help="a published model, such as vit_base_patch16_224: it states the rest",
+        help="a published model, such as vit_base_patch16_224, whose config says what shapes cannot tell",
     )
     add("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE", help=fields)
     add("--file", default="", metavar="NAME", help="which file of a folder that holds several")
@@ -149,7 +149,7 @@ def _about_target(add: Any) -> None:
     add(
         "--weights-only",
         action="store_true",
-        help="without an optimizer's state, and without files that DST's library wants",
+        help="write weights alone: no optimizer state, no extra files for DST's library",
     )
     add("--allow-nonfinite", action="store_true", help="convert weights with NaN or infinity")
     add("--verify", action="store_true", help=certificate)

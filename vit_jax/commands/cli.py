@@ -15,9 +15,9 @@ COMMANDS = {
     "evaluate": "measure a trained network on a split of its data",
     "compare": "put runs side by side: where they differ, their results and curves",
     "report": "write what a run, or several, left as one page for a browser: curves, errors, attention",
-    "predict": "classify images or translate sentences with a trained network",
+    "predict": "classify or caption images, or translate sentences, with a trained network",
     "sheet": "draw what augmentation makes of a preset's images",
-    "convert": "convert weights from any layout to any other",
+    "convert": "convert weights from one layout to another, with proof",
 }
 
 

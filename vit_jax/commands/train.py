@@ -66,8 +66,8 @@ class Options(RunConfig):
     )
     config: str = option(
         "",
-        "a file that --print-config wrote, or a run's config.json: its values take the place of the "
-        "preset's, flags those of the file's",
+        "a file that --print-config wrote, or a run's config.json: its values replace those of the preset, and flags "
+        "replace those of the file",
     )
     print_config: bool = option(False, "print the run's config as JSON and exit")
     dry_run: bool = option(

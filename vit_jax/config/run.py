@@ -112,8 +112,8 @@ class OptimConfig:
     )
     freeze_epochs: float = identity(
         0.0,
-        "epochs for which freeze holds, of which a part counts too; then these parameters train as well, with moments "
-        "that begin there; 0: for the whole run",
+        "epochs, or a part of one, for which freeze holds; then these parameters train as well, with new moments; 0: "
+        "the whole run",
         at_least=0,
     )
     clip: float = identity(
@@ -211,9 +211,9 @@ class RunConfig:
     )
     accumulate: int = execution(
         0,
-        "parts of a batch, or of each device's share of it, that are computed one after the other, to save memory; 1: "
-        "the whole; 0: the fastest, which is 1 on a GPU or TPU; on a CPU each core is then a device, with parts that "
-        "fit its cache, where batch and network allow it (with other values a CPU is one device)",
+        "number of parts into which each device's share of a batch is split, to save memory; 1: no split; 0: chosen "
+        "for speed: 1 on a GPU or TPU, and on a CPU each core becomes a device with parts that fit its cache, if batch "
+        "and network allow it (with any other value a CPU is one device)",
         at_least=0,
     )
     ema: float = identity(
@@ -226,20 +226,20 @@ class RunConfig:
     patience: int = identity(0, "stop after this many epochs without a better validation result; 0: never", at_least=0)
     overfit_batches: int = identity(
         0,
-        "train on the first N batches only, without augmentation and dropout, 100 steps or --max-steps; 0: off",
+        "train only on the first N batches, without augmentation and dropout, for 100 steps (or --max-steps); 0: off",
         at_least=0,
     )
     init: str = identity(
         "",
-        "start from the weights of this run (a folder or name), of a file or folder of any layout in "
-        "`python -m convert formats`, or of hf://owner/name; in vit_jax.train they decide the network and how inputs "
-        "are prepared; empty: random",
+        "start from the weights of an earlier run (a folder or name), of a file or folder of any layout in "
+        "`python -m convert formats`, or of hf://owner/name; they also decide the network and how inputs are prepared; "
+        "empty: random",
     )
     init_encoder: str = identity(
         "",
-        "of a captioner: start its encoder from an image network (a ViT) in any place that init may name, which "
-        "decides the fields of model.vit and how images are prepared; all else is drawn anew; optim.freeze 'vit.*' "
-        "keeps it as it is, with optim.freeze-epochs for so long; empty: random",
+        "for a captioner: start its encoder from a ViT, named as for init; the ViT decides the fields of model.vit and "
+        "how images are prepared, and all else is random; optim.freeze 'vit.*' keeps the encoder fixed, for "
+        "optim.freeze-epochs epochs; empty: random",
     )
     new_head: bool = identity(
         False,
@@ -284,28 +284,27 @@ class RunConfig:
     )
     remat: Literal["none", "full", "dots"] = execution(
         "none",
-        "what is within the blocks of a network and is computed again in the backward pass, which saves memory and "
-        "costs time: nothing, everything, or all but the products with weights (dots); none by default everywhere; on "
-        "a CPU memory is saved only together with scan",
+        "which values inside the blocks are computed again in the backward pass (less memory, more time): none, all "
+        "(full), or all but the products with weights (dots); on a CPU this saves memory only together with scan",
     )
     attention_kernel: Literal["plain", "fused"] = execution(
         "plain",
-        "what computes attention in training; fused: one kernel, on an NVIDIA GPU from Ampere on in bfloat16 that of "
-        "cuDNN, whose memory grows with the number of tokens and not with its square, elsewhere that of XLA; "
-        "attention in float64, with dropout of its weights, or under a mask that may leave a token nothing to attend "
-        "to (as a padding may) stays plain; plain by default everywhere",
+        "how attention is computed in training; fused: by one kernel, on NVIDIA GPUs from Ampere on in bfloat16 that "
+        "of cuDNN, whose memory grows with the number of tokens and not with its square, elsewhere that of XLA; "
+        "attention stays plain in float64, with dropout of its weights, and under a mask that may hide all keys from a "
+        "token, as a padding mask may",
     )
     steps_per_dispatch: int = execution(
         1,
-        "training steps that are sent to the devices by one call, where so many have no row of metrics.jsonl, "
-        "evaluation or save between them, and batches of the same shapes; more than 1 pays where a step is short; "
-        "signals and budgets of time are seen between calls",
+        "training steps in one compiled call, where no log line, evaluation or save falls between them and their "
+        "batches have equal shapes; more than 1 is faster if a step is short; signals and budgets of time are checked "
+        "between calls",
         at_least=1,
     )
     max_steps: int = execution(0, "budget: save and end after this step; 0: none", at_least=0)
     max_minutes: float = execution(0.0, "budget: save and end after these minutes; 0: none", at_least=0)
     name: str = execution(
-        "", "folder of the run inside dir; empty: the name of the preset, with a number if that is taken"
+        "", "folder of the run inside dir; empty: the name of the preset, with a number if another run has that"
     )
     dir: str = execution("runs", "folder of all runs")
     keep: int = execution(2, "number of newest checkpoints to keep, besides the best", at_least=1)

@@ -22,7 +22,9 @@ class ImageData(DataConfig):
         "digits", "digits, cifar10, cifar100, mnist, fashion_mnist, another prepared TFDS set, folder:PATH or FILE.npz"
     )
     dir: str = execution(
-        "", "folder of prepared TFDS sets, which must exist; empty: $TFDS_DATA_DIR or ~/tensorflow_datasets"
+        "",
+        "folder of prepared TFDS sets; it must exist, sets missing in it are fetched; "
+        "empty: $TFDS_DATA_DIR or ~/tensorflow_datasets",
     )
     download: bool = execution(
         True, "fetch cifar10, cifar100, mnist and fashion_mnist, where they are not in data.dir, and prepare them there"
@@ -47,8 +49,8 @@ class ImageData(DataConfig):
     threads: int = execution(0, "threads that decode images; 0: one per core", at_least=0)
     verify: bool = execution(
         False,
-        "read every image again, where an index of an earlier start knows those whose name, size and time of change "
-        "are the same (of sets that do not fit into data.memory)",
+        "read all images again; by default those of a set larger than data.memory are not read again whose name, "
+        "size and time of change are as in the index of an earlier start",
     )
 
 
