@@ -148,7 +148,7 @@ def open_folder(folder: str, file: str = "", step: Step = None, training: bool =
             folder, f"holds no weights ({', '.join(SUFFIXES)}, or a checkpoint)", "give the folder or file that does"
         )
     named = [c for c in found if not file or os.path.normpath(c.path) == path]
-    wanted = last_step(folder, named, step)
+    wanted = _last_step(folder, named, step)
     chosen = [c for c in named if wanted is None or c.step == wanted or c.what == RUN_FOLDER]
     if len(chosen) != 1:
         names = ", ".join(f"{os.path.relpath(c.path, folder)} ({c.what})" for c in found[:LISTED])
@@ -165,7 +165,7 @@ def open_folder(folder: str, file: str = "", step: Step = None, training: bool =
     return _open(one.path)
 
 
-def last_step(folder: str, found: Sequence[Candidate], step: Step) -> Step:
+def _last_step(folder: str, found: Sequence[Candidate], step: Step) -> Step:
     """The step that "last" means in a folder of checkpoints; runs know theirs. Raises UserError on "best"."""
     if not isinstance(step, str) or any(c.what == RUN_FOLDER for c in found):
         return step

@@ -33,7 +33,7 @@ TOP = {
 }
 
 
-def inside_block(modules: tuple[str, ...]) -> dict[str, str]:
+def _inside_block(modules: tuple[str, ...]) -> dict[str, str]:
     """{module of our block: module of theirs}."""
     norm1, attention, norm2, mlp = modules
     parts = {f"attention.{name}": f"{attention}/{name}" for name in ("query", "key", "value", "out")}
@@ -54,7 +54,7 @@ def their_name(name: str, top: Mapping[str, str], modules: tuple[str, ...]) -> s
         return top[name]
     path, _, leaf = name.rpartition(".")
     if block := re.fullmatch(r"blocks\.(\d+)\.(.*)", path):
-        return f"Transformer/encoderblock_{block[1]}/{inside_block(modules)[block[2]]}/{leaf}"
+        return f"Transformer/encoderblock_{block[1]}/{_inside_block(modules)[block[2]]}/{leaf}"
     return f"{top[path]}/{leaf}"
 
 

@@ -171,7 +171,7 @@ def heads(names: Names) -> int | None:
     return width // each if width and each else None
 
 
-def is_gated(names: Names) -> bool:
+def _is_gated(names: Names) -> bool:
     """A solver: whether the first layer of the mlp has twice the outputs that the second takes."""
     first, second = length("blocks.0.mlp.fc1.weight", 0, 0)(names), length("blocks.0.mlp.fc2.weight", 1, 0)(names)
     return "blocks.0.mlp.fc1_g.weight" in names or first == 2 * second > 0
@@ -213,7 +213,7 @@ FIELDS = PLAIN_VIT | {
     "branch_norm": Field(
         (False, True), solve=branch_norm, usual=False
     ),  # timm's default; an architecture states others
-    "gated": Field(solve=is_gated),
+    "gated": Field(solve=_is_gated),
     "pool": Field(("cls", "mean", "mean_all", "map", "map_all", "cls_distill"), solve=pool),
     "distill_head": Field(solve=has("head_dist.weight")),
 }

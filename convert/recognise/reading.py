@@ -139,7 +139,7 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     tensors, provenance = with_digests(source, tensors, provenance, side, bool(options.layout))
     own = provenance.get("layout", "") or ("" if options.layout else own_layout(source))
     check_complete(source, tensors, bool(found or options.layout or own in LAYOUTS))
-    model = published_facts(options.model)
+    model = _published_facts(options.model)
 
     def claims(layout: Layout) -> Json:
         return {**model.config, **layout.read_side(files).config, **options.sets}
@@ -171,7 +171,7 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     if own_facts.notes:
         raise UserError(source.path, f"its provenance is damaged ({own_facts.notes[0]})", remedy(side))
     extra = {k: options.sets[k] for k in options.sets if k in extras(layout.network)}
-    facts = join_facts(own_facts, fitting(stated, config, any_size), fitting(model, config, any_size), extra)
+    facts = _join_facts(own_facts, fitting(stated, config, any_size), fitting(model, config, any_size), extra)
     if departures := layout.departures(config):
         told = f"{', '.join(departures)}, so this is another function than that of {layout.title}"
         facts = replace(facts, notes=(*facts.notes, told))
@@ -183,7 +183,7 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
 # ------------------------------------------------------------------------------ what is stated of a file
 
 
-def published_facts(model: str) -> Facts:
+def _published_facts(model: str) -> Facts:
     """What --model NAME states; of no name nothing. Raises UserError on an unknown name."""
     if not model:
         return Facts()
@@ -217,7 +217,7 @@ def _all_stated(
     ]
 
 
-def join_facts(own: Facts, library: Facts, model: Facts, extra: Json) -> Facts:
+def _join_facts(own: Facts, library: Facts, model: Facts, extra: Json) -> Facts:
     """The facts of our own provenance, of the library's side files and of a model's name; `extra` is the user's.
 
     Settings of generation are those of the side files, which a user may change as the library allows it.

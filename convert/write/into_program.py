@@ -55,7 +55,7 @@ def write_program(plan: Plan, path: str, force: bool = False) -> Written:
         arrays = {name: array.astype(np.float32) for name, array in stream(plan) if name in plan.specs}
         forward = Forward(plan.config, arrays)
         made = kind.write(forward, _output_of(plan.config), workspace / goal.name)
-        comparison = compare_program(kind.open(workspace / goal.name), forward, goal.name)
+        comparison = _compare_program(kind.open(workspace / goal.name), forward, goal.name)
         provenance = origin(plan, False)
         provenance["source"]["sha256"] = known.result()
         described = {
@@ -72,7 +72,7 @@ def write_program(plan: Plan, path: str, force: bool = False) -> Written:
         sync(workspace)
         check()  # what another program put there meanwhile stays
         files = goal.settle(workspace)
-    return Written(goal.weights, files, described, [describe_comparison(comparison), *remarks(plan, goal, False)], "")
+    return Written(goal.weights, files, described, [_describe_comparison(comparison), *remarks(plan, goal, False)], "")
 
 
 def as_used(reading: Reading, adapt: Sequence[str] = ()) -> list[str]:
@@ -134,7 +134,7 @@ def _interface(plan: Plan, outputs: list[int]) -> Json:
     }
 
 
-def compare_program(run: Callable[[np.ndarray], np.ndarray], forward: Forward, name: str) -> Json:
+def _compare_program(run: Callable[[np.ndarray], np.ndarray], forward: Forward, name: str) -> Json:
     """The largest difference of a program's outputs from ours, on noise. Raises CheckFailed where it is too large."""
     rng, apart, allowed, shape = np.random.default_rng(0), 0.0, LIMIT, ()
     for batch in BATCHES:
@@ -163,7 +163,7 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(found - expected).max() / (np.abs(expected).max() or 1.0))
 
 
-def describe_comparison(comparison: Mapping[str, float]) -> str:
+def _describe_comparison(comparison: Mapping[str, float]) -> str:
     """A sentence for the user on how a program was compared."""
     batches = " and ".join(map(str, BATCHES))
     how = f"opened again and run on batches of {batches}, it differs from ours"

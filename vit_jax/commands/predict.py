@@ -92,7 +92,7 @@ def predict(
     """
     path, one = os.fspath(path), isinstance(inputs, (str, os.PathLike))
     check_ranges(PredictFlags(run=path, inputs=(), top=top, batch=batch))
-    found = check_inputs(path, [inputs] if one else inputs)
+    found = _check_inputs(path, [inputs] if one else inputs)
     answers = [(answer.input, answer.value) for answer in _network(path, which, ema, search).answer(found, top, batch)]
     return answers[0][1] if one and len(answers) == 1 and not os.path.isdir(inputs) else answers
 
@@ -118,7 +118,7 @@ def draw_attention(
     Raises:
         UserError: where the network has no such layer, and as `predict`.
     """
-    inputs = check_inputs(path, inputs)
+    inputs = _check_inputs(path, inputs)
     model = _network(path, which, ema)
     model.draw_attention(inputs, out, _layers(str(layer), model.layers), _caption(path, model, which, ema))
 
@@ -184,7 +184,7 @@ def _kind(model: NetworkConfig) -> str:
     return model.inputs()[0].kind
 
 
-def check_inputs(path: str, inputs: Sequence[str]) -> list[Any]:
+def _check_inputs(path: str, inputs: Sequence[str]) -> list[Any]:
     """The inputs as image files (with those inside folders), vectors or texts, before jax starts. Raises UserError."""
     kind = takes(path)
     if kind == "vectors":
@@ -292,7 +292,7 @@ def command(arguments: list[str]) -> int:
     runs.mean_of(o.weights)
     stated = flags.given_fields(arguments, Options)
     _check_outputs(o, stated)
-    inputs = check_inputs(o.run, sentences(o.inputs) if takes(o.run) == "ids" else o.inputs)
+    inputs = _check_inputs(o.run, sentences(o.inputs) if takes(o.run) == "ids" else o.inputs)
     model = _network(o.run, o.weights, o.averaged, flags.given_values(arguments, o, AnswerFlags))
     if "top" in stated and model.task.searching({}) is not None:
         raise UserError(

@@ -307,7 +307,7 @@ def _command_with(hosts: Hosts, arguments: list[str]) -> int:
                 raise UserError(
                     f"{other} is {getattr(options, other)} and hosts is {options.hosts}", remedy="leave one of them out"
                 )
-        told = {"preset": name, "run": to_dict(check_options(options, folder))}
+        told = {"preset": name, "run": to_dict(_check_options(options, folder))}
     told = hosts.share(told)
     run = from_dict(RunConfig, told["run"])
     own = flags.value_of(given, "data.dir")
@@ -326,9 +326,9 @@ def _command_alone(arguments: list[str]) -> int:
         print(f"vit-jax {__version__}")
         return DONE
     if options.print_config:
-        print(json.dumps(to_dict(check_options(options)), indent=1))
+        print(json.dumps(to_dict(_check_options(options)), indent=1))
         return DONE
-    run = check_options(options, folder)
+    run = _check_options(options, folder)
     if options.seeds and folder:
         raise UserError(
             Field("seeds"),
@@ -344,7 +344,7 @@ def _command_alone(arguments: list[str]) -> int:
     return DONE
 
 
-def check_options(options: Options, folder: runs.Run | None = None) -> RunConfig:
+def _check_options(options: Options, folder: runs.Run | None = None) -> RunConfig:
     """The options' run, which goes on in a folder or is new. Prints what --tune decides. Raises UserError."""
     run = check_run(options.run())
     if options.tune != "none" and not run.init:

@@ -28,8 +28,8 @@ def finish(s: Session, status: str) -> dict[str, Any]:
     if signal := s.decision.signal:
         s.hosts.barrier()
         done = f"saved at step {s.step}" if s.saved == s.step else "nothing was to be saved yet"
-        again = going_on(s.folder, s.run)
-        if s.folder.path.name == f"seed-{s.run.seed}" and not given_in_python(s.run):  # one of the runs of --seeds
+        again = _going_on(s.folder, s.run)
+        if s.folder.path.name == f"seed-{s.run.seed}" and not _given_in_python(s.run):  # one of the runs of --seeds
             again = "the same command, which goes on with this seed and then trains the others"
         raise Interrupted(f"{signal}: {done}; go on with: {again}", signal)
     summary: dict[str, Any] = {"status": status, "step": s.step, "epoch": s.epoch, "seconds": s.seconds, "best": s.best}
@@ -40,7 +40,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         if not last:  # a budget ended between evaluations: a run that goes on must not find this one in its log
             last = {weights: result.metrics for weights, result in measure(s, watched, split).items()}
         summary[watched] = last
-    summary |= speeds(s.folder.metrics())
+    summary |= _speeds(s.folder.metrics())
     ended = status == "finished" and not s.run.overfit_batches
     tested = {name: split for name, split in s.setup.dataset.splits.items() if name not in ("train", "validation")}
     result, best = None, best_weights(s) if ended else None
@@ -49,7 +49,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         summary[name] = {"last" if w == "raw" else "last_ema": r.metrics for w, r in results.items()}
         shown = results["raw"]
         if s.best is not None and best is not None:
-            shown = results[best_kind(s)] if s.best["step"] == s.step else _measure(s, best, split)
+            shown = results[_best_kind(s)] if s.best["step"] == s.step else _measure(s, best, split)
             summary[name]["best"] = shown.metrics
         result = shown if name == "test" else result
         summary |= {"notes": list(shown.notes)} if shown.notes else {}
@@ -76,7 +76,7 @@ def show_again(folder: runs.Run, summary: dict[str, Any]) -> None:
     show(folder, summary)
 
 
-def speeds(rows: list[dict[str, Any]]) -> dict[str, float]:
+def _speeds(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Of the rows of a log {"tokens_per_second" and "mfu": the median, "padding": the mean}, as far as it has them."""
     found = {}
     for name, middle in ((TOKENS, statistics.median), ("padding", statistics.fmean), ("mfu", statistics.median)):
@@ -109,7 +109,7 @@ def draw(s: Session, result: Evaluation | None, parameters: dict[str, Any], best
     draw_curves(s.folder.metrics(), s.folder.plots / "curves.png", ", ".join(more), metric, step)
     caption = weights_caption("last", "raw", s.step, s.epoch)
     if best and step is not None:
-        caption = weights_caption("best", best_kind(s), step, step / s.setup.order.steps_per_epoch)
+        caption = weights_caption("best", _best_kind(s), step, step / s.setup.order.steps_per_epoch)
     data = s.setup.dataset
     sample = s.task.pictures(merge(s.engine.definition, parameters), data, s.folder.plots, s.folder.samples, caption)
     if result is not None:
@@ -124,7 +124,7 @@ def _measure(s: Session, parameters: dict[str, Any], split: Any) -> Evaluation:
     )
 
 
-def best_kind(s: Session) -> str:
+def _best_kind(s: Session) -> str:
     """Which weights validation chose, "raw" or "ema"."""
     return (s.best or {}).get("weights", "ema" if s.run.ema else "raw")
 
@@ -151,7 +151,7 @@ def best_weights(s: Session) -> dict[str, Any] | None:
 def _best_of(s: Session, state: State) -> dict[str, Any]:
     """The weights of a state, or their average, whichever validation chose."""
     averaged = state.averaged
-    return averaged if best_kind(s) == "ema" and averaged is not None else state.parameters
+    return averaged if _best_kind(s) == "ema" and averaged is not None else state.parameters
 
 
 def whole(s: Session, weights: dict[str, Any] | None) -> dict[str, Any]:
@@ -177,14 +177,14 @@ def splits(summary: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
     return {name: found[name] for name in dict.fromkeys(("train", "validation", *found)) if name in found}
 
 
-def given_in_python(run: RunConfig) -> bool:
+def _given_in_python(run: RunConfig) -> bool:
     """Whether the run's data was given in Python, so that no command can open it."""
     return run.data.source == run.data.given
 
 
-def going_on(folder: runs.Run, run: RunConfig) -> str:
+def _going_on(folder: runs.Run, run: RunConfig) -> str:
     """How to continue a run."""
-    if given_in_python(run):
+    if _given_in_python(run):
         return "the same call of vit_jax.train, with the same data"
     return f"python -m vit_jax.train --resume {shlex.quote(str(folder))}"
 
@@ -217,8 +217,8 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
         file = folder.path / sample
         given = show_path(file) if file.is_file() else sample
         print(printable(f"  python -m vit_jax.predict {path} {shlex.quote(given)}"))
-    python = given_in_python(run)
+    python = _given_in_python(run)
     print(f"  vit_jax.evaluate({str(folder)!r}, data=...)" if python else f"  python -m vit_jax.evaluate {path}")
     if summary["status"] != "finished":
         more = " --max-steps 0" if summary["status"] == "stopped: max_steps" and not python else ""
-        print(f"  {going_on(folder, run)}{more}")
+        print(f"  {_going_on(folder, run)}{more}")

@@ -28,14 +28,14 @@ TOKENS = "tokens_per_second"  # of targets, ends included, padding not
 
 
 def loop(s: Session) -> str:
-    """Do steps until the run ends, and return why, as `why_end` does. By then everything is saved."""
+    """Do steps until the run ends, and return why, as `_why_end` does. By then everything is saved."""
     from ..data.batches import batches
 
     if s.due:
-        measure_epoch(s)
+        _measure_epoch(s)
         if s.hosts.owner:
-            s.checkpoints.note(s.step, checkpoint_notes(s), state_of_files(s))
-    if ending := why_end(s):
+            s.checkpoints.note(s.step, _checkpoint_notes(s), _state_of_files(s))
+    if ending := _why_end(s):
         return ending
     with (
         contextlib.closing(
@@ -48,14 +48,14 @@ def loop(s: Session) -> str:
     ):
         ahead, compiled = Batches(stream), set[int]()
         meter = Meter(s.setup.order.batch, s.task.unit, s.totals, s.decision, most_examples(s))
-        send_next(s, ahead, meter, profile, compiled)
+        _send_next(s, ahead, meter, profile, compiled)
         s.decision.saved = time.monotonic()
         while True:
             s.saver.check()
             after_step(s, meter)
-            ending = why_end(s)
-            if ending or evaluation_due(s) or s.decision.save_due:
-                check_finite(s, meter.settle())
+            ending = _why_end(s)
+            if ending or _evaluation_due(s) or s.decision.save_due:
+                _check_finite(s, meter.settle())
                 s.cpu_seconds += meter.cpu()
                 save(s)
                 s.decision.has_saved()
@@ -63,10 +63,10 @@ def loop(s: Session) -> str:
                 s.progress.restart()
             if ending:
                 return ending
-            send_next(s, ahead, meter, profile, compiled)
+            _send_next(s, ahead, meter, profile, compiled)
 
 
-def send_next(s: Session, ahead: Batches, meter: Meter, profile: Profile, compiled: set[int]) -> None:
+def _send_next(s: Session, ahead: Batches, meter: Meter, profile: Profile, compiled: set[int]) -> None:
     """Do the next step, or as many steps together as may be, and read the metrics of those before.
 
     `compiled` are the numbers of steps that this process has done together. The first steps of another number compile:
@@ -78,14 +78,14 @@ def send_next(s: Session, ahead: Batches, meter: Meter, profile: Profile, compil
     batches = ahead.take(count)
     count = len(batches)
     if count in compiled:
-        check_finite(s, meter.add(s.step + count, steps(s, batches, profile), tokens(s, batches)))
+        _check_finite(s, meter.add(s.step + count, steps(s, batches, profile), tokens(s, batches)))
         return
-    check_finite(s, meter.settle())
+    _check_finite(s, meter.settle())
     s.cpu_seconds += meter.cpu()
     began, what = time.monotonic(), "step" if count == 1 else f"{count} steps"
     s.progress.say(f"compiling the training {'step' if count == 1 else f'program for {count} steps'} ...")
     meter.add(s.step + count, steps(s, batches, profile), tokens(s, batches))
-    check_finite(s, meter.settle())
+    _check_finite(s, meter.settle())
     s.progress.say(f"first {what} done after {time.monotonic() - began:.1f} s, compilation included")
     compiled.add(count)
     meter.restart()
@@ -123,7 +123,7 @@ def after_step(s: Session, meter: Meter) -> None:
     epoch_ends = s.step % s.setup.order.steps_per_epoch == 0
     in_turn = s.step % s.run.log_every == 0 or epoch_ends
     if in_turn or s.step == s.setup.stop:
-        check_finite(s, meter.settle())
+        _check_finite(s, meter.settle())
         s.cpu_seconds += meter.cpu()
         row = meter.row(s.step, s.epoch, in_turn)
         s.log.write(row | {"memory": backend.memory_peak(), "cpu_seconds": s.cpu_seconds}, in_turn)
@@ -131,14 +131,14 @@ def after_step(s: Session, meter: Meter) -> None:
         s.progress.update(s.step, values, row[meter.speed], row.get(TOKENS), row.get("padding"), row.get("mfu"))
     else:
         s.progress.update(s.step)
-    s.due = evaluation_due(s)
+    s.due = _evaluation_due(s)
     if s.due and not s.decision.signal:
         with contextlib.suppress(KeyboardInterrupt):  # an interrupted evaluation is repeated on resumption
-            measure_epoch(s)
+            _measure_epoch(s)
         meter.restart()
 
 
-def why_end(s: Session) -> str:
+def _why_end(s: Session) -> str:
     """Why the loop ends after this step, as the status of summary.json: "finished" or "stopped: ..."; else ''."""
     if not s.due and (s.step >= s.setup.steps or (s.run.patience and s.stale >= s.run.patience)):
         return "finished"
@@ -231,15 +231,15 @@ class Meter:
         return {"kind": "train", "step": step, "epoch": epoch, **self.last, **means, **speeds}
 
 
-def check_finite(s: Session, measured: list[Measured]) -> None:
+def _check_finite(s: Session, measured: list[Measured]) -> None:
     """Raise CheckFailed on the first of these steps whose loss, or the weights after it, are NaN or infinite."""
     for step, metrics in measured:
         for name, what in (("loss", "loss"), ("param_norm", "norm of the weights")):
             if not math.isfinite(metrics[name]):
-                raise not_finite(s, what, metrics[name], step)
+                raise _not_finite(s, what, metrics[name], step)
 
 
-def not_finite(s: Session, what: str, value: float, step: int) -> CheckFailed:
+def _not_finite(s: Session, what: str, value: float, step: int) -> CheckFailed:
     """The error for a value that is NaN or infinite, with its step, the last good checkpoint and advice."""
     s.saver.wait()
     saved = s.folder.complete_steps()
@@ -250,13 +250,13 @@ def not_finite(s: Session, what: str, value: float, step: int) -> CheckFailed:
     )
 
 
-def evaluation_due(s: Session) -> bool:
+def _evaluation_due(s: Session) -> bool:
     """Whether this step is followed by an evaluation: the last of an epoch; with overfit_batches about every tenth."""
     epochs = max(1, 10 // s.setup.order.steps_per_epoch) if s.run.overfit_batches else 1
     return s.step % (epochs * s.setup.order.steps_per_epoch) == 0
 
 
-def measure_epoch(s: Session) -> None:
+def _measure_epoch(s: Session) -> None:
     """Measure the weights on the watched split, update the best result of validation and print the metrics.
 
     The best is the better one of the weights and their average, each by its own validation.
@@ -300,7 +300,7 @@ def measure(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
     """
     state, results = s.engine.gather(s.state), {}
     with s.caught.waiting(s.hosts.several):
-        s.setup.evaluator.between = functools.partial(poll_stop, s)
+        s.setup.evaluator.between = functools.partial(_poll_stop, s)
         for weights, tree in (("raw", state.parameters), ("ema", state.averaged)):
             if tree is not None:
                 results[weights] = s.setup.evaluator.measure(tree, split, s.run.batch)
@@ -308,11 +308,11 @@ def measure(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
                 results[weights] = replace(results[weights], metrics=metrics)
     for weights, result in results.items():
         if not math.isfinite(result.metrics["loss"]):
-            raise not_finite(s, f"{name} loss ({weights} weights)", result.metrics["loss"], s.step)
+            raise _not_finite(s, f"{name} loss ({weights} weights)", result.metrics["loss"], s.step)
     return results
 
 
-def poll_stop(s: Session) -> None:
+def _poll_stop(s: Session) -> None:
     """Between two batches of an evaluation: break it off, on all hosts, if one of several has caught a signal."""
     if (votes := s.decision.votes()) is not None:
         s.decision.read(s.engine.devices.most(votes))
@@ -350,16 +350,16 @@ def save(s: Session) -> None:
     best = s.best["step"] if s.best else None
     state = s.engine.to_host(s.state)
     if s.hosts.owner:
-        s.saver.save(state, checkpoint_notes(s), best, s.run.keep, state_of_files(s))
+        s.saver.save(state, _checkpoint_notes(s), best, s.run.keep, _state_of_files(s))
     s.saved = s.step
 
 
-def state_of_files(s: Session) -> dict[str, Any]:
+def _state_of_files(s: Session) -> dict[str, Any]:
     """What a checkpoint records of config.json and the log, so that damage to them is noticed."""
     return {"config": s.record, "log": s.log.kept()}
 
 
-def checkpoint_notes(s: Session) -> dict[str, Any]:
+def _checkpoint_notes(s: Session) -> dict[str, Any]:
     """The JSON part of a checkpoint: all but the arrays that a run needs to resume as if it had never stopped."""
     return {
         "optimizer": s.run.optim.name,

@@ -89,11 +89,11 @@ def starting_state(
     notes = hosts.share(saved.notes if saved else None)
     if notes is not None:
         return setup.engine.put(setup.engine.restored(saved.state) if saved else None), notes, {}
-    new, init = new_state(setup, folder) if hosts.owner else (None, {})
+    new, init = _new_state(setup, folder) if hosts.owner else (None, {})
     return setup.engine.put(new), {}, hosts.share(init)
 
 
-def new_state(setup: Setup, folder: runs.Run) -> tuple[TrainState, dict[str, Any]]:
+def _new_state(setup: Setup, folder: runs.Run) -> tuple[TrainState, dict[str, Any]]:
     """(the state before the first step, the entry `init` of config.json for a run with `init`). Raises UserError."""
     import jax
 
@@ -131,7 +131,7 @@ def restore(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved |
     for reason in skipped:
         print(f"skipped  {printable(reason)}")
     if saved is not None:
-        check_continues(folder, saved, setup)
+        _check_continues(folder, saved, setup)
         compare_environments(setup.environment, saved.notes.get("environment", {}))
         # A process that was killed after saving may not have removed its old checkpoints.
         checkpoints.prune(saved.step, (saved.notes.get("best") or {}).get("step"), run.keep)
@@ -153,7 +153,7 @@ def starting_parameters(setup: Setup, folder: runs.Run | None = None) -> tuple[d
     return started.parameters, started.record
 
 
-def check_continues(folder: runs.Run, saved: Saved, setup: Setup) -> None:
+def _check_continues(folder: runs.Run, saved: Saved, setup: Setup) -> None:
     """Raise UserError unless a checkpoint has what the run goes on with: its moments, its average, its best result."""
     run, best, state = setup.run, saved.notes.get("best"), saved.state
     kept = {role: flatten(tree).keys() for role, tree in state.moments.items()}
@@ -171,7 +171,7 @@ def check_continues(folder: runs.Run, saved: Saved, setup: Setup) -> None:
         )
 
 
-def is_rewritten(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool:
+def _is_rewritten(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool:
     """Whether a row of metrics.jsonl will be written again by a run that resumes from the checkpoint of `step`.
 
     Of the rows of that step (Log removes those of later steps) these are: evaluations at the end of a run, the
@@ -224,6 +224,6 @@ def _open_log(folder: runs.Run, setup: Setup, step: int, notes: dict[str, Any]) 
 
     if remark := folder.log_remark(step):
         print(f"note     {printable(remark)}")
-    folder.drop_metrics(lambda row: is_rewritten(row, step, notes))
+    folder.drop_metrics(lambda row: _is_rewritten(row, step, notes))
     tensorboard = folder.path / "tensorboard" if setup.run.tensorboard else None
     return Log(folder.metrics_file, step, tensorboard, setup.run.wandb, folder.path.name, to_dict(setup.stated))

@@ -128,10 +128,10 @@ def own_file(weights: Weights) -> Built:
     """A file of timm's own names."""
     c: Any = weights.config
     apart, gate = (any(part in name for name in weights.tensors) for part in (".q_proj.", ".fc1_g."))
-    return wrap_module(fill_module(network(c, apart, gate), tensors(weights.tensors)), weights.layout, c)
+    return _wrap_module(fill_module(network(c, apart, gate), tensors(weights.tensors)), weights.layout, c)
 
 
-def wrap_module(module: Any, layout: Layout, c: ViTConfig) -> Built:
+def _wrap_module(module: Any, layout: Layout, c: ViTConfig) -> Built:
     """timm's network with what can be seen and trained of it, under the names of one of timm's layouts."""
     places: Places = {"tokens": ("blocks.0", "in"), **{f"blocks.{i}": (f"blocks.{i}", "out") for i in range(c.depth)}}
     places |= {"features": ("norm", "out")} if c.final_norm else {}
@@ -156,4 +156,4 @@ def dinov3(weights: Weights) -> Built:
         module.rope.periods.copy_(tensors({"": weights.tensors["rope_embed.periods"]})[""])
         with wide_angles():
             module.rope._cache_embed(module.rope.feat_shape)
-    return wrap_module(module, LAYOUTS["timm-eva@gate-apart" if c.gated else "timm-eva"], c)
+    return _wrap_module(module, LAYOUTS["timm-eva@gate-apart" if c.gated else "timm-eva"], c)

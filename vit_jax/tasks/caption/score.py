@@ -19,7 +19,7 @@ def plain(text: str) -> list[str]:
     return [word for word in words(text) if word.isalnum() or "_" in word]
 
 
-def grams(said: Words, n: int) -> Counter[tuple[str, ...]]:
+def _grams(said: Words, n: int) -> Counter[tuple[str, ...]]:
     """How often each sequence of n words occurs."""
     return Counter(tuple(said[i : i + n]) for i in range(len(said) - n + 1))
 
@@ -36,9 +36,9 @@ def bleu4(said: Sequence[Words], references: Sequence[Sequence[Words]]) -> float
         length += len(one)
         expected += min((abs(len(each) - len(one)), len(each)) for each in several)[1]
         for n in range(LONGEST):
-            found, most = grams(one, n + 1), Counter[tuple[str, ...]]()
+            found, most = _grams(one, n + 1), Counter[tuple[str, ...]]()
             for each in several:
-                most |= grams(each, n + 1)
+                most |= _grams(each, n + 1)
             right[n] += (found & most).total()
             all_[n] += found.total()
     if not all(right):
@@ -55,12 +55,12 @@ def cider_d(said: Sequence[Words], references: Sequence[Sequence[Words]]) -> flo
     """
     counts: Counter[tuple[str, ...]] = Counter()
     for several in references:
-        counts.update({gram for each in several for n in range(LONGEST) for gram in grams(each, n + 1)})
+        counts.update({gram for each in several for n in range(LONGEST) for gram in _grams(each, n + 1)})
     total = math.log(len(said))
 
     def weights(text: Words) -> list[dict[tuple[str, ...], float]]:
         return [
-            {gram: count * (total - math.log(max(1, counts[gram]))) for gram, count in grams(text, n + 1).items()}
+            {gram: count * (total - math.log(max(1, counts[gram]))) for gram, count in _grams(text, n + 1).items()}
             for n in range(LONGEST)
         ]
 

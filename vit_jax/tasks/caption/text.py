@@ -92,7 +92,7 @@ class Captioning(Task, abstract=True):
         given, (inputs, labels, real) = self.inputs(batch, model.dtype), self.shifted(batch)
         wanted = ("logits", CROSS) if "touched" in batch else ("logits",)
         found = model.capture(given, inputs, wanted)
-        best = self.search.best(search_captions(model, given, self.search, real.any(-1)))
+        best = self.search.best(_search_captions(model, given, self.search, real.any(-1)))
         out = sums(found["logits"], labels, real) | {"predicted": best}
         if "touched" in batch:
             # The map of the word at place t of the caption is that of the token that predicts it.
@@ -137,23 +137,23 @@ def in_boxes(maps: Array, touched: Array, tokens: int) -> dict[str, Array]:
     }
 
 
-def search_captions(
+def _search_captions(
     model: Captioner, given: Array, search: Search, rows: Array | None = None, keys: Array | None = None
 ) -> Found:
     """The captions of inputs of the network [B, ...], by `Search.found`."""
     return search.found(model, model.encode(given), None, rows, keys=keys)
 
 
-def capture_captions(
+def _capture_captions(
     model: Captioner, given: Array, search: Search, names: tuple[str, ...]
 ) -> tuple[Array, dict[str, Array]]:
     """(the best captions int32 [B, length] of inputs of the network [B, ...], {name: inner value}).
 
     The values are those of an evaluation pass in which the decoder is given the captions.
     """
-    said = search.best(search_captions(model, given, search))
+    said = search.best(_search_captions(model, given, search))
     return said, model.capture(given, search.inputs(said), names)
 
 
-search_inputs = compile_search(search_captions, static=(2,))
-captured_inputs = nnx.jit(capture_captions, static_argnums=(2, 3))
+search_inputs = compile_search(_search_captions, static=(2,))
+captured_inputs = nnx.jit(_capture_captions, static_argnums=(2, 3))

@@ -144,10 +144,10 @@ def attention(task: Captioning, network: Captioner, images: Array) -> tuple[list
     found, values = captured_inputs(network, images[:1], task.search, (CROSS,))
     row, ids = np.asarray(found[0]), task.words.ids
     tokens = task.words.tokens([*ids.until_end(row), ids.end][: len(row)])  # with its end, unless it has none
-    return tokens, on_patches(network, np.asarray(values[CROSS][0]))[:, :, : len(tokens)]
+    return tokens, _on_patches(network, np.asarray(values[CROSS][0]))[:, :, : len(tokens)]
 
 
-def on_patches(network: Captioner, maps: np.ndarray) -> np.ndarray:
+def _on_patches(network: Captioner, maps: np.ndarray) -> np.ndarray:
     """Cross-attention [L, H, T, S] as [L, H, T, gh, gw], without the tokens of the memory that are no patches."""
     c = network.config.vit
     return maps[..., maps.shape[-1] - c.patches :].reshape(*maps.shape[:-1], *c.grid)
