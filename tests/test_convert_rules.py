@@ -218,10 +218,8 @@ def test_all_faults_of_a_file_are_named_at_once():
 
 
 def test_the_end_of_a_long_list_of_names_is_a_number():
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=r"missing \(1\): a; unknown \(25\): b0, .* b18, b19 and 5 more"):
         rules.check({"a": (1,)}, {f"b{i}": (1,) for i in range(25)}, "model.pt")
-    told = str(caught.value)
-    assert "missing (1): a; unknown (25): b0, " in told and "b18, b19 and 5 more" in told and "b20" not in told
 
 
 @pytest.mark.parametrize("fault", ["missing", "unknown", "of another shape"])
