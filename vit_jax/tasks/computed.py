@@ -27,9 +27,14 @@ def task_of(run: RunConfig, metadata: Mapping[str, Any]) -> Task:
 
 
 def searching(task: Task, changes: Mapping[str, Any]) -> Task:
-    """The task with other settings of its search, {field of Decoding: value}; without any the task as it is.
+    """The task with other settings of its search.
 
-    Raises UserError where it generates nothing, and on an unknown or invalid setting.
+    Args:
+        task: the task.
+        changes: {field of Decoding: value}; without any the task is as it was.
+
+    Raises:
+        UserError: it generates nothing, or there is no such setting, or no such value.
     """
     if not changes:
         return task

@@ -39,9 +39,15 @@ class Search:
         room: int = 0,
         keys: Array | None = None,
     ) -> Found:
-        """The texts for a memory [B, S, D] with padding [B, S], with room for so many tokens (0: length).
+        """The texts for a memory.
 
-        `keys` [B] are for draws; without any they are those of the first B inputs. `rows` as in `decode.generate`.
+        Args:
+            model: a network with `init_cache` and `decode_step`.
+            memory: [B, S, D].
+            padding: bool [B, S], True where the memory is real; None: all is.
+            rows: bool [B], as of `decode.search.generate`.
+            room: for so many tokens, fewer than `length`; 0: for as many.
+            keys: [B], for draws; None: those of the first B inputs.
         """
         if self.decoding.sample and keys is None:
             keys = self.keys(jnp.arange(len(memory)))
@@ -77,13 +83,27 @@ class Writer(Predictor):
         raise NotImplementedError
 
     def write(self, several: Any, first: int = 0) -> list[Any]:
-        """The text of each input, or [(text, score), ...]; `first` is the number of the first of them, for draws."""
+        """The text of each input; where the search gives several (nbest), [(text, score), ...].
+
+        Args:
+            several: inputs as `listed` gives them.
+            first: the number of the first of them among all, for draws.
+        """
         raise NotImplementedError
 
     def predict(self, inputs: Any, batch: int = BATCH) -> Any:
-        """The text of each input, `batch` at a time: a list of texts, or of one input its text.
+        """The text of each input.
 
-        Where the search gives several (nbest), a list of (text, score) takes the place of a text.
+        Args:
+            inputs: one or several.
+            batch: how many are computed at a time.
+
+        Returns:
+            a list of texts, or of one input its text. Where the search gives several (nbest), a list of (text, score)
+            takes the place of a text.
+
+        Raises:
+            UserError: an input cannot be used.
         """
         several, one = self.listed(inputs)
         texts = [text for first, some in batches(several, batch) for text in self.write(some, first)]
@@ -91,7 +111,17 @@ class Writer(Predictor):
 
 
 def change_search(decoding: Decoding, changes: Mapping[str, Any], length: int, unit: str) -> Decoding:
-    """Other settings of a search for texts of at most `length` tokens, which are called `unit`. Raises UserError."""
+    """Other settings of a search.
+
+    Args:
+        decoding: the settings.
+        changes: {field of Decoding: value}.
+        length: most tokens of a text, its end included.
+        unit: what tokens are called in messages.
+
+    Raises:
+        UserError: a value is not in its range, or of texts that are longer than `length`.
+    """
     settings = check_decoding(replace(decoding, **{**changes, **_sequences(changes)}))
     for name in ("min_length", "max_length"):
         if getattr(settings, name) > length:
@@ -117,7 +147,12 @@ def _sequences(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compile_search(function: Callable[..., Found], static: tuple[int, ...]) -> Callable[..., Found]:
-    """`function(model, ...)` as a compiled program; `static` are the numbers of arguments that are no arrays."""
+    """A function of a network as a compiled program.
+
+    Args:
+        function: takes the network first.
+        static: the numbers of its arguments that are no arrays.
+    """
 
     @functools.cache  # made at the first call, when jax is configured
     def program() -> Any:

@@ -43,13 +43,16 @@ class ImagePredictor(Predictor):
         return list_images(images, self.preprocess.channels)
 
     def pixels(self, images: Any) -> np.ndarray:
-        """The images preprocessed but not normalised: uint8 [B, h, w, C], or [h, w, C] of one."""
+        """The images preprocessed but not normalised: uint8 [n, h, w, C], or [h, w, C] of one. Raises UserError."""
         several, one = self.listed(images)
         pixels = np.stack([prepare_image(image, self.preprocess) for image in several])
         return pixels[0] if one else pixels
 
     def inputs(self, images: Any) -> Array:
-        """The images as the network takes them, preprocessed and normalised: [B, h, w, C], or [h, w, C] of one."""
+        """The images as the network takes them, preprocessed and normalised: [n, h, w, C], or [h, w, C] of one.
+
+        Raises UserError.
+        """
         return self.normalised(self.pixels(images))
 
     def normalised(self, pixels: Any) -> Array:

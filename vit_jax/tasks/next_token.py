@@ -10,10 +10,16 @@ from ..text.ids import Ids
 
 
 def shift_target(target: Array, source: Array, ids: Ids, source_pad: int) -> tuple[Array, Array, Array]:
-    """(the decoder's inputs, the labels, False where a label is padding), [B, T+1] each, for a target [B, T].
+    """What a decoder reads and has to predict: a begin and the target, and the target and an end.
 
-    The inputs are a begin and the target, the labels the target and an end, all by the target's `ids`. In a row whose
-    source is all padding (`source_pad`), all labels count as padding.
+    Args:
+        target: ids int32 [B, T], padded.
+        source: ids int32 [B, S]; where all are padding, all labels of the row count as padding.
+        ids: what the target's ids mean.
+        source_pad: the id of padding in the source.
+
+    Returns:
+        (the decoder's inputs, the labels, False where a label is padding), [B, T+1] each.
     """
     begin, blank = jnp.full_like(target[:, :1], ids.begin), jnp.full_like(target[:, :1], ids.pad)
     padded = jnp.concatenate([target, blank], 1)
@@ -31,24 +37,49 @@ def with_still_row(table: Array, row: int) -> Array:
 def mean_loss(
     logits: Array, labels: Array, real: Array, smoothing: float, denominator: Array
 ) -> tuple[Array, dict[str, Array]]:
-    """(cross entropy [], {"accuracy": []}): sums over the labels that are not padding (`real`) / `denominator`."""
+    """The loss of a batch, or of a part of it: sums over its labels, divided by a number of labels.
+
+    Args:
+        logits: [B, T, V].
+        labels: int32 [B, T].
+        real: bool [B, T], False where a label is padding.
+        smoothing: label smoothing, as of `token_losses`.
+        denominator: [], what sums are divided by.
+
+    Returns:
+        (cross entropy [], {"accuracy": []}).
+    """
     right = (logits.argmax(-1) == labels) & real
     losses = token_losses(logits, labels, smoothing)
     return jnp.where(real, losses, 0).sum() / denominator, {"accuracy": right.sum() / denominator}
 
 
 def sums(logits: Array, labels: Array, real: Array) -> dict[str, Array]:
-    """Of each example, [B]: "loss" (a sum over its tokens, not smoothed), "tokens", and "right", how many are right."""
+    """Sums of each example over its labels.
+
+    Args:
+        logits: [B, T, V].
+        labels: int32 [B, T].
+        real: bool [B, T], False where a label is padding.
+
+    Returns:
+        [B] each: "loss" (not smoothed), "tokens", and "right", how many are predicted right.
+    """
     right = (logits.argmax(-1) == labels) & real
     losses = token_losses(logits, labels, 0.0)
     return {"loss": jnp.where(real, losses, 0).sum(-1), "tokens": real.sum(-1), "right": right.sum(-1)}
 
 
 def token_losses(logits: Array, labels: Array, smoothing: float) -> Array:
-    """The cross entropy of each label, [B, T], of logits [B, T, V] and labels int32 [B, T].
+    """The cross entropy of each label, [B, T].
 
     With label smoothing e it is -(1-e) log p(label) - e/V sum over v of log p(v), as in PyTorch. It is computed without
     an array of targets, so that besides the logits only their gradient is as large.
+
+    Args:
+        logits: [B, T, V].
+        labels: int32 [B, T].
+        smoothing: e.
     """
     right = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
     losses = jax.nn.logsumexp(logits, -1) - (1 - smoothing) * right

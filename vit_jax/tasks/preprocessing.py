@@ -20,9 +20,13 @@ PREPARED = (
 def preprocess_fields(
     height: int, width: int, channels: int, largest: int | None = None
 ) -> dict[str, tuple[Callable[[Any], bool], str]]:
-    """{field: (whether a value is valid, what it has to be)} of a preprocessing for images of this shape.
+    """{field: (whether a value is valid, what it has to be)} of a preprocessing for images of a shape.
 
-    `largest` bounds `size`, the shorter side in pixels that an image is scaled to first; None: no bound.
+    Args:
+        height: in pixels.
+        width: in pixels.
+        channels: of an image.
+        largest: bounds `size`, the shorter side in pixels that an image is scaled to first; None: no bound.
     """
     numbers = f"{channels} numbers, one a channel, such as {','.join(['0.5'] * min(channels, 4))}"
     pixels = "a whole number of pixels" + (f", at most {largest}" if largest else "")
@@ -45,9 +49,16 @@ def preprocess_fields(
 
 
 def preprocess_fault(value: Any, shape: tuple[int, int, int], largest: int | None = None) -> tuple[str, str]:
-    """(the first field that is not valid for images of a shape (h, w, C), what it has to be); empty texts if all are.
+    """The first field of a preprocessing that is not valid.
 
-    The field is "preprocess" where the value as a whole is not an object of these fields.
+    Args:
+        value: any JSON value.
+        shape: (h, w, C) of the images that it has to make.
+        largest: as of `preprocess_fields`.
+
+    Returns:
+        (the field, what it has to be); empty texts if all are valid. The field is "preprocess" where the value as a
+        whole is not an object of these fields.
     """
     fields = preprocess_fields(*shape, largest)
     if not isinstance(value, Mapping) or value.keys() != fields.keys():
@@ -69,9 +80,11 @@ def is_preprocess(value: Any) -> bool:
 
 
 def prepared_as(preprocess: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
-    """{field of a run: value} that prepares images as a preprocessing (`data.images.Preprocess.to_dict`) states.
+    """{field of a run: value} that prepares images as a preprocessing states.
 
-    `stated` {field: value} are other fields of the run: those that would have no effect beside them are left out.
+    Args:
+        preprocess: as `Preprocess.to_dict` gives it.
+        stated: {field: value} of the run besides; fields that would have no effect beside these are left out.
     """
     fields = {name: preprocess[name.removeprefix("data.")] for name in PREPARED if name.startswith("data.")}
     if stated.get("data.fit", preprocess["fit"]) != "crop" or preprocess["size"] < min(preprocess["image"]):

@@ -125,9 +125,15 @@ class Captioning(Task, abstract=True):
 
 
 def in_boxes(maps: Array, touched: Array, tokens: int) -> dict[str, Array]:
-    """{"in_box": [B], "uniform": [B]}, as `Captioning.outputs` says, of maps [B, T, N] on patches touched [B, T, N].
+    """How much of the attention of words lies on what they name.
 
-    `tokens` is the length of the memory, with tokens that are no patches.
+    Args:
+        maps: [B, T, N], of each word on the patches.
+        touched: bool [B, T, N], the patches that what it names touches.
+        tokens: the length of the memory, with tokens that are no patches.
+
+    Returns:
+        {"in_box": [B], "uniform": [B]}, as `Captioning.outputs` says.
     """
     named = touched.any(-1)  # [B, T]
     words = jnp.maximum(named.sum(-1), 1)
@@ -147,9 +153,16 @@ def _search_captions(
 def _capture_captions(
     model: Captioner, given: Array, search: Search, names: tuple[str, ...]
 ) -> tuple[Array, dict[str, Array]]:
-    """(the best captions int32 [B, length] of inputs of the network [B, ...], {name: inner value}).
+    """Captions, and inner values of an evaluation pass in which the decoder is given them.
 
-    The values are those of an evaluation pass in which the decoder is given the captions.
+    Args:
+        model: the network.
+        given: its inputs [B, ...].
+        search: the settings of the search.
+        names: those of `Captioner.capture`.
+
+    Returns:
+        (the best captions int32 [B, length], {name: array [B, ...]}).
     """
     said = search.best(_search_captions(model, given, search))
     return said, model.capture(given, search.inputs(said), names)

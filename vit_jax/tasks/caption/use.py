@@ -41,10 +41,20 @@ class CaptionWriter(Writer):
         return [value([*map(words.decode, each)], scores, search.decoding.nbest) for each, scores in rows]
 
     def captured(self, inputs: Array, names: Iterable[str], one: bool) -> dict[str, np.ndarray]:
-        """Inner values of the network for its inputs [B, ...], {name: array [B, ...]}, or [...] of `one`.
+        """Inner values of the network while it writes.
 
-        The decoder is given its own caption, so that row t of its values is that of the t-th token. Raises ValueError
-        on an unknown name.
+        The decoder is given its own caption, so that row t of its values is that of the t-th token.
+
+        Args:
+            inputs: of the network, [n, ...].
+            names: those of `Captioner.capture`: vit.blocks.I, memory, decoder.cross_attention, ...
+            one: whether it is a single input, of which values are wanted without the axis of n.
+
+        Returns:
+            {name: array [n, ...]}, or [...] of one.
+
+        Raises:
+            ValueError: there is no such name.
         """
         wanted = (names,) if isinstance(names, str) else tuple(names)
         _, found = captured_inputs(self.model, inputs, self.task.search, wanted)
@@ -71,10 +81,7 @@ class Describer(CaptionWriter, ImagePredictor):
         return self.search(self.inputs(several), first)
 
     def capture(self, images: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Inner values of the network while it writes, {name: array [B, ...]}, or [...] of one image.
-
-        The names are those of `Captioner.capture`: vit.blocks.I, memory, decoder.cross_attention, ...; see `captured`.
-        """
+        """`captured` of images: {name: array [n, ...]}, or [...] of one image."""
         several, one = self.listed(images)
         return self.captured(self.inputs(several), names, one)
 
@@ -131,10 +138,7 @@ class FeatureDescriber(CaptionWriter):
         return self.search(several, first)
 
     def capture(self, vectors: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Inner values of the network while it writes, {name: array [B, ...]}, or [...] of one vector [C].
-
-        The names are those of `Captioner.capture`: memory, decoder.blocks.I, ...; see `captured`.
-        """
+        """`captured` of vectors: {name: array [n, ...]}, or [...] of one vector [C]."""
         several, one = self.listed(vectors)
         return self.captured(several, names, one)
 

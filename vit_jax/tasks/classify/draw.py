@@ -24,7 +24,16 @@ WRONG = 36  # most images in the figure of wrong predictions
 
 
 def save_samples(folder: Path, images: np.ndarray, names: Sequence[str]) -> list[str]:
-    """Replace a folder of samples by images uint8 [m, h, w, C] of the classes `names`; return the file names."""
+    """Replace the files of a folder of samples.
+
+    Args:
+        folder: which exists.
+        images: uint8 [m, h, w, C], C of 1 or 3.
+        names: what each shows, for the name of its file.
+
+    Returns:
+        the names of the files.
+    """
     from PIL import Image
 
     files = [f"{i}-{''.join(c if c.isalnum() else '_' for c in name)[:40]}.png" for i, name in enumerate(names)]
@@ -36,10 +45,14 @@ def save_samples(folder: Path, images: np.ndarray, names: Sequence[str]) -> list
 
 
 def of_several_classes(labels: np.ndarray, count: int) -> np.ndarray:
-    """Indices of up to `count` images, int [k], of as many classes as there are: labels int [n].
+    """Indices of some images, int [k], of as many classes as there are.
 
     The classes are evenly spread over those of the split in order of their first image; of each the first image is
     taken, then, where there are fewer classes than `count`, the second, and so on. The first image is always taken.
+
+    Args:
+        labels: int [n], of the images of a split.
+        count: the most images, k.
     """
     first = np.sort(np.unique(labels, return_index=True)[1])  # the first image of each class
     spread = first[np.linspace(0, len(first) - 1, min(count, len(first))).round().astype(int)]
@@ -93,9 +106,14 @@ def visible(images: np.ndarray) -> np.ndarray:
 
 
 def draw_attention(c: ViTConfig, images: np.ndarray, maps: np.ndarray, path: Path, **options: Any) -> None:
-    """Draw attention maps [m, L, H, N, N] over images uint8 [m, h, w, C]; `options` are `attention.draw_attention`'s.
+    """Draw attention maps: of the class token where the head reads that token, else the mean over all patches.
 
-    The map is that of the class token where the head reads that token, else the mean over all patches.
+    Args:
+        c: of the network.
+        images: uint8 [m, h, w, C].
+        maps: float [m, L, H, N, N].
+        path: of the PNG.
+        options: those of `figures.attention.draw_attention`.
     """
     prefix = sum(count for _, count, _ in c.prefix)
     attention.draw_attention(
@@ -104,7 +122,15 @@ def draw_attention(c: ViTConfig, images: np.ndarray, maps: np.ndarray, path: Pat
 
 
 def draw_result(split: Any, result: Classified, names: Sequence[str], folder: Path, caption: str) -> None:
-    """Draw and keep the confusion matrix, the scores per class and the most confident mistakes on a split."""
+    """Draw and keep the confusion matrix, the scores per class and the most confident mistakes on a split.
+
+    Args:
+        split: the images that were measured.
+        result: of them.
+        names: of the classes.
+        folder: for the figures and what report.html is to show of them; it exists.
+        caption: a line under each title.
+    """
     draw_confusion(result.confusion, names, folder / "confusion.png", caption)
     each = result.per_class
     draw_per_class(each["precision"], each["recall"], each["f1"], names, folder / "per-class.png", caption)

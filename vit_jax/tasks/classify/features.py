@@ -14,9 +14,14 @@ from ...models.layers import accumulation_dtype
 
 
 def block_numbers(blocks: Any, depth: int) -> tuple[int, ...]:
-    """The numbers of `blocks` (integers, -1 the last) of a network of `depth` of them: ascending, each once, from 0 on.
+    """The numbers of some blocks of a network: ascending, each once, counted from 0.
 
-    Raises UserError on one that is not there.
+    Args:
+        blocks: integers; -1 is the last.
+        depth: how many blocks the network has.
+
+    Raises:
+        UserError: one is not there.
     """
     if not isinstance(blocks, Iterable) or isinstance(blocks, str):
         raise UserError(Field("blocks"), f"is {blocks!r}", "give a list of numbers, such as [-1] for the last block")
@@ -37,10 +42,16 @@ def block_numbers(blocks: Any, depth: int) -> tuple[int, ...]:
 
 
 def features(model: Any, images: Array, blocks: tuple[int, ...] = (), norm: bool = True) -> dict[str, Array]:
-    """{pooled [B, D]; maps.I [B, gh, gw, D] and prefix.I [B, P, D] of each block I}, float32 or wider.
+    """What the head reads of images, and the maps of some blocks.
 
-    `images` [B, h, w, C] are normalised. With `norm` the network's last norm, if it has one, is applied to the output
-    of every block, token by token.
+    Args:
+        model: an image network with `capture`, such as a ViT.
+        images: [B, h, w, C], normalised.
+        blocks: their numbers, counted from 0.
+        norm: whether the network's last norm, if it has one, is applied to their outputs, token by token.
+
+    Returns:
+        {pooled [B, D]; maps.I [B, gh, gw, D] and prefix.I [B, P, D] of each block I}, float32 or wider.
     """
     found = model.capture(images, ("pooled", *(f"blocks.{i}" for i in blocks)))
     out = {"pooled": found["pooled"]}

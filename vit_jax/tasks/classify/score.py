@@ -33,11 +33,19 @@ def score(
     classes: int,
     averaged: np.ndarray | None = None,
 ) -> Classified:
-    """The metrics of n predictions: truth, predicted and rank int [n], confidence and loss float [n], K = `classes`.
+    """The metrics of n predictions.
 
-    `rank` is the number of classes that are more probable than the true one. Without `loss` no such metric is there.
     Precision, recall and F1 are counted over the whole split, not averaged over batches. A class that is never
-    predicted has precision 0. Macro averages are over all classes, or over those `averaged`.
+    predicted has precision 0.
+
+    Args:
+        truth: int [n].
+        predicted: int [n].
+        confidence: float [n], the probability of the predicted class.
+        loss: float [n]; None: there is no such metric.
+        rank: int [n], the number of classes that are more probable than the true one.
+        classes: K.
+        averaged: int [k], the classes over which macro averages are; None: all.
     """
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
@@ -60,9 +68,11 @@ def score(
 
 
 def score_of(truth: np.ndarray, scores: np.ndarray) -> Classified:
-    """The metrics of n predictions from a share of each class: truth int [n], scores float [n, K].
+    """The metrics of n predictions from a share of each class, of which there is no loss.
 
-    Of classes with equal shares the first is taken for the more probable one.
+    Args:
+        truth: int [n].
+        scores: float [n, K]; of classes with equal shares the first is taken for the more probable one.
     """
     own = np.take_along_axis(scores, truth[:, None].astype(np.int64), 1)
     before = np.arange(scores.shape[1]) < truth[:, None]

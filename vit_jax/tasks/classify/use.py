@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -33,19 +34,39 @@ class Classifier(ImagePredictor):
         what = f"{describe_network(self.run.model)}; images {self.size}"
         return f"Classifier({what}; {len(self.class_names)} classes: {names})"
 
-    @property
+    @functools.cached_property
     def class_names(self) -> tuple[str, ...]:
         """The name of each class; none of a network without a head."""
-        return tuple(self.metadata["class_names"])
+        return tuple(self.trained.metadata["class_names"])
 
     def logits(self, images: Any, batch: int = BATCH) -> np.ndarray:
-        """The logits of the images, computed `batch` at a time: float32 [B, K], or [K] of one."""
+        """The logits of the images.
+
+        Args:
+            images: one or several, as `ImagePredictor` takes them.
+            batch: how many are computed at a time.
+
+        Returns:
+            float32 [n, K], float64 where the network is; [K] of one image.
+
+        Raises:
+            UserError: an image cannot be used.
+        """
         return self.capture(images, ["logits"], batch)["logits"]
 
     def predict(self, images: Any, top: int = 1, batch: int = BATCH) -> list[Any]:
-        """The `top` most probable classes of each image, as [(name, probability), ...], best first.
+        """The most probable classes of each image.
 
-        Of n images a list of n such lists, of one image one. Raises UserError also where the network has no head.
+        Args:
+            images: one or several, as `ImagePredictor` takes them.
+            top: how many classes.
+            batch: how many images are computed at a time.
+
+        Returns:
+            for each image [(name, probability), ...], best first; of one image such a list alone.
+
+        Raises:
+            UserError: an image cannot be used, or the network has no head.
         """
         if not self.class_names:
             raise UserError(
@@ -62,10 +83,19 @@ class Classifier(ImagePredictor):
         return answers if logits.ndim == 2 else answers[0]
 
     def capture(self, images: Any, names: Iterable[str], batch: int = BATCH) -> dict[str, np.ndarray]:
-        """Inner values of the network on the images, `batch` at a time: {name: array [B, ...]}, or [...] of one image.
+        """Inner values of the network on the images.
 
-        The names are those of `ViT.capture`: tokens, blocks.I, features, pooled, attention, logits. Raises ValueError
-        on any other.
+        Args:
+            images: one or several, as `ImagePredictor` takes them.
+            names: those of `ViT.capture`: tokens, blocks.I, features, pooled, attention, logits.
+            batch: how many images are computed at a time.
+
+        Returns:
+            {name: array [n, ...]}, or [...] of one image.
+
+        Raises:
+            UserError: an image cannot be used.
+            ValueError: there is no such name.
         """
         wanted = (names,) if isinstance(names, str) else tuple(names)
         several, one = self.listed(images)
@@ -76,18 +106,25 @@ class Classifier(ImagePredictor):
     def features(
         self, images: Any, blocks: Sequence[int] = (), norm: bool = True, batch: int = BATCH
     ) -> dict[str, np.ndarray]:
-        """The features of n images for search and detection, computed `batch` at a time: {name: array [n, ...]}.
+        """The features of images for search and detection.
 
-        pooled [n, D] is the input of the head, before its norm if it has one. Of each block I of `blocks`, maps.I
-        [n, gh, gw, D] is its output at the patches, as they lie in the image, and prefix.I [n, P, D] that at the tokens
-        before them: class token, distillation token, registers, as far as there are any. Blocks are counted from 0, as
-        in timm (block I is stage I + 1 of Hugging Face's backbones), or from the end: -1 is the last.
+        Args:
+            images: one or several, as `ImagePredictor` takes them.
+            blocks: those of which maps are wanted, counted from 0, as in timm (block I is stage I + 1 of Hugging Face's
+                backbones), or from the end: -1 is the last.
+            norm: whether the network's last norm, if it has one, is applied to the output of every block, as Hugging
+                Face's Dinov2Backbone and DINOv2's get_intermediate_layers do by default, and timm's
+                forward_intermediates with norm=True. Without it outputs are as they are, timm's default.
+            batch: how many images are computed at a time.
 
-        With `norm` the network's last norm, if it has one, is applied to the output of every block, as Hugging Face's
-        Dinov2Backbone and DINOv2's get_intermediate_layers do by default, and timm's forward_intermediates with
-        norm=True. Without it outputs are as they are, timm's default.
+        Returns:
+            {name: array}, float32, or float64 where the network is; of one image without the axis of n. pooled [n, D]
+            is the input of the head, before its norm if it has one. Of each block I, maps.I [n, gh, gw, D] is its
+            output at the patches, as they lie in the image, and prefix.I [n, P, D] that at the tokens before them:
+            class token, distillation token, registers, as far as there are any.
 
-        Arrays are float32, or float64 where the network is; of one image they lack the axis of n. Raises UserError.
+        Raises:
+            UserError: an image cannot be used, or there is no such block.
         """
         several, one = self.listed(images)
         out: dict[str, np.ndarray] = {}
@@ -119,11 +156,6 @@ class Classifier(ImagePredictor):
         written = write_npz(path, self._features(inputs, numbers, norm, batch), len(inputs), files=names)
         arrays = ", ".join(f"{name} {list(shape)}" for name, shape in written.items())
         return f"{path}: {arrays}"
-
-    @property
-    def header(self) -> tuple[str, ...]:
-        """The names of the columns of `Answer.rows`; none of a network without a head, which has no answers."""
-        return ("file", "rank", "class", "probability") if self.class_names else ()
 
     @property
     def layers(self) -> int:

@@ -88,9 +88,12 @@ class Distil(Classify):
         return (1 - alpha) * from_labels + alpha * distillation, metrics
 
     def teacher_logits(self, images: Array) -> Array:
-        """The teacher's logits [B, K], in evaluation mode, of augmented images, pixels of 0..255 [B, h, w, C].
+        """The teacher's logits in evaluation mode, [B, K].
 
         An image of another size than the teacher's is resized as a whole, by the teacher's own kernel, antialiased.
+
+        Args:
+            images: augmented, pixels of 0..255, [B, h, w, C].
         """
         if images.shape[1:3] != self.size:
             shape = (len(images), *self.size, images.shape[-1])
@@ -101,10 +104,15 @@ class Distil(Classify):
 
 
 def distillation_loss(student: Array, teacher: Array, c: DistilLoss) -> Array:
-    """The loss [] of a student's logits [B, K] against a teacher's [B, K], a mean over the batch.
+    """The loss of a student against a teacher, a mean over the batch.
 
     Soft: T^2 KL(p || q), p and q the softmax of the teacher's and the student's logits divided by T (Hinton et al.
     2015). Hard: the cross entropy with the class that the teacher predicts.
+
+    Args:
+        student: logits [B, K].
+        teacher: logits [B, K].
+        c: temperature T, and which of the two.
     """
     if c.hard:
         return optax.softmax_cross_entropy_with_integer_labels(student, teacher.argmax(-1)).mean()

@@ -59,7 +59,16 @@ def strip_padding(side: Tokenizer, row: np.ndarray) -> np.ndarray:
 def search_translations(
     model: Transformer, source: Array, search: Search, pad: int, room: int = 0, keys: Array | None = None
 ) -> Found:
-    """The translations of ids int32 [B, S] padded with `pad`, by `Search.found`. A row of padding has none."""
+    """The translations of sentences, by `Search.found`.
+
+    Args:
+        model: the network.
+        source: ids int32 [B, S]; a row of padding has no translation.
+        search: the settings of the search.
+        pad: the id of padding in the source.
+        room: as of `Search.found`.
+        keys: [B], as of `Search.found`.
+    """
     padding = source != pad
     return search.found(model, model.encode(source, padding), padding, padding.any(1), room, keys)
 
@@ -72,9 +81,17 @@ def translation_ids(model: Transformer, source: Array, search: Search, pad: int)
 def capture_translations(
     model: Transformer, source: Array, search: Search, pad: int, names: tuple[str, ...]
 ) -> tuple[Array, dict[str, Array]]:
-    """(the best translations int32 [B, length] of ids int32 [B, S] padded with `pad`, {name: inner value}).
+    """Translations, and inner values of an evaluation pass in which the decoder is given them.
 
-    The values are those of an evaluation pass in which the decoder is given the translations.
+    Args:
+        model: the network.
+        source: ids int32 [B, S].
+        search: the settings of the search.
+        pad: the id of padding in the source.
+        names: those of `Transformer.capture`.
+
+    Returns:
+        (the best translations int32 [B, length], {name: array [B, ...]}).
     """
     said = translation_ids(model, source, search, pad)
     return said, model.capture(source, search.inputs(said), names, source_padding=source != pad)

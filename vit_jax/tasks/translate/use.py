@@ -57,7 +57,11 @@ class Translator(Writer):
         return out[0] if isinstance(texts, str) else out
 
     def encoded(self, texts: str | Iterable[str]) -> list[np.ndarray]:
-        """The ids of each text, int32 [N]."""
+        """The ids of each text, int32 [N].
+
+        Raises:
+            UserError: there is no text, or one that has too many tokens, or ids that the network does not have.
+        """
         if not isinstance(texts, Iterable):
             raise UserError("texts", f"{type(texts).__name__} is no text", "give a sentence, or a list of them")
         several = [texts] if isinstance(texts, str) else list(texts)
@@ -91,14 +95,31 @@ class Translator(Writer):
         return list(zip(inputs, self.encoded(inputs), strict=True))
 
     def predict(self, texts: str | Iterable[str], batch: int = BATCH) -> Any:
-        """The translation of each text, those of like length together; otherwise as of `Writer`."""
+        """The translation of each text; those of like length are computed together.
+
+        Args:
+            texts: one or several.
+            batch: how many are computed at a time.
+
+        Returns:
+            as of `Writer.predict`.
+
+        Raises:
+            UserError: a text cannot be used.
+        """
         check_batch(batch)
         several, one = self.listed(texts)
         translations = self.write(several, batch=batch)
         return translations[0] if one else translations
 
     def write(self, several: list[np.ndarray], first: int = 0, batch: int = 0) -> list[Any]:
-        """The translation of each of some ids, `batch` at a time; 0: all at once."""
+        """The translation of each text.
+
+        Args:
+            several: the ids of each, int32 [N].
+            first: the number of the first of them among all, for draws.
+            batch: how many are computed at a time; 0: all.
+        """
         search, pad, d = self.task.search, self.source.ids.pad, self.task.decoding
 
         def run(ids: np.ndarray, numbers: np.ndarray, room: int) -> Found:
@@ -114,11 +135,20 @@ class Translator(Writer):
         return self.predict(texts)
 
     def capture(self, texts: str | Iterable[str], names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Inner values of the network while it translates, {name: array [B, ...]}, or [...] of one text.
+        """Inner values of the network while it translates.
 
-        The names are those of `Transformer.capture`: encoder.blocks.I, memory, decoder.cross_attention, ... The decoder
-        is given its own translation, so that row t of its values is that of the t-th token. Raises ValueError on any
-        other name.
+        The decoder is given its own translation, so that row t of its values is that of the t-th token.
+
+        Args:
+            texts: one or several.
+            names: those of `Transformer.capture`: encoder.blocks.I, memory, decoder.cross_attention, ...
+
+        Returns:
+            {name: array [n, ...]}, or [...] of one text.
+
+        Raises:
+            UserError: a text cannot be used.
+            ValueError: there is no such name.
         """
         ids = self.inputs(texts)
         wanted = (names,) if isinstance(names, str) else tuple(names)
