@@ -95,7 +95,7 @@ def test_linear_is_scikit_learns_with_the_best_c_of_validation(splits):
         assert other.score(unseen, its) <= found.chosen["chosen_accuracy"]
     _, result = vit_jax.evaluate("bare.safetensors", source="digits", probe="linear")
     assert result.metrics["accuracy"] == pytest.approx(accuracy_score(truth, theirs.predict(test)), abs=1e-2) != 0
-    assert "chosen on validation" in result.notes[0] and "of 15 values from 1e-06 to 1e+06" in result.notes[0]
+    assert "chosen on validation" in result.notes[0] and " values from 1e-06 to 1e+06" in result.notes[0]
 
 
 def test_c_is_searched_for_as_in_clip_and_of_equal_ones_it_is_the_smallest(monkeypatch):
@@ -201,7 +201,7 @@ def test_what_is_refused(tmp_path):
         evaluate.command(["digits", "--probe", "knn", "--flip"])
     with pytest.raises(UserError, match="--probe kmeans: choose one of none, knn, linear"):
         evaluate.command(["digits", "--probe", "kmeans"])
-    with pytest.raises(UserError, match="probe is 'liner': choose none, knn, linear"):
+    with pytest.raises(UserError, match="probe is 'liner': choose none, knn or linear"):
         vit_jax.evaluate("digits", probe="liner")
     with pytest.raises(UserError, match="beam is 3, but this network generates nothing"):
         evaluate.command(["digits", "--probe", "knn", "--beam", "3"])
