@@ -234,7 +234,7 @@ def test_what_decays_is_told_by_modules_as_ours_tells_it_by_names(config, kind):
         if group["weight_decay"]
         for p in group["params"]
     }
-    found = torch_ref.named(model, {n: torch.full_like(p, id(p) in decaying) for n, p in model.named_parameters()})
+    found = torch_ref.our_names(model, {n: torch.full_like(p, id(p) in decaying) for n, p in model.named_parameters()})
     assert {n for n, x in found.items() if x.all()} == {n for n, p in config.parameters().items() if p.kind == kind}
 
 

@@ -6,7 +6,7 @@ They are written independently of vit_jax, so that a comparison of the two can f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,12 +14,18 @@ from torch.nn import functional as F
 
 from vit_jax.config.nearest import nearest
 from vit_jax.config.run import LossConfig, RunConfig
+from vit_jax.data.captions.config import CaptionData
 from vit_jax.data.captions.features_config import FeatureData
 from vit_jax.data.captions.open import open_captions
 from vit_jax.data.captions.vectors import open_features
+from vit_jax.data.images.config import ImageData
 from vit_jax.data.images.splits import open_images
+from vit_jax.data.texts.config import SentenceData
 from vit_jax.data.texts.sentences import open_sentences
 from vit_jax.errors import Field, UserError
+from vit_jax.models.captioner_config import CaptionerConfig
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.distil.spec import DistilLoss
 from vit_jax.text.ids import Ids
 from vit_jax.text.record import open_tokenizers, opened_one
@@ -172,8 +178,9 @@ class Classify:
     @staticmethod
     def open_data(run: RunConfig) -> Any:
         """Open, check and split the data of a run. Raises UserError."""
-        c, data, augment = cast(Any, (run.model, run.data, run.augment))  # their classes are those of the task's row
-        how = {name: getattr(augment, name) for name in ("normalize", "mean", "std", "repeats")}
+        c, data = run.model, run.data
+        assert isinstance(c, ViTConfig) and isinstance(data, ImageData)
+        how = {name: getattr(run.augment, name) for name in ("normalize", "mean", "std", "repeats")}
         return open_images(data, c.image, c.channels, **how, classes=c.classes, seed=run.seed)
 
     def loss(self, model: ViT, batch: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
@@ -206,7 +213,8 @@ class Translate:
     @staticmethod
     def open_data(run: RunConfig) -> Any:
         """Open, check and split the data of a run. Raises UserError."""
-        c, data = cast(Any, (run.model, run.data))  # of the classes that its row names
+        c, data = run.model, run.data
+        assert isinstance(c, TransformerConfig) and isinstance(data, SentenceData)
         wanted = {name: getattr(c, name) for name in c.marked("from_data")}
         return open_sentences(data, one_vocabulary=c.one_embedding, wanted=wanted, seed=run.seed)
 
@@ -226,12 +234,13 @@ class Translate:
         memory = model.encode(source, source_padding=padding)
         logits = model(source, read, source_padding=padding, target_padding=real(target, ids))
         losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
-        longest = cast(Any, self.run.data).lengths[-1]
+        data = self.run.data
+        assert isinstance(data, SentenceData)
         return {
             "loss": losses.double().sum(1),
             "tokens": (labels != -100).sum(1),
             "right": (logits.argmax(-1) == labels).sum(1),
-            "predicted": likeliest(model, memory, padding, longest, ids),
+            "predicted": likeliest(model, memory, padding, data.lengths[-1], ids),
         }
 
     def metrics(self, split: Any, out: Mapping[str, Tensor]) -> dict[str, float]:
@@ -263,8 +272,9 @@ class Caption:
     @staticmethod
     def open_data(run: RunConfig) -> Any:
         """Open, check and split the data of a run. Raises UserError."""
-        c, data, augment = cast(Any, (run.model, run.data, run.augment))  # their classes are those of the task's row
-        how = {name: getattr(augment, name) for name in ("normalize", "mean", "std")}
+        c, data = run.model, run.data
+        assert isinstance(c, CaptionerConfig) and isinstance(data, CaptionData)
+        how = {name: getattr(run.augment, name) for name in ("normalize", "mean", "std")}
         return open_captions(data, c.vit.image, c.vit.channels, c.vit.grid, **how, words=c.text.outputs, seed=run.seed)
 
     def inputs(self, batch: Mapping[str, Tensor], dtype: torch.dtype, training: bool) -> Tensor:
@@ -281,7 +291,8 @@ class Caption:
 
     def outputs(self, model: Captioner, batch: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
         """For each example: the sum of its losses, its tokens, how many are predicted right, and its caption."""
-        given = self.inputs(batch, dtype, training=False)
+        given, data = self.inputs(batch, dtype, training=False), self.run.data
+        assert isinstance(data, CaptionData | FeatureData)
         read, labels = shift_target(batch["target"].long(), self.ids)
         logits = model(given, read)
         losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
@@ -289,7 +300,7 @@ class Caption:
             "loss": losses.double().sum(1),
             "tokens": (labels != -100).sum(1),
             "right": (logits.argmax(-1) == labels).sum(1),
-            "predicted": likeliest(model, model.encode(given), None, cast(Any, self.run.data).length, self.ids),
+            "predicted": likeliest(model, model.encode(given), None, data.length, self.ids),
         }
 
     def metrics(self, split: Any, out: Mapping[str, Tensor]) -> dict[str, float]:
@@ -315,8 +326,9 @@ class CaptionFeatures(Caption):
     @staticmethod
     def open_data(run: RunConfig) -> Any:
         """Open, check and split the data of a run. Raises UserError."""
-        c = cast(Any, run.model)  # its class is that of the task's row
-        return open_features(cast(FeatureData, run.data), c.memory_width, c.text.outputs, run.seed)
+        c, data = run.model, run.data
+        assert isinstance(c, CaptionerConfig) and isinstance(data, FeatureData)
+        return open_features(data, c.memory_width, c.text.outputs, run.seed)
 
     def inputs(self, batch: Mapping[str, Tensor], dtype: torch.dtype, training: bool) -> Tensor:
         """The network's input of a batch: its vectors [B, 1, C]."""

@@ -15,7 +15,7 @@ from ..order import Order
 
 @dataclass(frozen=True)
 class CaptionSet:
-    """A set of captions, as the `Data` of a run (see contract.py)."""
+    """A set of captions, as the `Data` of a run (see data/base.py)."""
 
     name: str
     vocabulary: Tokenizer

@@ -118,7 +118,7 @@ def touched_patches(boxes: np.ndarray, words: np.ndarray, length: int, grid: tup
 
 @dataclass(frozen=True)
 class CaptionedImages(CaptionSet):
-    """A set of images with captions, as the `Data` of a run (see contract.py)."""
+    """A set of images with captions, as the `Data` of a run (see data/base.py)."""
 
     splits: dict[str, Captions]
     preprocess: Preprocess

@@ -79,7 +79,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A set of labelled images, as the `Data` of a run (see contract.py)."""
+    """A set of labelled images, as the `Data` of a run (see data/base.py)."""
 
     name: str
     class_names: tuple[str, ...]

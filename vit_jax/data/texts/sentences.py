@@ -117,7 +117,7 @@ class Sentences:
 
 @dataclass(frozen=True)
 class Texts:
-    """Pairs of sentences and their tokenizers, as the `Data` of a run (see contract.py)."""
+    """Pairs of sentences and their tokenizers, as the `Data` of a run (see data/base.py)."""
 
     name: str
     source: Tokenizer
