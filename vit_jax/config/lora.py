@@ -61,7 +61,7 @@ def averaged_parameters(run: RunConfig) -> tuple[str, ...]:
 
 
 def kept_beside(run: RunConfig) -> dict[str, set[str]]:
-    """{role: names} of what a checkpoint of a run with LoRA holds beside the network, as in step.State; else empty."""
+    """{role: names} of what a checkpoint of a run with LoRA holds beside the network, as `State.lora`; else empty."""
     if not run.lora.rank:
         return {}
     names = factors(run).keys()

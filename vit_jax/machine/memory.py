@@ -30,10 +30,10 @@ def run_bytes(run: RunConfig, teacher: Teacher | None = None, division: Division
             else is kept depends on the compiler).
     """
     table, width = trainable_table(run), 8 if run.compute_dtype == "float64" else 4
-    learnt = trainable(run.optim, table)
-    # Weights; with LoRA kernels as they began, too; gradients and average of those that train; moments.
+    gradients = trainable(run.optim, table)
+    # Weights; with LoRA the merged kernels, for evaluations; gradients and average of those that train; moments.
     averages = averaged_parameters(run) if run.ema else ()
-    kept = (table, adapted_kernels(run), learnt, averages, *moments(run.optim, table).values())
+    kept = (table, adapted_kernels(run), gradients, averages, *moments(run.optim, table).values())
     numbers = sum(math.prod(table[name].shape) for names in kept for name in names)
     there = division or Division(1, run.accumulate or 1)
     activations = run.model.activations() * -(-run.batch // there.parts)
