@@ -128,8 +128,8 @@ def test_a_masked_key_has_no_influence_and_the_others_share_its_weight():
 
     @jax.jit
     def forward(x, left):
-        tape = {"attention": None}
-        return layer(x, x, x, mask, tape=tape), tape["attention"], layer(x, left, left)
+        intermediates = {"attention": None}
+        return layer(x, x, x, mask, intermediates=intermediates), intermediates["attention"], layer(x, left, left)
 
     got, weights, expected = map(np.asarray, forward(x, left))
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)

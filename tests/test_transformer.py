@@ -165,11 +165,11 @@ def test_memory_padding_is_the_sources_unless_given():
 
 def test_masks_per_head_restrict_that_head_alone():
     layer, x = attention(), jnp.asarray(np.random.default_rng(1).normal(size=(1, 3, 8)))
-    tape = {"attention": None}
-    layer(x, x, x, jnp.array([[True, True, True], [True, False, False]])[None, :, None], tape=tape)
+    intermediates = {"attention": None}
+    layer(x, x, x, jnp.array([[True, True, True], [True, False, False]])[None, :, None], intermediates=intermediates)
     assert (
-        jnp.array_equal(tape["attention"][0, 1], jnp.eye(3)[jnp.zeros(3, int)])
-        and float(tape["attention"][0, 0].min()) > 0
+        jnp.array_equal(intermediates["attention"][0, 1], jnp.eye(3)[jnp.zeros(3, int)])
+        and float(intermediates["attention"][0, 0].min()) > 0
     )
 
 

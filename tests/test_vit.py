@@ -500,14 +500,14 @@ def test_a_patch_that_survives_patch_dropout_keeps_its_own_angles():
     """The attention of the patches that are kept is that of all, over fewer keys."""
     c = dataclasses.replace(BASE, **INDICES | dict(rotary="mixed"), depth=1, patch_dropout=0.5)
     model, images = network(c, random_weights(c)), jnp.asarray(random_images(c), "float32")
-    tape, all_of = dict.fromkeys(["tokens", "attention"]), model.capture(images, ["tokens", "attention"])
-    model.encode(images, keys(3), tape=tape)
+    intermediates, all_of = dict.fromkeys(["tokens", "attention"]), model.capture(images, ["tokens", "attention"])
+    model.encode(images, keys(3), intermediates=intermediates)
     for b in range(3):
-        distances = np.abs(np.asarray(all_of["tokens"])[b] - np.asarray(tape["tokens"])[b][:, None]).max(-1)
+        distances = np.abs(np.asarray(all_of["tokens"])[b] - np.asarray(intermediates["tokens"])[b][:, None]).max(-1)
         kept = distances.argmin(1)
         assert len(set(kept)) == len(kept) == 5
         few = np.asarray(all_of["attention"])[b, 0][:, kept][:, :, kept]
-        np.testing.assert_allclose(tape["attention"][b, 0], few / few.sum(-1, keepdims=True), atol=1e-5)
+        np.testing.assert_allclose(intermediates["attention"][b, 0], few / few.sum(-1, keepdims=True), atol=1e-5)
 
 
 # ----------------------------------------------------------------------------------------- parameters
@@ -656,7 +656,7 @@ def test_an_unused_capture_adds_nothing_to_the_compiled_program():
         return jax.jit(forward).lower(tree, images).as_text()
 
     plain = program(lambda model, x: model(x))
-    assert program(lambda model, x: model.classify(model.encode(x, tape={}), None, {})) == plain
+    assert program(lambda model, x: model.classify(model.encode(x, intermediates={}), None, {})) == plain
     assert program(lambda model, x: model.capture(x, ["logits"])["logits"]) == plain
     assert (
         program(
@@ -730,9 +730,11 @@ def trained(model, batch, names):
 
     @jax.jit
     def forward(keys):
-        tape = dict.fromkeys([*names, "out"])
+        intermediates = dict.fromkeys([*names, "out"])
         images = jnp.zeros((batch, *pair(model.config.image), 1))
-        return tape | {"out": model.classify(model.encode(images, keys, tape=tape), keys, tape)}
+        return intermediates | {
+            "out": model.classify(model.encode(images, keys, intermediates=intermediates), keys, intermediates)
+        }
 
     return {name: np.asarray(x) for name, x in forward(keys(batch)).items()}
 

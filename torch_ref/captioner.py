@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from vit_jax.models.captioner_config import CaptionerConfig
 
-from .decoder import TargetSide, check_vectors
-from .layers import Tape, evaluating, initialise, record
+from .decoder import DecoderModel, check_vectors
+from .layers import Intermediates, evaluating, initialise, sow
 from .vit import ViT
 
 
-class Captioner(TargetSide):
+class Captioner(DecoderModel):
     """A captioner: `model(images, target) -> logits`.
 
     Initial weights are drawn with torch's global generator.
@@ -51,7 +51,7 @@ class Captioner(TargetSide):
         target_mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
         causal: bool | None = None,
-        tape: Tape | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Tensor:
         """The logits of the next tokens of a caption. Paddings and masks are boolean, True where to attend.
 
@@ -63,7 +63,7 @@ class Captioner(TargetSide):
             target_mask: 4-D, broadcastable to [B, H, T, T].
             memory_mask: 4-D, broadcastable to [B, H, T, S].
             causal: whether a token attends only to itself and those before it; None: as config.text has it.
-            tape: receives the inner values that it asks for, by their names in `capture`.
+            intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:
             [B, T, K].
@@ -76,9 +76,9 @@ class Captioner(TargetSide):
                 f"source {list(source.shape)} and target {list(target.shape)} are batches of different size"
             )
         return self.write(
-            self.encode(source, tape=tape),
+            self.encode(source, intermediates=intermediates),
             target,
-            tape,
+            intermediates,
             target_padding=target_padding,
             memory_padding=memory_padding,
             target_mask=target_mask,
@@ -110,19 +110,19 @@ class Captioner(TargetSide):
             "decoder.self_attention",
             "decoder.cross_attention",
         ]
-        tape: Tape = dict.fromkeys(names)
-        if unknown := [n for n in tape if n not in known]:
+        intermediates: Intermediates = dict.fromkeys(names)
+        if unknown := [n for n in intermediates if n not in known]:
             raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
         with evaluating(self):
-            record(tape, "logits", self(source, target, tape=tape, **masks))
-        return tape
+            sow(intermediates, "logits", self(source, target, intermediates=intermediates, **masks))
+        return intermediates
 
-    def encode(self, source: Tensor, *, tape: Tape | None = None) -> Tensor:
+    def encode(self, source: Tensor, *, intermediates: Intermediates | None = None) -> Tensor:
         """The memory of images or vectors.
 
         Args:
             source: normalised images [B, C, h, w], or vectors [B, S, C].
-            tape: receives the inner values that it asks for, by their names in `capture`.
+            intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:
             [B, S, D].
@@ -135,16 +135,16 @@ class Captioner(TargetSide):
             check_vectors("source", source, c.memory_width)
             x = source
         else:
-            inner: Tape | None = None
-            if tape is not None:
-                inner = {name.removeprefix("vit."): None for name in tape if name.startswith("vit.")}
-            x = self.vit.encode(source, tape=inner)
+            inner: Intermediates | None = None
+            if intermediates is not None:
+                inner = {name.removeprefix("vit."): None for name in intermediates if name.startswith("vit.")}
+            x = self.vit.encode(source, intermediates=inner)
             for name, value in (inner or {}).items():
-                record(tape, f"vit.{name}", value)
+                sow(intermediates, f"vit.{name}", value)
             if c.memory == "patches":
                 x = x[:, sum(count for _, count, _ in c.vit.prefix) :]
         x = x if self.memory is None else self.memory(x)
-        record(tape, "memory", x)
+        sow(intermediates, "memory", x)
         return x
 
     @torch.no_grad()

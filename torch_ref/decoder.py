@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from vit_jax.models.transformer_config import TransformerConfig
 
-from .layers import Attention, Mlp, Tape, attention_mask, record
+from .layers import Attention, Intermediates, Mlp, attention_mask, sow
 
 
 class Embedding(nn.Module):
@@ -94,22 +94,24 @@ class DecoderBlock(nn.Module):
         mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
         *,
-        tape: Tape | None = None,
-        cross_tape: Tape | None = None,
+        intermediates: Intermediates | None = None,
+        cross_tape: Intermediates | None = None,
     ) -> Tensor:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
-        return self.step(x, None, self.cross_attention.project(memory, memory), mask, memory_mask, tape, cross_tape)[0]
+        return self.step(
+            x, None, self.cross_attention.project(memory, memory), mask, memory_mask, intermediates, cross_tape
+        )[0]
 
     def step(
         self,
         x: Tensor,
-        past: Pair | None,
-        memory: Pair,
+        past: KeyValue | None,
+        memory: KeyValue,
         mask: Tensor | None,
         memory_mask: Tensor | None,
-        tape: Tape | None = None,
-        cross_tape: Tape | None = None,
-    ) -> tuple[Tensor, Pair]:
+        intermediates: Intermediates | None = None,
+        cross_tape: Intermediates | None = None,
+    ) -> tuple[Tensor, KeyValue]:
         """A call for tokens that follow others.
 
         Args:
@@ -118,7 +120,7 @@ class DecoderBlock(nn.Module):
             memory: keys and values [B, H, S, Dh] of the memory.
             mask: of the target, as of `Attention`.
             memory_mask: of the memory.
-            tape: receives the weights of self-attention, as of `Attention`.
+            intermediates: receives the weights of self-attention, as of `Attention`.
             cross_tape: receives the weights of attention to the memory.
 
         Returns:
@@ -127,20 +129,24 @@ class DecoderBlock(nn.Module):
         y = self.norm1(x) if self.norm_first else x
         own = _concatenate(past, self.self_attention.project(y, y))
         if self.norm_first:
-            x = x + self.attend(y, own, mask, tape)
+            x = x + self.attend(y, own, mask, intermediates)
             x = x + self.attend_memory(self.norm2(x), memory, memory_mask, cross_tape)
             return x + self.feed_forward(self.norm3(x)), own
-        x = self.norm1(x + self.attend(x, own, mask, tape))
+        x = self.norm1(x + self.attend(x, own, mask, intermediates))
         x = self.norm2(x + self.attend_memory(x, memory, memory_mask, cross_tape))
         return self.norm3(x + self.feed_forward(x)), own
 
-    def attend(self, x: Tensor, pair: Pair, mask: Tensor | None, tape: Tape | None = None) -> Tensor:
+    def attend(
+        self, x: Tensor, pair: KeyValue, mask: Tensor | None, intermediates: Intermediates | None = None
+    ) -> Tensor:
         """Self-attention and dropout: [B, N, D] -> [B, N, D]; `pair` has its keys and values."""
-        return self.dropout(self.self_attention.attend(x, *pair, mask, tape=tape))
+        return self.dropout(self.self_attention.attend(x, *pair, mask, intermediates=intermediates))
 
-    def attend_memory(self, x: Tensor, pair: Pair, mask: Tensor | None, tape: Tape | None = None) -> Tensor:
+    def attend_memory(
+        self, x: Tensor, pair: KeyValue, mask: Tensor | None, intermediates: Intermediates | None = None
+    ) -> Tensor:
         """Attention to the memory and dropout: [B, N, D] -> [B, N, D]; `pair` has its keys and values."""
-        return self.dropout(self.cross_attention.attend(x, *pair, mask, tape=tape))
+        return self.dropout(self.cross_attention.attend(x, *pair, mask, intermediates=intermediates))
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """The mlp and dropout: [B, N, D] -> [B, N, D]."""
@@ -162,19 +168,22 @@ class Decoder(nn.Module):
         mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
         *,
-        tape: Tape | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Tensor:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
         maps: list[Any] = []
         cross_maps: list[Any] = []
         for i, block in enumerate(self.blocks):
-            inner, cross = is_wanted(tape, "decoder.self_attention"), is_wanted(tape, "decoder.cross_attention")
-            x = block(x, memory, mask, memory_mask, tape=inner, cross_tape=cross)
-            record(tape, f"decoder.blocks.{i}", x)
+            inner, cross = (
+                is_wanted(intermediates, "decoder.self_attention"),
+                is_wanted(intermediates, "decoder.cross_attention"),
+            )
+            x = block(x, memory, mask, memory_mask, intermediates=inner, cross_tape=cross)
+            sow(intermediates, f"decoder.blocks.{i}", x)
             maps += [inner["attention"]] if inner else []
             cross_maps += [cross["attention"]] if cross else []
-        record_maps(tape, "decoder.self_attention", maps)
-        record_maps(tape, "decoder.cross_attention", cross_maps)
+        sow_maps(intermediates, "decoder.self_attention", maps)
+        sow_maps(intermediates, "decoder.cross_attention", cross_maps)
         return x if self.norm is None else self.norm(x)
 
     # Decoding, one token at a time.
@@ -249,7 +258,7 @@ class Head(nn.Module):
         return F.linear(x, table.weight, self.bias)
 
 
-class TargetSide(nn.Module):
+class DecoderModel(nn.Module):
     """The half of a network that writes: the embedding of the target, the decoder over a memory, and the head."""
 
     def add_target(self, c: TransformerConfig) -> None:
@@ -263,7 +272,7 @@ class TargetSide(nn.Module):
         self,
         memory: Tensor,
         target: Tensor,
-        tape: Tape | None,
+        intermediates: Intermediates | None,
         *,
         target_padding: Tensor | None = None,
         memory_padding: Tensor | None = None,
@@ -280,7 +289,7 @@ class TargetSide(nn.Module):
             batch, length, length, padding=target_padding, mask=target_mask, causal=causal, device=y.device
         )
         memory_mask = attention_mask(batch, length, memory_length, padding=memory_padding, mask=memory_mask)
-        y = self.decoder(y, memory, mask, memory_mask, tape=tape)
+        y = self.decoder(y, memory, mask, memory_mask, intermediates=intermediates)
         return self.logits(y)
 
     @property
@@ -342,7 +351,7 @@ def check_vectors(name: str, x: Tensor, width: int) -> None:
         raise ValueError(f"{name} {x.dtype} {list(x.shape)} is not vectors [B, S, {width}], which this network takes")
 
 
-Pair = tuple[Tensor, Tensor]  # keys and values per head, [B, H, N, Dh] each
+KeyValue = tuple[Tensor, Tensor]  # keys and values per head, [B, H, N, Dh] each
 
 
 @dataclass(frozen=True)
@@ -351,8 +360,8 @@ class Cache:
 
     index: int  # number of tokens so far
     length: int  # number of tokens that there may be
-    own: list[Pair | None]  # keys and values of the target so far, [B, H, index, Dh]
-    memory: list[Pair]  # keys and values of the memory, [B, H, S, Dh]
+    own: list[KeyValue | None]  # keys and values of the target so far, [B, H, index, Dh]
+    memory: list[KeyValue]  # keys and values of the memory, [B, H, S, Dh]
     memory_mask: Tensor | None  # bool [B, 1, 1, S]
 
     def take(self, rows: Tensor) -> Cache:
@@ -363,7 +372,7 @@ class Cache:
         return replace(self, own=own, memory=memory, memory_mask=mask)
 
 
-def _concatenate(past: Pair | None, new: Pair) -> Pair:
+def _concatenate(past: KeyValue | None, new: KeyValue) -> KeyValue:
     """The keys and values of the tokens so far, followed by those of new ones."""
     return new if past is None else (torch.cat([past[0], new[0]], dim=2), torch.cat([past[1], new[1]], dim=2))
 
@@ -383,13 +392,13 @@ def attention(c: TransformerConfig) -> Attention:
     return Attention(c.width, c.heads, c.resolved_head_width, bias=c.bias, dropout=c.attention_dropout)
 
 
-def is_wanted(tape: Tape | None, name: str) -> Tape | None:
-    return {"attention": None} if tape is not None and name in tape else None
+def is_wanted(intermediates: Intermediates | None, name: str) -> Intermediates | None:
+    return {"attention": None} if intermediates is not None and name in intermediates else None
 
 
-def record_maps(tape: Tape | None, name: str, maps: list[Any]) -> None:
+def sow_maps(intermediates: Intermediates | None, name: str, maps: list[Any]) -> None:
     if maps:
-        record(tape, name, torch.stack(maps, dim=1))  # [B, L, H, Nq, Nk]
+        sow(intermediates, name, torch.stack(maps, dim=1))  # [B, L, H, Nq, Nk]
 
 
 def sinusoids(kind: str, length: int, width: int) -> Tensor:

@@ -16,13 +16,15 @@ from torch.nn import functional as F
 
 from .rotary import angles, apply_rope
 
-Tape = dict[str, Any]  # inner values that a caller asks for: {name: None} before a forward pass, {name: tensor} after
+Intermediates = dict[
+    str, Any
+]  # inner values that a caller asks for: {name: None} before a forward pass, {name: tensor} after
 
 
-def record(tape: Tape | None, name: str, value: Tensor) -> None:
-    """Put a value on the tape, if the tape asks for its name."""
-    if tape is not None and name in tape:
-        tape[name] = value
+def sow(intermediates: Intermediates | None, name: str, value: Tensor) -> None:
+    """Add a value to the intermediates, if they ask for its name."""
+    if intermediates is not None and name in intermediates:
+        intermediates[name] = value
 
 
 @contextlib.contextmanager
@@ -204,7 +206,7 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         *,
         rotary: Tensor | None = None,
-        tape: Tape | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Tensor:
         """Attention of queries to keys and values.
 
@@ -215,7 +217,7 @@ class Attention(nn.Module):
             mask: bool, 4-D, broadcastable to [B, H, Nq, Nk], True where to attend. A query that may attend to nothing
                 has a zero context.
             rotary: the rotary table of the last tokens, as `rotary.angles` takes it.
-            tape: receives the weights [B, H, Nq, Nk] if it has the name "attention".
+            intermediates: receives the weights [B, H, Nq, Nk] if it has the name "attention".
 
         Returns:
             [B, Nq, D].
@@ -227,7 +229,7 @@ class Attention(nn.Module):
         if rotary is not None:
             rotary = angles(rotary, self.frequencies)
             k = apply_rope(k, rotary, self.pairs)
-        return self.attend(query, k, v, mask, rotary=rotary, tape=tape)
+        return self.attend(query, k, v, mask, rotary=rotary, intermediates=intermediates)
 
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values per head, [B, H, Nk, Dh] each; decoding caches them between steps."""
@@ -242,7 +244,7 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         *,
         rotary: Tensor | None = None,
-        tape: Tape | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Tensor:
         """A call with keys and values that `project` has given.
 
@@ -252,7 +254,7 @@ class Attention(nn.Module):
             v: [B, H, Nk, Dh].
             mask: as of a call.
             rotary: the angles [..., N, Dh/2] by which `k` is turned already.
-            tape: as of a call.
+            intermediates: as of a call.
 
         Returns:
             [B, Nq, D].
@@ -261,12 +263,12 @@ class Attention(nn.Module):
         q = q if self.query_norm is None else self.query_norm(q)
         q = q if rotary is None else apply_rope(q, rotary, self.pairs)
         check_mask(mask, (len(q), self.heads, q.shape[2], k.shape[2]))
-        if tape is None and not (self.training and self.dropout.p):
+        if intermediates is None and not (self.training and self.dropout.p):
             context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # zero for a query without a key
         else:
             weights = self.weights(q, k, mask)
-            if tape is not None and "attention" in tape:
-                tape["attention"] = weights
+            if intermediates is not None and "attention" in intermediates:
+                intermediates["attention"] = weights
             context = self.dropout(weights) @ v
         context = context.transpose(1, 2).flatten(2)  # [B, H, Nq, Dh] -> [B, Nq, (H Dh)]
         return self.out(context if self.inner_norm is None else self.inner_norm(context))

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from vit_jax.models.transformer_config import TransformerConfig
 
-from .decoder import Embedding, TargetSide, attention, check_vectors, is_wanted, mlp, norm, record_maps
-from .layers import Tape, attention_mask, evaluating, initialise, record
+from .decoder import DecoderModel, Embedding, attention, check_vectors, is_wanted, mlp, norm, sow_maps
+from .layers import Intermediates, attention_mask, evaluating, initialise, sow
 
 
 class EncoderBlock(nn.Module):
@@ -30,17 +30,17 @@ class EncoderBlock(nn.Module):
         self.norm2 = norm(c)
         self.mlp = mlp(c)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, *, tape: Tape | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, intermediates: Intermediates | None = None) -> Tensor:
         """[B, S, D] -> [B, S, D]."""
         if self.norm_first:
-            x = x + self.attend(self.norm1(x), mask, tape)
+            x = x + self.attend(self.norm1(x), mask, intermediates)
             return x + self.feed_forward(self.norm2(x))
-        x = self.norm1(x + self.attend(x, mask, tape))
+        x = self.norm1(x + self.attend(x, mask, intermediates))
         return self.norm2(x + self.feed_forward(x))
 
-    def attend(self, x: Tensor, mask: Tensor | None, tape: Tape | None) -> Tensor:
+    def attend(self, x: Tensor, mask: Tensor | None, intermediates: Intermediates | None) -> Tensor:
         """Self-attention and dropout: [B, S, D] -> [B, S, D]."""
-        return self.dropout(self.attention(x, x, x, mask, tape=tape))
+        return self.dropout(self.attention(x, x, x, mask, intermediates=intermediates))
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """The mlp and dropout: [B, S, D] -> [B, S, D]."""
@@ -55,19 +55,19 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(EncoderBlock(c) for _ in range(c.encoder_depth))
         self.norm = norm(c) if c.final_norm else None
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, *, tape: Tape | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, intermediates: Intermediates | None = None) -> Tensor:
         """[B, S, D] -> [B, S, D]."""
         maps: list[Any] = []
         for i, block in enumerate(self.blocks):
-            inner = is_wanted(tape, "encoder.attention")
-            x = block(x, mask, tape=inner)
-            record(tape, f"encoder.blocks.{i}", x)
+            inner = is_wanted(intermediates, "encoder.attention")
+            x = block(x, mask, intermediates=inner)
+            sow(intermediates, f"encoder.blocks.{i}", x)
             maps += [inner["attention"]] if inner else []
-        record_maps(tape, "encoder.attention", maps)
+        sow_maps(intermediates, "encoder.attention", maps)
         return x if self.norm is None else self.norm(x)
 
 
-class Transformer(TargetSide):
+class Transformer(DecoderModel):
     """An encoder-decoder Transformer: `model(source, target) -> logits`; an encoder alone: `model(source) -> memory`.
 
     Without an encoder the source is the memory, vectors [B, S, D]. Initial weights are drawn with torch's global
@@ -102,7 +102,7 @@ class Transformer(TargetSide):
         target_mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
         causal: bool | None = None,
-        tape: Tape | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Tensor:
         """The logits of the next tokens of a target. Paddings and masks are boolean, True where to attend.
 
@@ -116,7 +116,7 @@ class Transformer(TargetSide):
             target_mask: 4-D, broadcastable to [B, H, T, T].
             memory_mask: 4-D, broadcastable to [B, H, T, S].
             causal: whether a target token attends only to itself and those before it; None: as the config has it.
-            tape: receives the inner values that it asks for, by their names in `capture`.
+            intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:
             Logits [B, T, K]; without a head [B, T, D]; of an encoder alone the memory [B, S, D].
@@ -127,18 +127,18 @@ class Transformer(TargetSide):
         if self.target is None or self.decoder is None:
             if target is not None:
                 raise ValueError("target is given, but this is an encoder alone: call it with a source")
-            return self.encode(source, source_padding, source_mask, tape=tape)
+            return self.encode(source, source_padding, source_mask, intermediates=intermediates)
         if target is None:
             raise ValueError("target is missing: call `encode` for the memory of a source")
         if len(source) != len(target):
             raise ValueError(
                 f"source {list(source.shape)} and target {list(target.shape)} are batches of different size"
             )
-        memory = self.encode(source, source_padding, source_mask, tape=tape)
+        memory = self.encode(source, source_padding, source_mask, intermediates=intermediates)
         return self.write(
             memory,
             target,
-            tape,
+            intermediates,
             target_padding=target_padding,
             memory_padding=source_padding if memory_padding is ... else memory_padding,
             target_mask=target_mask,
@@ -171,12 +171,12 @@ class Transformer(TargetSide):
             "decoder.self_attention",
             "decoder.cross_attention",
         ]
-        tape: Tape = dict.fromkeys(names)
-        if unknown := [n for n in tape if n not in known]:
+        intermediates: Intermediates = dict.fromkeys(names)
+        if unknown := [n for n in intermediates if n not in known]:
             raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
         with evaluating(self):
-            record(tape, "logits", self(source, target, tape=tape, **masks))
-        return tape
+            sow(intermediates, "logits", self(source, target, intermediates=intermediates, **masks))
+        return intermediates
 
     def encode(
         self,
@@ -184,7 +184,7 @@ class Transformer(TargetSide):
         source_padding: Tensor | None = None,
         source_mask: Tensor | None = None,
         *,
-        tape: Tape | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Tensor:
         """The memory of a source.
 
@@ -192,7 +192,7 @@ class Transformer(TargetSide):
             source: ids [B, S] or vectors [B, S, D].
             source_padding: as of a call.
             source_mask: as of a call.
-            tape: receives the inner values that it asks for, by their names in `capture`.
+            intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:
             [B, S, D]; without an encoder the source.
@@ -208,8 +208,8 @@ class Transformer(TargetSide):
         else:
             x = self.source(source, self.table if self.config.one_embedding else self.source.embedding)
             mask = attention_mask(x.shape[0], x.shape[1], x.shape[1], padding=source_padding, mask=source_mask)
-            memory = self.encoder(x, mask, tape=tape)
-        record(tape, "memory", memory)
+            memory = self.encoder(x, mask, intermediates=intermediates)
+        sow(intermediates, "memory", memory)
         return memory
 
     @torch.no_grad()

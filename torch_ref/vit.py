@@ -17,7 +17,18 @@ from vit_jax.config.fields import pair
 from vit_jax.models.vit_config import MAPS, ViTConfig
 
 from . import rotary
-from .layers import ACTIVATIONS, NORMS, Attention, AttentionPool, Mlp, Tape, drop_path, evaluating, initialise, record
+from .layers import (
+    ACTIVATIONS,
+    NORMS,
+    Attention,
+    AttentionPool,
+    Intermediates,
+    Mlp,
+    drop_path,
+    evaluating,
+    initialise,
+    sow,
+)
 
 
 class Convolution(nn.Conv2d):
@@ -89,29 +100,29 @@ class Block(nn.Module):
         )
         self.scale2 = nn.Parameter(torch.full((c.width,), c.layer_scale)) if c.layer_scale else None
 
-    def forward(self, x: Tensor, *, rotary: Tensor | None = None, tape: Tape | None = None) -> Tensor:
+    def forward(self, x: Tensor, *, rotary: Tensor | None = None, intermediates: Intermediates | None = None) -> Tensor:
         """x after the block.
 
         Args:
             x: tokens [B, N, D].
             rotary: what `rotary_table` gives.
-            tape: receives the attention weights, as of `Attention`.
+            intermediates: receives the attention weights, as of `Attention`.
 
         Returns:
             [B, N, D].
         """
         if self.branch_norm:
-            x = x + self.branch(self.attend(x, rotary, tape), self.scale1, self.norm1)
+            x = x + self.branch(self.attend(x, rotary, intermediates), self.scale1, self.norm1)
             return x + self.branch(self.mlp(x), self.scale2, self.norm2)
         if self.norm_first:
-            x = x + self.branch(self.attend(self.norm1(x), rotary, tape), self.scale1)
+            x = x + self.branch(self.attend(self.norm1(x), rotary, intermediates), self.scale1)
             return x + self.branch(self.mlp(self.norm2(x)), self.scale2)
-        x = self.norm1(x + self.branch(self.attend(x, rotary, tape), self.scale1))
+        x = self.norm1(x + self.branch(self.attend(x, rotary, intermediates), self.scale1))
         return self.norm2(x + self.branch(self.mlp(x), self.scale2))
 
-    def attend(self, x: Tensor, rotary: Tensor | None, tape: Tape | None) -> Tensor:
+    def attend(self, x: Tensor, rotary: Tensor | None, intermediates: Intermediates | None) -> Tensor:
         """Self-attention: [B, N, D] -> [B, N, D]."""
-        return self.attention(x, x, x, rotary=rotary, tape=tape)
+        return self.attention(x, x, x, rotary=rotary, intermediates=intermediates)
 
     def branch(self, y: Tensor, scale: Tensor | None, norm: nn.Module | None = None) -> Tensor:
         """What a branch adds to its input: `y` after dropout, norm, LayerScale (Touvron et al. 2021), drop path."""
@@ -155,13 +166,13 @@ class ViT(nn.Module):
         self.embedding_dropout, self.head_dropout = nn.Dropout(c.embedding_dropout), nn.Dropout(c.head_dropout)
         self.start()
 
-    def forward(self, images: Tensor, *, tape: Tape | None = None) -> Tensor:
+    def forward(self, images: Tensor, *, intermediates: Intermediates | None = None) -> Tensor:
         """The logits of images.
 
         Args:
             images: floating-point [B, C, h, w], normalised as in training. A network that stores no positions takes any
                 h and w that its patch divides.
-            tape: receives the inner values that it asks for, by their names in `capture`.
+            intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:
             [B, K]; without a head the features [B, D].
@@ -169,7 +180,7 @@ class ViT(nn.Module):
         Raises:
             ValueError: for images of another shape, or of integers.
         """
-        return self.classify(self.encode(images, tape=tape), tape)
+        return self.classify(self.encode(images, intermediates=intermediates), intermediates)
 
     def both(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """The logits of the class token and of the distillation token, each by its own head.
@@ -203,19 +214,19 @@ class ViT(nn.Module):
             ValueError: as a call, and for any other name.
         """
         known = [*self.config.captured(), "attention"]
-        tape: Tape = dict.fromkeys(names)
-        if unknown := [n for n in tape if n not in known]:
+        intermediates: Intermediates = dict.fromkeys(names)
+        if unknown := [n for n in intermediates if n not in known]:
             raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
         with evaluating(self):
-            record(tape, "logits", self(images, tape=tape))
-        return tape
+            sow(intermediates, "logits", self(images, intermediates=intermediates))
+        return intermediates
 
-    def encode(self, images: Tensor, *, tape: Tape | None = None) -> Tensor:
+    def encode(self, images: Tensor, *, intermediates: Intermediates | None = None) -> Tensor:
         """The tokens of images after the last block and norm, before pooling.
 
         Args:
             images: as of a call.
-            tape: receives the inner values that it asks for, by their names in `capture`.
+            intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:
             [B, N, D].
@@ -227,17 +238,19 @@ class ViT(nn.Module):
         if not images.is_floating_point():
             raise ValueError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
         x, table = self.embed(images.to(self.patch.weight.dtype), c)  # [B, N, D]
-        record(tape, "tokens", x)
+        sow(intermediates, "tokens", x)
         maps = []
         for i, block in enumerate(self.blocks):
-            inner: Tape | None = {"attention": None} if tape is not None and "attention" in tape else None
-            x = block(x, rotary=table, tape=inner)
-            record(tape, f"blocks.{i}", x)
+            inner: Intermediates | None = (
+                {"attention": None} if intermediates is not None and "attention" in intermediates else None
+            )
+            x = block(x, rotary=table, intermediates=inner)
+            sow(intermediates, f"blocks.{i}", x)
             maps += [inner["attention"]] if inner else []
         if maps:
-            record(tape, "attention", torch.stack(maps, dim=1))  # [B, L, H, N, N]
+            sow(intermediates, "attention", torch.stack(maps, dim=1))  # [B, L, H, N, N]
         x = x if self.norm is None else self.norm(x)
-        record(tape, "features", x)
+        sow(intermediates, "features", x)
         return x
 
     def sized(self, images: Tensor) -> ViTConfig:
@@ -301,7 +314,7 @@ class ViT(nn.Module):
         x = x.gather(1, chosen.unsqueeze(-1).expand(-1, -1, width))
         return x, None if table is None else table[chosen]
 
-    def classify(self, x: Tensor, tape: Tape | None = None) -> Tensor:
+    def classify(self, x: Tensor, intermediates: Intermediates | None = None) -> Tensor:
         """Pool the tokens [B, N, D] and apply the head: logits [B, K], or the feature [B, D or 2 D] without a head."""
         c = self.config
         first = sum(n for _, n, _ in c.prefix)  # the first patch token
@@ -315,7 +328,7 @@ class ViT(nn.Module):
             pooled = torch.cat([x[:, 0], x[:, first:].mean(1)], -1)
         else:
             pooled = x[:, first if c.pool == "mean" else 0 :].mean(1)
-        record(tape, "pooled", pooled)
+        sow(intermediates, "pooled", pooled)
         if c.pool == "cls_distill" and self.distill_head is not None:  # DeiT: two heads for two tokens
             logits, distilled = self.two_logits(x)
             return (logits + distilled) / 2

@@ -20,12 +20,12 @@ from jax import Array
 
 from ..config.trees import unflatten
 from .captioner_config import CaptionerConfig
-from .decoder import TargetSide, check_vectors
-from .layers import Linear, Tape, fold, initial_values, record, replace_parameters
+from .decoder import DecoderModel, check_vectors
+from .layers import Intermediates, Linear, fold, initial_values, replace_parameters, sow
 from .vit import ViT
 
 
-class Captioner(TargetSide):
+class Captioner(DecoderModel):
     """A captioner: `model(images, target) -> logits`. Norms, softmax and head compute in float32 or wider.
 
     Args:
@@ -116,27 +116,31 @@ class Captioner(TargetSide):
             "decoder.self_attention",
             "decoder.cross_attention",
         ]
-        tape: Tape = dict.fromkeys(names)
-        if unknown := [n for n in tape if n not in known]:
+        intermediates: Intermediates = dict.fromkeys(names)
+        if unknown := [n for n in intermediates if n not in known]:
             raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
-        record(tape, "logits", self.forward(source, target, None, tape, **masks))
-        return tape
+        sow(intermediates, "logits", self.forward(source, target, None, intermediates, **masks))
+        return intermediates
 
-    def forward(self, source: Array, target: Array, keys: Array | None, tape: Tape | None, **masks: Any) -> Array:
+    def forward(
+        self, source: Array, target: Array, keys: Array | None, intermediates: Intermediates | None, **masks: Any
+    ) -> Array:
         """The forward pass of a call and of `capture`; arguments as in a call."""
         if source.shape[:1] != target.shape[:1]:
             raise ValueError(
                 f"source {list(source.shape)} and target {list(target.shape)} are batches of different size"
             )
-        return self.write(self.encode(source, keys=keys, tape=tape), target, keys, tape, **masks)
+        return self.write(
+            self.encode(source, keys=keys, intermediates=intermediates), target, keys, intermediates, **masks
+        )
 
-    def encode(self, source: Array, *, keys: Array | None = None, tape: Tape | None = None) -> Array:
+    def encode(self, source: Array, *, keys: Array | None = None, intermediates: Intermediates | None = None) -> Array:
         """The memory of images or vectors.
 
         Args:
             source: normalised images [B, h, w, C], or vectors [B, S, C].
             keys: as of a call.
-            tape: receives the inner values that it asks for, by their names in `capture`.
+            intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:
             [B, S, D].
@@ -149,14 +153,14 @@ class Captioner(TargetSide):
             check_vectors("source", source, c.memory_width)
             x = source.astype(self.dtype)
         else:
-            inner: Tape | None = None
-            if tape is not None:
-                inner = {name.removeprefix("vit."): None for name in tape if name.startswith("vit.")}
-            x = self.vit.encode(source, fold(keys, 0), tape=inner)
+            inner: Intermediates | None = None
+            if intermediates is not None:
+                inner = {name.removeprefix("vit."): None for name in intermediates if name.startswith("vit.")}
+            x = self.vit.encode(source, fold(keys, 0), intermediates=inner)
             for name, value in (inner or {}).items():
-                record(tape, f"vit.{name}", value)
+                sow(intermediates, f"vit.{name}", value)
             if c.memory == "patches":
                 x = x[:, sum(count for _, count, _ in c.vit.prefix) :]
         x = x if self.memory is None else self.memory(x)
-        record(tape, "memory", x)
+        sow(intermediates, "memory", x)
         return x

@@ -19,7 +19,7 @@ from flax import nnx
 from jax import Array
 
 from .attention_core import Causal
-from .layers import Attention, LayerNorm, Mlp, Tape, accumulation_dtype, attention_mask, dropout, fold
+from .layers import Attention, Intermediates, LayerNorm, Mlp, accumulation_dtype, attention_mask, dropout, fold
 from .stack import Stack
 from .transformer_config import TransformerConfig
 
@@ -101,26 +101,28 @@ class DecoderBlock(nnx.Module):
         memory_mask: Array | None = None,
         *,
         keys: Array | None = None,
-        tape: Tape | None = None,
-        cross_tape: Tape | None = None,
+        intermediates: Intermediates | None = None,
+        cross_tape: Intermediates | None = None,
     ) -> Array:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
         crossed = self.cross_attention.project(memory, memory)
-        return self.step(x, None, None, crossed, mask, memory_mask, keys=keys, tape=tape, cross_tape=cross_tape)[0]
+        return self.step(
+            x, None, None, crossed, mask, memory_mask, keys=keys, intermediates=intermediates, cross_tape=cross_tape
+        )[0]
 
     def step(
         self,
         x: Array,
-        past: Pair | None,
+        past: KeyValue | None,
         index: Array | None,
-        memory: Pair,
+        memory: KeyValue,
         mask: Array | Causal | None,
         memory_mask: Array | None,
         *,
         keys: Array | None = None,
-        tape: Tape | None = None,
-        cross_tape: Tape | None = None,
-    ) -> tuple[Array, Pair]:
+        intermediates: Intermediates | None = None,
+        cross_tape: Intermediates | None = None,
+    ) -> tuple[Array, KeyValue]:
         """A call for tokens that follow others.
 
         Args:
@@ -131,7 +133,7 @@ class DecoderBlock(nnx.Module):
             mask: of the target, as of `Attention`.
             memory_mask: of the memory.
             keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
-            tape: receives the weights of self-attention, as of `Attention`.
+            intermediates: receives the weights of self-attention, as of `Attention`.
             cross_tape: receives the weights of attention to the memory.
 
         Returns:
@@ -141,20 +143,31 @@ class DecoderBlock(nnx.Module):
         own = self.self_attention.project(y, y)
         own = own if past is None or index is None else _insert(past, own, index)
         if self.norm_first:
-            x = x + self.attend(y, own, mask, keys, tape)
+            x = x + self.attend(y, own, mask, keys, intermediates)
             x = x + self.attend_memory(self.norm2(x), memory, memory_mask, keys, cross_tape)
             return x + self.feed_forward(self.norm3(x), keys), own
-        x = self.norm1(x + self.attend(x, own, mask, keys, tape))
+        x = self.norm1(x + self.attend(x, own, mask, keys, intermediates))
         x = self.norm2(x + self.attend_memory(x, memory, memory_mask, keys, cross_tape))
         return self.norm3(x + self.feed_forward(x, keys)), own
 
-    def attend(self, x: Array, pair: Pair, mask: Array | Causal | None, keys: Array | None, tape: Tape | None) -> Array:
+    def attend(
+        self,
+        x: Array,
+        pair: KeyValue,
+        mask: Array | Causal | None,
+        keys: Array | None,
+        intermediates: Intermediates | None,
+    ) -> Array:
         """Self-attention and dropout: [B, N, D] -> [B, N, D]; `pair` has its keys and values."""
         return dropout(
-            self.self_attention.attend(x, *pair, mask, keys=fold(keys, 0), tape=tape), self.dropout, fold(keys, 1)
+            self.self_attention.attend(x, *pair, mask, keys=fold(keys, 0), intermediates=intermediates),
+            self.dropout,
+            fold(keys, 1),
         )
 
-    def attend_memory(self, x: Array, pair: Pair, mask: Array | None, keys: Array | None, tape: Tape | None) -> Array:
+    def attend_memory(
+        self, x: Array, pair: KeyValue, mask: Array | None, keys: Array | None, intermediates: Intermediates | None
+    ) -> Array:
         """Attention to the memory, and dropout.
 
         Args:
@@ -163,13 +176,13 @@ class DecoderBlock(nnx.Module):
             pair: keys and values [B, H, S, Dh] of the memory.
             mask: of the memory, as of `Attention`.
             keys: as of `step`.
-            tape: receives the weights, as of `Attention`.
+            intermediates: receives the weights, as of `Attention`.
 
         Returns:
             [R, N, D].
         """
         together = x.reshape(len(pair[0]), -1, x.shape[-1])  # [B, K N, D]
-        y = self.cross_attention.attend(together, *pair, mask, keys=fold(keys, 2), tape=tape)
+        y = self.cross_attention.attend(together, *pair, mask, keys=fold(keys, 2), intermediates=intermediates)
         return dropout(y.reshape(x.shape), self.dropout, fold(keys, 3))
 
     def feed_forward(self, x: Array, keys: Array | None) -> Array:
@@ -192,16 +205,22 @@ class Decoder(nnx.Module):
         memory_mask: Array | None = None,
         *,
         keys: Array | None = None,
-        tape: Tape | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Array:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
 
         def call(
-            block: DecoderBlock, x: Array, i: int | Array, tape: Tape | None = None, cross_tape: Tape | None = None
+            block: DecoderBlock,
+            x: Array,
+            i: int | Array,
+            intermediates: Intermediates | None = None,
+            cross_tape: Intermediates | None = None,
         ) -> Array:
-            return block(x, memory, mask, memory_mask, keys=fold(keys, i), tape=tape, cross_tape=cross_tape)
+            return block(
+                x, memory, mask, memory_mask, keys=fold(keys, i), intermediates=intermediates, cross_tape=cross_tape
+            )
 
-        x = self.blocks.through(x, call, tape, "decoder.", ("self_attention", "cross_attention"))
+        x = self.blocks.through(x, call, intermediates, "decoder.", ("self_attention", "cross_attention"))
         return x if self.norm is None else self.norm(x)
 
     # Decoding, one token at a time.
@@ -277,7 +296,7 @@ class Head(nnx.Module):
         return y if self.bias is None else y + self.bias[...].astype(x.dtype)
 
 
-class TargetSide(nnx.Module):
+class DecoderModel(nnx.Module):
     """The half of a network that writes: the embedding of the target, the decoder over a memory, and the head."""
 
     def add_target(self, c: TransformerConfig, dtype: Any, param_dtype: Any) -> None:
@@ -292,7 +311,7 @@ class TargetSide(nnx.Module):
         memory: Array,
         target: Array,
         keys: Array | None,
-        tape: Tape | None,
+        intermediates: Intermediates | None,
         *,
         target_padding: Array | None = None,
         memory_padding: Array | None = None,
@@ -309,7 +328,7 @@ class TargetSide(nnx.Module):
         if causal and target_padding is None and target_mask is None:
             mask = Causal(mask)
         memory_mask = attention_mask(batch, length, memory_length, padding=memory_padding, mask=memory_mask)
-        y = self.decoder(y, memory, mask, memory_mask, keys=fold(keys, 3), tape=tape)
+        y = self.decoder(y, memory, mask, memory_mask, keys=fold(keys, 3), intermediates=intermediates)
         return self.logits(y)
 
     @property
@@ -375,7 +394,7 @@ def check_vectors(name: str, x: Array, width: int) -> None:
         raise ValueError(f"{name} {x.dtype} {list(x.shape)} is not vectors [B, S, {width}], which this network takes")
 
 
-Pair = tuple[Array, Array]  # keys and values per head, [B, H, N, Dh] each
+KeyValue = tuple[Array, Array]  # keys and values per head, [B, H, N, Dh] each
 
 
 @jax.tree_util.register_dataclass
@@ -387,8 +406,8 @@ class Cache:
     """
 
     index: Array  # int32 []: number of tokens so far
-    own: list[Pair]  # keys and values of the target so far, [R, H, length, Dh]
-    memory: list[Pair]  # keys and values of the memory, [B, H, S, Dh]
+    own: list[KeyValue]  # keys and values of the target so far, [R, H, length, Dh]
+    memory: list[KeyValue]  # keys and values of the memory, [B, H, S, Dh]
     memory_mask: Array | None  # bool [B, 1, 1, S]
 
     def take(self, rows: Array) -> Cache:
@@ -406,7 +425,7 @@ class Cache:
         return self.own[0][0].shape[2]
 
 
-def _insert(cache: Pair, new: Pair, index: Array) -> Pair:
+def _insert(cache: KeyValue, new: KeyValue, index: Array) -> KeyValue:
     """The keys and values [B, H, length, Dh] with those of one more token [B, H, 1, Dh] at `index`."""
     keys, values = (
         jax.lax.dynamic_update_slice_in_dim(old, one.astype(old.dtype), index, axis=2)

@@ -23,13 +23,15 @@ from ..config.trees import flatten
 from .attention_core import Causal, drop, plain_or_fused
 from .rotary import angles, apply_rope
 
-Tape = dict[str, Any]  # inner values that a caller asks for: {name: None} before a forward pass, {name: array} after
+Intermediates = dict[
+    str, Any
+]  # inner values that a caller asks for: {name: None} before a forward pass, {name: array} after
 
 
-def record(tape: Tape | None, name: str, value: Array) -> None:
-    """Put a value on the tape, if the tape asks for its name."""
-    if tape is not None and name in tape:
-        tape[name] = value
+def sow(intermediates: Intermediates | None, name: str, value: Array) -> None:
+    """Add a value to the intermediates, if they ask for its name."""
+    if intermediates is not None and name in intermediates:
+        intermediates[name] = value
 
 
 def accumulation_dtype(dtype: Any) -> Any:
@@ -355,7 +357,7 @@ class Attention(nnx.Module):
         *,
         rotary: Array | None = None,
         keys: Array | None = None,
-        tape: Tape | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Array:
         """Attention of queries to keys and values.
 
@@ -367,7 +369,7 @@ class Attention(nnx.Module):
                 has a zero context.
             rotary: the rotary table of the last tokens, as `rotary.angles` takes it.
             keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
-            tape: receives the weights [B, H, Nq, Nk] if it has the name "attention".
+            intermediates: receives the weights [B, H, Nq, Nk] if it has the name "attention".
 
         Returns:
             [B, Nq, D].
@@ -379,7 +381,7 @@ class Attention(nnx.Module):
         if rotary is not None:
             rotary = angles(rotary, None if self.frequencies is None else self.frequencies[...])
             k = apply_rope(k, rotary, self.pairs)
-        return self.attend(query, k, v, mask, rotary=rotary, keys=keys, tape=tape)
+        return self.attend(query, k, v, mask, rotary=rotary, keys=keys, intermediates=intermediates)
 
     def project(self, key: Array, value: Array) -> tuple[Array, Array]:
         """Keys and values per head, [B, H, Nk, Dh] each; decoding caches them between steps."""
@@ -395,7 +397,7 @@ class Attention(nnx.Module):
         *,
         rotary: Array | None = None,
         keys: Array | None = None,
-        tape: Tape | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Array:
         """A call with keys and values that `project` has given.
 
@@ -405,7 +407,7 @@ class Attention(nnx.Module):
             v: [B, H, Nk, Dh].
             mask: as of a call.
             rotary: the angles [..., N, Dh/2] by which `k` is turned already.
-            keys, tape: as of a call.
+            keys, intermediates: as of a call.
 
         Returns:
             [B, Nq, D].
@@ -415,9 +417,9 @@ class Attention(nnx.Module):
         q = q if rotary is None else apply_rope(q, rotary, self.pairs)
         shape = (q.shape[0], self.heads, q.shape[2], k.shape[2])
         check_mask(mask, shape)
-        kept, how = keep(shape, self.dropout, keys), dict(fused=self.fused, captured=tape is not None)
+        kept, how = keep(shape, self.dropout, keys), dict(fused=self.fused, captured=intermediates is not None)
         context, weights = plain_or_fused(q * self.head_width**-0.5, k, v, mask, kept, self.dropout, **how)
-        record(tape, "attention", weights)
+        sow(intermediates, "attention", weights)
         context = context.transpose(0, 2, 1, 3)  # [B, Nq, H, Dh]
         context = context.reshape(*context.shape[:2], -1)
         return self.out(context if self.inner_norm is None else self.inner_norm(context))

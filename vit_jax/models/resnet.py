@@ -18,7 +18,7 @@ from jax import Array, lax
 
 from ..config.fields import pair
 from ..config.trees import unflatten
-from .layers import Linear, Tape, accumulation_dtype, initial_values, record, replace_parameters
+from .layers import Intermediates, Linear, accumulation_dtype, initial_values, replace_parameters, sow
 from .resnet_config import CAPTURED, EPS, Convolution, ResNetConfig
 
 
@@ -133,8 +133,8 @@ class ResNet(nnx.Module):
         Raises:
             ValueError: as a call, and for any other name.
         """
-        tape: Tape = dict.fromkeys(names)
-        if unknown := [n for n in tape if n not in CAPTURED]:
+        intermediates: Intermediates = dict.fromkeys(names)
+        if unknown := [n for n in intermediates if n not in CAPTURED]:
             raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(CAPTURED)}")
         expected = (*pair(self.config.image), self.config.channels)
         if images.ndim != 4 or images.shape[1:] != expected:
@@ -148,9 +148,9 @@ class ResNet(nnx.Module):
             for block in stage:
                 x = block(x)
         feature = x.astype(accumulation_dtype(x.dtype)).mean((1, 2))
-        record(tape, "pooled", feature)
-        record(tape, "logits", self.head(feature))
-        return tape
+        sow(intermediates, "pooled", feature)
+        sow(intermediates, "logits", self.head(feature))
+        return intermediates
 
 
 def max_pool(x: Array) -> Array:

@@ -17,7 +17,7 @@ from flax import nnx
 from jax import Array
 
 from ..config.run import RunConfig
-from .layers import Attention, Tape, merge, record, split_model
+from .layers import Attention, Intermediates, merge, sow, split_model
 
 # What the backward pass has without computing it again, besides the inputs of blocks: nothing, or products of tokens
 # and weights, which are most of the work.
@@ -36,19 +36,19 @@ class Stack(nnx.List[Any]):
         self,
         x: Array,
         call: Callable[..., Array],
-        tape: Tape | None = None,
+        intermediates: Intermediates | None = None,
         prefix: str = "",
         maps: tuple[str, ...] = ("attention",),
     ) -> Array:
         """What x is after all blocks.
 
-        With a tape, which training never has, blocks are computed one after the other.
+        With intermediates, which training never has, blocks are computed one after the other.
 
         Args:
             x: [B, N, D].
-            call: `call(block, x, i, *tapes)` gives x after block i. `tapes` has for each of `maps` a tape with the name
-                "attention", or None; `i` is an int, or in remat and scan an int32 [].
-            tape: receives, where it asks for them, the outputs {prefix}blocks.I and the weights of all blocks
+            call: `call(block, x, i, *asked)` gives x after block i. `asked` has for each of `maps` intermediates with the
+                name "attention", or None; `i` is an int, or in remat and scan an int32 [].
+            intermediates: receives, where it asks for them, the outputs {prefix}blocks.I and the weights of all blocks
                 {prefix}{map} [B, L, H, Nq, Nk].
             prefix: precedes these names.
             maps: the kinds of attention weights that a block has.
@@ -56,16 +56,20 @@ class Stack(nnx.List[Any]):
         Returns:
             [B, N, D].
         """
-        if tape is None and (self.scan or self.remat != "none"):
+        if intermediates is None and (self.scan or self.remat != "none"):
             return self._chosen(x, call)
         taken: list[dict[str, Any]] = []
         for i, block in enumerate(self):
-            inner = {name: {"attention": None} for name in maps if tape is not None and prefix + name in tape}
+            inner = {
+                name: {"attention": None}
+                for name in maps
+                if intermediates is not None and prefix + name in intermediates
+            }
             x = call(block, x, i, *(inner.get(name) for name in maps))
-            record(tape, f"{prefix}blocks.{i}", x)
+            sow(intermediates, f"{prefix}blocks.{i}", x)
             taken.append(inner)
         for name in taken[0]:
-            record(tape, prefix + name, jnp.stack([inner[name]["attention"] for inner in taken], axis=1))
+            sow(intermediates, prefix + name, jnp.stack([inner[name]["attention"] for inner in taken], axis=1))
         return x
 
     def _chosen(self, x: Array, call: Callable[..., Array]) -> Array:

@@ -18,8 +18,8 @@ from flax import nnx
 from jax import Array
 
 from ..config.trees import unflatten
-from .decoder import Embedding, TargetSide, attention, check_vectors, mlp, norm
-from .layers import Tape, attention_mask, dropout, fold, initial_values, record, replace_parameters
+from .decoder import DecoderModel, Embedding, attention, check_vectors, mlp, norm
+from .layers import Intermediates, attention_mask, dropout, fold, initial_values, replace_parameters, sow
 from .stack import Stack
 from .transformer_config import TransformerConfig
 
@@ -35,18 +35,25 @@ class EncoderBlock(nnx.Module):
         self.mlp = mlp(c, dtype)
 
     def __call__(
-        self, x: Array, mask: Array | None = None, *, keys: Array | None = None, tape: Tape | None = None
+        self,
+        x: Array,
+        mask: Array | None = None,
+        *,
+        keys: Array | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Array:
         """[B, S, D] -> [B, S, D]."""
         if self.norm_first:
-            x = x + self.attend(self.norm1(x), mask, keys, tape)
+            x = x + self.attend(self.norm1(x), mask, keys, intermediates)
             return x + self.feed_forward(self.norm2(x), keys)
-        x = self.norm1(x + self.attend(x, mask, keys, tape))
+        x = self.norm1(x + self.attend(x, mask, keys, intermediates))
         return self.norm2(x + self.feed_forward(x, keys))
 
-    def attend(self, x: Array, mask: Array | None, keys: Array | None, tape: Tape | None) -> Array:
+    def attend(self, x: Array, mask: Array | None, keys: Array | None, intermediates: Intermediates | None) -> Array:
         """Self-attention and dropout: [B, S, D] -> [B, S, D]."""
-        return dropout(self.attention(x, x, x, mask, keys=fold(keys, 0), tape=tape), self.dropout, fold(keys, 1))
+        return dropout(
+            self.attention(x, x, x, mask, keys=fold(keys, 0), intermediates=intermediates), self.dropout, fold(keys, 1)
+        )
 
     def feed_forward(self, x: Array, keys: Array | None) -> Array:
         """The mlp and dropout: [B, S, D] -> [B, S, D]."""
@@ -61,18 +68,23 @@ class Encoder(nnx.Module):
         self.norm = norm(c, dtype) if c.final_norm else None
 
     def __call__(
-        self, x: Array, mask: Array | None = None, *, keys: Array | None = None, tape: Tape | None = None
+        self,
+        x: Array,
+        mask: Array | None = None,
+        *,
+        keys: Array | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Array:
         """[B, S, D] -> [B, S, D]."""
 
-        def call(block: EncoderBlock, x: Array, i: int | Array, tape: Tape | None = None) -> Array:
-            return block(x, mask, keys=fold(keys, i), tape=tape)
+        def call(block: EncoderBlock, x: Array, i: int | Array, intermediates: Intermediates | None = None) -> Array:
+            return block(x, mask, keys=fold(keys, i), intermediates=intermediates)
 
-        x = self.blocks.through(x, call, tape, "encoder.")
+        x = self.blocks.through(x, call, intermediates, "encoder.")
         return x if self.norm is None else self.norm(x)
 
 
-class Transformer(TargetSide):
+class Transformer(DecoderModel):
     """An encoder-decoder Transformer: `model(source, target) -> logits`; an encoder alone: `model(source) -> memory`.
 
     Without an encoder the source is the memory, vectors [B, S, D]. Norms, softmax and head compute in float32 or wider.
@@ -173,18 +185,18 @@ class Transformer(TargetSide):
             "decoder.self_attention",
             "decoder.cross_attention",
         ]
-        tape: Tape = dict.fromkeys(names)
-        if unknown := [n for n in tape if n not in known]:
+        intermediates: Intermediates = dict.fromkeys(names)
+        if unknown := [n for n in intermediates if n not in known]:
             raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
-        record(tape, "logits", self.forward(source, target, None, tape, **masks))
-        return tape
+        sow(intermediates, "logits", self.forward(source, target, None, intermediates, **masks))
+        return intermediates
 
     def forward(
         self,
         source: Array,
         target: Array | None,
         keys: Array | None,
-        tape: Tape | None,
+        intermediates: Intermediates | None,
         *,
         source_padding: Array | None = None,
         target_padding: Array | None = None,
@@ -198,19 +210,19 @@ class Transformer(TargetSide):
         if self.target is None or self.decoder is None:
             if target is not None:
                 raise ValueError("target is given, but this is an encoder alone: call it with a source")
-            return self.encode(source, source_padding, source_mask, keys=keys, tape=tape)
+            return self.encode(source, source_padding, source_mask, keys=keys, intermediates=intermediates)
         if target is None:
             raise ValueError("target is missing: call `encode` for the memory of a source")
         if source.shape[:1] != target.shape[:1]:
             raise ValueError(
                 f"source {list(source.shape)} and target {list(target.shape)} are batches of different size"
             )
-        memory = self.encode(source, source_padding, source_mask, keys=keys, tape=tape)
+        memory = self.encode(source, source_padding, source_mask, keys=keys, intermediates=intermediates)
         return self.write(
             memory,
             target,
             keys,
-            tape,
+            intermediates,
             target_padding=target_padding,
             memory_padding=source_padding if memory_padding is ... else memory_padding,
             target_mask=target_mask,
@@ -225,14 +237,14 @@ class Transformer(TargetSide):
         source_mask: Array | None = None,
         *,
         keys: Array | None = None,
-        tape: Tape | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Array:
         """The memory of a source.
 
         Args:
             source: ids [B, S] or vectors [B, S, D].
             source_padding, source_mask, keys: as of a call.
-            tape: receives the inner values that it asks for, by their names in `capture`.
+            intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:
             [B, S, D]; without an encoder the source.
@@ -249,6 +261,6 @@ class Transformer(TargetSide):
             own = None if self.source.embedding is None else self.source.embedding[...]
             x = self.source(source, self.table if self.config.one_embedding else own, self.dtype, keys=fold(keys, 0))
             mask = attention_mask(x.shape[0], x.shape[1], x.shape[1], padding=source_padding, mask=source_mask)
-            memory = self.encoder(x, mask, keys=fold(keys, 2), tape=tape)
-        record(tape, "memory", memory)
+            memory = self.encoder(x, mask, keys=fold(keys, 2), intermediates=intermediates)
+        sow(intermediates, "memory", memory)
         return memory

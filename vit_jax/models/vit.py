@@ -28,18 +28,18 @@ from .layers import (
     NORMS,
     Attention,
     AttentionPool,
+    Intermediates,
     LayerNorm,
     Linear,
     Mlp,
-    Tape,
     accumulation_dtype,
     drop_path,
     dropout,
     fold,
     gelu,
     initial_values,
-    record,
     replace_parameters,
+    sow,
 )
 from .stack import Stack
 from .vit_config import MAPS, ViTConfig
@@ -141,7 +141,7 @@ class Block(nnx.Module):
         *,
         rotary: Array | None = None,
         keys: Array | None = None,
-        tape: Tape | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Array:
         """x after the block.
 
@@ -150,23 +150,23 @@ class Block(nnx.Module):
             i: the number of the block, an int or int32 [], which decides the rate of drop path.
             rotary: what `rotary_table` gives.
             keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
-            tape: receives the attention weights, as of `Attention`.
+            intermediates: receives the attention weights, as of `Attention`.
 
         Returns:
             [B, N, D].
         """
         if self.branch_norm:
-            x = x + self.branch(self.attend(x, rotary, keys, tape), i, self.scale1, fold(keys, 1), self.norm1)
+            x = x + self.branch(self.attend(x, rotary, keys, intermediates), i, self.scale1, fold(keys, 1), self.norm1)
             return x + self.branch(self.mlp(x, keys=fold(keys, 2)), i, self.scale2, fold(keys, 3), self.norm2)
         if self.norm_first:
-            x = x + self.branch(self.attend(self.norm1(x), rotary, keys, tape), i, self.scale1, fold(keys, 1))
+            x = x + self.branch(self.attend(self.norm1(x), rotary, keys, intermediates), i, self.scale1, fold(keys, 1))
             return x + self.branch(self.mlp(self.norm2(x), keys=fold(keys, 2)), i, self.scale2, fold(keys, 3))
-        x = self.norm1(x + self.branch(self.attend(x, rotary, keys, tape), i, self.scale1, fold(keys, 1)))
+        x = self.norm1(x + self.branch(self.attend(x, rotary, keys, intermediates), i, self.scale1, fold(keys, 1)))
         return self.norm2(x + self.branch(self.mlp(x, keys=fold(keys, 2)), i, self.scale2, fold(keys, 3)))
 
-    def attend(self, x: Array, rotary: Array | None, keys: Array | None, tape: Tape | None) -> Array:
+    def attend(self, x: Array, rotary: Array | None, keys: Array | None, intermediates: Intermediates | None) -> Array:
         """Self-attention: [B, N, D] -> [B, N, D]."""
-        return self.attention(x, x, x, rotary=rotary, keys=fold(keys, 0), tape=tape)
+        return self.attention(x, x, x, rotary=rotary, keys=fold(keys, 0), intermediates=intermediates)
 
     def branch(
         self,
@@ -287,18 +287,22 @@ class ViT(nnx.Module):
             ValueError: as a call, and for any other name.
         """
         known = [*self.config.captured(), "attention"]
-        tape: Tape = dict.fromkeys(names)
-        if unknown := [n for n in tape if n not in known]:
+        intermediates: Intermediates = dict.fromkeys(names)
+        if unknown := [n for n in intermediates if n not in known]:
             raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
-        record(tape, "logits", self.classify(self.encode(images, tape=tape), None, tape))
-        return tape
+        sow(
+            intermediates,
+            "logits",
+            self.classify(self.encode(images, intermediates=intermediates), None, intermediates),
+        )
+        return intermediates
 
-    def encode(self, images: Array, keys: Array | None = None, *, tape: Tape | None = None) -> Array:
+    def encode(self, images: Array, keys: Array | None = None, *, intermediates: Intermediates | None = None) -> Array:
         """The tokens of images after the last block and norm, before pooling.
 
         Args:
             images, keys: as of a call.
-            tape: receives the inner values that it asks for, by their names in `capture`.
+            intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:
             [B, N, D].
@@ -310,14 +314,14 @@ class ViT(nnx.Module):
         if not jnp.issubdtype(images.dtype, jnp.floating):
             raise ValueError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
         x, table = self.embed(images.astype(self.dtype), c, keys)  # [B, N, D]
-        record(tape, "tokens", x)
+        sow(intermediates, "tokens", x)
 
-        def call(block: Block, x: Array, i: int | Array, tape: Tape | None = None) -> Array:
-            return block(x, i, rotary=table, keys=fold(keys, 3 + i), tape=tape)
+        def call(block: Block, x: Array, i: int | Array, intermediates: Intermediates | None = None) -> Array:
+            return block(x, i, rotary=table, keys=fold(keys, 3 + i), intermediates=intermediates)
 
-        x = self.blocks.through(x, call, tape)
+        x = self.blocks.through(x, call, intermediates)
         x = x if self.norm is None else self.norm(x)
-        record(tape, "features", x)
+        sow(intermediates, "features", x)
         return x
 
     def sized(self, images: Array) -> ViTConfig:
@@ -386,7 +390,7 @@ class ViT(nnx.Module):
         chosen = jax.vmap(lambda key: jnp.sort(jax.random.permutation(key, n)[:kept]))(keys)  # [B, kept]
         return jnp.take_along_axis(x, chosen[..., None], axis=1), None if table is None else table[chosen]
 
-    def classify(self, x: Array, keys: Array | None, tape: Tape | None = None) -> Array:
+    def classify(self, x: Array, keys: Array | None, intermediates: Intermediates | None = None) -> Array:
         """Pool the tokens [B, N, D] and apply the head: logits [B, K], or the feature [B, D or 2 D] without a head."""
         c = self.config
         first = sum(n for _, n, _ in c.prefix)  # the first patch token
@@ -401,7 +405,7 @@ class ViT(nnx.Module):
             pooled = jnp.concatenate([x[:, 0], x[:, first:].mean(1)], axis=-1)
         else:
             pooled = x[:, first if c.pool == "mean" else 0 :].mean(1)
-        record(tape, "pooled", pooled)
+        sow(intermediates, "pooled", pooled)
         if c.pool == "cls_distill" and self.distill_head is not None:  # DeiT: two heads for two tokens
             logits, distilled = self.two_logits(x, keys)
             return (logits + distilled) / 2
