@@ -95,11 +95,11 @@ class DecoderBlock(nn.Module):
         memory_mask: Tensor | None = None,
         *,
         intermediates: Intermediates | None = None,
-        cross_tape: Intermediates | None = None,
+        cross_intermediates: Intermediates | None = None,
     ) -> Tensor:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
         return self.step(
-            x, None, self.cross_attention.project(memory, memory), mask, memory_mask, intermediates, cross_tape
+            x, None, self.cross_attention.project(memory, memory), mask, memory_mask, intermediates, cross_intermediates
         )[0]
 
     def step(
@@ -110,7 +110,7 @@ class DecoderBlock(nn.Module):
         mask: Tensor | None,
         memory_mask: Tensor | None,
         intermediates: Intermediates | None = None,
-        cross_tape: Intermediates | None = None,
+        cross_intermediates: Intermediates | None = None,
     ) -> tuple[Tensor, KeyValue]:
         """A call for tokens that follow others.
 
@@ -121,7 +121,7 @@ class DecoderBlock(nn.Module):
             mask: of the target, as of `Attention`.
             memory_mask: of the memory.
             intermediates: receives the weights of self-attention, as of `Attention`.
-            cross_tape: receives the weights of attention to the memory.
+            cross_intermediates: receives the weights of attention to the memory.
 
         Returns:
             ([B, N, D], the keys and values of all tokens so far).
@@ -130,10 +130,10 @@ class DecoderBlock(nn.Module):
         own = _concatenate(past, self.self_attention.project(y, y))
         if self.norm_first:
             x = x + self.attend(y, own, mask, intermediates)
-            x = x + self.attend_memory(self.norm2(x), memory, memory_mask, cross_tape)
+            x = x + self.attend_memory(self.norm2(x), memory, memory_mask, cross_intermediates)
             return x + self.feed_forward(self.norm3(x)), own
         x = self.norm1(x + self.attend(x, own, mask, intermediates))
-        x = self.norm2(x + self.attend_memory(x, memory, memory_mask, cross_tape))
+        x = self.norm2(x + self.attend_memory(x, memory, memory_mask, cross_intermediates))
         return self.norm3(x + self.feed_forward(x)), own
 
     def attend(
@@ -178,7 +178,7 @@ class Decoder(nn.Module):
                 is_wanted(intermediates, "decoder.self_attention"),
                 is_wanted(intermediates, "decoder.cross_attention"),
             )
-            x = block(x, memory, mask, memory_mask, intermediates=inner, cross_tape=cross)
+            x = block(x, memory, mask, memory_mask, intermediates=inner, cross_intermediates=cross)
             sow(intermediates, f"decoder.blocks.{i}", x)
             maps += [inner["attention"]] if inner else []
             cross_maps += [cross["attention"]] if cross else []

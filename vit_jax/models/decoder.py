@@ -102,12 +102,20 @@ class DecoderBlock(nnx.Module):
         *,
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
-        cross_tape: Intermediates | None = None,
+        cross_intermediates: Intermediates | None = None,
     ) -> Array:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
         crossed = self.cross_attention.project(memory, memory)
         return self.step(
-            x, None, None, crossed, mask, memory_mask, keys=keys, intermediates=intermediates, cross_tape=cross_tape
+            x,
+            None,
+            None,
+            crossed,
+            mask,
+            memory_mask,
+            keys=keys,
+            intermediates=intermediates,
+            cross_intermediates=cross_intermediates,
         )[0]
 
     def step(
@@ -121,7 +129,7 @@ class DecoderBlock(nnx.Module):
         *,
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
-        cross_tape: Intermediates | None = None,
+        cross_intermediates: Intermediates | None = None,
     ) -> tuple[Array, KeyValue]:
         """A call for tokens that follow others.
 
@@ -134,7 +142,7 @@ class DecoderBlock(nnx.Module):
             memory_mask: of the memory.
             keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
             intermediates: receives the weights of self-attention, as of `Attention`.
-            cross_tape: receives the weights of attention to the memory.
+            cross_intermediates: receives the weights of attention to the memory.
 
         Returns:
             ([B, N, D], the keys and values of all tokens so far).
@@ -144,10 +152,10 @@ class DecoderBlock(nnx.Module):
         own = own if past is None or index is None else _insert(past, own, index)
         if self.norm_first:
             x = x + self.attend(y, own, mask, keys, intermediates)
-            x = x + self.attend_memory(self.norm2(x), memory, memory_mask, keys, cross_tape)
+            x = x + self.attend_memory(self.norm2(x), memory, memory_mask, keys, cross_intermediates)
             return x + self.feed_forward(self.norm3(x), keys), own
         x = self.norm1(x + self.attend(x, own, mask, keys, intermediates))
-        x = self.norm2(x + self.attend_memory(x, memory, memory_mask, keys, cross_tape))
+        x = self.norm2(x + self.attend_memory(x, memory, memory_mask, keys, cross_intermediates))
         return self.norm3(x + self.feed_forward(x, keys)), own
 
     def attend(
@@ -214,10 +222,16 @@ class Decoder(nnx.Module):
             x: Array,
             i: int | Array,
             intermediates: Intermediates | None = None,
-            cross_tape: Intermediates | None = None,
+            cross_intermediates: Intermediates | None = None,
         ) -> Array:
             return block(
-                x, memory, mask, memory_mask, keys=fold(keys, i), intermediates=intermediates, cross_tape=cross_tape
+                x,
+                memory,
+                mask,
+                memory_mask,
+                keys=fold(keys, i),
+                intermediates=intermediates,
+                cross_intermediates=cross_intermediates,
             )
 
         x = self.blocks.through(x, call, intermediates, "decoder.", ("self_attention", "cross_attention"))

@@ -46,8 +46,8 @@ class Stack(nnx.List[Any]):
 
         Args:
             x: [B, N, D].
-            call: `call(block, x, i, *asked)` gives x after block i. `asked` has for each of `maps` intermediates with the
-                name "attention", or None; `i` is an int, or in remat and scan an int32 [].
+            call: `call(block, x, i, *asked)` gives x after block i. `asked` has, for each of `maps`, intermediates with
+                the name "attention", or None; `i` is an int, or in remat and scan an int32 [].
             intermediates: receives, where it asks for them, the outputs {prefix}blocks.I and the weights of all blocks
                 {prefix}{map} [B, L, H, Nq, Nk].
             prefix: precedes these names.
