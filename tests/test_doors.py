@@ -260,14 +260,14 @@ def test_a_command_line_is_parsed_once_and_its_run_checked_and_planned_once(plac
         (flags, "parse"),
         (train_command, "check_run"),
         (preflight, "check_run"),
-        (preflight, "planned"),
+        (preflight, "plan_division"),
     ):
         wrapped = getattr(module, name)
         monkeypatch.setattr(
             module, name, lambda *a, wrapped=wrapped, name=name, **k: (calls.append(name), wrapped(*a, **k))[1]
         )
     assert train("--max-steps", 1, "--name", "once") == 0
-    assert sorted(calls) == ["check_run", "parse", "planned"]
+    assert sorted(calls) == ["check_run", "parse", "plan_division"]
 
 
 def test_dry_run_writes_nothing(capsys, monkeypatch, tmp_path):
