@@ -410,7 +410,7 @@ def test_slurm_is_found(monkeypatch):
     for name, value in slurm.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
-    place, _ = sys.modules["vit_jax.machine.hosts.group"]._found()
+    place, _ = sys.modules["vit_jax.machine.hosts.group"]._find_place()
     assert (place.address, place.count, place.index) == ("node3", 2, 1) and place.port > 1023
 
 
