@@ -293,7 +293,9 @@ def test_every_command_and_block_works_pasted(tmp_path):
         command = each.code
         if each.python:
             blocks.append(command)
-            done = run([sys.executable, "-c", "\n".join(blocks)])  # in one session, as a reader would
+            session = tmp_path / f"session{len(blocks)}"  # one for all blocks so far, as a reader has it
+            session.mkdir()
+            done = run([sys.executable, "-c", "\n".join(blocks)], cwd=session)
         elif reason(command):
             continue
         else:

@@ -36,7 +36,7 @@ import importlib, os, signal, sys, time
 where, count, how, *words = sys.argv[1:]
 module, owner, name = {
     "step": ("vit_jax.training.engine.step", "Engine", "train"),
-    "save": ("vit_jax.training.engine.step", "Engine", "collected"),
+    "save": ("vit_jax.training.engine.step", "Engine", "gather"),
     "evaluate": ("vit_jax.training.engine.step", "Evaluator", "outputs"),
     "batch": ("vit_jax.data.batches", None, "_rows"),
 }[where]
