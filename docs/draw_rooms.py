@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "rooms.png"
 ROOMS = {  # lowest first: a room imports only from those before it
     "files": "writes and checks files",
-    "config": "what can be stated",
+    "config": "what a user can set",
     "machine": "what is there, and how a run is laid on it",
     "models": "the networks",
     "text": "tokenizers",
