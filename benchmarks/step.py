@@ -213,7 +213,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nets", default="48x4,256x6,s16", help=f"which of {', '.join(NETS)} (tiny: to try this)")
     parser.add_argument(
-        "--sides", default="", help="which of flax, torch, compile, xN; empty: the installed of the first three"
+        "--sides",
+        default="",
+        help="which of flax, torch, compile, xN; empty: the installed of the first three, with --against none",
     )
     parser.add_argument("--against", type=Path, metavar="PATH", help="another checkout of vit-jax to compare with")
     parser.add_argument("--processes", type=int, default=3, help="processes of each side, for each net")
@@ -231,7 +233,8 @@ def main() -> None:
     parser.add_argument("--json", default="", help="file to write all results to")
     o = parser.parse_args()
     nets = o.nets.split(",")
-    o.sides = o.sides.split(",") if o.sides else list(SIDES if importlib.util.find_spec("torch") else SIDES[:1])
+    installed = SIDES if importlib.util.find_spec("torch") else SIDES[:1]
+    o.sides = o.sides.split(",") if o.sides else [] if o.against else list(installed)
     for name, words, known in (("--nets", nets, NETS), ("--sides", o.sides, SIDES)):
         if unknown := {word for word in set(words) - set(known) if together(word) == 1}:
             parser.error(f"{name}: there is no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
