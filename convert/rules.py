@@ -249,13 +249,19 @@ class Row:
         others = tuple(n for n in sorted(self.optional) if n not in self.theirs and n in names)
         if others and self.theirs[0] not in names:
             return replace(self, theirs=others[:1])
+        if self.is_tied:
+            kept = tuple(n for n in self.theirs if n in names) or self.theirs[:1]
+            operations = tuple(Tie(len(kept)) if isinstance(o, Tie) else o for o in self.operations)
+            return replace(self, theirs=kept, operations=operations)
         kept = tuple(n for n in self.theirs if n in names or not (carried or n in self.optional))
         if kept == self.theirs:
             return self
-        if not kept:
-            return None
-        tied = Tie(len(self.theirs))
-        return replace(self, theirs=kept, operations=tuple(Tie(len(kept)) if o == tied else o for o in self.operations))
+        return replace(self, theirs=kept) if kept else None
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether its tensors are copies of each other, of which a file may have any."""
+        return any(isinstance(operation, Tie) for operation in self.operations)
 
     def _with_zeros(self, index: int) -> Row:
         """The row without one of our names, whose part of the file is zero."""
@@ -269,6 +275,12 @@ def row(theirs: str, ours: str, shape: Shape, *operations: Operation) -> Row:
     return Row((theirs,), (ours,), (tuple(shape),), operations)
 
 
+def tied(theirs: Sequence[str], ours: str, shape: Shape) -> Row:
+    """A Row of one parameter that a file may have under any of these names; the first is the one that is written."""
+    first, *copies = theirs
+    return Row((first, *copies), (ours,), (tuple(shape),), (Tie(len(theirs)),), frozenset(copies))
+
+
 def passthrough(theirs: str, shape: Shape) -> Row:
     """A Row that copies a tensor of a layout that is no parameter of a network (DINOv2's mask token)."""
     return row(theirs, CARRIED + theirs, shape)
@@ -278,6 +290,12 @@ def narrow(rows: Iterable[Row], names: Iterable[str] = ()) -> list[Row]:
     """The rows for a file with these names: see `Row.narrowed`. Without names, all optional tensors are left out."""
     names = set(names)
     return [n for r in rows if (n := r.narrowed(names)) is not None]
+
+
+def narrow_written(rows: Iterable[Row], names: Iterable[str] = ()) -> list[Row]:
+    """The rows for a new file that has these of the optional tensors: of tied ones also the first."""
+    rows = list(rows)
+    return narrow(rows, {*names, *(r.theirs[0] for r in rows if r.is_tied)})
 
 
 def read(rows: Sequence[Row], tensors: Mapping[str, np.ndarray], what: str = "tensors") -> dict[str, np.ndarray]:
@@ -321,7 +339,7 @@ def write(
         UserError: as `read`.
     """
     carried_names = [name.removeprefix(CARRIED) for name in parameters if name.startswith(CARRIED)]
-    rows = narrow(rows, [*names, *carried_names])
+    rows = narrow_written(rows, [*names, *carried_names])
     check(our_shapes(rows), {name: np.shape(array) for name, array in parameters.items()}, what)
     dtype = common_dtype([np.asarray(array).dtype for array in parameters.values()])
     done: dict[str, np.ndarray] = {}

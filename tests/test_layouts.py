@@ -178,6 +178,34 @@ def test_a_file_comes_back_to_the_bit(layout, dtype):
         assert exact(parameters(rules.read(layout.rows(config), theirs)), ours)
 
 
+TIED = [
+    name
+    for name, layout in LAYOUTS.items()
+    if not layout.holds_all
+    and any(key.rpartition(".")[2] == "tie" and field.among != ("none",) for key, field in layout.fields.items())
+]
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_a_tied_table_is_read_under_any_of_its_names_and_from_equal_copies_alone(name):
+    layout = LAYOUTS[name]
+    configs = itertools.islice(members(layout), 40)
+    groups = {r.theirs: c for c in configs for r in layout.rows(c) if r.is_tied and len(r.theirs) > 1}
+    assert groups
+    for tied, config in groups.items():
+        ours = random(config)
+        every = rules.write(layout.rows(config), ours, names=tied)
+        for there in (c for n in range(1, len(tied) + 1) for c in itertools.combinations(tied, n)):
+            file = {key: array for key, array in every.items() if key in there or key not in tied}
+            names = {key: array.shape for key, array in file.items()}
+            assert layout in Recognition.of(names).layouts
+            assert resolve(layout, names, [("its config.json", fields(config))], "file").normal() == config.normal()
+            assert exact(parameters(rules.read(layout.rows(config), file)), ours), there
+        every[tied[-1]] = every[tied[-1]] + 1
+        with pytest.raises(UserError, match="copies of one tied tensor differ"):
+            rules.read(layout.rows(config), every)
+
+
 @functools.cache
 def common(a, b):
     """A config that two layouts can both state, or None; the same in either order."""

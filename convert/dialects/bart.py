@@ -19,7 +19,7 @@ def special_fields(style: Style, norm_first: bool = False) -> dict[str, Field]:
     def longest(names: Names) -> int | None:
         return names[positions][0] - OFFSET if positions in names else None
 
-    vocabulary = Field(solve=table_rows(style, "model.shared"))
+    vocabulary = Field(solve=table_rows(style, "target"))
     return {
         "norm_first": always(norm_first),
         "final_norm": always(norm_first),

@@ -11,7 +11,7 @@ from ..layout import Field, Refusal, always
 from .marian import TORCH, cannot_hold, layout, stated_activation, table_rows
 
 FIRST = 2  # the position of the first token
-_vocabulary = Field(solve=table_rows(TORCH, "model.shared"))
+_vocabulary = Field(solve=table_rows(TORCH, "target"))
 
 LAYOUTS = (
     layout(

@@ -20,7 +20,7 @@ from vit_jax.errors import Option, Text, UserError
 from vit_jax.models.transformer_config import TransformerConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length, stated_fields, statement
-from ..rules import TRANSPOSE, Constant, Operation, Order, Row, Tie, row
+from ..rules import TRANSPOSE, Constant, Operation, Order, Row, row, tied
 
 # ------------------------------------------------------------------------------------------- names
 
@@ -98,15 +98,14 @@ def signature(style: Style, embedding_norm: bool, final_norm: bool, bias: bool) 
 
 
 def rows(c: TransformerConfig, style: Style = TORCH) -> list[Row]:
-    """The rows of a network. Copies of tied tables are optional; so are sinusoids, but in the class without a head."""
+    """The rows of a network. Sinusoids are optional, but in the class without a head."""
     out = []
     for name, shape in c.shapes().items():
         path, _, leaf = name.rpartition(".")
         if name == "head.bias":
             out.append(row("final_logits_bias", name, shape, Order("1 v", "v")))
         elif leaf == "embedding":
-            first, *copies = (style.name(m, leaf) for m in tables(c, path))
-            out.append(Row((first, *copies), (name,), (shape,), (Tie(1 + len(copies)),), frozenset(copies)))
+            out.append(tied([style.name(m, leaf) for m in tables(c, path)], name, shape))
         elif leaf == "position":
             out.append(row(style.name(module(name), leaf), name, shape))
         else:
@@ -120,7 +119,7 @@ def rows(c: TransformerConfig, style: Style = TORCH) -> list[Row]:
 
 
 def tables(c: TransformerConfig, side: str) -> list[str]:
-    """The modules with a side's table of embeddings: the one that every file has, then those that may have copies."""
+    """The modules that share a side's table of embeddings: the one that is written, then those that may have copies."""
     own = [module(f"{side}.embedding")]
     if c.one_embedding:
         own = ["model.shared", module("source.embedding"), *own]
@@ -199,9 +198,13 @@ def fields(style: Style, **special: Field) -> dict[str, Field]:
     }
 
 
-def table_rows(style: Style, *modules: str) -> Callable[[Names], Any]:
-    """A solver: the number of rows of the first of these modules' tables that a file has."""
-    named = [style.name(m, "embedding") for m in modules]
+SOURCE_TABLES, TARGET_TABLES = ("model.encoder.embed_tokens",), ("model.decoder.embed_tokens", "lm_head")
+
+
+def table_rows(style: Style, side: str) -> Callable[[Names], Any]:
+    """A solver: the number of rows of a side's table; of a file without it, those of one that it is tied to."""
+    both = SOURCE_TABLES + TARGET_TABLES if side == "source" else TARGET_TABLES + SOURCE_TABLES
+    named = [style.name(m, "embedding") for m in ("model.shared", *both)]
     return lambda names: next((names[n][0] for n in named if n in names), None)
 
 
@@ -384,11 +387,14 @@ def cannot_hold(c: TransformerConfig, base: bool = False) -> list[str]:
 
 def special_fields(style: Style, allowed: tuple[str, ...]) -> dict[str, Field]:
     """The fields in which Marian differs from the others; `allowed` are the values of `tie` that a class can have."""
-    shared, head = style.name("model.shared", "embedding"), style.name("lm_head", "embedding")
+    shared, *own = (
+        [style.name(m, "embedding") for m in modules] for modules in (("model.shared",), SOURCE_TABLES, TARGET_TABLES)
+    )
 
     def tie(names: Names) -> str | None:
-        """None where a file has lm_head and no shared table: it may be a copy of the decoder's table."""
-        return None if head in names and shared not in names else _ties(shared in names, True, style.base)
+        """None where source and target have a table each: they may be copies of one."""
+        one = bool({*shared} & names.keys()) or not all({*its} & names.keys() for its in own)
+        return _ties(True, True, style.base) if one else None
 
     return {
         "norm_first": always(False),
@@ -401,9 +407,9 @@ def special_fields(style: Style, allowed: tuple[str, ...]) -> dict[str, Field]:
             key="max_position_embeddings",
             default=1024,
         ),
-        "source_vocabulary": Field(solve=table_rows(style, "model.shared", "model.encoder.embed_tokens")),
-        "target_vocabulary": Field(solve=table_rows(style, "model.shared", "model.decoder.embed_tokens")),
-        "tie": Field(allowed, solve=tie),
+        "source_vocabulary": Field(solve=table_rows(style, "source")),
+        "target_vocabulary": Field(solve=table_rows(style, "target")),
+        "tie": Field(allowed, solve=tie, usual=_ties(False, True, style.base)),
     }
 
 

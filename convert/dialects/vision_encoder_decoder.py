@@ -17,12 +17,13 @@ from vit_jax.errors import UserError
 from vit_jax.models.captioner_config import HEADLESS, CaptionerConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length, stated_fields, statement
-from ..rules import CARRIED, TRANSPOSE, Concat, Row, Tie, passthrough, row
+from ..rules import CARRIED, TRANSPOSE, Concat, Row, passthrough, row, tied
 from . import huggingface
 from .huggingface import by_function_name
 from .huggingface_images import preprocess, processor
 
 ENCODER, DECODER = "encoder.", "decoder.transformer."
+TABLES = (f"{DECODER}wte.weight", "decoder.lm_head.weight")
 MODULES = {
     "norm1": "ln_1",
     "norm2": "ln_cross_attn",
@@ -61,8 +62,7 @@ def _row(name: str, shape: tuple[int, ...]) -> Row | None:
     """The row of a parameter of the decoder; None where that of an earlier one has it too."""
     path, _, leaf = name.rpartition(".")
     if name == "target.embedding":
-        both = (f"{DECODER}wte.weight", "decoder.lm_head.weight")
-        return Row(both, (name,), (shape,), (Tie(2),), frozenset(both[1:]))
+        return tied(TABLES, name, shape)
     if name == "target.position":
         return row(f"{DECODER}wpe.weight", name, shape)
     if path == "memory":
@@ -108,9 +108,14 @@ def _field_of_vit(field: Field) -> Field:
     return replace(field, solve=solved, key=f"encoder.{field.key}" if field.key else "")
 
 
+def _of_table(axis: int) -> Callable[[Names], Any]:
+    """A solver: the length of an axis of the table of embeddings, under either of its names."""
+    return lambda names: next((length(name, axis)(names) for name in TABLES if name in names), None)
+
+
 FIRST = f"{DECODER}h.0."
 TEXT = {
-    "width": Field(solve=length(f"{DECODER}wte.weight", 1), key="decoder.n_embd", default=768),
+    "width": Field(solve=_of_table(1), key="decoder.n_embd", default=768),
     "hidden": Field(solve=length(f"{FIRST}mlp.c_fc.weight", 1)),
     "encoder_depth": always(0),
     "decoder_depth": Field(
@@ -125,8 +130,8 @@ TEXT = {
     "norm_bias": always(True),
     "eps": Field(key="decoder.layer_norm_epsilon", default=1e-5),
     "source_vocabulary": always(0),
-    "target_vocabulary": Field(solve=length(f"{DECODER}wte.weight", 0), key="decoder.vocab_size"),
-    "outputs": Field(solve=length(f"{DECODER}wte.weight", 0)),
+    "target_vocabulary": Field(solve=_of_table(0), key="decoder.vocab_size"),
+    "outputs": Field(solve=_of_table(0)),
     "position": always("learned"),
     "position_offset": always(0),
     "max_length": Field(solve=length(f"{DECODER}wpe.weight", 0), key="decoder.n_positions"),

@@ -118,7 +118,7 @@ def _target_rows(
     """
     carried = {name for name in parameters if name.startswith(CARRIED)}
     wanted = {*reading.optional.get(layout.name, ()), *(name.removeprefix(CARRIED) for name in carried)}
-    rows = rules.narrow(layout.rows(config), wanted)
+    rows = rules.narrow_written(layout.rows(config), wanted)
     claimed = {name for row in rows for name in row.ours}
     shapes = {name: a.shape for name, a in parameters.items() if name not in carried or name in claimed}
     rules.check(rules.our_shapes(rows), shapes, reading.path)
