@@ -62,21 +62,6 @@ VARIANTS = {
 DRAWN = {"each epoch"}  # which draw their pictures, too
 KILLS = 3  # of a run, at most
 CLOCKS = {"seconds", "cpu_seconds", "images_per_second", "memory"}
-# What a life imports, before it is forked: without, half of its CPU time would be that.
-IMPORTED = (
-    *(
-        "flax.nnx",
-        "jax",
-        "optax",
-        "orbax.checkpoint",
-        "matplotlib.pyplot",
-        "PIL.Image",
-        "rich.live",
-        "sklearn.datasets",
-    ),
-    *("vit_jax.report.contents", "vit_jax.report.page"),
-    *("vit_jax.weights.checkpoint", "vit_jax.figures", "vit_jax.tasks.classify.learn", "vit_jax.commands.train"),
-)
 # (module, class, function, what is going on within it); of a save in a cell of its own, as it may have its own thread.
 SAVING = (
     ("vit_jax.weights.checkpoint", "Checkpoints", "save", "writing arrays"),
@@ -92,6 +77,22 @@ ELSE = (
     ("vit_jax.training.train", "", "finish", "end"),
     ("vit_jax.training.finish", "", "draw", "pictures"),
     ("vit_jax.training.finish", "", "leave_report", "report"),
+)
+# What a life imports, before it is forked: without, half of its CPU time would be that.
+IMPORTED = (
+    *(
+        "flax.nnx",
+        "jax",
+        "optax",
+        "orbax.checkpoint",
+        "matplotlib.pyplot",
+        "PIL.Image",
+        "rich.live",
+        "sklearn.datasets",
+    ),
+    *("vit_jax.report.contents", "vit_jax.report.page"),
+    *("vit_jax.figures", "vit_jax.tasks.classify.learn", "vit_jax.commands.train"),
+    *dict.fromkeys(module for module, *_ in (*ELSE, *SAVING)),
 )
 STAGES = ["start-up", *dict.fromkeys(what for *_, what in (*ELSE, *SAVING))]
 

@@ -1,5 +1,6 @@
 """The benchmarks compare like with like, and what they print is what they measured."""
 
+import importlib
 import itertools
 import json
 import random
@@ -19,7 +20,7 @@ from flax import nnx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is not installed
 
-from benchmarks import choices, curve, gpu, inference, loading, machine, plain, power_cut, sides, step, throughput
+from benchmarks import choices, curve, endurance, gpu, inference, loading, machine, plain, power_cut, sides, step, throughput
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.commands.train import parse
 from vit_jax.config.run import RunConfig
@@ -325,6 +326,12 @@ def test_fine_tuning_is_measured_beside_training_from_scratch(tmp_path, monkeypa
 def hexed(text: str) -> str:
     """Strings of a line in the form that strace -xx gives them."""
     return re.sub(r"'([^']*)'", lambda m: "".join(f"\\x{ord(c):02x}" for c in m[1]), text)
+
+
+def test_the_functions_that_tell_what_a_killed_run_was_doing_exist():
+    for module, owner, name, _ in (*endurance.ELSE, *endurance.SAVING):
+        place = importlib.import_module(module)
+        assert callable(getattr(getattr(place, owner) if owner else place, name))
 
 
 def test_what_a_run_does_to_its_files_is_read_from_the_lines_of_strace():
