@@ -20,7 +20,20 @@ from flax import nnx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is not installed
 
-from benchmarks import choices, curve, endurance, gpu, inference, loading, machine, plain, power_cut, sides, step, throughput
+from benchmarks import (
+    choices,
+    curve,
+    endurance,
+    gpu,
+    inference,
+    loading,
+    machine,
+    plain,
+    power_cut,
+    sides,
+    step,
+    throughput,
+)
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.commands.train import parse
 from vit_jax.config.run import RunConfig
