@@ -76,14 +76,23 @@ def test_images_are_split_and_have_all_their_captions(folder):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("image;caption\n", "captions.csv does not begin with the line image,caption"),
-        ("image,caption\nimages/0.png,a,b\n", "captions.csv line 2 has 3 columns instead of 2; put quotes around"),
-        ('image,caption\nimages/0.png,"a\n', "captions.csv line 2 cannot be read .*; mend its quotes"),
+        ("image;caption\n", "captions.csv: does not begin with the line image,caption"),
+        ("image,caption\nimages/0.png,a,b\n", "captions.csv line 2: has 3 columns instead of 2; put quotes around"),
+        ('image,caption\nimages/0.png,"a\n', "captions.csv line 2: cannot be read .*; mend its quotes"),
         ("image,caption\nimages/0.png,\n", "captions.csv line 2: the caption of 'images/0.png' is empty"),
         ("image,caption\nimages/0.png,...\n", "has 1 images with captions; give at least 3"),
         ("image,caption\nimages/x.png,a b\n", "captions.csv line 2: there is no image 'images/x.png'"),
-        (b"image,caption\nimages/0.png,a \xff b\n", "captions.csv line 2 is no UTF-8 text; save it as UTF-8"),
+        (b"image,caption\nimages/0.png,a \xff b\n", "captions.csv line 2: is no UTF-8 .*; save the file as UTF-8"),
         (b"", "does not begin with the line"),
+        (b"image,caption\rimages/0.png,a\r", "captions.csv: ends its lines with CR alone"),
+        (
+            'image,caption\n\nimages/0.png,"a\n\nb"\nimages/1.png,\n',
+            "captions.csv line 6: the caption of 'images/1.png'",
+        ),
+        ("image,caption\n" + "x" * 999 + ",a\n", r"line 2: there is no image 'x{100}\.\.\.' in"),
+        ("image,caption\n../images/0.png,a\n", r"line 2: the image '\.\./images/0\.png' is outside"),
+        ("image,caption\nimages/../../x/0.png,a\n", "line 2: the image .* is outside"),
+        ("image,caption\n/etc/passwd,a\n", "line 2: the image '/etc/passwd' is outside"),
         (None, "captions.csv cannot be read"),
     ],
 )
@@ -103,6 +112,14 @@ def test_a_bad_table_is_refused_with_its_line(folder, tmp_path, content, message
         (lambda v: v.pop("images"), "is no JSON of COCO's captions"),
         (lambda v: v["annotations"][0].update(caption=5), "is no JSON of COCO's captions"),
         (lambda v: v["images"][0].update(file_name="gone.jpg"), r"annotations\[0\]: there is no image 'gone.jpg'"),
+        (lambda v: v["images"][0].update(file_name="../x.jpg"), r"annotations\[0\]: the image '../x.jpg' is outside"),
+        (lambda v: v["images"][1].update(id=v["images"][0]["id"]), r"in two ways \(images: the id \d+ occurs twice\)"),
+        (
+            lambda v: v["images"][1].update(file_name="./" + v["images"][0]["file_name"]),
+            "images: the file_name 'images/.*' occurs twice",
+        ),
+        (lambda v: [note.update(id=7) for note in v["annotations"]], "annotations: the id 7 occurs twice"),
+        (lambda v: v["annotations"][0].update(image_id=[1]), "is no JSON of COCO's captions"),
     ],
 )
 def test_bad_annotations_are_refused(folder, tmp_path, change, message):
@@ -111,6 +128,23 @@ def test_bad_annotations_are_refused(folder, tmp_path, change, message):
     (tmp_path / "a.json").write_text(json.dumps(value))
     with pytest.raises(UserError, match=message):
         read_captioned(f"coco:{tmp_path}/a.json:{folder}")
+
+
+def test_a_key_twice_in_annotations_is_refused(folder, tmp_path):
+    (tmp_path / "a.json").write_text('{"images": [], ' + (folder / "coco.json").read_text()[1:])
+    with pytest.raises(UserError, match=r"a\.json: can be understood in two ways \(the key 'images' occurs twice\)"):
+        read_captioned(f"coco:{tmp_path}/a.json:{folder}")
+
+
+@pytest.mark.parametrize("separator", ["\v", "\f", "\x1c", "\x85", "\u2028", "\u2029"])
+def test_a_caption_is_not_cut_at_what_is_no_line_end(folder, tmp_path, separator):
+    """The second half was another image's, where it looked like a row."""
+    (tmp_path / "images").symlink_to(folder / "images")
+    names, said = [f"images/{i}.png" for i in range(3)], f"a cat,{separator}images/1.png,a dog"
+    rows = ["\ufeffimage,caption", f'{names[0]},"{said}"', f"{names[1]},a{separator}b", " ", f"{names[2]},c", ""]
+    (tmp_path / "captions.csv").write_bytes("\r\n".join(rows).encode())
+    found = read_captioned(f"captions:{tmp_path}")
+    assert list(found.values()) == [[said], [f"a{separator}b"], ["c"]]
 
 
 def test_what_cannot_be_trained_on_is_refused(folder, tmp_path):

@@ -3,14 +3,18 @@
 import dataclasses
 import functools
 import gzip
+import io
+import sys
 
 import numpy as np
 import pytest
 
+from vit_jax.commands.predict import sentences
 from vit_jax.data.batches import batches, evaluation_batches
 from vit_jax.data.order import TokenOrder
 from vit_jax.data.texts import numbers
 from vit_jax.data.texts.config import SentenceData
+from vit_jax.data.texts.pairs import read_pairs
 from vit_jax.errors import UserError
 from vit_jax.presets.table import preset
 from vit_jax.tasks.computed import task_class
@@ -330,16 +334,16 @@ def test_files_that_do_not_fit(folder):
     with pytest.raises(UserError, match=r"val\.en has 3 lines and val\.de has 1; give as many"):
         open_dataset(on(folder))
     (folder / "val.de").write_text("Ein Hund.\n\nEin Hund.\n")
-    with pytest.raises(UserError, match=r"val\.de, line 2, is empty; mend it"):
+    with pytest.raises(UserError, match=r"val\.de line 2: is empty; mend it"):
         open_dataset(on(folder))
     (folder / "val.de").write_bytes(b"Ein H\xffnd.\n" * 3)
     with pytest.raises(
-        UserError, match=r"val\.de, line 1, is no UTF-8 \(it has the byte 0xff\); save the file as UTF-8$"
+        UserError, match=r"val\.de line 1: is no UTF-8 \(it has the byte 0xff\); save the file as UTF-8$"
     ):
         open_dataset(on(folder))
     (folder / "val.de").write_text("Ein Hund.\n" * 3)
     with pytest.raises(
-        UserError, match=r"train\[0\] 'Ein Hund, Nummer train 0.' has 7 words, which is more than 6; mend it, raise"
+        UserError, match=r"train\.de\.gz line 1: 'Ein Hund, Nummer train 0.' has 7 words, which is more than 6; mend it"
     ):
         open_dataset(on(folder, lengths=(3, 7)))
 
@@ -372,11 +376,11 @@ def test_pairs_of_two_files_and_of_a_table(folder, tmp_path):
         ("pairs:{0}/a,{0}/b,{0}/c", b"", "give pairs:FROM-TO:FOLDER"),
         ("pairs:{0}/t.tsv,{0}/none", b"a\n", r"none cannot be read \(No such file or directory\); give UTF-8"),
         ("pairs:{0}/t.tsv,{0}", b"a\n", r"cannot be read \(Is a directory\)"),
-        ("tsv:{0}/t.tsv", b"a\tb\nc\n", "line 2, 'c', is no pair; give a source, a tab and a target"),
-        ("tsv:{0}/t.tsv", b"a\tb\n \tc\n", r"line 2, ' \\tc', is no pair"),
-        ("tsv:{0}/t.tsv", b"a\tb\n\nc\td\n", "line 2, '', is no pair"),
-        ("tsv:{0}/t.tsv", b"a\tb\nc\t\xe4\n", r"t.tsv, line 2, is no UTF-8 \(it has the byte 0xe4\); save the file as"),
-        ("tsv:{0}/t.tsv", "a\tb\n".encode("utf-16"), r"t.tsv, line 1, is no UTF-8 \(it has the byte 0xff\)"),
+        ("tsv:{0}/t.tsv", b"a\tb\nc\n", "line 2: 'c' is no pair; give a source, a tab and a target"),
+        ("tsv:{0}/t.tsv", b"a\tb\n \tc\n", r"line 2: ' \\tc' is no pair"),
+        ("tsv:{0}/t.tsv", b"a\tb\n\nc\td\n", "line 2: is empty; give a source, a tab"),
+        ("tsv:{0}/t.tsv", b"a\tb\nc\t\xe4\n", r"t.tsv line 2: is no UTF-8 \(it has the byte 0xe4\); save the file as"),
+        ("tsv:{0}/t.tsv", "a\tb\n".encode("utf-16"), r"t.tsv line 1: is no UTF-8 \(it has the byte 0xff\)"),
         ("tsv:{0}/t.gz", b"no gzip", r"t.gz cannot be read \(Not a gzipped file"),
         ("tsv:{0}/t.gz", gzip.compress(b"a\tb\n" * 99, mtime=0)[:-9], "t.gz cannot be read"),
         ("tsv:", b"", "cannot be read"),
@@ -387,6 +391,44 @@ def test_files_of_pairs_that_are_none(tmp_path, source, content, says):
     with pytest.raises(UserError, match=says) as error:
         open_dataset(on(".", source=source.format(tmp_path)))
     assert str(error.value).startswith("data.source") and "\n" not in str(error.value)
+
+
+SEPARATORS = ["\r", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029"]  # at which str.splitlines breaks a line
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_lines_end_with_lf_or_crlf_and_nothing_else_in_every_kind_of_file(tmp_path, monkeypatch, end):
+    texts = [f"one{separator}two" for separator in SEPARATORS]
+    mark = "\ufeff" if end == "\r\n" else ""
+    for name, rows in (("a", texts), ("b", texts[::-1]), ("t", map("\t".join, zip(texts, texts[::-1], strict=True)))):
+        (tmp_path / name).write_bytes((mark + end.join(rows) + end).encode())
+    pairs = list(zip(texts, texts[::-1], strict=True))
+    assert list(read_pairs(f"pairs:{tmp_path}/a,{tmp_path}/b")["train"]) == pairs
+    assert list(read_pairs(f"tsv:{tmp_path}/t")["train"]) == pairs
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper((tmp_path / "a").open("rb")))
+    assert sentences([str(tmp_path / "a"), "-"]) == texts * 2
+
+
+@pytest.mark.parametrize("content", [b"a\tb\rc\td\r", b"\xef\xbb\xbfa\tb\rc\td"])
+def test_a_text_whose_lines_end_with_cr_alone_is_not_taken_for_one_line(tmp_path, content):
+    (tmp_path / "t").write_bytes(content)
+    for read in (lambda: list(read_pairs(f"tsv:{tmp_path}/t")["train"]), lambda: sentences([f"{tmp_path}/t"])):
+        with pytest.raises(UserError, match=r"t: ends its lines with CR alone; save it with LF or CRLF$"):
+            read()
+
+
+def test_a_sentence_that_cannot_be_used_is_named_by_its_file_and_line_wherever_it_is_split(tmp_path):
+    """Also one that is held out, and a long one is quoted in part; so is a line of a file for predict."""
+    lines = [f"a b {i}\ta b {i}" for i in range(40)]
+    for at in (3, 20, 39):
+        long = " ".join(["word"] * 400)
+        (tmp_path / "t").write_text("\n".join([*lines[:at], f"a b\t{long}", *lines[at + 1 :]]))
+        with pytest.raises(UserError, match=rf": t line {at + 1}: 'word .*\.\.\.' has 400 words, which") as error:
+            open_dataset(on(".", source=f"tsv:{tmp_path}/t", test=0.3, validation=0.3))
+        assert len(str(error.value)) < 400
+    (tmp_path / "t").write_text("one\ntwo three\n")
+    with pytest.raises(UserError, match=r"the text 'two three' \(.*/t line 2\) has the word 'three'"):
+        [closed_vocabulary(["one", "two"]).encode(text) for text in sentences([f"{tmp_path}/t"])]
 
 
 def test_long_sentences_are_cut_and_counted_where_that_is_asked_for(folder):

@@ -22,13 +22,13 @@ from vit_jax.runs.record import check_record
 from vit_jax.tasks.computed import task_class
 from vit_jax.tasks.translate.score import corpus_scores
 from vit_jax.text.ids import Ids
-from vit_jax.text.record import make_tokenizers, open_tokenizers, record_tokenizers
+from vit_jax.text.record import made_one, make_tokenizers, open_tokenizers, record_tokenizers
 from vit_jax.training import finish, setup
 from vit_jax.training import train as training
 from vit_jax.training.engine.step import Engine
 from vit_jax.training.train import train
 
-pytest.importorskip("tokenizers")
+tokenizers = pytest.importorskip("tokenizers")
 pytest.importorskip("sacrebleu")
 
 PAIRS = [
@@ -233,6 +233,22 @@ def test_separate_vocabularies_are_two(marian, tmp_path):
         UserError, match=r"have ids of their own, but the network has one table.*set model.tie to decoder"
     ):
         make_tokenizers(str(tmp_path / "two"), 0, [], [], one=True)
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\n\n"])
+def test_line_ends_and_byte_order_marks_of_older_files_change_no_id(tmp_path, end):
+    pieces = [*sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()), "do", "dog", "<|endoftext|>"]
+    lines, found = ["#version: 0.2", "d o", "do g", ""], []
+    for name, mark, between in (("plain", "", "\n"), ("other", "\ufeff", end)):
+        (folder := tmp_path / name).mkdir()
+        (folder / "merges.txt").write_bytes((mark + between.join(lines)).encode())
+        (folder / "vocab.json").write_text(mark + json.dumps({piece: i for i, piece in enumerate(pieces)}))
+        (folder / "tokenizer_config.json").write_text(
+            mark + json.dumps(dict.fromkeys(["bos_token", "eos_token"], "<|endoftext|>"))
+        )
+        found.append(made_one(str(folder), 0, ()))
+    assert found[0].files == found[1].files
+    assert [x.encode("dog d\r\n").tolist() for x in found] == [[257, *(pieces.index(c) for c in "ĠdčĊ")]] * 2
 
 
 # ------------------------------------------------------------------------------------------ bad input

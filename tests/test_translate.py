@@ -449,13 +449,13 @@ def test_the_translator_and_its_door(trained, capsys, monkeypatch, tmp_path):
 def test_sentences_that_cannot_be_read_are_named_by_file_and_line(trained, monkeypatch, tmp_path):
     path, file = str(trained[0].path), tmp_path / "texts.txt"
     for content, message in (
-        (b"one\n\xff\n", r"line 2, is no UTF-8 \(it has the byte 0xff\); save the file as UTF-8$"),
-        (b"one\n\ntwo\n", r"line 2, is empty; give one sentence per line$"),
-        (b"", r"line 1, is empty"),
+        (b"one\n\xff\n", r"line 2: is no UTF-8 \(it has the byte 0xff\); save the file as UTF-8$"),
+        (b"one\n\ntwo\n", r"line 2: is empty; give one sentence per line$"),
+        (b"", r"line 1: is empty"),
     ):
         file.write_bytes(content)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-        for text, where in ((str(file), "texts.txt, "), ("-", "^stdin, ")):
+        for text, where in ((str(file), "texts.txt "), ("-", "^stdin ")):
             with pytest.raises(UserError, match=where + message):
                 predict.command([path, text])
 

@@ -24,7 +24,7 @@ def special_ids(source: Source) -> Json:
     if content is None:
         return {}
     try:
-        ids = strict_json.parse(content.decode("utf-8"))[SIDES[1]]
+        ids = strict_json.parse(content)[SIDES[1]]
         out = {theirs: ids[ours] for ours, theirs in NAMES.items() if ids.get(ours) is not None}
         words = {"bad_words_ids": [[i] for i in ids["banned"]]} if ids["banned"] else {}
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:

@@ -25,6 +25,7 @@ from ..config.fields import option
 from ..config.network import NetworkConfig
 from ..config.ranges import check_ranges
 from ..errors import DONE, Field, UserError, printable, run_command
+from ..files.lines import Line, read_lines
 from ..files.output import check_output, write_csv
 from ..machine import backend
 from .selection import SelectionFlags
@@ -196,8 +197,6 @@ def _check_inputs(path: str, inputs: Sequence[str]) -> list[Any]:
 
 def sentences(inputs: Sequence[str]) -> list[str]:
     """Sentences as they are typed; a file is replaced by its lines, and - by those on stdin. Raises UserError."""
-    from ..data.texts.pairs import lines_of
-
     found: list[str] = []
     for text in inputs:
         if text != "-" and not (len(text) < 256 and os.path.isfile(text)):
@@ -207,13 +206,11 @@ def sentences(inputs: Sequence[str]) -> list[str]:
             continue
         where = "stdin" if text == "-" else text
         try:
-            lines = lines_of(sys.stdin.buffer.read() if text == "-" else Path(text).read_bytes(), where)
+            with contextlib.nullcontext(sys.stdin.buffer) if text == "-" else open(text, "rb") as file:
+                lines = read_lines(file, where, blank="give one sentence per line")
+                found += (Line(line, f"{where} line {i}") for i, line in enumerate(lines, 1))
         except OSError as error:
             raise UserError(where, f"cannot be read ({error.strerror or error})", "give UTF-8 text") from error
-        for i, line in enumerate(lines, 1):
-            if not line.strip():
-                raise UserError(f"{where}, line {i}, is empty", remedy="give one sentence per line")
-        found += [line.removesuffix("\r") for line in lines]
     return found
 
 

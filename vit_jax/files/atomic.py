@@ -69,7 +69,7 @@ def read_json(path: Path, largest: int = LARGEST_JSON, remedy: str = RESTORE) ->
             raise ValueError(f"it has more than {largest} bytes")
         if data.count(b"[") + data.count(b"{") > MOST_GROUPS:  # each takes more memory than its two bytes
             raise ValueError(f"it has more than {MOST_GROUPS} lists and objects")
-        value = strict_json.parse(data.decode("utf-8"))
+        value = strict_json.parse(data)
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(show_path(path), f"cannot be read as JSON ({error})", remedy) from error
     if not isinstance(value, dict):

@@ -133,7 +133,7 @@ def log_fault(path: Path, records: Iterable[tuple[int, dict[str, Any]]]) -> str:
 def _describe_change(part: bytes, before: int) -> str:
     """A clause saying what is wrong in a part of a log, with the numbers of its lines; `before` are the lines above."""
     count = part.count(b"\n")
-    broken = [before + i for i, line in enumerate(part.splitlines(), 1) if _row(line) is None]
+    broken = [before + i for i, line in enumerate(part.removesuffix(b"\n").split(b"\n"), 1) if _row(line) is None]
     if not broken:
         return f"a value in lines {before + 1} to {before + count} changed"
     listed = [f"line {i}" for i in broken[:LISTED]]

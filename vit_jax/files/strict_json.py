@@ -10,9 +10,12 @@ class Ambiguous(ValueError):
     """JSON that Python parses but that can be understood in two ways."""
 
 
-def parse(text: str) -> Any:
-    """The value of a JSON text. Raises ValueError (Ambiguous where Python's parser would not), and RecursionError."""
-    return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+def parse(content: bytes) -> Any:
+    """The value of a JSON text in UTF-8, with or without a byte order mark.
+
+    Raises ValueError (Ambiguous where Python's parser would not), and RecursionError.
+    """
+    return json.loads(content.decode("utf-8-sig"), object_pairs_hook=_object, parse_constant=_constant)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

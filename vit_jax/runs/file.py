@@ -62,7 +62,7 @@ def _object(path: str) -> dict[str, Any]:
     if len(content) > LARGEST:
         raise _unread(path, f"is larger than {LARGEST >> 20} MB")
     try:
-        value = strict_json.parse(content.decode("utf-8-sig"))
+        value = strict_json.parse(content)
     except (ValueError, RecursionError) as error:
         raise _unread(path, f"is not JSON ({error})") from error
     if not isinstance(value, dict):

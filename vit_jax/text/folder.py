@@ -19,6 +19,7 @@ from ..errors import UserError
 from ..files import strict_json
 from ..files.atomic import check_regular
 from ..files.digests import bytes_digest, text_digest
+from ..files.lines import without_mark
 from .ids import Ids
 from .pieces import PIECES, Pieces, from_merges, open_pieces
 from .sentence_pieces import SentencePieces
@@ -88,13 +89,14 @@ def _content(file: Path) -> bytes:
     check_regular(file)
     if file.stat().st_size > LARGEST:
         raise UserError(file, f"has more than {LARGEST >> 20} MB, which no tokenizer needs", "give another")
-    return file.read_bytes()
+    content = file.read_bytes()
+    return content if file.suffix == ".spm" else without_mark(content)
 
 
 def _parse_json(content: bytes, where: str) -> dict[str, Any]:
     """The JSON object in a file."""
     try:
-        value = strict_json.parse(content.decode("utf-8"))
+        value = strict_json.parse(content)
     except (ValueError, RecursionError) as error:
         raise UserError(where, f"cannot be read as JSON ({error})", "restore it") from error
     if not isinstance(value, dict):

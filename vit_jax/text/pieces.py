@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ import numpy as np
 
 from ..config.vocabulary import SPECIALS
 from ..errors import UserError
+from ..files.lines import quote, read_lines
 from ..machine.libraries import report_damage, require
 from .ids import Ids
 
@@ -81,11 +83,11 @@ class Pieces:
 def check_ids(text: str, ids: Sequence[int], side: Any) -> np.ndarray:
     """The ids of a text, int32 [N]. Raises UserError where a sentence cannot be them."""
     if not text.strip() or not ids:
-        raise UserError(f"the text {text[:40]!r} has no words", remedy="give at least one")
+        raise UserError(f"the text {quote(text)} has no words", remedy="give at least one")
     if side.ids.pad in ids:
         (token,) = side.tokens([side.ids.pad])
         raise UserError(
-            f"the text {text[:40]!r} holds {token!r}, by which the tokenizer pads sentences", remedy="remove that"
+            f"the text {quote(text)} holds {token!r}, by which the tokenizer pads sentences", remedy="remove that"
         )
     return np.array(ids, np.int32)
 
@@ -126,9 +128,7 @@ def from_merges(
     with require("tokenizers"):
         from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     with report_damage(where):
-        lines = [line for line in merges.decode("utf-8").split("\n") if line and not line.startswith("#version")]
-        pairs = [(first, second) for first, second in (line.rstrip("\r").split(" ") for line in lines)]
-        tokenizer = Tokenizer(models.BPE(dict(vocabulary), pairs))
+        tokenizer = Tokenizer(models.BPE(dict(vocabulary), _read_merges(merges, where)))
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
         tokenizer.decoder = decoders.ByteLevel()
         in_order = sorted(added, key=lambda token: int(added[token]))
@@ -138,6 +138,19 @@ def from_merges(
                 raise ValueError(f"the id of {token!r} is not {added[token]}")
     text: str = tokenizer.to_str()
     return text.encode()
+
+
+def _read_merges(merges: bytes, where: str) -> list[tuple[str, str]]:
+    """The pairs of pieces of a merges.txt. Raises UserError."""
+    pairs = []
+    for number, line in enumerate(read_lines(io.BytesIO(merges), where), 1):
+        if not line or (number == 1 and line.startswith("#version")):
+            continue
+        first, _, second = line.partition(" ")
+        if not first or not second or " " in second:
+            raise UserError(f"{where} line {number}", f"{quote(line)} is no pair of pieces", "restore it")
+        pairs.append((first, second))
+    return pairs
 
 
 def train_pieces(kind: str, sentences: Iterator[str], size: int) -> dict[str, bytes]:

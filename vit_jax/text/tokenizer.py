@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from ..errors import UserError, about
 from .ids import Ids
 
 
@@ -44,3 +45,14 @@ class Tokenizer(Protocol):
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The text of each id, also of special ones, as figures show it."""
+
+
+def encode_named(tokenizer: Tokenizer, texts: Sequence[str], where: Callable[[int], str]) -> list[np.ndarray]:
+    """The ids of each text; an error begins with `where(i)`, the place of the text that it is about."""
+    try:
+        return tokenizer.encode_all(texts)
+    except UserError:
+        for i, text in enumerate(texts):
+            with about(where(i)):
+                tokenizer.encode(text)
+        raise

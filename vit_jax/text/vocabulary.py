@@ -11,6 +11,7 @@ import numpy as np
 from ..config.nearest import nearest
 from ..config.vocabulary import SPECIALS
 from ..errors import UserError
+from ..files.lines import quote
 from .ids import Ids
 
 _PAD, _BEGIN, _END, _UNKNOWN = range(4)  # the places of SPECIALS
@@ -49,10 +50,11 @@ class Vocabulary:
         """The ids of a sentence, int32 [N]. Raises UserError if it has no words, or, without <unk>, unknown words."""
         found = words(text)
         if not found:
-            raise UserError(f"the text {text!r} has no words", remedy="give at least one")
+            raise UserError(f"the text {quote(text)} has no words", remedy="give at least one")
         if not self.open and (unknown := [word for word in found if word not in self._ids]):
             hint = nearest(unknown[0], [word for word in self.entries if word not in SPECIALS])
-            raise UserError(f"the text {text!r} has the word {unknown[0]!r}, which is not in the vocabulary{hint}")
+            lacks = f"has the word {quote(unknown[0])}, which is not in the vocabulary{hint}"
+            raise UserError(f"the text {quote(text)} {lacks}")
         return np.array([self._ids.get(word, self.ids.unknown) for word in found], np.int32)
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:

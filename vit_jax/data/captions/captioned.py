@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
+import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import numpy as np
 
 from ...errors import UserError
+from ...files import strict_json
 from ...files.atomic import check_regular
+from ...files.lines import quote, read_lines
 from ..base import Given, not_given
 from ..images.sources.arrays import Arrays, arrays_split
 from ..images.sources.base import Examples
@@ -84,68 +87,82 @@ def read_captioned(source: str) -> Captioned:
             field, f"there is no folder {folder or 'of images'}", "give captions:FOLDER or coco:FILE:FOLDER"
         )
     path = Path(file).expanduser()
+    found: Captioned = {}
     try:
         check_regular(path)
         if path.stat().st_size > LARGEST:
             raise UserError(field, f"{path.name} has more than {LARGEST >> 30} GB", "give fewer captions")
-        content = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = path.read_bytes()[: error.start].count(b"\n") + 1
-        raise UserError(field, f"{path.name} line {line} is no UTF-8 text", "save it as UTF-8") from error
+        with open(path, "rb") as content:
+            for where, name, caption in pairs(f"{field}: {path.name}", content):
+                _add(found, root, name, caption, where)
     except OSError as error:
         raise UserError(field, f"{path} cannot be read ({error.strerror})", "put it there") from error
-    found: Captioned = {}
-    there: set[str] = set()
-    for where, name, caption in pairs(field, path.name, content):
-        image = str(root / name)
-        if not caption.strip():
-            raise UserError(field, f"{where}: the caption of {name!r} is empty", "write one, or remove the line")
-        if image not in there and not os.path.isfile(image):
-            raise UserError(
-                field, f"{where}: there is no image {name!r} in {folder}", "put it there, or remove the line"
-            )
-        there.add(image)
-        found.setdefault(image, []).append(caption)
     if len(found) < 3:
         raise UserError(field, f"{path.name} has {len(found)} images with captions", "give at least 3")
     return found
 
 
-def _table(field: str, name: str, content: str) -> Iterator[tuple[str, str, str]]:
-    """(where it stands, image, caption) of each line of a table."""
+def _add(found: Captioned, root: Path, name: str, caption: str, where: str) -> None:
+    """Add a caption to those of an image, a path inside the folder `root`: the links in it are followed.
+
+    Raises UserError.
+    """
+    image = str(root / name)
+    if not caption.strip():
+        raise UserError(where, f"the caption of {quote(name)} is empty", "write one, or remove the line")
+    if image not in found:
+        if Path(name).anchor or ".." in re.split(r"[/\\]", name):
+            raise UserError(where, f"the image {quote(name)} is outside {root}", "put it there, or remove the line")
+        if not os.path.isfile(image):
+            raise UserError(where, f"there is no image {quote(name)} in {root}", "put it there, or remove the line")
+    found.setdefault(image, []).append(caption)
+
+
+def _table(where: str, file: BinaryIO) -> Iterator[tuple[str, str, str]]:
+    """(where it stands, image, caption) of each row of a table; blank lines are left out."""
+    rows = csv.reader((f"{line}\n" for line in read_lines(file, where)), strict=True)
+    here = f"{where} line 1"
     try:
-        rows = csv.reader(content.splitlines(keepends=True), strict=True)
         if next(rows, None) != HEADER.split(","):
-            raise UserError(field, f"{name} does not begin with the line {HEADER}", "add that")
+            raise UserError(where, f"does not begin with the line {HEADER}", "add that")
+        here = f"{where} line {rows.line_num + 1}"  # where a row begins that takes several lines
         for row in rows:
-            where = f"{name} line {rows.line_num}"
-            if row and len(row) != 2:
-                raise UserError(
-                    field, f"{where} has {len(row)} columns instead of 2", "put quotes around a text with commas"
-                )
-            if row:
-                yield where, row[0], row[1]
+            if any(map(str.strip, row)) or len(row) > 1:
+                if len(row) != 2:
+                    raise UserError(
+                        here, f"has {len(row)} columns instead of 2", "put quotes around a text with commas"
+                    )
+                yield here, row[0], row[1]
+            here = f"{where} line {rows.line_num + 1}"
     except csv.Error as error:
-        raise UserError(field, f"{name} line {rows.line_num} cannot be read ({error})", "mend its quotes") from error
+        raise UserError(here, f"cannot be read ({error})", "mend its quotes") from error
 
 
-def _annotations(field: str, name: str, content: str) -> Iterator[tuple[str, str, str]]:
+def _annotations(where: str, file: BinaryIO) -> Iterator[tuple[str, str, str]]:
     """The same of COCO's annotations."""
     try:
-        value: Any = json.loads(content)
+        value = strict_json.parse(file.read())
         text = HEADER.partition(",")[2]  # the key has the name of the column
-        files = {image["id"]: image["file_name"] for image in value["images"]}
-        some = [(i, note["image_id"], note[text]) for i, note in enumerate(value["annotations"])]
-        if not all(isinstance(x, str) for x in (*files.values(), *(caption for _, _, caption in some))):
+        images = [(image["id"], image["file_name"]) for image in value["images"]]
+        notes = [(note.get("id", i), note["image_id"], note[text]) for i, note in enumerate(value["annotations"])]
+        ids = [*(i for i, _ in images), *(i for note in notes for i in note[:2])]
+        texts = [*(name for _, name in images), *(caption for *_, caption in notes)]
+        if not all(isinstance(i, int | str) for i in ids) or not all(isinstance(text, str) for text in texts):
             raise TypeError
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(
-            field, f"{name} is no JSON of COCO's captions (images, annotations)", "give such a file"
-        ) from error
-    for i, image, caption in some:
-        where = f"{name} annotations[{i}]"
-        if image not in files:
-            raise UserError(
-                field, f"{where}: there is no image {image!r} among its images", "add it, or remove the caption"
-            )
-        yield where, files[image], caption
+        for what, each in (
+            ("images: the id", (i for i, _ in images)),
+            ("images: the file_name", (os.path.normpath(name) for _, name in images)),
+            ("annotations: the id", (i for i, *_ in notes)),
+        ):
+            if twice := [value for value, count in Counter(each).items() if count > 1]:
+                raise strict_json.Ambiguous(f"{what} {quote(twice[0])} occurs twice")
+    except strict_json.Ambiguous as error:
+        raise UserError(where, f"can be understood in two ways ({error})", "remove one of the two") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(where, "is no JSON of COCO's captions (images, annotations)", "give such a file") from error
+    names = dict(images)
+    for i, (_, image, caption) in enumerate(notes):
+        here = f"{where} annotations[{i}]"
+        if image not in names:
+            raise UserError(here, f"there is no image {quote(image)} among its images", "add it, or remove the caption")
+        yield here, names[image], caption

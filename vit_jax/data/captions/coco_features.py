@@ -6,6 +6,7 @@ vectors are those of VGG-16's layer fc7, 4,096 wide, or 512 by principal compone
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import numpy as np
 from ...errors import Field, UserError
 from ...files import strict_json
 from ...files.atomic import check_regular
+from ...files.lines import read_lines
 from ...text.ids import Ids
 from ...text.vocabulary import COURSE, Vocabulary
 from .hdf5 import arrays, width
@@ -57,7 +59,7 @@ def read_words(source: str) -> tuple[Path, Vocabulary]:
 def _parse_json(path: Path, field: str) -> dict[str, Any]:
     """The JSON object in a file."""
     try:
-        value = strict_json.parse(_text(path, field))
+        value = strict_json.parse(_content(path, field))
     except (ValueError, RecursionError) as error:
         raise UserError(field, f"{path.name} cannot be read as JSON ({error})", "restore it") from error
     if not isinstance(value, dict):
@@ -65,16 +67,13 @@ def _parse_json(path: Path, field: str) -> dict[str, Any]:
     return value
 
 
-def _text(path: Path, field: str) -> str:
+def _content(path: Path, field: str) -> bytes:
     check_regular(path)
     if not path.is_file():
         raise UserError(field, f"there is no {path.name}", "put it there")
     if path.stat().st_size > LARGEST:
         raise UserError(field, f"{path.name} has more than {LARGEST >> 20} MB", "restore it")
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(field, f"{path.name} is no UTF-8 text", "restore it") from error
+    return path.read_bytes()
 
 
 def has_part(folder: Path, name: str) -> bool:
@@ -133,7 +132,10 @@ def _of_width(folder: Path, name: str, wide: int, field: str) -> Path:
 def _addresses(folder: Path, name: str, count: int, field: str) -> list[str]:
     """The address of each picture on the web, where the folder has as many."""
     path = folder / ADDRESSES.format(name)
-    found = _text(path, field).split() if path.is_file() else []
+    if not path.is_file():
+        return []
+    lines = read_lines(io.BytesIO(_content(path, field)), f"{field}: {path.name}")
+    found = [line.strip() for line in lines if line.strip()]
     return found if len(found) == count else []
 
 

@@ -15,8 +15,9 @@ from ...config.fields import Size, pair
 from ...config.vocabulary import WORDS
 from ...errors import Field, UserError
 from ...files.digests import array_digest
+from ...files.lines import quote
 from ...text.record import made_one
-from ...text.tokenizer import Tokenizer
+from ...text.tokenizer import Tokenizer, encode_named
 from ...text.vocabulary import closed_vocabulary
 from ...text.vocabulary import words as words_of
 from ..base import Given
@@ -380,14 +381,16 @@ def _check(data: CaptionData, vocabulary: Tokenizer, read: _Read) -> None:
     for name, said in pairs:
         if not words_of(said):
             raise UserError(
-                f"data.source {data.source}", f"the caption {said[:40]!r} of {name} has no words", "write one"
+                f"data.source {data.source}", f"the caption {quote(said)} of {name} has no words", "write one"
             )
     _check_lengths(data, vocabulary, pairs)
 
 
 def _check_lengths(data: CaptionData, vocabulary: Tokenizer, captions: Sequence[tuple[str, str]]) -> None:
     """Raise UserError where captions (image, caption) have more tokens than there is room for."""
-    lengths = [len(ids) for ids in vocabulary.encode_all([caption for _, caption in captions])]
+    names, texts = zip(*captions, strict=True)
+    found = encode_named(vocabulary, texts, lambda i: f"data.source {data.source}: {names[i]}")
+    lengths = [len(ids) for ids in found]
     long = [path for (path, _), length in zip(captions, lengths, strict=True) if length >= data.length]
     if long:
         raise UserError(

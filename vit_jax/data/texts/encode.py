@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...errors import UserError
-from ...text.tokenizer import Tokenizer
+from ...files.lines import quote
+from ...text.tokenizer import Tokenizer, encode_named
 from .config import SentenceData
-from .pairs import Pairs
+from .pairs import Pairs, place
 
 CHUNK = 10_000  # pairs at a time
 Rows = list[np.ndarray]  # int32 [N] each
@@ -19,12 +20,12 @@ Rows = list[np.ndarray]  # int32 [N] each
 class Encoder:
     """Goes through the pairs of a split once, as their ids.
 
-    `split` is its name in messages. `cut` counts the sentences that were cut so far.
+    `cut` counts the sentences that were cut so far.
     """
 
-    def __init__(self, data: SentenceData, pairs: Pairs, split: str, source: Tokenizer, target: Tokenizer):
+    def __init__(self, data: SentenceData, pairs: Pairs, source: Tokenizer, target: Tokenizer):
         self.pairs, self.sides, self.longest, self.cuts = pairs, (source, target), data.lengths[-1], data.cut
-        self.split, self.where, self.cut = split, f"data.source {data.source}: {split}", 0
+        self.source, self.cut = f"data.source {data.source}", 0
 
     def __iter__(self) -> Iterator[tuple[Rows, Rows]]:
         """(sources, targets) of some pairs after the others.
@@ -34,31 +35,30 @@ class Encoder:
         everything, first = iter(self.pairs), 0
         while some := list(itertools.islice(everything, CHUNK)):
             # The decoder says an end, too.
-            sources, targets = (
-                self._encoded(side, room, texts, first)
-                for side, room, texts in zip(
-                    self.sides, (self.longest, self.longest - 1), zip(*some, strict=True), strict=True
-                )
-            )
+            texts, rooms = zip(*some, strict=True), (self.longest, self.longest - 1)
+            sources, targets = (self._encoded(*each, first) for each in zip((0, 1), rooms, texts, strict=True))
             yield sources, targets
             first += len(some)
 
-    def _encoded(self, tokenizer: Tokenizer, room: int, texts: tuple[str, ...], first: int) -> Rows:
-        if (empty := next((i for i, text in enumerate(texts) if not text.strip()), None)) is not None:
-            raise UserError(
-                f"{self.where}[{first + empty}] {texts[empty]!r} is empty", remedy="mend it, or leave the pair out"
-            )
-        rows = []
-        for i, found in enumerate(tokenizer.encode_all(texts)):
+    def _encoded(self, side: int, room: int, texts: tuple[str, ...], first: int) -> Rows:
+        tokenizer, rows = self.sides[side], []
+        for i, text in enumerate(texts):
+            if not text.strip():
+                raise UserError(self._where(side, first + i), "is empty", "mend it, or leave the pair out")
+        for i, found in enumerate(encode_named(tokenizer, texts, lambda i: self._where(side, first + i))):
             if len(found) > room and not self.cuts:
                 raise UserError(
-                    f"{self.where}[{first + i}] {texts[i][:40]!r} has {len(found)} {tokenizer.unit}, which is more "
-                    f"than {room}",
-                    remedy="mend it, raise the last of --data.lengths, or add --data.cut to cut all such sentences",
+                    self._where(side, first + i),
+                    f"{quote(texts[i])} has {len(found)} {tokenizer.unit}, which is more than {room}",
+                    "mend it, raise the last of --data.lengths, or add --data.cut to cut all such sentences",
                 )
             self.cut += len(found) > room
             rows.append(tokenizer.cut(found, room) if len(found) > room else found)
         return rows
+
+    def _where(self, side: int, i: int) -> str:
+        """Names a sentence of pair i of the split."""
+        return f"{self.source}: {place(self.pairs, side, i)}"
 
 
 def cut_remark(split: str, cut: int, pairs: int, longest: int) -> str:

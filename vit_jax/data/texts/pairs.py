@@ -8,7 +8,7 @@ import io
 import itertools
 import re
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 
 from ...errors import Field, UserError
 from ...files.digests import bytes_digest
+from ...files.lines import quote, read_lines
 
 Pairs = Collection[tuple[str, str]]  # (source sentence, target sentence); each iteration begins anew
 
@@ -85,6 +86,15 @@ class Chosen(Collection[tuple[str, str]]):
         return any(pair == each for each in self)
 
 
+def place(pairs: Pairs, side: int, i: int) -> str:
+    """Where a sentence of pair i stands, the source (0) or the target (1): its file and line, or its number."""
+    if isinstance(pairs, Chosen):
+        return place(pairs.pairs, side, int(np.flatnonzero(pairs.mask)[i]))
+    if not isinstance(pairs, InFiles):
+        return f"pair {i}"
+    return f"{pairs.files[side * (len(pairs.files) - 1)].name} line {i + 1}"
+
+
 def read_pairs(source: str) -> dict[str, InFiles]:
     """The pairs of sentences of a source. All files are UTF-8, compressed by gzip if their names end with .gz.
 
@@ -134,27 +144,17 @@ def _folder(source: str) -> dict[str, InFiles]:
 
 def _side_by_side(source: str, left: Path, right: Path) -> Iterator[tuple[str, str]]:
     """The lines of two files as pairs, of which they have equally many."""
-    for i, pair in enumerate(zip(_lines(source, left), _lines(source, right), strict=True)):
-        for file, line in zip((left, right), pair, strict=True):
-            if not line.strip():
-                raise UserError(
-                    f"data.source {source}",
-                    f"{file.name}, line {i + 1}, is empty",
-                    "mend it, or remove it from both files",
-                )
-        yield pair
+    blank = "mend it, or remove it from both files"
+    yield from zip(_lines(source, left, blank), _lines(source, right, blank), strict=True)
 
 
 def _table(source: str, file: Path) -> Iterator[tuple[str, str]]:
     """The first two columns of a table."""
-    for i, line in enumerate(_lines(source, file)):
+    remedy = "give a source, a tab and a target in each line"
+    for i, line in enumerate(_lines(source, file, remedy), 1):
         columns = line.split("\t")
         if len(columns) < 2 or not (columns[0].strip() and columns[1].strip()):
-            raise UserError(
-                f"data.source {source}",
-                f"line {i + 1}, {line[:40]!r}, is no pair",
-                "give a source, a tab and a target in each line",
-            )
+            raise UserError(f"data.source {source}: {file.name} line {i}", f"{quote(line)} is no pair", remedy)
         yield columns[0], columns[1]
 
 
@@ -183,29 +183,7 @@ def _scan(source: str, path: Path) -> tuple[int, str]:
     return max(1, lines + (last not in (b"", b"\n"))), digest.hexdigest()
 
 
-def _lines(source: str, path: Path) -> Iterator[str]:
-    """The lines of a file. Raises UserError, naming the line, where it is no UTF-8."""
+def _lines(source: str, path: Path, blank: str) -> Iterator[str]:
+    """The lines of a file; `blank` as of `read_lines`."""
     with _open_decompressed(source, path) as file:
-        yield from _decode_lines(file, f"data.source {source}: {path.name}")
-
-
-def lines_of(data: bytes, where: str) -> list[str]:
-    """The lines of a text. Raises UserError, naming the line, where it is no UTF-8."""
-    return list(_decode_lines(io.BytesIO(data), where))
-
-
-def _decode_lines(file: Iterable[bytes], where: str) -> Iterator[str]:
-    """The lines of a binary file, which ends lines at no other character, such as U+2028; of an empty one one line."""
-    number = 0
-    for number, line in enumerate(file, 1):
-        try:
-            text = line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            byte = line[error.start]
-            raise UserError(
-                f"{where}, line {number}, is no UTF-8 (it has the byte 0x{byte:02x})", remedy="save the file as UTF-8"
-            ) from error
-        text = text.removeprefix("\ufeff") if number == 1 else text  # with which some programs begin a file
-        yield text.removesuffix("\n")
-    if not number:
-        yield ""
+        yield from read_lines(file, f"data.source {source}: {path.name}", blank=blank)

@@ -193,7 +193,7 @@ def open_sentences(
     splits, cuts, content = {}, [], []
     for name, pairs in texts.items():
         in_cache = corpus if name == "train" else None
-        found = in_cache or _encode(data, pairs, name, source, target)
+        found = in_cache or _encode(data, pairs, source, target)
         splits[name] = _make_split(data, pairs, name, found)
         cuts += [cut] if (cut := cut_remark(name, found.cut, len(pairs), data.lengths[-1])) else []
         content.append([*found.digests])
@@ -240,7 +240,7 @@ def open_other_pairs(
     name = wanted or next((name for name in ("test", "validation") if name in found), next(iter(found)))
     if name not in found:
         raise UserError(f"there is no split {name!r}", remedy=f"data has {', '.join(found)}; choose one of them")
-    corpus = _encode(data, found[name], name, source, target)
+    corpus = _encode(data, found[name], source, target)
     cut = cut_remark(name, corpus.cut, len(found[name]), data.lengths[-1])
     return name, _make_split(data, found[name], name, corpus), sum(map(len, found.values())), (cut,) if cut else ()
 
@@ -298,9 +298,7 @@ def _open_cached(
     if corpus is None:
         sides = tokenizers()
         try:
-            cached.build(
-                folder, sides, Encoder(data, train, "train", *sides), lambda *both: _digests(data, sides, *both)
-            )
+            cached.build(folder, sides, Encoder(data, train, *sides), lambda *both: _digests(data, sides, *both))
         except OSError:  # a full disk, or a home that cannot be written: then all is in memory
             return None, sides
         corpus = cached.find(folder)
@@ -386,9 +384,9 @@ def _check_sizes(data: SentenceData, wanted: Mapping[str, int], source: Tokenize
             )
 
 
-def _encode(data: SentenceData, pairs: Pairs, split: str, source: Tokenizer, target: Tokenizer) -> cached.Corpus:
+def _encode(data: SentenceData, pairs: Pairs, source: Tokenizer, target: Tokenizer) -> cached.Corpus:
     """The pairs of a split as ids, in memory. Raises UserError as `Encoder` does."""
-    encoder = Encoder(data, pairs, split, source, target)
+    encoder = Encoder(data, pairs, source, target)
     rows = [*encoder]
     flat = [
         gather_sentences((row for some in rows for row in some[side]), len(tokenizer))

@@ -13,6 +13,7 @@ from ...decode.base import Found
 from ...decode.buckets import in_buckets, lengths_to
 from ...errors import UserError
 from ...figures.attention import draw_cross_attention
+from ...files.lines import quote
 from ...models.build import describe_network
 from ...models.transformer import Transformer
 from ...text.tokenizer import Tokenizer
@@ -74,13 +75,13 @@ class Translator(Writer):
             ids = self.source.encode(text)
             if len(ids) > longest:
                 raise UserError(
-                    f"the text {text[:40]!r} has {len(ids)} {self.source.unit}, "
+                    f"the text {quote(text)} has {len(ids)} {self.source.unit}, "
                     f"more than the {longest} that this run was trained for",
                     remedy="shorten it",
                 )
             if ids.max() >= table_size:
                 raise UserError(
-                    f"the text {text[:40]!r} has the id {ids.max()}, but the network has only {table_size} ids",
+                    f"the text {quote(text)} has the id {ids.max()}, but the network has only {table_size} ids",
                     remedy="restore the vocabulary that it was trained with",
                 )
             out.append(ids)
