@@ -91,7 +91,7 @@ def test_a_runs_own_config_json_is_taken_too(place):
         '{"epochs": "' + "x" * 5000 + '"}': "xxx...x",
         '{"a": ' * 3000: "is not JSON (",
         '{"epochs": ' + "9" * 5000 + "}": "is not JSON (Exceeds the limit",
-        " " * (2 << 20): "is larger than 1 MB",
+        " " * (2 << 20): "has more than 1 MB",
     }.items(),
     ids=lambda value: value[:30] if isinstance(value, str) else "",
 )

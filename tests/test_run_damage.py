@@ -23,8 +23,9 @@ from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
-from vit_jax.files.atomic import show_path, write_json
+from vit_jax.files.atomic import write_json
 from vit_jax.files.digests import array_digest, bytes_digest, with_digest
+from vit_jax.files.reading import show_path
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
 from vit_jax.training import finish
@@ -200,7 +201,7 @@ def test_a_config_that_is_no_file_is_that_of_a_run_all_the_same(run, what, insid
     monkeypatch.chdir(tmp_path)
     run.config_file.unlink()
     os.mkfifo(run.config_file) if what == "pipe" else run.config_file.mkdir()
-    says = "run/config.json: is no regular file; put a file in its place, or remove it"
+    says = f"run/config.json: is no regular file but a {what}; put a file in its place, or remove it"
     assert run.remark() == f"{says}; its copy in checkpoint 7 is used", "with a path as the user would type it"
     resumed = inside("train", "--resume", "run", "--max-steps", STOP)
     if what == "folder":

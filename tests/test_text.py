@@ -375,7 +375,7 @@ def test_pairs_of_two_files_and_of_a_table(folder, tmp_path):
         ("pairs:{0}/a", b"", "give pairs:FROM-TO:FOLDER, pairs:FILE,FILE or tsv:FILE, such as pairs:en-de:multi30k"),
         ("pairs:{0}/a,{0}/b,{0}/c", b"", "give pairs:FROM-TO:FOLDER"),
         ("pairs:{0}/t.tsv,{0}/none", b"a\n", r"none cannot be read \(No such file or directory\); give UTF-8"),
-        ("pairs:{0}/t.tsv,{0}", b"a\n", r"cannot be read \(Is a directory\)"),
+        ("pairs:{0}/t.tsv,{0}", b"a\n", "is no regular file but a folder"),
         ("tsv:{0}/t.tsv", b"a\tb\nc\n", "line 2: 'c' is no pair; give a source, a tab and a target"),
         ("tsv:{0}/t.tsv", b"a\tb\n \tc\n", r"line 2: ' \\tc' is no pair"),
         ("tsv:{0}/t.tsv", b"a\tb\n\nc\td\n", "line 2: is empty; give a source, a tab"),
@@ -383,7 +383,7 @@ def test_pairs_of_two_files_and_of_a_table(folder, tmp_path):
         ("tsv:{0}/t.tsv", "a\tb\n".encode("utf-16"), r"t.tsv line 1: is no UTF-8 \(it has the byte 0xff\)"),
         ("tsv:{0}/t.gz", b"no gzip", r"t.gz cannot be read \(Not a gzipped file"),
         ("tsv:{0}/t.gz", gzip.compress(b"a\tb\n" * 99, mtime=0)[:-9], "t.gz cannot be read"),
-        ("tsv:", b"", "cannot be read"),
+        ("tsv:", b"", "is no regular file"),
     ],
 )
 def test_files_of_pairs_that_are_none(tmp_path, source, content, says):

@@ -487,7 +487,7 @@ def test_a_file_that_is_too_large_or_none_is_not_read(bart, tmp_path, monkeypatc
     with pytest.raises(UserError, match=r"tokenizer\.json: is no regular file"):
         make_tokenizers(there, 0, [], [], one=True)
     monkeypatch.setattr(sys.modules["vit_jax.text.folder"], "LARGEST", 100)
-    with pytest.raises(UserError, match="has more than 0 MB, which no tokenizer needs"):
+    with pytest.raises(UserError, match="has more than 100 bytes"):
         make_tokenizers(str(bart), 0, [], [], one=True)
 
 

@@ -20,6 +20,8 @@ import ml_dtypes
 import numpy as np
 
 from vit_jax.errors import Option, Text, UserError
+from vit_jax.files import strict_json
+from vit_jax.files.reading import check_regular, read_regular
 
 from . import limits
 from .source import Source, Spec, Tensor, TreePath, check_names, check_shape, leaves
@@ -105,15 +107,22 @@ def _step(folder: Folder, step: int | None) -> Folder:
 
 
 def _files(folder: Folder) -> tuple[list[str], int]:
-    """All files in a folder, and their bytes in all. Raises UserError on links that lead out of it."""
-    root, found = folder.resolve(), []
+    """All files in a folder, and their bytes in all.
+
+    Raises UserError on links that lead out of it, and on what is no regular file, which TensorStore would wait for.
+    """
+    root, found = Folder(os.path.realpath(folder)), []
     for base, folders, names in os.walk(folder):
         for name in (*folders, *names):
             file = Folder(base, name)
-            if file.is_symlink() and not file.resolve().is_relative_to(root):
+            if file.is_symlink() and not Folder(os.path.realpath(file)).is_relative_to(root):
                 raise UserError(file, "is a link out of the checkpoint", "put the file itself there")
-        found += [os.path.join(base, name) for name in names]
-    return sorted(found), sum(os.path.getsize(file) for file in found)
+        for name in names:
+            check_regular(path := os.path.join(base, name))
+            if not os.path.exists(path):
+                raise UserError(path, "is a link to a file that is not there", "put the file itself there")
+            found.append((path, os.path.getsize(path)))
+    return sorted(path for path, _ in found), sum(size for _, size in found)
 
 
 # ------------------------------------------------------------------------------------------ reading
@@ -137,14 +146,10 @@ def _metadata(folder: Folder) -> dict[str, Any]:
     """An item's _METADATA. Raises UserError where it is not as Orbax writes it."""
     file = folder / METADATA
     try:
-        if file.stat().st_size > limits.HEADER:
-            raise UserError(
-                file, f"takes {file.stat().st_size} bytes, more than {limits.HEADER}", "give a checkpoint of weights"
-            )
-        value = json.loads(file.read_text(encoding="utf-8"))
+        value = strict_json.parse(read_regular(file, limits.HEADER, "give a checkpoint of weights"))
         if isinstance(value["tree_metadata"], dict):
             return value
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         pass
     raise _not_orbax(file)
 
@@ -181,7 +186,7 @@ def _entries(metadata: Mapping[str, Any], folder: Folder) -> tuple[list[Keys], l
 
 def _file_store(folder: Folder) -> dict[str, str]:
     """TensorStore's name for a folder; it accepts no `..` in a path."""
-    return {"driver": "file", "path": f"{folder.resolve()}{os.sep}"}
+    return {"driver": "file", "path": f"{os.path.realpath(folder)}{os.sep}"}
 
 
 def _open(folder: Folder, entries: Iterable[Keys], ocdbt: bool, zarr3: bool) -> dict[Keys, Any]:

@@ -26,7 +26,7 @@ def parse(data: bytes, path: str, nesting: int = limits.NESTING) -> Any:
         raise UserError(path, "is text in UTF-16 or UTF-32, and JSON files are UTF-8", "save it again as UTF-8")
     try:
         value = strict_json.parse(data)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         clause = str(error) if isinstance(error, strict_json.Ambiguous) else "it is cut off or damaged"
         raise UserError(path, f"holds no valid JSON: {clause}", "get the file again") from error
     if _depth(value) > nesting:

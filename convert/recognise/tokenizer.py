@@ -27,7 +27,7 @@ def special_ids(source: Source) -> Json:
         ids = strict_json.parse(content)[SIDES[1]]
         out = {theirs: ids[ours] for ours, theirs in NAMES.items() if ids.get(ours) is not None}
         words = {"bad_words_ids": [[i] for i in ids["banned"]]} if ids["banned"] else {}
-    except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(source.path, f"{FOLDER}/ids.json does not hold the ids of the target", "restore it") from error
     begin = {"forced_bos_token_id": ids["forced_begin"]} if ids.get("forced_begin") is not None else {}
     return {**out, **({"generation": words | begin} if words | begin else {})}

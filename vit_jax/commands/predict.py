@@ -27,6 +27,7 @@ from ..config.ranges import check_ranges
 from ..errors import DONE, Field, UserError, printable, run_command
 from ..files.lines import Line, read_lines
 from ..files.output import check_output, write_csv
+from ..files.reading import open_regular
 from ..machine import backend
 from .selection import SelectionFlags
 
@@ -199,14 +200,14 @@ def sentences(inputs: Sequence[str]) -> list[str]:
     """Sentences as they are typed; a file is replaced by its lines, and - by those on stdin. Raises UserError."""
     found: list[str] = []
     for text in inputs:
-        if text != "-" and not (len(text) < 256 and os.path.isfile(text)):
+        if text != "-" and (len(text) > 255 or not os.path.lexists(text) or os.path.isdir(text)):
             if text.endswith(FILES) and " " not in text:
                 raise UserError(text, "there is no such file", "give a sentence, or a file of them, one per line")
             found.append(text)
             continue
         where = "stdin" if text == "-" else text
         try:
-            with contextlib.nullcontext(sys.stdin.buffer) if text == "-" else open(text, "rb") as file:
+            with contextlib.nullcontext(sys.stdin.buffer) if text == "-" else open_regular(text) as file:
                 lines = read_lines(file, where, blank="give one sentence per line")
                 found += (Line(line, f"{where} line {i}") for i, line in enumerate(lines, 1))
         except OSError as error:

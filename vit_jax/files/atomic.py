@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
 from . import strict_json
+from .reading import read_regular, show_path
 
 LARGEST_JSON = 16 << 20  # bytes of config.json and summary.json
-MOST_GROUPS = 100_000
 RESTORE = "restore the file or start a new run with --name"
-
-
-def show_path(path: Path) -> str:
-    """A path as a user would type it: relative if that is shorter."""
-    try:
-        relative = os.path.relpath(path)
-    except ValueError:  # on another drive of Windows
-        return str(path)
-    return relative if len(relative) < len(str(path)) else str(path)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -62,33 +52,12 @@ def read_json(path: Path, largest: int = LARGEST_JSON, remedy: str = RESTORE) ->
             or a number that JSON does not have.
     """
     try:
-        check_regular(path)
-        with open(path, "rb") as file:
-            data = file.read(largest + 1)
-        if len(data) > largest:
-            raise ValueError(f"it has more than {largest} bytes")
-        if data.count(b"[") + data.count(b"{") > MOST_GROUPS:  # each takes more memory than its two bytes
-            raise ValueError(f"it has more than {MOST_GROUPS} lists and objects")
-        value = strict_json.parse(data)
-    except (OSError, ValueError, RecursionError) as error:
+        value = strict_json.parse(read_regular(path, largest, remedy))
+    except (OSError, ValueError) as error:
         raise UserError(show_path(path), f"cannot be read as JSON ({error})", remedy) from error
     if not isinstance(value, dict):
         raise UserError(show_path(path), "holds no JSON object", remedy)
     return value
-
-
-def check_regular(path: Path, link: bool = True) -> None:
-    """Raise UserError if a path leads to something that is there and no file: a folder, or a pipe, which never ends.
-
-    With `link` False also if it is a symbolic link, through which something outside a run's folder would be changed.
-    """
-    try:
-        mode = os.stat(path, follow_symlinks=link).st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISREG(mode):
-        what = "a link" if stat.S_ISLNK(mode) else "no regular file"
-        raise UserError(show_path(path), f"is {what}", "put a file in its place, or remove it")
 
 
 def sync_file(path: Path) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ..errors import UserError
-from .atomic import check_regular, make_folder, show_path
+from .atomic import make_folder
+from .reading import check_regular, show_path
 
 
 @contextlib.contextmanager

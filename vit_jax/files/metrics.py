@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from .atomic import check_regular, show_path
+from . import strict_json
 from .digests import bytes_digest
+from .reading import bounded_lines, check_regular, open_regular, show_path
 
 LARGEST_LOG = 256 << 20  # bytes: some 800,000 rows
+LARGEST_HISTOGRAMS = 32 << 20  # bytes of the histograms of one step
 NO_LOG = {"bytes": 0, "digest": bytes_digest().hexdigest()}  # what is recorded before a log was begun
 LISTED = 3  # most broken lines that are listed
 HISTOGRAMS = "histograms.jsonl"  # beside metrics.jsonl; no checkpoint records it
@@ -31,8 +33,8 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """
     rows = []
     if has_log(path):
-        with open(path, "rb") as file:
-            rows = [_row(line) for line in file]
+        with open_regular(path, link=False) as file:
+            rows = [_row(line) for line in bounded_lines(file) if line is not None]
     return [row for row in rows if row is not None]
 
 
@@ -73,10 +75,10 @@ def histogram_rows(path: Path) -> Iterator[dict[str, Any]]:
     check_regular(path)
     if not path.exists():
         return
-    with open(path, "rb") as file:
-        for line in file:
-            with contextlib.suppress(ValueError, RecursionError):
-                row = json.loads(line)
+    with open_regular(path) as file:
+        for line in bounded_lines(file, LARGEST_HISTOGRAMS):
+            with contextlib.suppress(ValueError):
+                row = strict_json.parse(line or b"")
                 if isinstance(row, dict) and type(row.get("step")) is int and all(map(_is_group, _groups(row))):
                     yield row
 
@@ -119,7 +121,7 @@ def log_fault(path: Path, records: Iterable[tuple[int, dict[str, Any]]]) -> str:
         return f"ends after {size} of the {newest['bytes']} bytes that were saved up to step {step}"
     ends = sorted((e["bytes"], at, e["digest"]) for at, e in records if e["bytes"] <= newest["bytes"])
     digest, done, lines, fault = bytes_digest(), 0, 0, ""
-    with open(path, "rb") as file:
+    with open_regular(path, link=False) as file:
         for end, at, expected in ends:
             part = file.read(end - done)
             digest.update(part)

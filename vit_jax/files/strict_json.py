@@ -1,9 +1,11 @@
-"""JSON texts that can be understood in one way only: no key twice in an object, no NaN."""
+"""JSON texts that can be understood in one way only: no key twice in an object, no NaN; of a bounded size when read."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
+
+GROUPS, BYTES = 100_000, 10  # lists and objects of any text, or one for so many bytes: each takes 60 in memory
 
 
 class Ambiguous(ValueError):
@@ -13,9 +15,15 @@ class Ambiguous(ValueError):
 def parse(content: bytes) -> Any:
     """The value of a JSON text in UTF-8, with or without a byte order mark.
 
-    Raises ValueError (Ambiguous where Python's parser would not), and RecursionError.
+    Raises ValueError, which is Ambiguous where Python's parser would raise none; also on deep nesting, and on many more
+    lists and objects than a text of its length needs.
     """
-    return json.loads(content.decode("utf-8-sig"), object_pairs_hook=_object, parse_constant=_constant)
+    if content.count(b"[") + content.count(b"{") > max(GROUPS, len(content) // BYTES):
+        raise ValueError(f"it has more than {max(GROUPS, len(content) // BYTES):,} lists and objects")
+    try:
+        return json.loads(content.decode("utf-8-sig"), object_pairs_hook=_object, parse_constant=_constant)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from .. import runs
 from ..config.fields import option
 from ..config.flags import parse
 from ..errors import DONE, UserError, printable, run_command
-from ..files.atomic import show_path, write_text
+from ..files.atomic import write_text
 from ..files.output import check_output
+from ..files.reading import show_path
 from .compare import Comparison, gather
 
 FILE = "report.html"

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..files.atomic import read_json, show_path
+from ..files.atomic import read_json
+from ..files.reading import show_path
 
 CELLS = 10_000  # most cells of a confusion matrix that are shown
 IMAGE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+={0,2}")

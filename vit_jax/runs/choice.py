@@ -11,7 +11,7 @@ from typing import Any
 from ..config.run import RunConfig
 from ..config.vocabulary import FOLDER
 from ..errors import Field, UserError
-from ..files.atomic import show_path
+from ..files.reading import show_path
 from .complete import check_name
 from .folder import Run
 from .several import members, there

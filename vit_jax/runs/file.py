@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Mapping
 from typing import Any
 
 from ..config.run import RunConfig
 from ..errors import Field, UserError, about
 from ..files import strict_json
+from ..files.reading import read_regular
 from .formats import FORMAT, strip_format
 from .values import from_dict, to_dict
 
 LARGEST = 1 << 20  # bytes; a config has some 4,000
+REMEDY = "give a file that --print-config printed"
 
 
 def read_config(path: str) -> tuple[dict[str, Any], str]:
@@ -51,19 +51,13 @@ def _merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 def _object(path: str) -> dict[str, Any]:
     """The JSON object in a file."""
     try:
-        # Opening a pipe would wait for its writer.
-        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise _unread(path, "is not a file")
-            content = file.read(LARGEST + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else "no such file"
-        raise _unread(path, reason) from error
-    if len(content) > LARGEST:
-        raise _unread(path, f"is larger than {LARGEST >> 20} MB")
+        content = read_regular(path, LARGEST, REMEDY)
+    except UserError as error:
+        error.subject = f"--config {path}"
+        raise
     try:
         value = strict_json.parse(content)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _unread(path, f"is not JSON ({error})") from error
     if not isinstance(value, dict):
         raise _unread(path, "holds no JSON object")
@@ -71,4 +65,4 @@ def _object(path: str) -> dict[str, Any]:
 
 
 def _unread(path: str, why: str) -> UserError:
-    return UserError(f"--config {path}", why, "give a file that --print-config printed")
+    return UserError(f"--config {path}", why, REMEDY)

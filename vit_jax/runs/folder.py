@@ -28,20 +28,11 @@ from typing import Any
 
 from ..config.run import RunConfig
 from ..errors import UserError
-from ..files.atomic import (
-    LARGEST_JSON,
-    RESTORE,
-    check_regular,
-    make_folder,
-    read_json,
-    show_path,
-    sync_folder,
-    write_json,
-    write_text,
-)
+from ..files.atomic import LARGEST_JSON, RESTORE, make_folder, read_json, sync_folder, write_json, write_text
 from ..files.digests import text_digest, with_digest, without_digest
 from ..files.locks import lock_file
 from ..files.metrics import HISTOGRAMS, has_log, histogram_rows, log_fault, read_rows
+from ..files.reading import check_regular, show_path
 from .formats import FORMAT
 from .record import check_record, differing, is_log_record, is_saved, is_summary
 from .sidecar import read_files, write_files

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..files.atomic import RESTORE, check_regular, make_folder, show_path, write_bytes
+from ..files.atomic import RESTORE, make_folder, write_bytes
 from ..files.digests import bytes_digest
+from ..files.reading import check_regular, read_regular, show_path
 
 NAME = re.compile(r"(?!\.)[\w.-]+")  # of a file or folder: nothing that leads elsewhere
 LARGEST = 1 << 28  # bytes of a file
@@ -39,13 +40,8 @@ def read_files(folder: Path, digests: Mapping[str, str]) -> dict[str, bytes]:
     found = {}
     for path, digest in digests.items():
         file = folder / path
-        try:
-            check_regular(file, link=False)
-            if file.stat().st_size > LARGEST:
-                raise UserError(show_path(file), f"has more than {LARGEST >> 20} MB", RESTORE)
-            found[path] = file.read_bytes()
-        except OSError as error:
-            raise UserError(show_path(file), f"cannot be read ({error.strerror})", RESTORE) from error
+        check_regular(file, link=False)
+        found[path] = read_regular(file, LARGEST, RESTORE)
         if _digest(found[path]) != digest:
             raise UserError(show_path(file), "is not the file that the run began with", RESTORE)
     return found

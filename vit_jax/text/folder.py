@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ from typing import Any
 from ..config.vocabulary import SIDES
 from ..errors import UserError
 from ..files import strict_json
-from ..files.atomic import check_regular
 from ..files.digests import bytes_digest, text_digest
 from ..files.lines import without_mark
+from ..files.reading import read_regular
 from .ids import Ids
 from .pieces import PIECES, Pieces, from_merges, open_pieces
 from .sentence_pieces import SentencePieces
@@ -49,8 +50,8 @@ def read_folder(path: str, alone: bool = False) -> dict[str, bytes]:
     folder = folder.parent if folder.name == PIECES else folder
     if not folder.is_dir():
         raise UserError(where, "there is no such folder", f"give words, bpe, unigram or {FORMS}")
-    files = {name: _content(folder / name) for name in KNOWN if (folder / name).exists()}
-    if PIECES not in files and (folder / MERGES).exists():
+    files = {name: _content(folder / name) for name in KNOWN if os.path.lexists(folder / name)}
+    if PIECES not in files and os.path.lexists(folder / MERGES):
         files = _of_merges(folder, files, where)
     if not files.keys() & {PIECES, f"{SIDES[0]}/{PIECES}", SPM[0]}:
         raise UserError(where, "has no tokenizer", f"give words, bpe, unigram or {FORMS}")
@@ -58,7 +59,7 @@ def read_folder(path: str, alone: bool = False) -> dict[str, bytes]:
         return files
     model: dict[str, Any] = {}
     for name in MODEL:
-        stated = _parse_json(_content(folder / name), f"{where}: {name}") if (folder / name).exists() else {}
+        stated = _parse_json(_content(folder / name), f"{where}: {name}") if os.path.lexists(folder / name) else {}
         inner = stated.get("decoder")  # of a model of two others
         known = {key: value for key, value in stated.items() if value is not None or not isinstance(inner, dict)}
         model |= {**(inner if isinstance(inner, dict) else {}), **known}
@@ -70,7 +71,7 @@ def _of_merges(folder: Path, files: Files, where: str) -> dict[str, bytes]:
     name = VOCABULARIES[0]
     if name not in files:
         raise UserError(where, f"has {MERGES} but no {name}", "put it there")
-    added = _parse_json(_content(folder / ADDED), f"{where}: {ADDED}") if (folder / ADDED).exists() else {}
+    added = _parse_json(_content(folder / ADDED), f"{where}: {ADDED}") if os.path.lexists(folder / ADDED) else {}
     tokens = _tokens(files, SIDES[1], where)
     specials = [text for key, value in tokens.items() if key.endswith("_token") and (text := token_text(value))]
     made = from_merges(
@@ -86,10 +87,7 @@ def has_two(files: Files) -> bool:
 
 
 def _content(file: Path) -> bytes:
-    check_regular(file)
-    if file.stat().st_size > LARGEST:
-        raise UserError(file, f"has more than {LARGEST >> 20} MB, which no tokenizer needs", "give another")
-    content = file.read_bytes()
+    content = read_regular(file, LARGEST, "restore it, or give another tokenizer")
     return content if file.suffix == ".spm" else without_mark(content)
 
 
@@ -97,7 +95,7 @@ def _parse_json(content: bytes, where: str) -> dict[str, Any]:
     """The JSON object in a file."""
     try:
         value = strict_json.parse(content)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(where, f"cannot be read as JSON ({error})", "restore it") from error
     if not isinstance(value, dict):
         raise UserError(where, "holds no JSON object", "restore it")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from .. import runs
 from ..config.run import RunConfig
 from ..errors import Interrupted, UserError, printable
-from ..files.atomic import show_path, sync_tree
+from ..files.atomic import sync_tree
+from ..files.reading import show_path
 from ..report.command import FILE, leave_report
 from ..tasks.table import task_spec
 from .loop import TOKENS, measure, measure_and_log, watched_split

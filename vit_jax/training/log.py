@@ -12,13 +12,15 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..errors import Field, UserError, install
-from ..files.atomic import check_regular, sync_folder
+from ..files.atomic import sync_folder
 from ..files.digests import bytes_digest
-from ..files.metrics import HISTOGRAMS
+from ..files.metrics import HISTOGRAMS, LARGEST_HISTOGRAMS
+from ..files.reading import bounded_lines, check_regular, open_regular
 
 
 class Log:
@@ -60,7 +62,9 @@ class Log:
             _cut_back(file, step)
         self._digest, self._bytes, self._in_turn = bytes_digest(), 0, True
         if path.is_file():
-            self._count(path.read_bytes())
+            with open_regular(path, link=False) as written:
+                while data := written.read(1 << 20):
+                    self._count(data)
         self._kept = self.written()
         exists = path.is_file()
         self._file = open(path, "ab")
@@ -131,16 +135,21 @@ def _cut_back(path: Path, step: int) -> None:
     """Remove the rows after `step` and broken lines from a file of rows, atomically; the others keep their bytes."""
     if not path.is_file():
         return
-    with open(path, "rb") as old:
-        if all(line.endswith(b"\n") and _step_of(line) <= step for line in old):
+    with open_regular(path, link=False) as old:
+        if all(line is not None and line.endswith(b"\n") and _step_of(line) <= step for line in _lines(old)):
             return
     temporary = path.with_name(path.name + ".tmp")
-    with open(path, "rb") as old, open(temporary, "wb") as file:
-        file.writelines(line.removesuffix(b"\n") + b"\n" for line in old if _step_of(line) <= step)
+    with open_regular(path, link=False) as old, open(temporary, "wb") as file:
+        kept = (line for line in _lines(old) if line is not None and _step_of(line) <= step)
+        file.writelines(line.removesuffix(b"\n") + b"\n" for line in kept)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
     sync_folder(path.parent)
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes | None]:
+    return bounded_lines(file, LARGEST_HISTOGRAMS)
 
 
 def _step_of(line: bytes) -> float:

@@ -15,7 +15,7 @@ from .. import runs
 from ..config.run import RunConfig
 from ..config.trees import flatten
 from ..errors import UserError, printable
-from ..files.atomic import show_path
+from ..files.reading import show_path
 from ..machine import backend
 from ..machine.hosts.group import Hosts, join_hosts
 from ..report.command import leave_report

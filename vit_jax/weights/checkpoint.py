@@ -25,8 +25,9 @@ from jax import Array
 
 from ..config.trees import Tree, combine, flatten, unflatten
 from ..errors import UserError
-from ..files.atomic import check_regular, sync_folder, sync_tree, write_json
+from ..files.atomic import sync_folder, sync_tree, write_json
 from ..files.digests import array_digest, with_digest
+from ..files.reading import check_regular
 from ..runs import Run
 
 TEMPORARY = ".orbax-checkpoint-tmp"

@@ -14,8 +14,8 @@ import numpy as np
 
 from ...errors import UserError
 from ...files import strict_json
-from ...files.atomic import check_regular
 from ...files.lines import quote, read_lines
+from ...files.reading import open_regular
 from ..base import Given, not_given
 from ..images.sources.arrays import Arrays, arrays_split
 from ..images.sources.base import Examples
@@ -89,10 +89,9 @@ def read_captioned(source: str) -> Captioned:
     path = Path(file).expanduser()
     found: Captioned = {}
     try:
-        check_regular(path)
-        if path.stat().st_size > LARGEST:
-            raise UserError(field, f"{path.name} has more than {LARGEST >> 30} GB", "give fewer captions")
-        with open(path, "rb") as content:
+        with open_regular(path) as content:
+            if path.stat().st_size > LARGEST:
+                raise UserError(field, f"{path.name} has more than {LARGEST >> 30} GB", "give fewer captions")
             for where, name, caption in pairs(f"{field}: {path.name}", content):
                 _add(found, root, name, caption, where)
     except OSError as error:
@@ -158,7 +157,7 @@ def _annotations(where: str, file: BinaryIO) -> Iterator[tuple[str, str, str]]:
                 raise strict_json.Ambiguous(f"{what} {quote(twice[0])} occurs twice")
     except strict_json.Ambiguous as error:
         raise UserError(where, f"can be understood in two ways ({error})", "remove one of the two") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(where, "is no JSON of COCO's captions (images, annotations)", "give such a file") from error
     names = dict(images)
     for i, (_, image, caption) in enumerate(notes):

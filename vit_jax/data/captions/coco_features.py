@@ -7,16 +7,17 @@ vectors are those of VGG-16's layer fc7, 4,096 wide, or 512 by principal compone
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import Field, UserError
+from ...errors import Field, UserError, about
 from ...files import strict_json
-from ...files.atomic import check_regular
 from ...files.lines import read_lines
+from ...files.reading import read_regular
 from ...text.ids import Ids
 from ...text.vocabulary import COURSE, Vocabulary
 from .hdf5 import arrays, width
@@ -60,7 +61,7 @@ def _parse_json(path: Path, field: str) -> dict[str, Any]:
     """The JSON object in a file."""
     try:
         value = strict_json.parse(_content(path, field))
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(field, f"{path.name} cannot be read as JSON ({error})", "restore it") from error
     if not isinstance(value, dict):
         raise UserError(field, f"{path.name} holds no JSON object", "restore it")
@@ -68,12 +69,10 @@ def _parse_json(path: Path, field: str) -> dict[str, Any]:
 
 
 def _content(path: Path, field: str) -> bytes:
-    check_regular(path)
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise UserError(field, f"there is no {path.name}", "put it there")
-    if path.stat().st_size > LARGEST:
-        raise UserError(field, f"{path.name} has more than {LARGEST >> 20} MB", "restore it")
-    return path.read_bytes()
+    with about(field):
+        return read_regular(path, LARGEST, "restore it")
 
 
 def has_part(folder: Path, name: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UserError
-from ...files.atomic import check_regular
+from ...files.reading import check_regular
 from ...machine.libraries import require
 
 LARGEST = 8 << 30  # bytes of one array

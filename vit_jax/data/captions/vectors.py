@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import Field, UserError
-from ...files.atomic import check_regular
 from ...files.digests import array_digest
+from ...files.reading import check_regular
 from ...text.tokenizer import Tokenizer
 from ...text.vocabulary import Vocabulary
 from ..order import TEST, VALIDATION, hold_out

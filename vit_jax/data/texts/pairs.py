@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import io
 import itertools
+import os
 import re
 import zlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
-from ...errors import Field, UserError
+from ...errors import Field, UserError, about
 from ...files.digests import bytes_digest
 from ...files.lines import quote, read_lines
+from ...files.reading import open_regular
 
 Pairs = Collection[tuple[str, str]]  # (source sentence, target sentence); each iteration begins anew
 
@@ -133,7 +135,7 @@ def _folder(source: str) -> dict[str, InFiles]:
     for split, names in _NAMES.items():
         for stem in (s for s in stems if s in names or (split == "test" and s.startswith("test"))):
             files = [folder / f"{stem}.{language}" for language in (left, right)]
-            there = [file if file.is_file() else file.with_name(f"{file.name}.gz") for file in files]
+            there = [file if os.path.lexists(file) else file.with_name(f"{file.name}.gz") for file in files]
             found.setdefault(split, InFiles(source, tuple(there)))
     if "train" not in found:
         raise UserError(
@@ -159,11 +161,13 @@ def _table(source: str, file: Path) -> Iterator[tuple[str, str]]:
 
 
 @contextlib.contextmanager
-def _open_decompressed(source: str, path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
+def _open_decompressed(source: str, path: Path) -> Iterator[gzip.GzipFile | BinaryIO]:
     """A file, decompressed. Raises UserError where it cannot be read."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            yield file
+        with about(f"data.source {source}"):
+            file = open_regular(path)
+        with file, gzip.open(file) if path.suffix == ".gz" else file as text:
+            yield text
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(

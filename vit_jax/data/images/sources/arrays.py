@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ....errors import UserError
-from ....files.atomic import check_regular
+from ....files.reading import check_regular
 from ....machine.memory import host_memory
 from ..config import numbered_classes
 from .base import Source, first_line
