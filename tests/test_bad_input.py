@@ -232,9 +232,9 @@ def test_an_empty_class_folder(images, refused):
     refused(on(f"folder:{images}"), f"class folder {images / 'train' / 'eel'} holds no images", "add some or remove it")
 
 
-def test_a_class_that_a_split_lacks(images, refused):
-    shutil.rmtree(images / "val" / "dog")
-    refused(on(f"folder:{images}"), "class folder dog is in train but not in val", "every split needs the same classes")
+def test_a_class_that_train_lacks(images, refused):
+    shutil.rmtree(images / "train" / "dog")
+    refused(on(f"folder:{images}"), "class folder dog is in val", "but not in train", "add its images to train")
 
 
 def test_one_class(images, refused, tmp_path):
@@ -307,6 +307,24 @@ def test_unreadable_images_in_predict(images, refused, tmp_path):
         ["predict", "digits", images / "val" / "dog" / "1.png"], f"{images / 'val' / 'dog' / '1.png'}: not a JPEG, PNG"
     )
     assert not out.exists()
+
+
+@pytest.mark.parametrize("batch", [1, 64])
+def test_unreadable_images_are_left_out_of_predictions_when_told_so(batch, images, refused, capsys, tmp_path):
+    damage(images)
+    out = tmp_path / "out.csv"
+    refused(["predict", "digits", images], "3.png: cannot be decoded", "leave such images out with --skip-unreadable")
+    (images / "val" / "a.heic").touch()
+    flags = ["--skip-unreadable", "--batch", batch, "--top", 1, "--csv", out]
+    assert predict.command([str(each) for each in ("digits", images, *flags)]) == 0
+    said = capsys.readouterr()
+    bad = [str(images / "train/cat/3.png"), str(images / "val/dog/1.png")]
+    assert f"2 unreadable images left out: {', '.join(bad)}" in said.err and "1 .heic (such as" in said.err
+    good = [str(path) for path in sorted(images.rglob("*.png")) if str(path) not in bad]
+    assert [row.split(",")[0] for row in out.read_text().splitlines()[1:]] == good
+    refused(["predict", "digits", bad[1], "--skip-unreadable"], "none of the 1 images can be read")
+    (images / "val" / "a.heic").unlink()
+    refused(["evaluate", "digits", "--probe", "knn", "--data.source", f"folder:{images}"], "out with --skip-unreadable")
 
 
 # ------------------------------------------------------------------------------ folders of runs

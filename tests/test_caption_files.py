@@ -158,7 +158,7 @@ def test_what_cannot_be_trained_on_is_refused(folder, tmp_path):
     (tmp_path / "captions.csv").write_text("image,caption\n" + "".join(f"{i}.png,a b c\n" for i in range(4)))
     for i in range(4):
         (tmp_path / f"{i}.png").write_bytes(b"no image" if i == 2 else (folder / f"images/{i}.png").read_bytes())
-    with pytest.raises(UserError, match=r"1 unreadable images: .*2.png; replace or remove them"):
+    with pytest.raises(UserError, match=r"1 unreadable image: .*2.png; replace or remove them"):
         open_(f"captions:{tmp_path}")
     left = open_(f"captions:{tmp_path}", skip_unreadable=True, validation=0.0, test=0.25)
     assert sum(map(len, left.splits.values())) == 3

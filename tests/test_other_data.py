@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import json
+import re
 import shutil
 
 import jax
@@ -114,7 +115,7 @@ def test_splits_of_other_data(tmp_path, capsys):
     ):
         assert evaluate.command(["digits", "--data.source", *arguments.split()]) == 0
         assert first in capsys.readouterr().out.splitlines()[0]
-    with pytest.raises(UserError, match=r"there is no split 'train'; .* has test, validation; choose one of them"):
+    with pytest.raises(UserError, match=r"there is no split 'train'; .* has validation, test; choose one of them"):
         vit_jax.evaluate("digits", "train", source=source)
     flat = folder(tmp_path, "flat", range(20))
     with pytest.raises(UserError, match="has no splits; leave --split out to take all its images"):
@@ -200,8 +201,10 @@ def test_what_else_is_refused(tmp_path):
         vit_jax.evaluate("hf", which="last", source="digits")
     broken = folder(tmp_path, "broken", range(3))
     next((tmp_path / "broken").rglob("*.png")).write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"\.png: not a JPEG"):
-        vit_jax.evaluate("digits", source=broken)
+    with pytest.raises(
+        UserError, match=r"\.png: not a JPEG.*; convert or remove it, or leave such images out with --skip"
+    ):
+        evaluate.command(["digits", "--data.source", broken])
     out = tmp_path / "there.csv"
     out.write_text("mine")
     with pytest.raises(UserError, match="exists already; add --force"):
@@ -213,6 +216,24 @@ def test_what_else_is_refused(tmp_path):
     np.savez(tmp_path / "two.npz", images=np.full((3, 8, 8, 2), 7, np.uint8), labels=[0, 1, 1])
     other = open_other_images(ImageData(source=str(tmp_path / "two.npz")), "", two, ["a", "b"])
     assert (other.split.take(np.arange(3)) == 7).all() and other.split.take(np.arange(3)).shape == (3, 8, 8, 2)
+
+
+def test_unreadable_images_are_left_out_when_told_so(tmp_path, capsys):
+    there = folder(tmp_path, "set", range(40))
+    bad = sorted((tmp_path / "set").rglob("*.png"))[7]
+    bad.write_bytes(b"no image")
+    assert evaluate.command(["digits", "--data.source", there, "--skip-unreadable"]) == 0
+    out = capsys.readouterr().out
+    assert "39 examples" in out and f"note: 1 unreadable image left out: {bad}" in out
+    bad.unlink()
+    assert vit_jax.evaluate("digits", source=there)[1].metrics == pytest.approx(
+        {name: float(value) for name, value in re.findall(r"^  (\w+) +([0-9.]+)$", out, re.MULTILINE)}, abs=1e-4
+    )
+    assert vit_jax.evaluate("digits", "validation", skip_unreadable=True)[1].metrics["accuracy"] > 0.5
+    for path in (tmp_path / "set").rglob("*.png"):
+        path.write_bytes(b"no image")
+    with pytest.raises(UserError, match="none of its 39 images can be read"):
+        vit_jax.evaluate("digits", source=there, skip_unreadable=True)
 
 
 def test_the_table_of_the_run_s_own_data(tmp_path):

@@ -25,6 +25,7 @@ from ..files.output import check_folder, check_output, write_csv
 from ..machine import backend
 from ..tasks.table import task_spec
 from .selection import SelectionFlags
+from .unreadable import UnreadableFlags, flag_advised
 
 if TYPE_CHECKING:
     from ..data.base import Data, Given
@@ -45,6 +46,7 @@ def evaluate(
     class_names: Sequence[str] = (),
     flip: bool = False,
     probe: Probe = "none",
+    skip_unreadable: bool = False,
     **search: Any,
 ) -> tuple[int, Evaluation]:
     """Measure a trained network on a split of its data, or on other data.
@@ -72,6 +74,7 @@ def evaluate(
         flip: whether the Evaluation has a second one with it, `flipped`: of the mean of the logits of each image and
             its mirror image.
         probe: none, knn or linear.
+        skip_unreadable: leave out images that cannot be read, and say how many, instead of stopping.
         search: settings of the search for texts, such as beam=5 (the fields of config.decoding.Decoding).
 
     Returns:
@@ -101,6 +104,7 @@ def evaluate(
             given=None if data is None else Given(data, class_names),
             flip=flip,
             probe=probe,
+            skip_unreadable=skip_unreadable,
             search=search,
         )
     )
@@ -123,6 +127,7 @@ class Request:
     given: Given | None  # examples from Python
     flip: bool
     probe: Probe
+    skip_unreadable: bool
     search: Mapping[str, Any]
 
     def check(self) -> None:
@@ -175,6 +180,8 @@ def measure(request: Request) -> Measured:
     source = request.source if given is None else net.run.data.given
     run = replace(net.run, data=_with_source(net.run.data, source, request.data_dir))
     run = replace(run, data=run.data.in_folder(folder.path)) if folder else run
+    if request.skip_unreadable:
+        run = replace(run, data=_without_unreadable(run.data))
     other = given is not None or bool(source and source != net.run.data.source)
     with backend.precision(run.compute_dtype):
         definition, tree = parts(net.model)
@@ -244,7 +251,17 @@ def _own(run: RunConfig, split: str, recorded: Any) -> tuple[str, Any, tuple[str
     dataset = task_class(run.task).open_data(run)
     if not dataset.same_as(recorded):
         raise _not_its_data(run)
-    return *_find_split(dataset, split), ()
+    # What else is to be known of its data, training has said.
+    return *_find_split(dataset, split), tuple(each for each in dataset.remarks if "unreadable" in each)
+
+
+def _without_unreadable(data: DataConfig) -> DataConfig:
+    """The data config that leaves out unreadable images. Raises UserError where it is not of images."""
+    from ..data.images.config import ImageData
+
+    if not isinstance(data, ImageData):
+        raise UserError(Field("skip_unreadable"), "is for images, and this network takes none", "leave it out")
+    return replace(data, skip_unreadable=True)
 
 
 def _not_its_data(run: RunConfig) -> UserError:
@@ -296,7 +313,7 @@ class DataOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateFlags(SelectionFlags):
+class EvaluateFlags(UnreadableFlags, SelectionFlags):
     """What is measured, on what, and what is written."""
 
     run: str = field(
@@ -348,21 +365,23 @@ def command(arguments: list[str]) -> int:
     o = flags.parse(Options, arguments, prog="python -m vit_jax.evaluate")
     check_output("csv", o.csv, o.force)
     check_folder("report", o.report, o.force)
-    m = measure(
-        Request(
-            path=o.run,
-            split=o.split,
-            which=o.weights,
-            ema=o.averaged,
-            data_dir=o.data.dir,
-            batch=o.batch,
-            source=o.data.source,
-            given=None,
-            flip=o.flip,
-            probe=o.probe,
-            search=flags.given_values(arguments, o, SearchFlags),
+    with flag_advised(o.skip_unreadable):
+        m = measure(
+            Request(
+                path=o.run,
+                split=o.split,
+                which=o.weights,
+                ema=o.averaged,
+                data_dir=o.data.dir,
+                batch=o.batch,
+                source=o.data.source,
+                given=None,
+                flip=o.flip,
+                probe=o.probe,
+                skip_unreadable=o.skip_unreadable,
+                search=flags.given_values(arguments, o, SearchFlags),
+            )
         )
-    )
     what = f"{o.run} at step {m.net.step}" if m.net.step else o.run
     where = f"{m.name} of {o.data.source}" if o.data.source else m.name
     where += f", probe {o.probe}" if o.probe != "none" else ""

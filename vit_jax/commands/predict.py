@@ -30,6 +30,7 @@ from ..files.output import check_output, write_csv
 from ..files.reading import open_regular
 from ..machine import backend
 from .selection import SelectionFlags
+from .unreadable import UnreadableFlags, flag_advised
 
 if TYPE_CHECKING:
     from ..tasks.base import Predictor
@@ -41,24 +42,31 @@ FILES = (".txt", ".tsv", ".csv", ".gz")  # what ends so is meant as a file's nam
 def _image_files(paths: Sequence[str]) -> list[Path]:
     """Paths of image files; each folder is replaced by the images in it and below, sorted.
 
-    Raises UserError for a path that does not exist or a folder without images.
+    What other files are there, stderr says. Raises UserError for a path that does not exist or a folder without images.
     """
     from ..data.images.preprocess import EXTENSIONS
+    from ..data.images.tree import Folder, Unused
 
     found: list[Path] = []
+    unused = Unused()
     for text in paths:
         path = Path(text)
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in EXTENSIONS and not p.name.startswith("."))
+            inside = sorted(map(Path, Folder(str(path)).image_paths(unused)))
             if not inside:
+                only = f", only {unused}" if len(unused) else ""
                 raise UserError(
-                    text, "there are no images in this folder", f"known suffixes are {', '.join(sorted(EXTENSIONS))}"
+                    text,
+                    f"there are no images in this folder{only}",
+                    f"known suffixes are {', '.join(sorted(EXTENSIONS))}",
                 )
             found += inside
         elif path.exists():
             found.append(path)
         else:
             raise UserError(text, "there is no such image or folder", "check the path")
+    for remark in unused.remarks():
+        _note(remark)
     return found
 
 
@@ -69,6 +77,7 @@ def predict(
     which: str = "best",
     ema: bool | None = None,
     batch: int = BATCH,
+    skip_unreadable: bool = False,
     **search: Any,
 ) -> Any:
     """Classify images, translate sentences or caption images with a run, or with a file or folder of weights.
@@ -83,6 +92,7 @@ def predict(
         which: the weights of a run, as of `vit_jax.load`.
         ema: likewise.
         batch: inputs that are computed at a time.
+        skip_unreadable: leave out images that cannot be read, and say on stderr how many, instead of stopping.
         search: settings of the search for a text, such as beam=5 (the fields of config.decoding.Decoding).
 
     Returns:
@@ -95,7 +105,9 @@ def predict(
     path, one = os.fspath(path), isinstance(inputs, (str, os.PathLike))
     check_ranges(PredictFlags(run=path, inputs=(), top=top, batch=batch))
     found = _check_inputs(path, [inputs] if one else inputs)
-    answers = [(answer.input, answer.value) for answer in _network(path, which, ema, search).answer(found, top, batch)]
+    network = _network(path, which, ema, search)
+    readable = _readable(network, found) if skip_unreadable else found
+    answers = [(answer.input, answer.value) for answer in network.answer(readable, top, batch)]
     return answers[0][1] if one and len(answers) == 1 and not os.path.isdir(inputs) else answers
 
 
@@ -196,6 +208,22 @@ def _check_inputs(path: str, inputs: Sequence[str]) -> list[Any]:
     return _image_files(inputs) if kind == "pixels" else list(inputs)
 
 
+def _readable(model: Predictor, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The images that can be read; stderr says which cannot. Raises UserError where there is none."""
+    from ..data.unreadable import left_out
+
+    found, unreadable = model.readable(inputs)
+    if not found:
+        raise UserError(f"none of the {len(inputs):,} images can be read", remedy=f"give others than {inputs[0]}")
+    if unreadable:
+        _note(left_out([*map(str, unreadable)]))
+    return found
+
+
+def _note(remark: str) -> None:
+    print(f"note     {printable(remark)}", file=sys.stderr)
+
+
 def sentences(inputs: Sequence[str]) -> list[str]:
     """Sentences as they are typed; a file is replaced by its lines, and - by those on stdin. Raises UserError."""
     found: list[str] = []
@@ -231,7 +259,7 @@ def _network(path: str, which: str, ema: bool | None, search: Mapping[str, Any] 
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictFlags(SelectionFlags):
+class PredictFlags(UnreadableFlags, SelectionFlags):
     """What is predicted, by which weights, and what is written."""
 
     run: str = field(
@@ -298,6 +326,13 @@ def command(arguments: list[str]) -> int:
             f"is {o.top}, but this network says a text and no classes",
             f"for {o.top} texts of each input give --beam {o.top} --nbest {o.top}",
         )
+    with flag_advised(o.skip_unreadable):
+        _answer(o, model, _readable(model, inputs) if o.skip_unreadable else inputs)
+    return DONE
+
+
+def _answer(o: Options, model: Predictor, inputs: Sequence[Any]) -> None:
+    """Print and write what is asked for."""
     layers, blocks = _layers(o.layer, model.layers), _blocks(o.blocks, model.layers)
     if o.features:
         print(printable(model.write_features(inputs, Path(o.features), blocks, o.norm, o.batch)))
@@ -310,7 +345,6 @@ def command(arguments: list[str]) -> int:
             write_csv(o.csv, model.header, rows)
     if o.attention:
         model.draw_attention(inputs, Path(o.attention), layers, _caption(o.run, model, o.weights, o.averaged))
-    return DONE
 
 
 def _check_outputs(o: Options, stated: Sequence[str]) -> None:

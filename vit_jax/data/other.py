@@ -11,14 +11,16 @@ import numpy as np
 from ..config.nearest import nearest
 from ..errors import UserError
 from .base import Given
-from .images.config import ImageData, numbered_classes
+from .images.config import ImageData, composed, numbered_classes
 from .images.pixels import Images, sizes
 from .images.preprocess import Preprocess
 from .images.sources.arrays import Arrays
 from .images.sources.base import Source
-from .images.sources.folders import WHOLE, open_test_folder
+from .images.sources.folders import open_test_folder
+from .images.sources.layout import WHOLE
 from .images.sources.open import open_image_source
-from .images.splits import Split
+from .images.splits import Split, check_counted
+from .unreadable import left_out
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ def open_other_images(
     """Open a split of images for evaluation, decoded when they are taken; their labels are the network's.
 
     Args:
-        data: where the images are; of its fields only source, dir and threads count.
+        data: where the images are; of its fields only source, dir, threads and skip_unreadable count.
         wanted: the split; empty: test, else validation, else the only one. A folder without splits is taken as a whole.
         preprocess: how the network takes images.
         class_names: the classes of the network; only numbers if they have no names.
@@ -52,6 +54,7 @@ def open_other_images(
     if given is not None and given.whole:
         source = replace(source, splits={WHOLE: source.splits["train"]})
     name = _choose_split(field, source, wanted)
+    unlabelled = [f"{why} and is left out" for why in source.unlabelled.values()]
     examples = source.splits[name]
     if not len(examples.labels):
         what = "holds no images; give others" if name == WHOLE else f"its {name} split is empty; choose another split"
@@ -64,6 +67,8 @@ def open_other_images(
             f"the network takes {preprocess.channels} channels, which image files do not have",
             f"give an .npz with images {[*preprocess.image, preprocess.channels]}",
         )
+    if source.counted:
+        check_counted(field, source, len(class_names))
     present = np.unique(examples.labels)
     if present[0] < 0 or present[-1] >= len(source.class_names):
         of = "" if name == WHOLE else f" of its {name} split"
@@ -73,10 +78,18 @@ def open_other_images(
             "number them from 0",
         )
     places, remark = _match_classes(field, source.class_names, present, class_names)
+    images, rows = Images(examples, preprocess, False, data.threads), np.arange(len(examples.labels))
+    unreadable = [*images.load().unreadable] if data.skip_unreadable else []
+    if len(unreadable) == len(rows):
+        raise UserError(
+            field, f"none of its {len(rows):,} images can be read, such as {examples.name(0)}", "give others"
+        )
     examples.labels = places[examples.labels]
-    split = Split(Images(examples, preprocess, False, data.threads), np.arange(len(examples.labels)))
+    split = Split(images, np.delete(rows, unreadable))
     split.classes = np.unique(split.labels)
-    remarks = [remark, *source.remarks]
+    remarks = [remark, *unlabelled, *source.remarks]
+    if unreadable:
+        remarks.append(left_out([examples.name(row) for row in unreadable]))
     if len(split.classes) < len(class_names):
         remarks.append(
             f"its images are of {len(split.classes)} of the network's {len(class_names)} classes; "
@@ -91,6 +104,8 @@ def _choose_split(field: str, source: Source, wanted: str) -> str:
         return wanted
     if not wanted:
         return next((name for name in ("test", "validation") if name in source.splits), next(iter(source.splits)))
+    if wanted in source.unlabelled:
+        raise UserError(field, source.unlabelled[wanted], "sort its images into one folder per class, or give predict")
     if list(source.splits) == [WHOLE]:
         raise UserError(
             f"there is no split {wanted!r}", remedy=f"{field} has no splits; leave --split out to take all its images"
@@ -107,14 +122,15 @@ def _match_classes(
 
     Only the classes that are `present` have to be the network's: the others' places are -1.
     """
-    place = {name: k for k, name in enumerate(network)}
+    known = [composed(name) for name in network]
+    place = {name: k for k, name in enumerate(known)}
     used = [names[k] for k in present]
-    twice = sorted({name for name in used if network.count(name) > 1}) if len(place) < len(network) else []
+    twice = sorted({name for name in used if known.count(composed(name)) > 1}) if len(place) < len(network) else []
     if twice:
         raise UserError(field, f"several classes of the network are called {twice[0]!r}", "rename one of them")
-    unknown = [name for name in used if name not in place]
+    unknown = [name for name in used if composed(name) not in place]
     if not unknown:
-        return np.array([place.get(name, -1) for name in names], np.int32), ""
+        return np.array([place.get(composed(name), -1) for name in names], np.int32), ""
     if list(names) == numbered_classes(len(names)) and present[-1] < len(network):
         return np.arange(
             len(names), dtype=np.int32
@@ -125,10 +141,10 @@ def _match_classes(
             len(names), dtype=np.int32
         ), "the network's classes are only numbers: the data's are matched by order"
     listed = ", ".join(map(repr, unknown[:5])) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
-    known = ", ".join(map(repr, network[:3])) + (f", ... {network[-1]!r}" if len(network) > 3 else "")
+    ours = ", ".join(map(repr, network[:3])) + (f", ... {network[-1]!r}" if len(network) > 3 else "")
     hint = nearest(unknown[0], list(network)) if len(unknown) == 1 and not numbered else ""
     raise UserError(
         field,
         f"the network has no class {listed}{hint}",
-        f"its {len(network)} are {known}: rename these classes of the data, or leave them out",
+        f"its {len(network)} are {ours}: rename these classes of the data, or leave them out",
     )

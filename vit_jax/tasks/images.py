@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from jax import Array
 from ..augmentation.batch import normalise
 from ..data.images.preprocess import Preprocess
 from ..data.inputs import list_images, prepare_image
+from ..data.unreadable import Unreadable
 from .base import Predictor
 
 
@@ -41,6 +43,17 @@ class ImagePredictor(Predictor):
     def listed(self, images: Any) -> tuple[list[Any], bool]:
         """(the images as a list, whether only one was given)."""
         return list_images(images, self.preprocess.channels)
+
+    def readable(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """(the images that can be read, those that cannot)."""
+        found: tuple[list[Any], list[Any]] = ([], [])
+        for image in inputs:
+            try:
+                prepare_image(image, self.preprocess)
+                found[0].append(image)
+            except Unreadable:
+                found[1].append(image)
+        return found
 
     def pixels(self, images: Any) -> np.ndarray:
         """The images preprocessed but not normalised: uint8 [n, h, w, C], or [h, w, C] of one. Raises UserError."""

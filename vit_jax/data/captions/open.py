@@ -25,10 +25,11 @@ from ..images.pixels import Images
 from ..images.preprocess import Preprocess
 from ..images.sources.arrays import Arrays
 from ..images.sources.base import Examples
-from ..images.sources.folders import WHOLE
+from ..images.sources.layout import WHOLE
 from ..images.splits import statistics
 from ..order import SHUFFLE, TEST, VALIDATION, hold_out, permutation
 from ..other import Other
+from ..unreadable import left_out, refuse_unreadable
 from . import shapes
 from .caption_set import CaptionSet, identity_of
 from .captioned import COCO, FOLDER, Found, find_captions
@@ -209,7 +210,8 @@ def open_other_captions(
     total = 0  # examples of all splits, as a run on this data would have them
     with contextlib.suppress(UserError):
         total = sum(map(len, _split_up(data, preprocess, seed, _find(data, given)).splits.values()))
-    return Other(name, _each_image(data, read, read.rows, vocabulary), total, ())
+    remarks = (left_out(read.unreadable),) if read.unreadable else ()
+    return Other(name, _each_image(data, read, read.rows, vocabulary), total, remarks)
 
 
 def _find(data: CaptionData, given: Given | None) -> Found:
@@ -304,6 +306,11 @@ class _Read(NamedTuple):
         """The captions of each of these images."""
         return [self.captions[row] for row in rows]
 
+    @property
+    def unreadable(self) -> list[str]:
+        """The names of those that cannot be read."""
+        return [self.images.examples.name(row) for row in np.setdiff1d(np.arange(len(self.captions)), self.rows)]
+
 
 def _decode(data: CaptionData, preprocess: Preprocess, examples: Examples, captions: Sequence[Sequence[str]]) -> _Read:
     """Decode the images of a split. Raises UserError on those that cannot be read, unless they are to be left out."""
@@ -311,12 +318,7 @@ def _decode(data: CaptionData, preprocess: Preprocess, examples: Examples, capti
     images = Images(examples, preprocess, room, data.threads)
     loaded = images.load(data.verify)
     if loaded.unreadable and not data.skip_unreadable:
-        listed = ", ".join(examples.name(row) for row in list(loaded.unreadable)[:5])
-        raise UserError(
-            f"data.source {data.source}",
-            f"{len(loaded.unreadable)} unreadable images: {listed}",
-            "replace or remove them, or leave them out with --data.skip-unreadable",
-        )
+        raise refuse_unreadable(f"data.source {data.source}", [examples.name(row) for row in loaded.unreadable])
     return _Read(images, loaded.digest, np.delete(np.arange(len(captions)), list(loaded.unreadable)), captions)
 
 
@@ -359,6 +361,8 @@ def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found
         f"{images:,} images with {said:,} captions; validation and test have each image "
         "once, with all its captions as references"
     ]
+    if unreadable := [name for part in whole for name in part.unreadable]:
+        remarks.append(left_out(unreadable))
     if data.tokenizer == WORDS:
         ids = vocabulary.ids
         share = float((target == ids.unknown).sum() / (target != ids.pad).sum())

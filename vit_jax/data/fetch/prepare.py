@@ -10,7 +10,6 @@ import contextlib
 import io
 import math
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,28 +26,10 @@ from ..progress import progress
 from .archives import OFFICIAL, Archive
 from .contents import Contents, read_contents
 from .download import NotFetched, difference, fetch
+from .places import find_prepared
 
 _WAIT = 0.5  # seconds between looks at whether another process is done
 _CHUNK = 1024  # images that are encoded before they are written
-
-
-def data_dir(stated: str) -> Path:
-    """The folder of prepared sets: the one that data.dir states, or TFDS's own. Raises UserError if it is no folder."""
-    root = Path(stated or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
-    if (stated or root.exists()) and not root.is_dir():  # in this order: another process may be making it
-        raise UserError(f"data.dir {root}", "no such folder", "make it, or give --data.dir another one")
-    return root
-
-
-def find_prepared(root: Path, name: str, version: str = "") -> Path | None:
-    """The folder of a prepared set, of the newest version if none is given; None if there is none."""
-    found = [
-        file.parent
-        for file in (root / name).glob("*/dataset_info.json")
-        # Folders of other names are unfinished, ours or TFDS's.
-        if re.fullmatch(r"\d+\.\d+\.\d+", file.parent.name) and version in ("", file.parent.name)
-    ]
-    return max(found, key=lambda folder: [int(part) for part in folder.name.split(".")], default=None)
 
 
 def plan(root: Path, name: str) -> str:

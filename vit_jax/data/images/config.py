@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
@@ -58,6 +59,11 @@ class ImageData(DataConfig):
 FITS, KERNELS = (get_args(get_type_hints(ImageData)[name]) for name in ("fit", "interpolation"))
 
 
+def composed(name: str) -> str:
+    """The name of a class by which it is known: é is one letter (as Linux writes it) or e with an accent (macOS)."""
+    return unicodedata.normalize("NFC", name)
+
+
 def numbered_classes(count: int) -> list[str]:
     """Names for classes without names: their numbers as text."""
     return [str(k) for k in range(count)]
@@ -68,8 +74,8 @@ def other_classes(given: Sequence[str], wanted: Sequence[str]) -> str:
 
     It is empty too if either list has only numbers.
     """
-    unnamed = numbered_classes(len(wanted))
-    if len(given) != len(wanted) or list(given) == list(wanted) or unnamed in (list(given), list(wanted)):
+    unnamed, ours, theirs = numbered_classes(len(wanted)), [*map(composed, given)], [*map(composed, wanted)]
+    if len(given) != len(wanted) or ours == theirs or unnamed in (ours, theirs):
         return ""
-    k = next(k for k, pair in enumerate(zip(given, wanted, strict=True)) if pair[0] != pair[1])
+    k = next(k for k, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
     return f"its class {k} is {given[k]!r} and here it is {wanted[k]!r}"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import UserError
+from ..unreadable import Unreadable
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -38,25 +39,25 @@ SIXTEEN_BIT = ("I", "I;16", "I;16L", "I;16B", "I;16N")  # Pillow's modes of 16-b
 def open_image(path: str | os.PathLike[str]) -> Image.Image:
     """Decode an image file, rotated as its EXIF orientation states; of an animation the first frame.
 
-    Raises UserError if the file cannot be read or is incomplete.
+    Raises Unreadable if the file cannot be read or is incomplete.
     """
     return decode_image(read_image(path), str(path))
 
 
 def read_image(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of an image file. Raises UserError if it cannot be read, or is no file, such as a pipe."""
+    """The bytes of an image file. Raises Unreadable if it cannot be read, or is no file, such as a pipe."""
     place = Path(path)
     try:
         if place.exists() and not (place.is_file() or place.is_dir()):
-            raise UserError(path, "is no file, but a pipe or a device", "give the path of an image file")
+            raise Unreadable(path, "is no file, but a pipe or a device", "give the path of an image file")
         return place.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: no path, with a zero byte in it
         reason = getattr(error, "strerror", None) or error
-        raise UserError(path, f"cannot be read ({reason})", "give the path of an image file") from error
+        raise Unreadable(path, f"cannot be read ({reason})", "give the path of an image file") from error
 
 
 def decode_image(encoded: bytes, name: str) -> Image.Image:
-    """`open_image` for the bytes of a file; `name` is what a UserError calls it."""
+    """`open_image` for the bytes of a file; `name` is what an error calls it."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
@@ -66,10 +67,10 @@ def decode_image(encoded: bytes, name: str) -> Image.Image:
     except MemoryError:
         raise
     except UnidentifiedImageError as error:
-        raise UserError(name, f"not a {', '.join(_FORMATS)} image", "convert or remove it") from error
+        raise Unreadable(name, f"not a {', '.join(_FORMATS)} image", "convert or remove it") from error
     except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error and more
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise UserError(name, f"cannot be decoded ({reason})", "replace or remove it") from error
+        raise Unreadable(name, f"cannot be decoded ({reason})", "replace or remove it") from error
     if image.mode == "F":
         raise UserError(name, "has floating-point pixels of unknown range", "save it with 8 or 16 bits")
     return image

@@ -18,6 +18,7 @@ from ...errors import Field, UserError
 from ...files.digests import array_digest, text_digest
 from ..base import Given
 from ..order import TEST, VALIDATION, Order, hold_out
+from ..unreadable import left_out, refuse_unreadable
 from .config import ImageData
 from .pixels import Images, Loaded, sizes
 from .preprocess import Preprocess
@@ -164,7 +165,7 @@ def open_images(
 
     images, loaded = _decode(data, source, preprocess)
     rows, remarks = _readable(data, images, loaded)
-    splits = _with_held_out(data, images, rows, seed)
+    splits = _with_held_out(data, images, rows, seed, len(source.class_names))
 
     if normalize != "given":
         mean, std = statistics(normalize, data.source, preprocess, splits["train"])
@@ -175,7 +176,7 @@ def open_images(
         splits,
         replace(preprocess, mean=mean, std=std),
         identity,
-        source.remarks + remarks + _crop_remark(loaded) + _index_remarks(loaded),
+        source.remarks + _class_remarks(data, source) + remarks + _crop_remark(loaded) + _index_remarks(loaded),
         repeats,
         source.stands_in,
     )
@@ -239,7 +240,7 @@ def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wante
             raise UserError(
                 field,
                 f"labels of its {name} split go from {labels.min()} to {labels.max()} but there are {classes} classes",
-                "number them from 0",
+                "number them from 0" + (", as labels - 1" if labels.min() == 1 and labels.max() == classes else ""),
             )
         if preprocess.channels not in (1, 3) and not (
             isinstance(examples, Arrays) and preprocess.leaves_unchanged(*sizes(examples.pixels.shape[1:]))
@@ -247,6 +248,8 @@ def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wante
             raise UserError(
                 Field("model.channels"), f"is {preprocess.channels}", "give 1 for grey or 3 for colour images"
             )
+    if source.counted:
+        check_counted(field, source)
     present = np.unique(source.splits["train"].labels)
     if len(present) < 2:
         raise UserError(
@@ -258,6 +261,44 @@ def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wante
             f"is {wanted} but {field} has {classes} classes",
             f"give --model.classes {classes}, or 0 for the number that the data has",
         )
+
+
+def check_counted(field: str, source: Source, classes: int = 0) -> None:
+    """Raise UserError where labels without names seem not to begin at 0, or are of classes that nothing is learned of.
+
+    `classes` are those of a trained network that is only evaluated; its data may lack classes.
+    """
+    labels = {name: np.unique(each.labels) for name, each in source.splits.items() if len(each.labels)}
+    first, last = min(each[0] for each in labels.values()), max(each[-1] for each in labels.values())
+    if first > 0 and (not classes or last >= classes):
+        raise UserError(
+            field,
+            f"labels go from {first} to {last}, and none is 0" + (f" of {classes} classes" if classes else ""),
+            f"subtract {first} if they begin at {first}; if not, name all classes from 0 on as class_names",
+        )
+    for name, each in labels.items() if not classes else ():
+        if len(extra := np.setdiff1d(each, labels["train"])):
+            raise UserError(
+                field, f"label {extra[0]} is in {name} but not in train", "add examples of it to train, or leave it out"
+            )
+
+
+def _class_remarks(data: ImageData, source: Source) -> tuple[str, ...]:
+    """Which splits have no labels, and which lack classes."""
+    remarks = []
+    for name, why in source.unlabelled.items():
+        share = data.test if name == "test" else data.validation
+        instead = f"; {share:.0%} of train is held out as {name} in its place (data.{name})" if share else ""
+        remarks.append(f"{why} and is left out{instead}")
+    for name, examples in source.splits.items():
+        lacking = np.setdiff1d(np.arange(len(source.class_names)), examples.labels)
+        if len(lacking):
+            listed = ", ".join(source.class_names[k] for k in lacking[:3]) + (", ..." if len(lacking) > 3 else "")
+            averages = "" if name == "train" else "; its macro averages are over the others"
+            remarks.append(
+                f"{name} has no example of {len(lacking)} of the {len(source.class_names)} classes ({listed}){averages}"
+            )
+    return tuple(remarks)
 
 
 def _readable(
@@ -281,15 +322,9 @@ def _readable(
             )
     if not names:
         return rows, ()
-    listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-    count = f"{len(names)} unreadable image{'s' if len(names) > 1 else ''}"
     if not data.skip_unreadable:
-        raise UserError(
-            f"data.source {data.source}",
-            f"{count}: {listed}",
-            "replace or remove them, or leave them out with --data.skip-unreadable",
-        )
-    return rows, (f"{count} left out: {listed}",)
+        raise refuse_unreadable(f"data.source {data.source}", names)
+    return rows, (left_out(names),)
 
 
 def _crop_remark(loaded: dict[str, Loaded]) -> tuple[str, ...]:
@@ -306,10 +341,14 @@ def _index_remarks(loaded: dict[str, Loaded]) -> tuple[str, ...]:
 
 
 def _with_held_out(
-    data: ImageData, images: dict[str, Images], rows: dict[str, np.ndarray], seed: int
+    data: ImageData, images: dict[str, Images], rows: dict[str, np.ndarray], seed: int, classes: int
 ) -> dict[str, Split]:
     """train, validation and test; splits that the source lacks are held out from train, stratified by class."""
     splits = {name: Split(images[name], rows[name]) for name in rows}
+    for name, split in splits.items():
+        present = np.unique(split.labels)
+        if name != "train" and len(present) < classes:
+            split.classes = present
     # Test first and without the run's seed, so that it does not depend on the seed or on data.validation.
     for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
         if name in splits or not share:

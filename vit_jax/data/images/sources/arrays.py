@@ -92,11 +92,8 @@ def open_npz(source: str) -> Source:
             "name them images and labels, or train_images, train_labels, ...",
         )
     splits = {split: _npz_split(source, arrays, *pair) for split, pair in names.items() if pair}
-    if "class_names" in arrays:
-        class_names = tuple(str(name) for name in arrays["class_names"].ravel())
-    else:
-        class_names = classes_of(splits)
-    return Source(path.stem, class_names, {**splits})
+    class_names = tuple(str(name) for name in arrays["class_names"].ravel()) if "class_names" in arrays else ()
+    return arrays_source(path.stem, class_names, splits)
 
 
 def _check_room(source: str, needed: int) -> None:
@@ -150,6 +147,7 @@ def _as_uint8(pixels: np.ndarray) -> str:
     return ", as images.astype('uint8')" if low >= 0 and high <= 255 else ", without normalisation"
 
 
-def classes_of(splits: Mapping[str, Arrays]) -> tuple[str, ...]:
-    """Names for the classes of arrays that state none: their numbers."""
-    return tuple(numbered_classes(1 + max(int(split.labels.max(initial=0)) for split in splits.values())))
+def arrays_source(name: str, class_names: tuple[str, ...], splits: Mapping[str, Arrays]) -> Source:
+    """The source of arrays, whose classes are called by their numbers if they state no names."""
+    most = 1 + max(int(split.labels.max(initial=0)) for split in splits.values())
+    return Source(name, class_names or tuple(numbered_classes(most)), {**splits}, counted=not class_names)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -45,6 +46,8 @@ class Source:
     class_names: tuple[str, ...]
     splits: dict[str, Examples]  # train, and validation and test if it has them
     remarks: tuple[str, ...] = ()  # for the user, to be printed once
+    unlabelled: Mapping[str, str] = field(default_factory=dict)  # {split that is there without labels: a clause on it}
+    counted: bool = False  # no names of classes are stated: they are as many as the labels say
     stands_in: bool = False  # black images with labels of no meaning, as many as a set has that is not here
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from ....config.nearest import similar
 from ....errors import UserError
-from ..preprocess import EXTENSIONS, read_image
+from ..config import composed
+from ..preprocess import read_image
+from ..tree import Folder, Unused
 from .base import Examples, Source, Stamps, stamp_files
+from .layout import WHOLE, Layout, find_layout, no_images
 
-WHOLE = "all"  # what data without splits is called in place of one
-_FOLDERS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
+_LOOSE = "beside the folders of classes"
 
 
 @dataclass
@@ -40,65 +43,47 @@ class Files:
 
 
 def open_folder(path: str) -> Source:
-    """A folder with train/CLASS/image, and perhaps val/ or validation/ and test/; or with CLASS/image alone."""
-    field, root = _root(path, "train/CLASS/image or CLASS/image")
-    folders = _list_folder(root)[0]
-    # A class may be called train, too; a split is a folder of this name that contains folders.
-    roots = {name: root / name for name in folders if name in _FOLDERS and _list_folder(root / name)[0]}
-    if not roots and folders and set(folders) <= set(_FOLDERS):
-        raise UserError(field, f"{folders[0]}/ holds no class folders", "sort its images into one folder per class")
-    if roots and "train" not in roots:
-        raise UserError(
-            field, f"{next(iter(roots))}/ has class folders but train/ has none or is missing", "add train/CLASS/image"
-        )
-    if "val" in roots and "validation" in roots:
-        raise UserError(field, "both val/ and validation/ are there", "keep one of them")
-    ignored = [name for name in folders if roots and name not in roots]
-    remarks = (f"folders left out, as only train, val and test are read: {', '.join(ignored)}",) if ignored else ()
-    roots = roots or {"train": root}
+    """A folder with train/CLASS/image, and perhaps folders of validation and test; or with CLASS/image alone.
 
-    roots = {
-        _FOLDERS.get(name, name): folder for name, folder in sorted(roots.items(), key=lambda item: item[0] != "train")
-    }
-    classes = {split: _list_folder(folder)[0] for split, folder in roots.items()}
-    if not classes["train"]:
-        raise UserError(field, "holds no class folders", "sort its images into one folder per class")
-    for split in classes:
-        for name in sorted(set(classes[split]) ^ set(classes["train"])):
-            there, absent = ("train", split) if name in classes["train"] else (split, "train")
-            raise UserError(
-                field, f"class folder {name} is in {there} but not in {absent}", "every split needs the same classes"
-            )
-    splits: dict[str, Examples] = {
-        split: _class_folders(field, folder, classes["train"]) for split, folder in roots.items()
-    }
-    return Source(root.resolve().name, tuple(classes["train"]), splits, remarks)
+    Images may lie in folders inside their class's, too. Validation and test may lack classes of train.
+    """
+    field, root = _root(path, "train/CLASS/image or CLASS/image")
+    layout = find_layout(field, root)
+    if "train" not in layout.splits and WHOLE not in layout.splits:
+        other = os.path.basename(next(iter(layout.splits.values())).path)
+        raise UserError(
+            field,
+            f"{other}/ has class folders but train/ has none or is missing (there: {', '.join(root.folders)})",
+            "add train/CLASS/image",
+        )
+    splits = {"train" if split == WHOLE else split: folder for split, folder in layout.splits.items()}
+    classes = _classes(splits["train"])
+    for split, folder in splits.items():
+        for key, folders in _classes(folder).items():
+            if key not in classes:
+                name = os.path.basename(folders[0].path)
+                raise UserError(
+                    field,
+                    f"class folder {name} is in {split} but not in train{similar(name, _names(classes))}",
+                    "rename it, move it away, or add its images to train",
+                )
+    return _source(field, root, layout, splits, classes)
 
 
 def open_test_folder(path: str) -> Source:
-    """A folder of splits (train/, val/ or validation/, test/, some of them) of class folders, or of class folders.
+    """A folder of splits (some of train, validation and test) of class folders, or of class folders.
 
-    Unlike a folder to train on, it may lack train/, and its splits may have different classes.
+    Unlike a folder to train on, it may lack train/, and its splits may have any classes.
     """
     field, root = _root(path, "CLASS/image, or test/CLASS/image")
-    folders = _list_folder(root)[0]
-    roots = {_FOLDERS[name]: root / name for name in folders if name in _FOLDERS and _list_folder(root / name)[0]}
-    if {"val", "validation"} <= {*folders} and all(_list_folder(root / name)[0] for name in ("val", "validation")):
-        raise UserError(field, "both val/ and validation/ are there", "keep one of them")
-    roots = roots or {WHOLE: root}
-    classes = {split: _list_folder(folder)[0] for split, folder in roots.items()}
-    if not any(classes.values()):
-        raise UserError(field, "holds no class folders", "sort its images into one folder per class")
-    union = sorted(set().union(*classes.values()))
-    splits: dict[str, Examples] = {}
-    for split, folder in roots.items():
-        files = _class_folders(field, folder, classes[split])
-        places = np.array([union.index(name) for name in classes[split]], np.int32)
-        splits[split] = replace(files, labels=places[files.labels])
-    return Source(root.resolve().name, tuple(union), splits)
+    layout = find_layout(field, root)
+    classes: dict[str, list[Folder]] = {}
+    for folder in layout.splits.values():
+        classes = {**_classes(folder), **classes}
+    return _source(field, root, layout, layout.splits, dict(sorted(classes.items())))
 
 
-def _root(path: str, inside: str) -> tuple[str, Path]:
+def _root(path: str, inside: str) -> tuple[str, Folder]:
     """(the field as messages name it, the folder), which is to hold what `inside` says. Raises UserError."""
     field = f"data.source folder:{path}"
     if not path:
@@ -106,26 +91,77 @@ def _root(path: str, inside: str) -> tuple[str, Path]:
     root = Path(os.path.expanduser(path))
     if not root.is_dir():
         raise UserError(field, "no such folder", f"give one that holds {inside}")
-    return field, root
+    return field, Folder(str(root))
 
 
-def _class_folders(field: str, folder: Path, classes: Sequence[str]) -> Files:
-    paths: list[str] = []
-    counts = []
-    for name in classes:
-        images = [file for file in _list_folder(folder / name)[1] if os.path.splitext(file)[1].lower() in EXTENSIONS]
-        if not images:
-            raise UserError(field, f"class folder {folder / name} holds no images", "add some or remove it")
-        paths += [str(folder / name / image) for image in images]
-        counts.append(len(images))
-    return Files(paths, np.repeat(np.arange(len(classes), dtype=np.int32), counts))
+def _classes(split: Folder) -> dict[str, list[Folder]]:
+    """{class: its folders}, in the order of their names.
+
+    Names that look the same are one class: é is one letter on Linux, and e with an accent on macOS.
+    """
+    classes: dict[str, list[Folder]] = {}
+    for name, folder in split.folders.items():
+        classes.setdefault(composed(name), []).append(folder)
+    return classes
 
 
-def _list_folder(folder: Path) -> tuple[list[str], list[str]]:
-    """(names of the subfolders, names of the files) of a folder, sorted and without hidden ones."""
-    try:
-        with os.scandir(folder) as entries:
-            shown = [(entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith(".")]
-    except OSError as error:
-        raise UserError(folder, f"cannot be listed ({error.strerror})", "mend its permissions") from error
-    return sorted(name for name, is_dir in shown if is_dir), sorted(name for name, is_dir in shown if not is_dir)
+def _names(classes: Mapping[str, Sequence[Folder]]) -> list[str]:
+    """The names of classes as their folders have them."""
+    return [os.path.basename(folders[0].path) for folders in classes.values()]
+
+
+def _source(
+    field: str, root: Folder, layout: Layout, splits: Mapping[str, Folder], classes: Mapping[str, list[Folder]]
+) -> Source:
+    """The source of splits, whose labels are places in `classes`."""
+    unused, deeper = Unused(), _Deeper()
+    unused.add(root, root.others)
+    if root not in splits.values():
+        unused.add(root, root.images, _LOOSE)
+    examples: dict[str, Examples] = {}
+    for split, folder in splits.items():
+        own = _classes(folder)
+        unused.add(folder, folder.images, _LOOSE)
+        if folder is not root:
+            unused.add(folder, folder.others)
+        paths: list[str] = []
+        counts = []
+        for key in classes:
+            found = [path for each in own.get(key, ()) for path in _images_of(field, each, unused, deeper)]
+            paths += found
+            counts.append(len(found))
+        examples[split] = Files(paths, np.repeat(np.arange(len(classes), dtype=np.int32), counts))
+    unlabelled = {
+        split: f"{os.path.basename(folder.path)}/ holds {len(folder.images):,} images but no class folders"
+        for split, folder in layout.unlabelled.items()
+    }
+    merged = {key for folder in splits.values() for key, same in _classes(folder).items() if len(same) > 1}
+    same = (f"folders whose names look the same are one class: {', '.join(sorted(merged))}",) if merged else ()
+    name, remarks = Path(root.path).resolve().name, (*layout.remarks, *same, *deeper.remarks(), *unused.remarks())
+    return Source(name, tuple(_names(classes)), examples, remarks, unlabelled)
+
+
+@dataclass
+class _Deeper:
+    """Images that lie in folders of their class's folder."""
+
+    count: int = 0
+    first: str = ""
+
+    def remarks(self) -> tuple[str, ...]:
+        """A sentence for the user; none if there are none."""
+        what = f"{self.count:,} image{' lies' if self.count == 1 else 's lie'} in folders of their class's folder"
+        return (f"{what}, such as {self.first}",) if self.count else ()
+
+
+def _images_of(field: str, folder: Folder, unused: Unused, deeper: _Deeper) -> list[str]:
+    """The paths of the images of a class. Raises UserError where there are none."""
+    found = folder.image_paths(unused)
+    if not found:
+        what, remedy = no_images(folder)
+        raise UserError(field, f"class folder {folder.path} {what}", remedy)
+    inside = len(found) - len(folder.images)
+    if inside:
+        deeper.first = deeper.first or next(path for path in found if os.path.dirname(path) != folder.path)
+        deeper.count += inside
+    return found

@@ -10,7 +10,7 @@ import numpy as np
 from ....errors import UserError
 from ...base import Given
 from ..config import GIVEN
-from .arrays import Arrays, arrays_split, classes_of
+from .arrays import Arrays, arrays_source, arrays_split
 from .base import Source, first_line
 
 _SPLITS = ("train", "validation", "test")
@@ -22,7 +22,7 @@ def open_given(given: Given) -> Source:
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise UserError("class_names", "give a list of texts, one for each class, in the order of their numbers")
     splits = {name: _given_split(name, value) for name, value in given.splits(_SPLITS).items()}
-    return Source(GIVEN, tuple(names) or classes_of(splits), {**splits})
+    return arrays_source(GIVEN, tuple(names), splits)
 
 
 def _given_split(name: str, value: Any) -> Arrays:

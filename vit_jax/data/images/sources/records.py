@@ -14,7 +14,8 @@ import numpy as np
 from ....config.nearest import nearest
 from ....errors import UserError
 from ...fetch.archives import OFFICIAL
-from ...fetch.prepare import clear_fetched, data_dir, find_prepared, plan, prepare
+from ...fetch.places import data_dir, find_prepared
+from ...fetch.prepare import clear_fetched, plan, prepare
 from ..config import ImageData, numbered_classes
 from .arrays import Arrays
 from .base import Examples, Source, Stamps, first_line, stamp_files
@@ -76,14 +77,14 @@ def open_tfds(data: ImageData, fetch: bool) -> Source:
     known = list(builder.info.splits)
     _check_images(data, features, known)
     splits: dict[str, Examples] = {}
-    remarks = []
+    unlabelled = {}
     for split in (each for each in ("train", "validation", "test") if each in known):
         records = _records(data, builder, split, folder)
         if split != "train" and len(records.labels) and (records.labels == -1).all():  # how TFDS marks unpublished ones
-            remarks.append(f"the {split} split has no labels and is left out")
+            unlabelled[split] = f"the {split} split has no labels"
         else:
             splits[split] = records
-    return Source(name, tuple(features["label"].names), splits, tuple(remarks))
+    return Source(name, tuple(features["label"].names), splits, unlabelled=unlabelled)
 
 
 def _open_builder(data: ImageData, folder: Path, name: str) -> tuple[Any, dict[str, Any]]:

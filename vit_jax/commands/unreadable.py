@@ -1,0 +1,30 @@
+"""The flag that leaves out images that cannot be read, and where it is advised."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..config.fields import option
+from ..data.unreadable import FLAG, Unreadable
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnreadableFlags:
+    """What is done about images that cannot be read."""
+
+    skip_unreadable: bool = option(False, "leave out unreadable images, and report how many, instead of stopping")
+
+
+@contextlib.contextmanager
+def flag_advised(skip: bool) -> Iterator[None]:
+    """A context in which the error of an unreadable image names the flag, unless it was given."""
+    try:
+        yield
+    except Unreadable as error:
+        if FLAG in error.remedy:
+            error.remedy = error.remedy.replace(FLAG, "--skip-unreadable")
+        elif not skip:
+            error.add(", or leave such images out with --skip-unreadable")
+        raise

@@ -1,0 +1,70 @@
+"""Where prepared sets lie: DIR/NAME/VERSION, or DIR/NAME/CONFIG/VERSION."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from ...errors import UserError
+from ...files.atomic import read_json
+
+_MARK = "dataset_info.json"  # the file that a prepared set has
+_VERSION = r"\d+\.\d+\.\d+"  # folders of other names are unfinished, ours or TFDS's
+
+
+def data_dir(stated: str) -> Path:
+    """The folder of prepared sets: the one that data.dir states, or TFDS's own. Raises UserError if it is no folder."""
+    root = Path(stated or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+    if (stated or root.exists()) and not root.is_dir():  # in this order: another process may be making it
+        raise UserError(f"data.dir {root}", "no such folder", "make it, or give --data.dir another one")
+    return root
+
+
+def find_prepared(root: Path, name: str, version: str = "") -> Path | None:
+    """The folder of a prepared set, of the newest version if none is given; None if there is none."""
+    versions = _versions(root / name)
+    return root / name / (version or versions[-1]) if versions and (not version or version in versions) else None
+
+
+def prepared_in(root: Path) -> dict[str, list[str]]:
+    """{name of each set that is prepared in a data.dir: its versions, the newest last}."""
+    found = {}
+    for depth in ("*", "*/*"):
+        for folder in {file.parents[1] for file in root.glob(f"{depth}/*/{_MARK}")}:
+            if versions := _versions(folder):
+                found[str(folder.relative_to(root))] = versions
+    return dict(sorted(found.items()))
+
+
+def prepared_around(folder: Path) -> tuple[Path, dict[str, list[str]]] | None:
+    """(data.dir, the sets in it as `prepared_in` has them) where a folder is that of a prepared set, or of several.
+
+    A set's own folder is that of a version, of its name or of its config; of several sets it is a data.dir.
+    """
+    folder = folder.resolve()
+    if (folder / _MARK).is_file() and re.fullmatch(_VERSION, folder.name):
+        version, folder = folder.name, folder.parent
+    elif _versions(folder):
+        version = ""
+    else:
+        there = prepared_in(folder)
+        return (folder, there) if there else None
+    # A config lies in the folder of its set.
+    nested = _set_name(next(folder.glob(f"{version or '*'}/{_MARK}"))) == folder.parent.name != folder.name
+    root = folder.parents[1] if nested else folder.parent
+    return root, {str(folder.relative_to(root)): [version] if version else _versions(folder)}
+
+
+def _set_name(info: Path) -> str:
+    """The name of a set in its dataset_info.json; empty where it states none."""
+    try:
+        return str(read_json(info)["name"])
+    except (UserError, KeyError):
+        return ""
+
+
+def _versions(folder: Path) -> list[str]:
+    """The versions of a set that stand in its folder, the newest last."""
+    found = [file.parent.name for file in folder.glob(f"*/{_MARK}")]
+    return sorted(filter(re.compile(_VERSION).fullmatch, found), key=lambda name: [*map(int, name.split("."))])

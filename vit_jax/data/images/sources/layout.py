@@ -1,0 +1,157 @@
+"""Which folders of a set are its splits, under the names that people give them, and which are its classes."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ....errors import UserError
+from ...fetch.places import prepared_around
+from ..tree import Folder, Unused
+
+WHOLE = "all"  # what data without splits is called in place of one
+_SPLITS = {
+    "train": ("train", "training", "trn"),
+    "validation": ("validation", "val", "valid", "validate", "dev", "development"),
+    "test": ("test", "testing", "tst"),
+}
+_PLAIN = ("train", "val", "validation", "test")  # names that need no remark
+_SPLIT_OF = {name: split for split, names in _SPLITS.items() for name in names}
+_FILLERS = ("set", "data", "dataset", "images", "split")  # words beside a split's in the name of its folder
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the classes of a set of images lie."""
+
+    splits: dict[str, Folder]  # of class folders; without splits the set itself, as WHOLE
+    unlabelled: dict[str, Folder]  # splits with images but no class folders
+    remarks: tuple[str, ...]
+
+
+def find_layout(field: str, root: Folder) -> Layout:
+    """How a folder is sorted. `field` is what messages call it. Raises UserError where that cannot be told."""
+    named = _named_splits(field, root)
+    sorted_ = {split: folder for split, folder in named.items() if folder.folders and not _is_class(folder, root)}
+    if not sorted_:
+        if named and len(named) == len(root.folders):
+            first = next(iter(named.values()))
+            raise UserError(
+                field, f"{_name(first)}/ holds no class folders", "sort its images into one folder per class"
+            )
+        _check_classes(field, root)
+        return Layout({WHOLE: root}, {}, ())
+    unlabelled = {split: folder for split, folder in named.items() if split not in sorted_ and folder.images}
+    used = {folder.path for folder in (*sorted_.values(), *unlabelled.values())}
+    ignored = [name for name, folder in root.folders.items() if folder.path not in used]
+    renamed = [f"{_name(f)}/ as {split}" for split, f in sorted_.items() if _name(f) not in _PLAIN]
+    remarks = [f"folders are read as splits: {', '.join(renamed)}"] if renamed else []
+    if ignored:
+        remarks.append(f"folders left out, as only train, val and test are read: {', '.join(ignored)}")
+    return Layout(sorted_, unlabelled, tuple(remarks))
+
+
+def no_images(folder: Folder) -> tuple[str, str]:
+    """(what is wrong with a class folder without images, the remedy)."""
+    unused = Unused()
+    folder.image_paths(unused)
+    if not len(unused):
+        return "holds no images", "add some or remove it"
+    return f"holds no images, only {unused}", "convert these to PNG or JPEG, or move the folder away if it is no class"
+
+
+def _named_splits(field: str, root: Folder) -> dict[str, Folder]:
+    """{split: the folder that is called so}, train first. Raises UserError where two are called the same."""
+    found: dict[str, list[str]] = defaultdict(list)
+    affixed: dict[str, dict[str, str]] = defaultdict(dict)  # {the rest of the name: {split: name}}
+    for name in root.folders:
+        words = re.findall(r"[^\W_]+", unicodedata.normalize("NFC", name).casefold())
+        splits = [_SPLIT_OF[word] for word in words if word in _SPLIT_OF]
+        if len(splits) == 1 and all(word in _SPLIT_OF or word in _FILLERS for word in words):
+            found[splits[0]].append(name)
+        elif len(splits) == 1:
+            affixed[" ".join("" if word in _SPLIT_OF else word for word in words)].setdefault(splits[0], name)
+    if not found:  # seg_train/ beside seg_test/, though train_station/ beside bus_station/ are classes
+        several = [names for names in affixed.values() if "train" in names and len(names) > 1]
+        found |= {split: [name] for split, name in several[0].items()} if len(several) == 1 else {}
+    for names in found.values():
+        if len(names) > 1:
+            raise UserError(field, f"both {names[0]}/ and {names[1]}/ are there", "keep one of them")
+    return {split: root.folders[found[split][0]] for split in _SPLITS if split in found}
+
+
+def _is_class(folder: Folder, root: Folder) -> bool:
+    """Whether a folder called as a split is a class of this name: as others beside it, it holds images itself."""
+    return bool(folder.images) and any(other.images for other in root.folders.values() if other is not folder)
+
+
+def _check_classes(field: str, root: Folder) -> None:
+    """Raise UserError where the folders in `root` are seen not to be classes: where it is of another level."""
+    if not root.folders:
+        raise _no_classes(field, root)
+    for folder in root.folders.values():
+        splits = _named_splits(field, folder)
+        if len(splits) > 1 or (splits and len(splits) == len(folder.folders)):
+            inside = " and ".join(f"{_name(split)}/" for split in splits.values())
+            raise UserError(
+                field,
+                f"{_name(folder)}/ holds {inside}, so that it is a set and not a class",
+                f"give folder:{folder.path} if that is the set, or sort all images as train/CLASS/image",
+            )
+    holding = [folder for folder in root.folders.values() if folder.holds_images]
+    if not holding and (advice := _prepared(field, Path(root.path))):
+        raise advice
+    if len(holding) == 1 and (deeper := _deeper(holding[0])):
+        empty = [name for name, folder in root.folders.items() if folder is not holding[0]]
+        others = f", and {', '.join(empty[:3])} no images" if empty else ""
+        raise UserError(
+            field,
+            f"{_name(holding[0])}/ alone holds images{others}; they lie in {_listed(deeper.folders)}",
+            f"give folder:{deeper.path} if these are the classes",
+        )
+
+
+def _deeper(folder: Folder) -> Folder | None:
+    """The first folder with several folders in it on the way down from one that has no images itself."""
+    while not folder.images and len(inside := [each for each in folder.folders.values() if each.holds_images]) == 1:
+        folder = inside[0]
+    return None if folder.images or not folder.folders else folder
+
+
+def _no_classes(field: str, root: Folder) -> UserError:
+    """The error for a folder without folders."""
+    place = Path(root.path).resolve()
+    if advice := _prepared(field, place):
+        return advice
+    unused = Unused()
+    images = len(root.image_paths(unused))
+    if images and len(Folder(str(place.parent)).folders) > 1:
+        what = f"holds no class folders, but {images:,} images"
+        return UserError(field, what, f"give folder:{place.parent} if {place.name}/ is a class, or sort them by class")
+    has = f", only {unused}" if len(unused) and not images else ""
+    return UserError(field, f"holds no class folders{has}", "sort its images into one folder per class")
+
+
+def _prepared(field: str, place: Path) -> UserError | None:
+    """The error for the folder of a prepared set, with the flags to give; None if it is no such folder."""
+    found = prepared_around(place)
+    if found is None:
+        return None
+    root, sets = found
+    name, versions = next(iter(sets.items()))
+    more = f" (there: {_listed(sets)})" if len(sets) > 1 else ""
+    old = len(sets) == 1 and len(versions) == 1 and len([*(root / name).glob("*/dataset_info.json")]) > 1
+    source = f"{name}:{versions[0]}" if old else name
+    return UserError(field, "is a folder of prepared sets", f"give --data.source {source} --data.dir {root}{more}")
+
+
+def _listed(names: Mapping[str, object]) -> str:
+    return ", ".join([*names][:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _name(folder: Folder) -> str:
+    return Path(folder.path).name
