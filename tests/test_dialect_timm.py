@@ -1,10 +1,12 @@
 """timm's files: its config.json both ways, its own folders and transforms, what is asked for and what is refused."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from convert import rules
 from convert.dialects import LAYOUTS, refused, timm_folder
@@ -14,7 +16,7 @@ from convert.plan.plan import plan
 from convert.plan.shared import members
 from convert.recognise.config import resolve
 from convert.recognise.layouts import Recognition, which_layout
-from convert.recognise.reading import read
+from convert.recognise.reading import Options, read
 from convert.write.write import write
 from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.errors import UserError
@@ -222,6 +224,33 @@ def test_a_file_with_a_mask_token_or_maes_decoder_is_the_encoder():
     extra = ["mask_token", "decoder_embed.weight", "decoder_blocks.0.attn.qkv.weight"]
     assert TIMM.recognises({**shapes(SMALL), **{name: (1, 1, 12) for name in extra}})
     assert TIMM.left_out([*shapes(SMALL), *extra]) == extra
+
+
+HEADS = {
+    "MoCo v3's": {"head.0.weight": (32, 12), "head.1.running_mean": (32,), "head.1.num_batches_tracked": ()},
+    "DINO's": {"head.mlp.0.weight": (32, 12), "head.last_layer.weight_g": (99, 1), "head.last_layer.weight_v": (99, 8)},
+    "a user's": {"head.fc.weight": (5, 12), "head.fc.bias": (5,)},
+}
+
+
+@pytest.mark.parametrize("layout", ["timm", "huggingface@v4"])
+@pytest.mark.parametrize("whose", HEADS)
+def test_a_head_of_another_kind_is_left_out_only_where_the_head_is_dropped(layout, whose, tmp_path):
+    config = replace(SMALL, patch=4, image=8, classes=0)
+    own = {"timm": "head", "huggingface@v4": "classifier"}[layout]
+    made = shapes(config, LAYOUTS[layout])
+    strange = {name.replace("head", own, 1): shape for name, shape in HEADS[whose].items()}
+    arrays = {name: np.ones(shape, np.float32) for name, shape in (made | strange).items()}
+    save_file(arrays, tmp_path / "x.safetensors")
+    stated = dict(layout=layout, sets={"heads": 3, "eps": 1e-6, "activation": "gelu", "image": 8, "pool": "cls"})
+    with pytest.raises(UserError, match=rf"has a head .*{re.escape(own)}\..*; leave it out with --adapt head=drop"):
+        read(str(tmp_path / "x.safetensors"), Options(**stated))
+    reading = read(str(tmp_path / "x.safetensors"), Options(**stated, headless=True))
+    with reading.source:
+        assert reading.tensors.keys() == made.keys()
+        assert reading.left_out == [
+            f"{own.partition('.')[0]} ({len(strange)} tensors, another head than the network's)"
+        ]
 
 
 def test_layer_scales_as_gamma_are_nobodys_until_said_whose():
@@ -619,6 +648,15 @@ def test_what_timm_has_beside_is_refused_by_name(timm, name):
         ),
         (["visual.trunk.patch_embed.proj.weight", "text.token_embedding.weight"], "OpenCLIP"),
         (["cls_token", "blocks.0.0.norm1.weight"], "chunks"),
+        (["layer.0.q.qweight", "layer.0.q.qzeros", "layer.0.q.scales", "layer.0.q.g_idx"], "by GPTQ"),
+        (["layer.0.q.qweight", "layer.0.q.qzeros", "layer.0.q.scales"], "by AWQ"),
+        (["layer.0.q.weight", "layer.0.q.weight.absmax", "layer.0.q.weight.quant_state.bitsandbytes__nf4"], "4 bits"),
+        (["layer.0.q.weight", "layer.0.q.SCB", "layer.0.q.weight_format"], "8 bits"),
+        (["layer.0.q.weight._data", "layer.0.q.weight._scale"], "Quanto"),
+        (["layer.0.q.weight_packed", "layer.0.q.weight_scale", "layer.0.q.weight_shape"], "compressed-tensors"),
+        (["base_model.model.vit.q.lora_A.weight", "base_model.model.vit.q.lora_B.weight"], "--adapt lora=merge"),
+        (["base_model.model.q.base_layer.weight", "base_model.model.q.lora_A.default.weight"], "merge_and_unload()"),
+        (["blocks.0.attn.qkv.weight", "blocks.0.attn.qkv.lora_A"], "factors of LoRA"),
         (["0.weight", "3.0.fn.0.weight", "3.0.fn.2.running_mean"], "ConvMixer"),
         (["1.weight", "2.0.fn.0.weight", "2.0.norm.weight", "2.1.fn.3.weight"], "MLP-Mixer"),
         (["stem/kernel", "MixerBlock_0/token_mixing/Dense_0/kernel"], "MLP-Mixer"),

@@ -132,6 +132,29 @@ def test_a_folder_without_weights_has_those_of_its_folders(tmp_path: Path) -> No
     assert_read(tmp_path, {"a": SQUARE + 9}, "checkpoint-9")
 
 
+@pytest.mark.parametrize("place", ["", "pytorch_model_fsdp_0"])
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        ([".metadata", "__0_0.distcp"], r"torch.distributed.*dcp_to_torch_save\('{}', 'X.pt'\)"),
+        (["zero_to_fp32.py", "latest"], r"DeepSpeed.*python {}/zero_to_fp32.py {} OUT"),
+        (["bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"], "DeepSpeed"),
+        (["checkpoint", "model.ckpt.index", "model.ckpt.data-00000-of-00001"], "checkpoint of TensorFlow"),
+        (["model-q4.gguf"], "GGUF file, whose weights are quantised"),
+        (["tf_model.h5"], "HDF5"),
+        (["model.onnx"], "a program"),
+    ],
+)
+def test_a_folder_of_another_program_is_named_with_what_to_do(names, says, place, tmp_path: Path) -> None:
+    (tmp_path / place).mkdir(exist_ok=True)
+    for name in names:
+        (tmp_path / place / name).write_bytes(b"x")
+    with pytest.raises(UserError, match=says.replace("{}", str(tmp_path / place))):
+        open_source(str(tmp_path))
+    write(tmp_path / "model.safetensors", {"a": SQUARE})
+    assert_read(tmp_path, {"a": SQUARE})  # what is there to be read goes first
+
+
 def test_a_checkpoint_may_be_called_a_tar(tmp_path: Path) -> None:
     for name in ("last", "model_best"):
         write(tmp_path / f"{name}.pth", {"a": SQUARE}).rename(tmp_path / f"{name}.pth.tar")

@@ -86,6 +86,25 @@ def test_parts_that_wrappers_of_submodules_add_come_off_within_names():
     assert chosen(tree) == ("module", set(NAMES), [])
 
 
+@pytest.mark.parametrize("wrapper", ["", "backbone."])
+@pytest.mark.parametrize(
+    ("blocks", "joined"),
+    [
+        (["0.0", "0.1", "1.2", "1.3"], ["0", "1", "2", "3"]),  # DINOv2: I counts over all chunks
+        (["0.0", "0.1", "1.0", "1.1"], ["0", "1", "2", "3"]),
+        ([f"{i // 6}.{i}" for i in range(12)], [f"{i}" for i in range(12)]),
+        (["0.0", "1.3"], ["0.0", "1.3"]),  # some are missing
+        (["1.2", "1.3"], ["1.2", "1.3"]),
+    ],
+)
+def test_blocks_in_chunks_are_joined_in_their_order(wrapper, blocks, joined):
+    tree = {f"{wrapper}patch_embed.proj.weight": tensor(), f"{wrapper}patch.weight": tensor()}
+    tree |= {f"{wrapper}blocks.{block}.norm1.weight": tensor() for block in blocks}
+    found = choose(Source("run.pt", "torch", {"teacher": tree}), known).tensors
+    order = {name: found[f"blocks.{new}.norm1.weight"] for name, new in zip(blocks, joined, strict=True)}
+    assert all(order[name] is tree[f"{wrapper}blocks.{name}.norm1.weight"] for name in blocks)
+
+
 def test_prefixes_are_whole_and_stand_in_front():
     tree = {**state(), "submodule.x": tensor(), "my_model.y": tensor(), "head.module.z": tensor()}
     assert chosen(tree)[1] == {*NAMES, "submodule.x", "my_model.y", "head.module.z"}

@@ -197,6 +197,7 @@ def options(arguments: argparse.Namespace) -> Options:
         step=step(arguments.step),
         key=arguments.key,
         accept=tuple(arguments.accept),
+        headless=any(text.startswith("head=") for text in getattr(arguments, "adapt", ())),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from vit_jax.errors import Option, Text, UserError
 
-from . import limits, orbax, run_folder, strict_json
+from . import limits, orbax, run_folder, strict_json, unread
 from .kinds import SUFFIXES, check_file, container, open_file
 from .source import CARRIED_SUFFIX, PROVENANCE, Source, Step, check_names
 
@@ -83,6 +83,7 @@ def _direct(root: Path) -> list[Candidate]:
             and name not in shards
             and name not in NO_WEIGHTS
             and not name.endswith(CARRIED_SUFFIX)
+            and not unread.other([name])
         ):
             found.append(_file(path))
         elif path.is_dir():
@@ -143,6 +144,8 @@ def open_folder(folder: str, file: str = "", step: Step = None, training: bool =
         if os.path.isfile(path):
             _check_inside(path)
         return open_folder(path, training=training) if os.path.isdir(path) else _open(path)
+    if len(found) != 1 and not _direct(Path(folder)):
+        unread.check_folder(folder, ["", *(() if found else _folders(folder))])
     if not found:
         raise UserError(
             folder, f"holds no weights ({', '.join(SUFFIXES)}, or a checkpoint)", "give the folder or file that does"
@@ -163,6 +166,13 @@ def open_folder(folder: str, file: str = "", step: Step = None, training: bool =
         return orbax.open_folder(one.path)
     _check_inside(one.path)
     return _open(one.path)
+
+
+def _folders(folder: str) -> list[str]:
+    """The names of the folders in a folder that may be read, sorted; links are left out."""
+    with os.scandir(folder) as entries:
+        readable = [e.name for e in entries if e.is_dir(follow_symlinks=False) and os.access(e, os.R_OK | os.X_OK)]
+    return sorted(readable)
 
 
 def _last_step(folder: str, found: Sequence[Candidate], step: Step) -> Step:

@@ -9,7 +9,7 @@ from importlib import import_module
 
 from vit_jax.errors import UserError
 
-from . import limits
+from . import limits, unread
 from .positional import PositionalFile
 from .source import Source, Writer
 from .zips import zip_members
@@ -26,17 +26,7 @@ SUFFIXES = {
 }
 WRITTEN = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".msgpack")
 PROGRAMS = (".onnx", ".stablehlo")  # files that hold the network too: they are written (write/program.py), not read
-FIRST_BYTES = 512  # that are enough to recognise a file
-FOREIGN = (  # other files that are found under such names: their first bytes, what they are, the remedy
-    (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "run `git lfs pull`, or download it"),
-    (b"\x93NUMPY", "a single array of numpy without names", "save all tensors as one .npz"),
-    (b"\x89HDF", "an HDF5 file", "save it from its library as safetensors, .pt, .npz or msgpack"),
-    (b"GGUF", "a GGUF file", "give the weights that it was made from"),
-    (b"\x1f\x8b", "a gzip archive", "unpack it"),
-    (b"\x28\xb5\x2f\xfd", "a zstd archive", "unpack it"),
-    (b"7z\xbc\xaf", "a 7z archive", "unpack it"),
-    (b"PK\x05\x06", "an empty zip archive", "get the file again"),
-)
+HEAD = 512  # bytes that are enough to recognise a file
 
 
 def open_file(path: str) -> Source:
@@ -51,7 +41,7 @@ def container(path: str) -> str:
     check_file(path)
     file = PositionalFile(path)
     try:
-        head = file.read(0, min(FIRST_BYTES, file.size))
+        head = file.read(0, min(HEAD, file.size))
     finally:
         file.close()
     if not head:
@@ -59,9 +49,10 @@ def container(path: str) -> str:
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= min(limits.HEADER, os.path.getsize(path)):
         return "safetensors"
     suffix = SUFFIXES.get(os.path.splitext(path)[1].lower())
-    if is_program(path):
-        raise UserError(path, "is a program, from which no weights are read", "give the weights that it was made of")
-    for start, what, remedy in FOREIGN:
+    if known := unread.other([os.path.basename(path)]):
+        _, kind = known
+        raise UserError(path, f"is {kind.what}", kind.remedy.format(os.path.dirname(path) or "."))
+    for start, what, remedy in unread.FIRST_BYTES:
         if head.startswith(start):
             raise UserError(path, f"is {what}", remedy)
     if head[257:262] == b"ustar":

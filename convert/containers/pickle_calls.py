@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,6 +61,7 @@ class Array:
     shape: tuple[int, ...] = ()
     fortran: bool = False
     data: bytes = b""
+    foreign: bool = False  # an array of objects or texts, of which nothing is kept
 
 
 @dataclass(eq=False)
@@ -94,6 +96,8 @@ def build(target: Any, state: Any) -> None:
         target.order = ">" if state[1] == ">" else "<"
     elif isinstance(target, Array):
         match state:
+            case (int(), _, Marker(), bool(), _):
+                target.foreign = True
             case (int(), shape, DType() as dtype, bool(fortran), bytes(data)) if (
                 _integers(shape) and min(shape, default=0) >= 0 and target.dtype is None
             ):
@@ -107,12 +111,18 @@ def build(target: Any, state: Any) -> None:
 
 
 def put(target: Any, items: list[Any]) -> None:
-    """Set items [key, value, key, value, ...] of a dict; those of a Marker are dropped."""
+    """Set items [key, value, key, value, ...] of a dict; those of a Marker are dropped.
+
+    A key of a foreign class becomes its name, numbered where there are several.
+    """
     if isinstance(target, Marker):
         return
     if not isinstance(target, dict) or len(items) % 2:
         raise Refused("sets items of what is no dictionary")
     for key, value in zip(items[::2], items[1::2], strict=True):
+        if isinstance(key, (Marker, Global)):
+            name = key.kind if isinstance(key, Marker) else key.name
+            key = next(each for n in itertools.count() if (each := f"{name}[{n}]") not in target)
         if not (_plain(key) or (isinstance(key, tuple) and len(key) <= limits.RANK and all(map(_plain, key)))):
             raise Refused(f"has a dictionary key of type {type(key).__name__}")
         if key in target:
@@ -196,11 +206,13 @@ def encode(arguments: tuple) -> bytes:
     raise Refused("encodes text in a way that bytes are not")
 
 
-def number(arguments: tuple) -> DType:
-    """numpy.dtype("f8", False, True)."""
+def number(arguments: tuple) -> DType | Marker:
+    """numpy.dtype("f8", False, True); a Marker for that of objects, texts and dates."""
     match arguments:
         case (str(name), *_) if re.fullmatch(r"[iu][1248]|f[248]|b1", name):
             return DType(name)
+        case (str(name), *_) if re.fullmatch(r"[OSUVMm]\d*", name):
+            return Marker("numpy.dtype")
     raise Refused("has a numpy dtype that is no plain number's")
 
 
@@ -215,6 +227,8 @@ def array(arguments: tuple) -> Array:
 def _scalar(arguments: tuple) -> Any:
     """numpy's scalar(dtype, bytes)."""
     match arguments:
+        case (Marker(), _):
+            return Marker("numpy.generic")
         case (DType() as dtype, bytes(data)) if len(data) == dtype.numpy.itemsize:
             return np.frombuffer(data, dtype.numpy)[0].item()
     raise Refused("has a numpy scalar that is no plain number")

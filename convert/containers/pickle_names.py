@@ -1,4 +1,8 @@
-"""The names that a pickle of PyTorch may mention, and reasons and remedies for others that are known."""
+"""The names that a pickle of PyTorch may mention, and those for which it is refused.
+
+What a name in KNOWN stands for is read. Any other one is of a foreign class, for which a Marker stands: nothing is ever
+looked up or called. REFUSED are those that stand for tensors which cannot be read, or that only an attack would name.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +48,20 @@ TORCH_MARKS = {
     )
 }
 KNOWN = {*STORAGES, *REBUILD, *NUMPY, *INERT, *TORCH_MARKS, "collections.OrderedDict", "torch.Size", "_codecs.encode"}
+ATTACK = ("which would run code if Python read the file", "get the weights from a source that you trust")
 # Names that are refused: a pattern, what they are, and the remedy.
 REFUSED = (
+    (
+        r"(os|posix|nt|subprocess|pty|sys|ctypes|importlib|runpy|shutil|socket|pickle|_pickle|cPickle|marshal|webbrowser"
+        r"|code|codeop|pdb|timeit|platform|commands|popen2)(\..*)?",
+        ATTACK,
+    ),
+    (
+        r"(__builtin__|builtins)\.(eval|exec|execfile|compile|open|input|breakpoint|__import__|setattr|delattr|globals"
+        r"|locals|vars|bytearray|memoryview|map|filter|apply)",
+        ATTACK,
+    ),
+    (r"torch\.(load|storage\._load_from_bytes|hub\..*|jit\..*|ops\..*|classes\..*|utils\.cpp_extension\..*)", ATTACK),
     (r"torch\._utils\._rebuild_qtensor|torch\.Q\w+Storage", ("a quantized tensor", "dequantize the model first")),
     (r"torch\._utils\._rebuild_sparse.*", ("a sparse tensor", "call to_dense() on it first")),
     (
@@ -53,14 +69,12 @@ REFUSED = (
         ("a tensor on the meta device, which has no values", "save the model with its weights"),
     ),
     (r"torch\._utils\._rebuild_nested.*", ("a nested tensor", "save dense ones")),
+    (r"torchao\..*", ("a tensor that torchao has quantised", "give the weights before that")),
     (r"torch\.Complex.*Storage", ("a complex tensor, which no network here has", "save its real and imaginary parts")),
     (
         r"(__builtin__|builtins)\.getattr",
         ("which would call code (older OneCycleLR schedulers save it)", "save model.state_dict() alone"),
     ),
-    (
-        r"torch\.nn\..*|torchvision\.models\..*|timm\..*|transformers\..*|.*ViT|.*VisionTransformer",
-        ("a class of a model that was saved with its code", "save model.state_dict() alone"),
-    ),
+    (r"torch\.\w+Storage", ("a storage of numbers that no network here has", "save it in float32")),
 )
-UNKNOWN = ("which is neither weights nor a known value of a training checkpoint", "save model.state_dict() alone")
+DOTTED = ("which is no name of a module's own", "save model.state_dict() alone")

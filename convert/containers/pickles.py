@@ -1,7 +1,7 @@
 """A reader of the pickle format, as PyTorch's files use it, that runs no code.
 
-It makes plain values, descriptions of tensors, and markers for values of a few known classes, and refuses a pickle that
-mentions any other name. Format: the comments of CPython's pickletools.
+It makes plain values, descriptions of tensors, and markers for values of all other classes, of which only the name is
+kept. It refuses a pickle with names that only an attack needs. Format: the comments of CPython's pickletools.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vit_jax.errors import UserError
 
 from . import limits
 from .pickle_calls import CALLS, Global, Refused, Storage, build, put
-from .pickle_names import INERT, KNOWN, REFUSED, STORAGES, TORCH_MARKS, UNKNOWN
+from .pickle_names import DOTTED, INERT, KNOWN, REFUSED, STORAGES, TORCH_MARKS
 from .source import Marker
 
 
@@ -42,7 +42,7 @@ def read_pickle(data: bytes, path: str, start: int = 0) -> Pickle:
             Global and Marker.
 
     Raises:
-        UserError: for a name that is not known, for damage, and beyond limits.py.
+        UserError: for a name in pickle_names.REFUSED, for damage, and beyond limits.py.
     """
     reader = _Reader(data, start)
     try:
@@ -120,10 +120,13 @@ class _Reader:
         self.push(int.from_bytes(self.take(size), "little", signed=True))
 
     def name(self, module: Any, name: Any) -> None:
-        full = f"{module}.{name}" if isinstance(module, str) and isinstance(name, str) else "?"
-        if full not in KNOWN or (isinstance(name, str) and "." in name):
-            why, remedy = next((reason for pattern, reason in REFUSED if re.fullmatch(pattern, full)), UNKNOWN)
-            raise Refused(f"names {full[:200]!a}, {why}", remedy)
+        if not (isinstance(module, str) and isinstance(name, str)):
+            raise Refused("names what is no text")
+        full = f"{module}.{name}"
+        if full not in KNOWN or "." in name:
+            refused = [reason for pattern, reason in REFUSED if re.fullmatch(pattern, full)]
+            for why, remedy in [*refused, *([DOTTED] if "." in name else [])]:
+                raise Refused(f"names {full[:200]!a}, {why}", remedy)
         self.push(Marker(full) if full in TORCH_MARKS else Global(full))
 
     def append(self, target: Any, items: list[Any]) -> None:
@@ -135,8 +138,13 @@ class _Reader:
     # ---------------------------------------------------------------- persistent ids, attributes, calls
 
     def persistent(self) -> None:
-        """("storage", storage class, key, location, elements[, view of the older format])."""
+        """("storage", storage class, key, location, elements[, view]), or a class ("module", class, file, source).
+
+        Views and classes are of the older format.
+        """
         match self.stack.pop():
+            case ("module", Global() as known, *_):
+                return self.push(known)
             case ("storage", Global(name=name), str(key), str(), int(count), *rest) if (
                 name in STORAGES and type(count) is int and count >= 0
             ):
@@ -165,14 +173,16 @@ class _Reader:
 
     def reduce(self) -> None:
         arguments, function = self.stack.pop(), self.stack.pop()
-        if not isinstance(function, Global) or not isinstance(arguments, tuple):
-            raise Refused("calls what is no known name")
+        if not isinstance(function, (Global, Marker)) or not isinstance(arguments, tuple):
+            raise Refused("calls what is no name")
         self.copied += len(arguments) + sum(
             len(each) // (16 if isinstance(each, str) else 1) for each in arguments if isinstance(each, (list, str))
         )
         if self.copied > limits.OPCODES:  # one long list or string may be an argument many times
             raise Refused("copies one value too often")
-        if function.name in INERT:
+        if isinstance(function, Marker):  # what a foreign function gave
+            self.push(function)
+        elif function.name in INERT or function.name not in KNOWN:
             self.push(Marker(function.name))
         elif function.name in CALLS:
             self.push(CALLS[function.name](arguments))

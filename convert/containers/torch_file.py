@@ -25,6 +25,7 @@ from .source import Marker, Shape, Source, Tensor, check_shape
 from .torch_writer import write
 from .zips import Member, zip_members
 
+FEW = 3  # values that a message lists
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # begin a file of the older format
 OTHER_ARCHIVES = (  # a pattern of members that such an archive has, what it is and the remedy
     (
@@ -163,9 +164,14 @@ def _source(file: PositionalFile, pickle: Pickle, places: dict[str, Place], big:
                 "get the file again",
             )
     tree = _Tree(file, _Storages(file, places, big))
-    source = Source(
-        file.path, "torch", tree.of(pickle.value, (), 1), skipped=tree.skipped, size=file.size, close=file.close
-    )
+    value = tree.of(pickle.value, (), 1)
+    if tree.skipped and not tree.tensors:
+        raise UserError(
+            file.path,
+            f"holds no tensors but values of classes whose code is not run here: {', '.join(tree.skipped[:FEW])}",
+            "load it with that code and save model.state_dict() alone",
+        )
+    source = Source(file.path, "torch", value, skipped=tree.skipped, size=file.size, close=file.close)
     source.tied = [tuple(names) for names in tree.users.values() if len(names) > 1]
     return source
 
@@ -194,7 +200,7 @@ class _Tree:
         if value is None or isinstance(value, (str, int, float, bytes)):
             return value
         name = ".".join(map(str, keys))
-        if isinstance(value, (Description, Array)):
+        if isinstance(value, Description) or (isinstance(value, Array) and not value.foreign):
             self.tensors += 1
             if self.tensors > limits.TENSORS:
                 raise UserError(self.file.path, f"has more than {limits.TENSORS} tensors", REMEDY)

@@ -33,7 +33,39 @@ BODY = (
 )
 NO_IMAGES = r"!.*(patch_embed|vision|visual).*"  # else one part may be a ViT, which --key chooses
 RESNET = (rf"{ANY}layer1\.0\.conv1\.weight", rf"{ANY}layer4\.0\.conv1\.weight", r"!.*attnpool\..*")
+BEFORE = "give the weights that it was made from, or those that its library makes of it by dequantising"
+QUANTISED = {  # {by whom: names that such files have}
+    "GPTQ": (r".*\.qweight", r".*\.qzeros", r".*\.g_idx"),
+    "AWQ": (r".*\.qweight", r".*\.qzeros", r"!.*\.g_idx"),
+    "bitsandbytes, in 4 bits": (r".*\.(weight\.)?(absmax|quant_map|quant_state\.bitsandbytes__\w+)",),
+    "bitsandbytes, in 8 bits": (r".*\.SCB",),
+    "Quanto": (r".*\.weight\._(data|scale|qdata)",),
+    "HQQ": (r".*\.W_q",),
+    "AQLM": (r".*\.codebooks", r".*\.codes"),
+    "compressed-tensors": (r".*\.weight_packed",),
+    "its library": (r".*\.(weight_scale(s|_inv)?|weight_zero_point|_packed_params\.dtype|input_scale)",),
+}
 REFUSED = (
+    *(RefusedLayout(f"quantised by {who}", BEFORE, names) for who, names in QUANTISED.items()),
+    RefusedLayout(
+        "a LoRA adapter of peft, which has no weights of its own",
+        Text(
+            "give the network that it adapts, with ",
+            Option("adapt", "lora=merge:FOLDER"),
+            ", the folder of the adapter and its adapter_config.json",
+        ),
+        (r"base_model\.model\..*\.lora_\w+(\.weight)?", r"!.*\.base_layer\..*"),
+    ),
+    RefusedLayout(
+        "a model of peft that is not merged",
+        "save model.merge_and_unload().state_dict()",
+        (r".*\.base_layer\.weight", r".*\.lora_A\..*"),
+    ),
+    RefusedLayout(
+        "a network with factors of LoRA beside its weights",
+        "merge them with the library that trained it, and save the state_dict() of that",
+        (rf"{ANY}lora_(A|B|a|b|down|up).*",),
+    ),
     RefusedLayout(
         "a VisionEncoderDecoder without GPT-2 (transformers)",
         Text("the captioner here has the decoder of GPT-2; take its ViT alone with ", Option("key", "encoder")),
@@ -153,8 +185,8 @@ REFUSED = (
         (r"image_encoder\.(blocks|patch_embed)\..*",),
     ),
     RefusedLayout(
-        "DINOv2 with blocks in chunks, as in its training",
-        "join its blocks first (blocks.CHUNK.I to blocks.I)",
+        "a ViT with blocks in chunks, blocks.CHUNK.I, of which some are missing",
+        "a file that is read has all chunks, and I counts from 0 over all of them or in each",
         (r"(.*\.)?blocks\.\d+\.\d+\.norm1\.weight",),
     ),
     RefusedLayout(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from vit_jax.config.dotted import replace_fields
 from vit_jax.config.network import NetworkConfig
 from vit_jax.config.trees import flatten
 from vit_jax.errors import Option, Text, UserError
@@ -20,7 +21,7 @@ from .. import rules
 from ..containers import open_source
 from ..containers.folder import shard, side_files
 from ..containers.source import CARRIED_SUFFIX, FLOATS, INTEGERS, Source, Step, Tensor
-from ..dialects import LAYOUTS
+from ..dialects import LAYOUTS, refused
 from ..dialects.own import own_layout, own_record
 from ..layout import Facts, Json, Layout, Names
 from ..rules import CARRIED, Row
@@ -31,6 +32,8 @@ from .preprocessing import SETTABLE, fitting
 from .provenance import CHECKPOINTS, read_provenance, remedy, side_file, with_digests
 from .tokenizer import special_ids
 from .weights_in import Chosen
+
+FEW = 3  # tensors that a message lists
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Options:
     key: str = ""
     training: bool = False  # a run is read to be trained on, not to be used: see `open_run`
     accept: tuple[str, ...] = ()
+    headless: bool = False  # whether the head is left out or made anew, so that one of another kind is no reason
     # Fields that are taken where nothing else states them: those of a run's network, or some of them by name.
     otherwise: NetworkConfig | Mapping[str, Any] | None = None
     # The remedy where shapes are not those of the config.
@@ -139,6 +143,7 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     tensors, provenance = with_digests(source, tensors, provenance, side, bool(options.layout))
     own = provenance.get("layout", "") or ("" if options.layout else own_layout(source))
     check_complete(source, tensors, bool(found or options.layout or own in LAYOUTS))
+    _check_quantised(source.path, tensors, files.get("config.json", {}))
     model = _published_facts(options.model)
 
     def claims(layout: Layout) -> Json:
@@ -161,6 +166,10 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
         error.remedy = Text(error.remedy, f" (its names are those of {others}, not of {layout.name})")
         raise
     rows = rules.narrow(layout.rows(config), names)
+    if other := _other_head(layout, config, names, rows):
+        _check_headless(source.path, other, options)
+        tensors, named = _set_aside(tensors, other, "another head than the network's")
+        names, aside = shapes(tensors), [*aside, *named]
     rules.check(rules.file_shapes(rows), names, source.path, options.unfit)
     _check_dtypes(source.path, tensors, layout, rows)
     beside = _carried_beside(source.path)
@@ -231,10 +240,26 @@ def _join_facts(own: Facts, library: Facts, model: Facts, extra: Json) -> Facts:
 
 def _without(tensors: dict[str, Tensor], layout: Layout) -> tuple[dict[str, Tensor], list[str]]:
     """(the tensors without those that are no part of the layout's network, what these are)."""
-    aside = layout.left_out(tensors)
+    return _set_aside(tensors, layout.left_out(tensors), "no part of the network")
+
+
+def _set_aside(tensors: dict[str, Tensor], aside: Collection[str], what: str) -> tuple[dict[str, Tensor], list[str]]:
+    """(the tensors without those that are set aside, these by the first part of their names)."""
     counts = Counter(name.partition(".")[0] for name in aside).items()
-    told = [f"{part} ({count} tensors, no part of the network)" for part, count in counts]
+    told = [f"{part} ({count} tensor{'s' * (count > 1)}, {what})" for part, count in counts]
     return {name: tensor for name, tensor in tensors.items() if name not in aside}, told
+
+
+def _other_head(layout: Layout, config: NetworkConfig, names: Names, rows: Iterable[Row]) -> list[str]:
+    """The tensors of a head of another kind than a layout knows, under the names of its own: MoCo's, DINO's."""
+    if "classes" not in config.function_fields():
+        return []
+    whole, bare = (replace_fields(config, {"classes": number}).normal() for number in (1, 0))
+    head = whole.parameters().keys() - bare.parameters().keys()
+    of_head = (name for r in layout.rows(whole) if head.intersection(r.ours) for name in r.theirs)
+    modules = {f"{name.rpartition('.')[0]}." for name in of_head} - {"."}
+    claimed = {name for r in rows for name in r.theirs}
+    return [name for name in names if name not in claimed and name.startswith(tuple(modules))]
 
 
 def _carried_beside(path: str) -> dict[str, Tensor]:
@@ -252,6 +277,27 @@ def _carried_beside(path: str) -> dict[str, Tensor]:
 
 
 # ------------------------------------------------------------------------------------------ checks
+
+
+def _check_quantised(path: str, tensors: Mapping[str, Tensor], config: Json) -> None:
+    """Raise UserError where config.json states how the weights are quantised, and they are in such a dtype."""
+    how = config.get("quantization_config")
+    packed = [name for name, tensor in tensors.items() if tensor.dtype not in FLOATS | INTEGERS]
+    if isinstance(how, Mapping) and packed:
+        method = str(how.get("quant_method", "a method without a name"))[:60]
+        dtype = tensors[packed[0]].dtype.name
+        raise UserError(path, f"is quantised by {method} ({packed[0]} is {dtype})", refused.BEFORE)
+
+
+def _check_headless(path: str, other: Sequence[str], options: Options) -> None:
+    """Raise UserError on a head of another kind, unless the head is left out."""
+    if not options.headless:
+        shown = ", ".join(other[:FEW]) + (", ..." if len(other) > FEW else "")
+        raise UserError(
+            path,
+            f"has a head that the network here lacks ({shown})",
+            Text("leave it out with ", Option("adapt", "head=drop")),
+        )
 
 
 def _check_accepted(path: str, layout: Layout, names: Names, options: Options) -> None:

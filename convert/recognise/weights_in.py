@@ -37,6 +37,7 @@ LOOKED = 20_000  # names in all of these places: comparing them with all layouts
 PLACES, SHOWN = 30, 5  # prefixes under which weights are looked for that no known wrapper holds; shown of a long list
 TOP = "."  # the label of a file's own names
 ONE = Text("choose one with ", Option("key", "LABEL"))
+CHUNKED = re.compile(r"(?P<above>(.*[.\0])?)blocks\.(?P<chunk>\d{1,4})\.(?P<block>\d{1,4})\.(?P<rest>.*)")
 NEST = "\0"  # between a dictionary's key and what is in it, where names themselves are joined by dots
 
 Members = dict[str, tuple[TreePath, Any]]  # {what is left of a name: (path in the tree, Tensor or Marker)}
@@ -165,7 +166,45 @@ def _members(source: Source) -> Members:
                 source.path, f"{shown!a} is there with and without a wrapper's prefix", "save the unwrapped model"
             )
         members[name] = path, value
-    return members
+    return _join_chunks(members)
+
+
+def _join_chunks(members: Members) -> Members:
+    """The members with the blocks of a ViT that were saved in chunks, blocks.CHUNK.I, under blocks.I.
+
+    DINOv2 and DINOv3 train so. I counts over all chunks there; where it begins anew in each, blocks follow each other.
+    """
+    chunks: dict[str, set[tuple[int, int]]] = {}
+    for name in members:
+        if found := CHUNKED.fullmatch(name):
+            chunks.setdefault(found["above"], set()).add((int(found["chunk"]), int(found["block"])))
+    places = {
+        above: {block: number for number, block in enumerate(sorted(blocks))}
+        for above, blocks in chunks.items()
+        if f"{above}patch_embed.proj.weight" in members and _follow_each_other(blocks)
+    }
+    if not places:
+        return members
+
+    def joined(name: str) -> str:
+        found = CHUNKED.fullmatch(name)
+        if not found or found["above"] not in places:
+            return name
+        number = places[found["above"]][int(found["chunk"]), int(found["block"])]
+        return f"{found['above']}blocks.{number}.{found['rest']}"
+
+    return {joined(name): member for name, member in members.items()}
+
+
+def _follow_each_other(blocks: set[tuple[int, int]]) -> bool:
+    """Whether the numbers (chunk, block) are those of all blocks from 0 on, or of all in each chunk."""
+    numbers: dict[int, list[int]] = {}
+    for chunk, block in sorted(blocks):
+        numbers.setdefault(chunk, []).append(block)
+    every = [block for each in numbers.values() for block in each]
+    whole = [*numbers] == list(range(len(numbers)))
+    anew = all(each == list(range(len(each))) for each in numbers.values())
+    return whole and (anew or every == list(range(len(every))))
 
 
 def _under(source: Source, members: Members, key: str) -> Members:

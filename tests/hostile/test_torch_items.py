@@ -61,7 +61,7 @@ PICKLES = {
     "torch.storage._load_from_bytes": (call("torch.storage", "_load_from_bytes", SYSTEM), "_load_from_bytes"),
     "torch.nn Linear": (
         word("torch.nn.modules.linear", "Linear") + b")\x81" + EMPTY + b"b",
-        "a model that was saved with its code",
+        "whose code is not run here: w (torch.nn.modules.linear.Linear)",
     ),
     "defaultdict(os.system)": (call("collections", "defaultdict", plain((word("os", "system"),))), "os.system"),
     "dotted OrderedDict.fromkeys": (
@@ -202,6 +202,16 @@ INERT = {
     "argparse.Namespace": (NAMESPACE, "argparse.Namespace"),
     "a dtype": (word("torch", "bfloat16"), "torch.bfloat16"),
     "a device": (call("torch", "device", plain(("cuda", 0))), "torch.device"),
+    "a class of the user's": (
+        word("mine", "Settings") + b")\x81" + dictionary({"a": plain(1)}) + b"b",
+        "mine.Settings",
+    ),
+    "what a foreign function gave, called": (call("mine", "made") + plain((1,)) + b"R", "mine.made"),
+    "a dictionary of a foreign class": (word("mine", "Tree") + b")\x81" + plain("a") + b"Ns", "mine.Tree"),
+    "an array of objects": (
+        NUMPY_ARRAY.replace(plain(("f8", False, True)), plain(("O8", False, True))).replace(NUMPY_BYTES, b"]N\x61"),
+        "numpy.ndarray",
+    ),
 }
 
 

@@ -122,7 +122,12 @@ class Unstated(UserError):
 
 @contextlib.contextmanager
 def open_weights(
-    path: str, network: type[NetworkConfig], otherwise: Mapping[str, Any], square: bool = False, resize: bool = False
+    path: str,
+    network: type[NetworkConfig],
+    otherwise: Mapping[str, Any],
+    square: bool = False,
+    resize: bool = False,
+    headless: bool = False,
 ) -> Iterator[Weights]:
     """The weights in a file or folder of any layout, a run's folder, or hf://owner/name, opened.
 
@@ -133,6 +138,7 @@ def open_weights(
         square: whether positions of an image that nothing tells are taken as those of a square one, as by the libraries
             that resample them.
         resize: whether they are of a network for images of the size that their preprocessing makes.
+        headless: whether their head is not used, so that one of a kind that no network here has is left out.
 
     Raises:
         UserError: where they cannot be read, or are of another network; Unstated where a field remains unknown.
@@ -143,7 +149,7 @@ def open_weights(
     place = _fetch(path)
     untold: tuple[str, ...] = ()
     try:
-        reading = read(place)
+        reading = read(place, Options(headless=headless))
     except Untold as error:
         check_network(error.network, network)
         untold = error.fields
@@ -153,18 +159,18 @@ def open_weights(
         resample = ", or resample its positions with --init-resize timm" if "image" in seen else ""
         unfit = f"correct {' '.join(flags)}{resample}"
         try:
-            reading = read(place, Options(otherwise={**otherwise}, unfit=unfit))
+            reading = read(place, Options(otherwise={**otherwise}, unfit=unfit, headless=headless))
         except Untold as still:
-            tried = _square(place, otherwise, still) if square and still.fields == ("image",) else []
+            tried = _square(place, otherwise, still, headless) if square and still.fields == ("image",) else []
             if len(tried) != 1:
                 raise Unstated([name for name in network.function_fields() if name in still.fields]) from still
-            reading = read(place, Options(otherwise={**otherwise, "image": tried[0]}))
+            reading = read(place, Options(otherwise={**otherwise, "image": tried[0]}, headless=headless))
     with reading.source:
         check_network(type(reading.config), network)
         yield _plan(reading, untold, resize)
 
 
-def _square(path: str, otherwise: Mapping[str, Any], untold: Any) -> list[tuple[int, int]]:
+def _square(path: str, otherwise: Mapping[str, Any], untold: Any, headless: bool) -> list[tuple[int, int]]:
     """The images, as many patches high as wide, of which the tensors of a file can hold the positions."""
     from convert.recognise.reading import Options, read
 
@@ -174,7 +180,7 @@ def _square(path: str, otherwise: Mapping[str, Any], untold: Any) -> list[tuple[
     for side in sorted(sides - {0}):
         with contextlib.suppress(UserError):
             image = (side * h, side * w)
-            read(path, Options(otherwise={**otherwise, "image": image})).source.close()
+            read(path, Options(otherwise={**otherwise, "image": image}, headless=headless)).source.close()
             found.append(image)
     return found
 
@@ -190,10 +196,10 @@ def config_in(path: str) -> NetworkConfig:
     Raises UserError.
     """
     from convert.recognise.config import Untold
-    from convert.recognise.reading import read
+    from convert.recognise.reading import Options, read
 
     try:
-        reading = read(_fetch(path))
+        reading = read(_fetch(path), Options(headless=True))
         with reading.source:
             return reading.config
     except Untold as error:
@@ -427,7 +433,7 @@ def convert_first(path: str, write: Callable[[Option], str] = lambda option: opt
             error.remedy = "take other weights"
         elif path and "file" in error.options:
             error.remedy = f"give {path}/NAME with one of these names"
-        elif path and error.options & READING:
+        elif path and error.options & (READING | {"adapt"}):
             error.add(f" to `python -m convert {shlex.quote(path)} X.safetensors`, then give X.safetensors here")
         elif error.options & WRITING:
             error.add(EXPORTED)

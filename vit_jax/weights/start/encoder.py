@@ -40,7 +40,7 @@ def _opened_encoder(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[tu
                 raise Unfit(
                     f"holds a {names[0]}, but the encoder is a {names[1]}", remedy="give weights of such a network"
                 )
-            weights = stack.enter_context(open_weights(place, type(own), known, resize=True))
+            weights = stack.enter_context(open_weights(place, type(own), known, resize=True, headless=True))
         encoder = replace_fields(run.model, {part: weights.config}).encoder
         assert encoder is not None
         yield weights, encoder

@@ -34,7 +34,9 @@ def opened_for(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[Weights
     with contextlib.ExitStack() as stack:
         with errors_about(run.init):
             place = place_of(run.init, run.dir)
-            weights = stack.enter_context(open_weights(place, type(run.model), rest, square=run.init_resize != "none"))
+            square = run.init_resize != "none"
+            opened = open_weights(place, type(run.model), rest, square=square, headless=run.new_head)
+            weights = stack.enter_context(opened)
         yield weights
 
 
