@@ -84,8 +84,9 @@ def ours(model: Any, source: np.ndarray, beam: int, cached: bool = True) -> Call
     import jax.numpy as jnp
 
     from vit_jax.decode.search import search
+    from vit_jax.models.attention import attention_mask
     from vit_jax.models.decoder import Cache
-    from vit_jax.models.layers import attention_mask, merge, split_model
+    from vit_jax.models.state import merge, split_model
 
     (definition, tree), last = split_model(model), model.config.target_vocabulary - 1
     ids = Ids(pad=last, begin=last, end=0)

@@ -70,7 +70,7 @@ def write(model: ViTConfig, path: Path) -> None:
 
     import vit_jax
     from vit_jax.models.build import definition, start
-    from vit_jax.models.layers import merge
+    from vit_jax.models.state import merge
 
     fields = {"mean": MEAN[0], "std": STD[0], "fit": "stretch", "interpolation": "bicubic"}
     vit_jax.export(merge(definition(model), start(model, jax.random.key(0))), path, to="timm", fields=fields)

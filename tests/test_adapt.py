@@ -39,7 +39,7 @@ def logits(config, given, images):
     import jax
 
     from vit_jax.config.trees import unflatten
-    from vit_jax.models.layers import replace_parameters
+    from vit_jax.models.state import replace_parameters
     from vit_jax.models.vit import ViT
 
     with jax.enable_x64(True):

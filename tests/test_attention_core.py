@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.models import attention_core as module
-from vit_jax.models.attention_core import Causal, attention_core, implementation, plain_or_fused
-from vit_jax.models.layers import Attention, merge, split_model
+from vit_jax.models import attention_kernels as module
+from vit_jax.models.attention import Attention, Causal, attention_core, plain_or_fused
+from vit_jax.models.attention_kernels import implementation
+from vit_jax.models.state import merge, split_model
 
 DRAW = np.random.default_rng(0)
 B, H, NQ, NK, DH = 2, 3, 5, 7, 4
@@ -58,7 +59,7 @@ def close(got, expected):
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_are_those_of_the_formula(case, captured, narrow, monkeypatch):
     """In the form for narrow heads and in that for wide ones."""
-    monkeypatch.setattr("vit_jax.models.attention_core.NARROW", narrow)
+    monkeypatch.setattr("vit_jax.models.attention_kernels.NARROW", narrow)
     got, expected = (
         jax.jit(jax.value_and_grad(partial(value, core, case, captured=captured), (0, 1, 2)))(Q, K, V)
         for core in (attention_core, plain)
@@ -146,8 +147,8 @@ def asked(monkeypatch):
     return calls
 
 
-def fused(q, k, v, mask=None, kept=None, *, captured=False, on=True):
-    return plain_or_fused(q, k, v, mask, kept, RATE, fused=on, captured=captured)
+def fused(q, k, v, mask=None, kept=None, on=True):
+    return plain_or_fused(q, k, v, mask, kept, RATE, on)
 
 
 @pytest.mark.parametrize(("dtype", "near"), [("float32", 1e-5), ("bfloat16", 0.02)])
@@ -176,7 +177,6 @@ def test_fused_attention_is_the_plain_one_within_rounding(dtype, near, causal, b
 CAUSAL = Causal(jnp.asarray(LOWER))
 ASIDE = {
     "not chosen": dict(on=False),
-    "weights are captured": dict(captured=True),
     "weights are dropped": dict(kept=np.asarray(KEPT[..., :NQ])),
     "a mask that may empty a row": dict(mask=LOWER),
     "float64": dict(dtype="float64"),

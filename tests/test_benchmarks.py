@@ -42,7 +42,7 @@ from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
 from vit_jax.machine.mfu import stated_peak
 from vit_jax.models.build import definition, start
-from vit_jax.models.layers import merge
+from vit_jax.models.state import merge
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.report.compare import Line, Member
 from vit_jax.runs.check import check_run

@@ -282,7 +282,7 @@ def test_torch_learns_the_same_task(trained, few):
     import torch_ref
     from torch_ref.tasks import task_of as twin_of
     from vit_jax.config.trees import flatten
-    from vit_jax.models.layers import split_model
+    from vit_jax.models.state import split_model
 
     net = vit_jax.load("shapes")
     run, data = net.run, task_class("caption").open_data(net.run)

@@ -13,7 +13,7 @@ from vit_jax.config.trees import flatten, unflatten
 from vit_jax.models.build import definition, start
 from vit_jax.models.captioner import Captioner
 from vit_jax.models.captioner_config import CaptionerConfig
-from vit_jax.models.layers import merge, split_model
+from vit_jax.models.state import merge, split_model
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 

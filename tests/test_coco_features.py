@@ -329,7 +329,7 @@ def test_pytorch_measures_a_run_as_it_is_measured_here(run, folder):
     from torch_ref.evaluation import measure
     from torch_ref.trainer import Trainer
     from vit_jax.config.trees import flatten
-    from vit_jax.models.layers import split_model
+    from vit_jax.models.state import split_model
     from vit_jax.runs import find
 
     config, (_, result) = find(run).config(), vit_jax.evaluate(run, split="validation", batch=8)

@@ -8,7 +8,7 @@ import pytest
 from vit_jax.config.decoding import Decoding
 from vit_jax.decode.search import search
 from vit_jax.models.build import start
-from vit_jax.models.layers import merge, split_model
+from vit_jax.models.state import merge, split_model
 from vit_jax.models.transformer import Transformer
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.tasks.generated import Search

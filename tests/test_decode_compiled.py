@@ -11,7 +11,7 @@ from vit_jax.config.trees import unflatten
 from vit_jax.decode.search import generate
 from vit_jax.machine import backend
 from vit_jax.models.build import definition
-from vit_jax.models.layers import merge
+from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.text.ids import Ids
 

@@ -21,7 +21,7 @@ from vit_jax.decode.single import filter_logits
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition, start
 from vit_jax.models.decoder import Cache
-from vit_jax.models.layers import merge
+from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.text.ids import Ids
 

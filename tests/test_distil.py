@@ -28,7 +28,7 @@ from vit_jax.data.images.sources.open import open_image_source
 from vit_jax.errors import UserError
 from vit_jax.machine import memory
 from vit_jax.models.build import definition, network_class
-from vit_jax.models.layers import merge
+from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset

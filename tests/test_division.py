@@ -12,7 +12,7 @@ import pytest
 from vit_jax.machine import backend, memory
 from vit_jax.machine.division import CACHED, Division, find_division, plan_division
 from vit_jax.models.build import definition, start
-from vit_jax.models.layers import merge
+from vit_jax.models.state import merge
 from vit_jax.presets.table import preset
 
 DIGITS = preset("digits").run

@@ -20,7 +20,7 @@ from vit_jax import runs
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition, start
-from vit_jax.models.layers import merge, split_model
+from vit_jax.models.state import merge, split_model
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs.values import to_dict

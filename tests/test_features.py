@@ -15,7 +15,7 @@ from vit_jax.commands import predict
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition
-from vit_jax.models.layers import merge
+from vit_jax.models.state import merge
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.classify.use import Classifier
 

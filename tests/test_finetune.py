@@ -15,7 +15,7 @@ from vit_jax.config.groups import all_but
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition, start
-from vit_jax.models.layers import merge
+from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
@@ -143,7 +143,7 @@ def test_a_frozen_trunk_stays_to_the_bit_is_resumed_and_goes_back_to_its_layout(
         np.testing.assert_array_equal(mine, theirs)
 
     began = vit_jax.load("vit").model
-    given = {name: np.asarray(x) for name, x in flatten(vit_jax.models.layers.split_model(began)[1]).items()}
+    given = {name: np.asarray(x) for name, x in flatten(vit_jax.models.state.split_model(began)[1]).items()}
     found = flatten(a.state.parameters)
     assert [name for name in given if not np.array_equal(given[name], found[name])] == [*HEAD[::-1]]
     kept = {name for name in Run("runs/whole").saved(4)["arrays"]["optimizer"]}

@@ -17,7 +17,7 @@ import vit_jax
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition, start
-from vit_jax.models.layers import merge
+from vit_jax.models.state import merge
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
 from vit_jax.weights.checkpoint import Checkpoints
@@ -178,7 +178,7 @@ def test_what_is_frozen_of_dinov3_stays_to_the_bit_and_has_no_moments_on_disk(fo
     found = flatten(Checkpoints(run).read(step, model.shapes()).state.parameters)
     given = {
         name: np.asarray(x)
-        for name, x in flatten(vit_jax.models.layers.split_model(vit_jax.load("./dinov3").model)[1]).items()
+        for name, x in flatten(vit_jax.models.state.split_model(vit_jax.load("./dinov3").model)[1]).items()
     }
     trained = {name for name in found if ".attention." in name or name.startswith("head.")}
     assert trained == {name for name in found if name not in given or not np.array_equal(found[name], given[name])}

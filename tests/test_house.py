@@ -21,7 +21,7 @@ ROOMS = [
 ORDER = ["errors", *ROOMS, "train", "evaluate", "predict", "__main__"]  # with the files at the root
 MOST_FILES = 20  # in a room, without those in its folders
 # What the configs and specs of networks, data and tasks are; help, presets, runs and convert read them.
-SPECS = r"models\.(\w+_config|networks|sizes)|data\.\w+\.(\w+_)?config|augmentation\.config"
+SPECS = r"models\.(\w+_(config|options)|networks|sizes)|data\.\w+\.(\w+_)?config|augmentation\.config"
 SPECS += r"|tasks\.(table|spec|image_spec|preprocessing|\w+\.spec)"
 # What loads no jax, at any depth.
 JAX_FREE = re.compile(
@@ -52,7 +52,8 @@ LOADERS = (
 # Where networks and tasks may be named besides their own files: a part of two of them, tables, public names, presets,
 # dialects, and the libraries that verify builds networks with.
 NAMED_IN = (
-    *("vit_jax", "vit_jax.models.decoder", "vit_jax.models.networks", "vit_jax.models.sizes", "vit_jax.tasks.table"),
+    *("vit_jax", "vit_jax.models.decoder", "vit_jax.models.decoder_model", "vit_jax.models.networks"),
+    *("vit_jax.models.sizes", "vit_jax.tasks.table"),
     *("vit_jax.presets.images", "vit_jax.presets.text", "vit_jax.presets.given"),
     *("convert.dialects", "convert.adapt.vit", "convert.verify.libraries"),
 )
@@ -63,7 +64,8 @@ WAY = [
 ]
 # torch_ref's reading order; the package itself only fetches names when they are used.
 TWINS = [
-    *("rotary", "layers", "decoder", "vit", "transformer", "captioner", "decode", "weights", ""),
+    *("rotary", "layers", "attention", "initial", "decoder", "decoder_model"),
+    *("vit", "transformer", "captioner", "decode", "weights", ""),
     *("lion", "muon", "optim", "tasks", "trainer", "evaluation", "train"),
 ]
 # What torch_ref reads of vit_jax: nothing of the code that it is to check. All its files read the first, some more.

@@ -13,7 +13,7 @@ from vit_jax.config.run import OptimConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.captions import open as captions
 from vit_jax.errors import UserError
-from vit_jax.models.layers import split_model
+from vit_jax.models.state import split_model
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
 from vit_jax.training.engine.optim import Optimizer

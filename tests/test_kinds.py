@@ -10,7 +10,7 @@ import pytest
 from vit_jax.config.groups import moments, roles
 from vit_jax.config.run import OptimConfig
 from vit_jax.config.trees import flatten
-from vit_jax.models import layers
+from vit_jax.models import attention
 from vit_jax.models.build import definition, start
 from vit_jax.models.captioner_config import HEADLESS, CaptionerConfig
 from vit_jax.models.transformer_config import TransformerConfig
@@ -110,13 +110,13 @@ def test_torch_ref_refuses_to_sort_what_it_does_not_know():
 @pytest.fixture
 def with_temperature(monkeypatch):
     """Attention with a parameter that no table has."""
-    made = layers.Attention.__init__
+    made = attention.Attention.__init__
 
     def more(self, *args, dtype=jnp.float32, **options):
         made(self, *args, dtype=dtype, **options)
-        self.temperature = layers.nnx.Param(jnp.zeros((), dtype))
+        self.temperature = attention.nnx.Param(jnp.zeros((), dtype))
 
-    monkeypatch.setattr(layers.Attention, "__init__", more)
+    monkeypatch.setattr(attention.Attention, "__init__", more)
 
 
 def test_a_parameter_without_an_entry_is_an_error_before_anything_is_trained(with_temperature):
@@ -127,9 +127,9 @@ def test_a_parameter_without_an_entry_is_an_error_before_anything_is_trained(wit
 
 
 def test_an_entry_without_a_parameter_is_an_error(monkeypatch):
-    made = layers.Attention.__init__
+    made = attention.Attention.__init__
     monkeypatch.setattr(
-        layers.Attention,
+        attention.Attention,
         "__init__",
         lambda self, *args, **options: made(self, *args, **{**options, "bias": (True, True, True, False)}),
     )

@@ -23,7 +23,7 @@ from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
 from vit_jax.machine.division import Division
 from vit_jax.models.build import definition, start
-from vit_jax.models.layers import merge
+from vit_jax.models.state import merge
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
 from vit_jax.runs.check import check_run
@@ -273,7 +273,7 @@ def test_a_run_goes_on_to_the_same_bits_and_is_used_and_converted_as_any(folder,
 
     name, places = "blocks.0.attention.query.kernel", Checkpoints(Run("runs/halves"), factors)
     kernels = [flatten(places.read(each, VIT.shapes()).state.parameters)[name] for each in (3, 4)]
-    mean = flatten(vit_jax.models.layers.split_model(vit_jax.load("halves", "mean:2").model)[1])[name]
+    mean = flatten(vit_jax.models.state.split_model(vit_jax.load("halves", "mean:2").model)[1])[name]
     np.testing.assert_allclose(mean, (kernels[0] + kernels[1].astype(float)) / 2, rtol=1e-6)
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1)).astype(np.uint8)
     for ema, key in ((True, "ema"), (False, "model")):
@@ -283,7 +283,7 @@ def test_a_run_goes_on_to_the_same_bits_and_is_used_and_converted_as_any(folder,
         np.testing.assert_array_equal(vit_jax.load(key).logits(images), ours.logits(images))
         name = "blocks.0.attention.query.kernel"
         kernel = flatten(a.state.averaged if ema else a.state.parameters)[name]
-        np.testing.assert_array_equal(flatten(vit_jax.models.layers.split_model(ours.model)[1])[name], kernel)
+        np.testing.assert_array_equal(flatten(vit_jax.models.state.split_model(ours.model)[1])[name], kernel)
     evaluated = inside(*shlex.split("evaluate runs/whole --weights last --split validation"), cwd=folder)
     assert evaluated.returncode == 0, evaluated.stderr
     state = inside(*shlex.split("convert runs/whole anew --to vit-jax"), cwd=folder)

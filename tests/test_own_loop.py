@@ -16,7 +16,8 @@ from vit_jax.augmentation.mixing import mix_pairs
 from vit_jax.config.run import OptimConfig
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
-from vit_jax.models.layers import fold, split_model
+from vit_jax.models.layers import fold
+from vit_jax.models.state import split_model
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit import ViT
 from vit_jax.models.vit_config import ViTConfig

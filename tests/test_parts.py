@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vit_jax.models.build import definition, start
-from vit_jax.models.layers import merge
+from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset

@@ -26,8 +26,8 @@ from vit_jax.errors import UserError
 from vit_jax.figures import attention
 from vit_jax.machine.hosts.group import ALONE
 from vit_jax.models.build import definition, start
-from vit_jax.models.layers import merge, split_model
-from vit_jax.models.vit import ViT, sinusoids
+from vit_jax.models.state import merge, split_model
+from vit_jax.models.vit import ViT, fixed_positions
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks import base
 from vit_jax.tasks.classify import draw as classify_pictures
@@ -450,7 +450,7 @@ def test_pictures_know_where_the_patches_are(case, tmp_path, monkeypatch):
     position, prefix, grid, *_ = calls["draw_positions"]
     assert (prefix, grid, len(position)) == (rows, (2, 3), rows + 6)
     if c.position != "learned":
-        assert np.array_equal(np.float32(position), np.float32(sinusoids(c)))
+        assert np.array_equal(np.float32(position), np.float32(fixed_positions(c)))
 
     # A patch of the image reaches the token that the pictures take for it, and no other.
     changed = images.copy()

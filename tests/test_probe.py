@@ -20,7 +20,7 @@ from vit_jax import runs
 from vit_jax.commands import evaluate, probe
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition, start
-from vit_jax.models.layers import merge
+from vit_jax.models.state import merge
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.computed import task_class
 

@@ -20,8 +20,8 @@ from convert.write import program
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition
-from vit_jax.models.layers import merge
 from vit_jax.models.resnet_config import ResNetConfig
+from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 

@@ -25,7 +25,8 @@ from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition
-from vit_jax.models.layers import Linear, merge, split_model
+from vit_jax.models.layers import Linear
+from vit_jax.models.state import merge, split_model
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.computed import task_of

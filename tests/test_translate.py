@@ -25,8 +25,8 @@ from vit_jax.config.trees import flatten
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition, start
-from vit_jax.models.layers import merge
-from vit_jax.models.layers import split_model as parts
+from vit_jax.models.state import merge
+from vit_jax.models.state import split_model as parts
 from vit_jax.models.transformer import Transformer
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.presets.table import preset

@@ -19,9 +19,9 @@ from vit_jax.config.fields import pair
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition, start
-from vit_jax.models.layers import merge, split_model
 from vit_jax.models.sizes import SIZES, sized_config
-from vit_jax.models.vit import ViT, sinusoids
+from vit_jax.models.state import merge, split_model
+from vit_jax.models.vit import ViT, fixed_positions
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
 
@@ -554,7 +554,7 @@ def test_trained_sinusoids_start_as_sinusoids(case):
 
 def test_sinusoids_of_an_odd_width():
     c = dataclasses.replace(BASE, position="sincos1d", width=15)
-    np.testing.assert_allclose(sinusoids(c), table_of_positions(c), atol=1e-14)
+    np.testing.assert_allclose(fixed_positions(c), table_of_positions(c), atol=1e-14)
 
 
 def multiplications(jaxpr):

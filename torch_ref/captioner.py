@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from vit_jax.models.captioner_config import CaptionerConfig
 
-from .decoder import DecoderModel, check_vectors
-from .layers import Intermediates, evaluating, initialise, sow
+from .decoder_model import DecoderModel, check_vectors
+from .initial import initialise
+from .layers import Intermediates, capture, sow
 from .vit import ViT
 
 
@@ -104,18 +105,8 @@ class Captioner(DecoderModel):
             ValueError: as a call, and for any other name.
         """
         of_vit = [] if self.vit is None else ["vit.attention"]
-        known = [
-            *self.config.captured(),
-            *of_vit,
-            "decoder.self_attention",
-            "decoder.cross_attention",
-        ]
-        intermediates: Intermediates = dict.fromkeys(names)
-        if unknown := [n for n in intermediates if n not in known]:
-            raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
-        with evaluating(self):
-            sow(intermediates, "logits", self(source, target, intermediates=intermediates, **masks))
-        return intermediates
+        known = [*self.config.captured(), *of_vit, "decoder.self_attention", "decoder.cross_attention"]
+        return capture(self, names, known, lambda wanted: self(source, target, intermediates=wanted, **masks))
 
     def encode(self, source: Tensor, *, intermediates: Intermediates | None = None) -> Tensor:
         """The memory of images or vectors.

@@ -15,8 +15,11 @@ from torch import Tensor, nn
 
 from vit_jax.models.transformer_config import TransformerConfig
 
-from .decoder import DecoderModel, Embedding, attention, check_vectors, is_wanted, mlp, norm, sow_maps
-from .layers import Intermediates, attention_mask, evaluating, initialise, sow
+from .attention import attention_mask
+from .decoder import attention, is_wanted, mlp, norm, sow_maps
+from .decoder_model import DecoderModel, Embedding, check_vectors
+from .initial import initialise
+from .layers import Intermediates, capture, sow
 
 
 class EncoderBlock(nn.Module):
@@ -165,18 +168,8 @@ class Transformer(DecoderModel):
         Raises:
             ValueError: as a call, and for any other name.
         """
-        known = [
-            *self.config.captured(),
-            "encoder.attention",
-            "decoder.self_attention",
-            "decoder.cross_attention",
-        ]
-        intermediates: Intermediates = dict.fromkeys(names)
-        if unknown := [n for n in intermediates if n not in known]:
-            raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
-        with evaluating(self):
-            sow(intermediates, "logits", self(source, target, intermediates=intermediates, **masks))
-        return intermediates
+        known = [*self.config.captured(), "encoder.attention", "decoder.self_attention", "decoder.cross_attention"]
+        return capture(self, names, known, lambda wanted: self(source, target, intermediates=wanted, **masks))
 
     def encode(
         self,

@@ -13,37 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vit_jax.config.fields import pair
-from vit_jax.models.vit_config import MAPS, ViTConfig
+from vit_jax.models.vit_config import ViTConfig
+from vit_jax.models.vit_options import MAPS
 
 from . import rotary
-from .layers import (
-    ACTIVATIONS,
-    NORMS,
-    Attention,
-    AttentionPool,
-    Intermediates,
-    Mlp,
-    drop_path,
-    evaluating,
-    initialise,
-    sow,
-)
-
-
-class Convolution(nn.Conv2d):
-    """A convolution of stride 2, then LayerNorm over the channels and GELU: one layer of the stem.
-
-    Such stems are those of Xiao et al. 2021 (arXiv 2106.14881), with LayerNorm in place of batch norm.
-    """
-
-    def __init__(self, n_in: int, n_out: int, c: ViTConfig):
-        super().__init__(n_in, n_out, c.stem_kernel, stride=2, padding=1, bias=c.stem_bias)
-        self.norm = norm(c, n_out)
-
-    def forward(self, x: Tensor) -> Tensor:  # [B, in, h, w] -> [B, out, h/2, w/2]
-        y = super().forward(x).movedim(1, -1)
-        return F.gelu(self.norm(y)).movedim(-1, 1)
+from .attention import Attention, AttentionPool
+from .initial import initialise
+from .layers import ACTIVATIONS, NORMS, Convolution, Intermediates, Mlp, capture, drop_path, sow
 
 
 class Patches(nn.Conv2d):
@@ -148,7 +124,9 @@ class ViT(nn.Module):
         super().__init__()
         config.check()
         c = self.config = config
-        self.stem = nn.Sequential(*(Convolution(n_in, n_out, c) for n_in, n_out, _ in c.convolutions))
+        self.stem = nn.Sequential(
+            *(Convolution(n_in, n_out, c.stem_kernel, c.stem_bias, norm(c, n_out)) for n_in, n_out, _ in c.convolutions)
+        )
         self.patch = Patches(c)
         self.cls_token = _tokens(c.cls_token, 1, c.width)
         self.distill_token = _tokens(c.distill_token, 1, c.width)
@@ -214,12 +192,7 @@ class ViT(nn.Module):
             ValueError: as a call, and for any other name.
         """
         known = [*self.config.captured(), "attention"]
-        intermediates: Intermediates = dict.fromkeys(names)
-        if unknown := [n for n in intermediates if n not in known]:
-            raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
-        with evaluating(self):
-            sow(intermediates, "logits", self(images, intermediates=intermediates))
-        return intermediates
+        return capture(self, names, known, lambda wanted: self(images, intermediates=wanted))
 
     def encode(self, images: Tensor, *, intermediates: Intermediates | None = None) -> Tensor:
         """The tokens of images after the last block and norm, before pooling.
@@ -255,8 +228,8 @@ class ViT(nn.Module):
 
     def sized(self, images: Tensor) -> ViTConfig:
         """The config with the size of these images. Raises ValueError where the network does not take it."""
-        c, (ph, pw) = self.config, pair(self.config.patch)
-        channels, *expected = c.channels, *pair(c.image)
+        c, (ph, pw) = self.config, self.config.patch_size
+        channels, *expected = c.channels, *c.image_size
         if images.ndim != 4 or images.shape[1] != channels or (c.position_stored and [*images.shape[2:]] != expected):
             raise ValueError(
                 f"images {list(images.shape)} are not [B, {channels}, {', '.join(map(str, expected))}], "
@@ -406,7 +379,7 @@ def rotary_table(c: ViTConfig, like: Tensor) -> Tensor | None:
     """What rotary attention needs of each patch: axial [n, Dh/2] angles, mixed [n, 2] places; None without it."""
     if c.rotary == "none":
         return None
-    table = rotary.places(c.grid, c.rotary_places, c.rotary_first, c.rotary_offset, pair(c.rotary_grid))
+    table = rotary.places(c.grid, c.rotary_places, c.rotary_first, c.rotary_offset, c.rotary_reference)
     if c.rotary == "axial":
         table = rotary.axial(table, c.resolved_head_width, c.rotary_base, c.rotary_periods)
     return table.to(like.device, torch.promote_types(like.dtype, torch.float32))

@@ -44,7 +44,7 @@ class Ours:
         import jax.numpy as jnp
 
         from vit_jax.config.trees import unflatten
-        from vit_jax.models.layers import replace_parameters
+        from vit_jax.models.state import replace_parameters
 
         self.model, self.dtype, self.call = model, dtype, call or _call
         self.compile: Callable[[Any], Any] = jax.jit if compiled else lambda function: function
@@ -128,7 +128,7 @@ class Ours:
 
     def _definition(self) -> Callable[[Any], Any]:
         """The model as a function of its tree of parameters."""
-        from vit_jax.models.layers import merge, split_model
+        from vit_jax.models.state import merge, split_model
 
         definition = split_model(self.model)[0]
         return lambda tree: merge(definition, tree)

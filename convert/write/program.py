@@ -55,7 +55,7 @@ class Forward:
             self.tree = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), unflatten(arrays))
 
     def __call__(self, images: Any) -> Any:
-        from vit_jax.models.layers import merge
+        from vit_jax.models.state import merge
 
         return merge(self.definition, self.tree)(images)
 
@@ -64,7 +64,7 @@ class Forward:
         import jax
 
         from vit_jax.models.build import definition
-        from vit_jax.models.layers import merge
+        from vit_jax.models.state import merge
 
         with on_cpu(dtype):
             made = definition(self.config, np.dtype(dtype), np.dtype(dtype))

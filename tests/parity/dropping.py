@@ -16,7 +16,7 @@ import torch
 
 from convert.verify.checks import Check, values
 from convert.verify.sides import Ours, on_cpu
-from vit_jax.models import attention_core, decoder, layers, transformer, vit
+from vit_jax.models import attention, decoder, decoder_model, layers, transformer, vit
 
 from .cases import TRANSFORMER, VIT, Config
 from .sides import ours, torch_twin
@@ -76,7 +76,7 @@ def one_mask(name: str, c: Config) -> Iterator[Check]:
 def statistics(name: str, c: Config, batch: int = 32) -> Iterator[Check]:
     """At every site: the share dropped within 4 standard deviations, the rest scaled by 1/(1-p), no mask used twice."""
     seen: list[tuple[float, np.ndarray, np.ndarray]] = []
-    real, core = layers.dropout, attention_core.attention_core
+    real, core = layers.dropout, attention.attention_core
 
     def recorded(x: Any, rate: float, keys: Any) -> Any:
         y = real(x, rate, keys)
@@ -85,17 +85,18 @@ def statistics(name: str, c: Config, batch: int = 32) -> Iterator[Check]:
         return y
 
     def recorded_core(q: Any, k: Any, v: Any, mask: Any, kept: Any, rate: float) -> Any:
-        context, attention = core(q, k, v, mask, kept, rate)
+        context, weights = core(q, k, v, mask, kept, rate)
         if kept is not None:
-            seen.append((rate, np.asarray(attention), np.asarray(layers.drop(attention, kept, rate))))
-        return context, attention
+            seen.append((rate, np.asarray(weights), np.asarray(layers.drop(weights, kept, rate))))
+        return context, weights
 
     mine, given = ours(c, weights(c), "float64"), inputs(c, batch=batch)
     with (
-        mock.patch.object(attention_core, "attention_core", recorded_core),
+        mock.patch.object(attention, "attention_core", recorded_core),
         mock.patch.object(layers, "dropout", recorded),
         mock.patch.object(vit, "dropout", recorded),
         mock.patch.object(decoder, "dropout", recorded),
+        mock.patch.object(decoder_model, "dropout", recorded),
         mock.patch.object(transformer, "dropout", recorded),
     ):
         first, again, other = trained(mine, given), trained(mine, given), trained(mine, given, 1)

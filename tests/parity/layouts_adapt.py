@@ -216,14 +216,16 @@ def channels() -> Iterator[Check]:
 
 def sinusoids() -> Iterator[Check]:
     """Computed positions against those of the networks."""
-    from vit_jax.models.vit import sinusoids
+    from vit_jax.models.vit import fixed_positions
 
     for position in ("sincos1d", "sincos2d"):
         for c in (
             replace(OBLONG, position=position, registers=2, register_position=True),
             replace(BASE, position=position, width=20, heads=2),
         ):
-            yield Check("fold=positions", "vit_jax", position, relative(compute_positions(c), sinusoids(c)), FLOAT64)
+            yield Check(
+                "fold=positions", "vit_jax", position, relative(compute_positions(c), fixed_positions(c)), FLOAT64
+            )
 
 
 def layouts_adapt() -> Iterator[Check]:

@@ -20,8 +20,9 @@ from convert import rules
 from convert.verify.checks import Check
 from vit_jax.decode import beam
 from vit_jax.decode.rules import Rules
-from vit_jax.models import captioner, decoder, layers, rotary, transformer, vit
-from vit_jax.models.layers import Attention, LayerNorm, Linear, Mlp
+from vit_jax.models import attention, captioner, decoder, decoder_model, layers, rotary, transformer, vit
+from vit_jax.models.attention import Attention
+from vit_jax.models.layers import LayerNorm, Linear, Mlp
 from vit_jax.tasks import next_token
 from vit_jax.tasks.translate import learn as translate
 from vit_jax.training.engine import optim
@@ -251,14 +252,14 @@ def prefix_turned(f: Any, x: Any, angles: Any, pairs: str) -> Any:
 
 
 def keys_not_turned(f: Any, self: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-    kwargs["rotary"] = layers.angles(kwargs["rotary"], None)
+    kwargs["rotary"] = attention.angles(kwargs["rotary"], None)
     return self.attend(query, *self.project(key, value), *args, **kwargs)
 
 
 def turned_before_norms(f: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    angles, turn = layers.angles(kwargs["rotary"], None), layers.apply_rope
+    angles, turn = attention.angles(kwargs["rotary"], None), attention.apply_rope
     first, second = ((lambda x, norm=n: norm(turn(x, angles, self.pairs))) for n in (self.query_norm, self.key_norm))
-    unturned = mock.patch.object(layers, "apply_rope", lambda x, *_: x)
+    unturned = mock.patch.object(attention, "apply_rope", lambda x, *_: x)
     with attribute(self, "query_norm", first), attribute(self, "key_norm", second), unturned:
         return f(self, *args, **kwargs)
 
@@ -354,14 +355,14 @@ def faults() -> list[Fault]:
             forward(GATED),
         ),
         Fault(
-            "rotary pairs of the other kind", wrapped(layers, "apply_rope", other_pairs), "forward", forward(CENTRES)
+            "rotary pairs of the other kind", wrapped(attention, "apply_rope", other_pairs), "forward", forward(CENTRES)
         ),
         Fault(
             "rotary axes in the other order", wrapped(rotary, "places", other_axis_first), "forward", forward(CENTRES)
         ),
         Fault(
             "rotary angles of the other sign",
-            wrapped(layers, "apply_rope", lambda f, x, angles, pairs: f(x, -angles, pairs)),
+            wrapped(attention, "apply_rope", lambda f, x, angles, pairs: f(x, -angles, pairs)),
             "forward",
             forward(CENTRES),
         ),
@@ -380,7 +381,9 @@ def faults() -> list[Fault]:
         Fault(
             "rotary angles in bfloat16",
             wrapped(
-                layers, "angles", lambda f, table, learned: f(table.astype(jnp.bfloat16).astype(table.dtype), learned)
+                attention,
+                "angles",
+                lambda f, table, learned: f(table.astype(jnp.bfloat16).astype(table.dtype), learned),
             ),
             "forward",
             forward(CENTRES),
@@ -405,7 +408,7 @@ def faults() -> list[Fault]:
             "forward",
             forward(SCALED_INDICES),
         ),
-        Fault("prefix tokens turned", wrapped(layers, "apply_rope", prefix_turned), "forward", forward(CENTRES)),
+        Fault("prefix tokens turned", wrapped(attention, "apply_rope", prefix_turned), "forward", forward(CENTRES)),
         Fault("keys not turned", wrapped(Attention, "__call__", keys_not_turned), "forward", forward(CENTRES)),
         Fault(
             "turned before q/k norm",
@@ -415,7 +418,7 @@ def faults() -> list[Fault]:
         ),
         Fault(
             "learned rotary frequencies of the other axis",
-            wrapped(layers, "angles", lambda f, table, learned: f(table, learned[::-1])),
+            wrapped(attention, "angles", lambda f, table, learned: f(table, learned[::-1])),
             "forward",
             forward(LEARNED),
         ),
@@ -433,26 +436,26 @@ def faults() -> list[Fault]:
         ),
         Fault(
             "sines and cosines in halves",
-            wrapped(decoder, "sinusoids", lambda f, kind, n, d: f("concatenated", n, d)),
+            wrapped(decoder_model, "sinusoids", lambda f, kind, n, d: f("concatenated", n, d)),
             "forward",
             seq,
         ),
         Fault(
             "no sqrt(D) on embeddings",
-            wrapped(decoder.Embedding, "lookup", lambda f, self, x, table, dtype: table[x].astype(dtype)),
+            wrapped(decoder_model.Embedding, "lookup", lambda f, self, x, table, dtype: table[x].astype(dtype)),
             "forward",
             forward(SCALED),
         ),
         Fault(
             "mask of the wrong polarity",
-            wrapped(decoder, "attention_mask", lambda f, *a, **k: ~f(*a, **k)),
+            wrapped(decoder_model, "attention_mask", lambda f, *a, **k: ~f(*a, **k)),
             "forward",
             seq,
         ),
         Fault("masks by adding -1e9", wrapped(jax.nn, "softmax", additive_mask), "forward, empty rows", seq),
         Fault(
             "causality dropped",
-            wrapped(decoder, "attention_mask", lambda f, *a, **k: f(*a, **{**k, "causal": False})),
+            wrapped(decoder_model, "attention_mask", lambda f, *a, **k: f(*a, **{**k, "causal": False})),
             "forward",
             seq,
         ),
@@ -516,7 +519,7 @@ def faults() -> list[Fault]:
         ),
         Fault(
             "tied head without gradient",
-            wrapped(decoder.Head, "__call__", stopped_table),
+            wrapped(decoder_model.Head, "__call__", stopped_table),
             "gradients",
             backward(TIED),
         ),

@@ -21,7 +21,7 @@ from vit_jax.config.trees import flatten
 from vit_jax.decode.base import Found
 from vit_jax.decode.search import generate
 from vit_jax.decode.single import filter_logits
-from vit_jax.models.layers import merge, split_model
+from vit_jax.models.state import merge, split_model
 from vit_jax.text.ids import Ids
 
 from . import trained

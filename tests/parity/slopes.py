@@ -12,7 +12,7 @@ import numpy as np
 from convert.verify.checks import Check
 from convert.verify.sides import Ours, on_cpu
 from vit_jax.config.trees import unflatten
-from vit_jax.models.layers import merge, split_model
+from vit_jax.models.state import merge, split_model
 
 from . import cases
 from .cases import Case, Config

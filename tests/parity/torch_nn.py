@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from convert.verify.checks import Check, gradients, values
 from convert.verify.sides import Ours, on_cpu
+from vit_jax.models.attention import Attention, attention_mask, from_torch_mask
 from vit_jax.models.decoder import Decoder, DecoderBlock
-from vit_jax.models.layers import Attention, attention_mask, from_torch_mask
 from vit_jax.models.transformer import Encoder, EncoderBlock
 from vit_jax.models.transformer_config import TransformerConfig
 
@@ -327,7 +327,7 @@ def attentions() -> Iterator[Check]:
 def _random(layer: Any) -> dict[str, np.ndarray]:
     """Random float64 parameters of one layer."""
     from vit_jax.config.trees import flatten
-    from vit_jax.models.layers import split_model
+    from vit_jax.models.state import split_model
 
     rng = np.random.default_rng(0)
     return {

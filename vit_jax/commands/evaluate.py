@@ -167,7 +167,7 @@ def measure(request: Request) -> Measured:
     folder = None if runs.is_foreign(path) else runs.find(path)
     recorded = folder.record()["data"] if folder else None
     backend.configure_jax()
-    from ..models.layers import split_model as parts
+    from ..models.state import split_model as parts
     from ..tasks.computed import searching
     from ..training.engine.step import Evaluator
     from ..weights.load import complete

@@ -1,4 +1,4 @@
 """The networks. NAME_config.py says what a network is, free of jax; NAME.py computes it.
 
-To read one, begin with vit.py; layers.py and attention_core.py hold what all networks share.
+To read one, begin with vit.py; attention.py and layers.py hold what all networks share.
 """

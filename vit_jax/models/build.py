@@ -13,8 +13,8 @@ from jax import Array
 from ..config.network import NetworkConfig
 from ..config.trees import flatten, unflatten
 from ..machine.memory import check_weights
-from .layers import initial_values, split_model
 from .sizes import sized_config
+from .state import initial_values, split_model
 
 
 def network_class(config: NetworkConfig) -> Any:
@@ -24,7 +24,7 @@ def network_class(config: NetworkConfig) -> Any:
 
 
 def definition(config: NetworkConfig, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32) -> Any:
-    """A network's definition without weights, for `layers.merge`; no arrays are allocated.
+    """A network's definition without weights, for `state.merge`; no arrays are allocated.
 
     Args:
         config: of the network.
@@ -59,7 +59,7 @@ def start(
         given: {dotted name: array} of parameters that are not random.
 
     Returns:
-        Arrays in a nested dict, as `layers.split` gives it.
+        Arrays in a nested dict, as `state.split_model` gives it.
     """
     known = {name: jnp.asarray(array, dtype) for name, array in (given or {}).items()}
     drawn = {name: parameter for name, parameter in config.parameters().items() if name not in known}

@@ -18,10 +18,10 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from ..config.trees import unflatten
+from . import state
 from .captioner_config import CaptionerConfig
-from .decoder import DecoderModel, check_vectors
-from .layers import Intermediates, Linear, fold, initial_values, replace_parameters, sow
+from .decoder_model import DecoderModel, check_vectors
+from .layers import Intermediates, Linear, capture, fold, sow
 from .vit import ViT
 
 
@@ -51,9 +51,7 @@ class Captioner(DecoderModel):
         self.vit = None if c.encoder is None else ViT(c.encoder, dtype=dtype, param_dtype=param_dtype)
         self.memory = Linear(c.projected, c.text.width, dtype=param_dtype) if c.projected else None
         self.add_target(c.text, dtype, param_dtype)
-        if rngs is not None:
-            start = initial_values(c.parameters(), rngs.params(), param_dtype, self.computed(c))
-            replace_parameters(self, unflatten(start))
+        state.draw(self, rngs, param_dtype, self.computed(c))
 
     @staticmethod
     def computed(c: CaptionerConfig) -> dict[str, np.ndarray]:
@@ -110,17 +108,8 @@ class Captioner(DecoderModel):
             ValueError: as a call, and for any other name.
         """
         of_vit = [] if self.vit is None else ["vit.attention"]
-        known = [
-            *self.config.captured(),
-            *of_vit,
-            "decoder.self_attention",
-            "decoder.cross_attention",
-        ]
-        intermediates: Intermediates = dict.fromkeys(names)
-        if unknown := [n for n in intermediates if n not in known]:
-            raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
-        sow(intermediates, "logits", self.forward(source, target, None, intermediates, **masks))
-        return intermediates
+        known = [*self.config.captured(), *of_vit, "decoder.self_attention", "decoder.cross_attention"]
+        return capture(names, known, lambda wanted: self.forward(source, target, None, wanted, **masks))
 
     def forward(
         self, source: Array, target: Array, keys: Array | None, intermediates: Intermediates | None, **masks: Any

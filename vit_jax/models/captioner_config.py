@@ -11,7 +11,8 @@ from ..config.network import Input, NetworkConfig
 from ..config.parameters import Parameter, Table
 from ..errors import Field, UserError, fields_inside
 from .transformer_config import TransformerConfig
-from .vit_config import MAPS, ViTConfig
+from .vit_config import ViTConfig
+from .vit_options import MAPS
 
 # The fields of a ViT that concern what follows its tokens, with the values by which it has neither pool nor head.
 HEADLESS: dict[str, Any] = {

@@ -1,15 +1,13 @@
-"""The layers that the models are built from: linear maps, norms, activations, attention, dropout.
+"""The layers that the models are built from: linear maps, norms, activations, dropout, the mlp, sinusoids.
 
-Dimensions: B batch, N tokens, D width, H heads, Dh head width, I = H*Dh, F hidden; Nq queries, Nk keys. Parameters
-have the dtype that they were created with (float32, or float64); a layer computes in the dtype of its input, but norms
-and the softmax compute in float32 or wider.
+Dimensions: B batch, N tokens, D width, F hidden. Parameters have the dtype that they were created with (float32, or
+float64); a layer computes in the dtype of its input, but norms compute in float32 or wider.
 """
 
 from __future__ import annotations
 
 import math
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
 import jax
@@ -17,21 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
-
-from ..config.parameters import Parameter
-from ..config.trees import flatten
-from .attention_core import Causal, drop, plain_or_fused
-from .rotary import angles, apply_rope
-
-Intermediates = dict[
-    str, Any
-]  # inner values that a caller asks for: {name: None} before a forward pass, {name: array} after
-
-
-def sow(intermediates: Intermediates | None, name: str, value: Array) -> None:
-    """Add a value to the intermediates, if they ask for its name."""
-    if intermediates is not None and name in intermediates:
-        intermediates[name] = value
 
 
 def accumulation_dtype(dtype: Any) -> Any:
@@ -114,6 +97,38 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+class Convolution(Linear):
+    """A convolution of stride 2, then LayerNorm over the channels and GELU: one layer of a stem.
+
+    Such stems are those of Xiao et al. 2021 (arXiv 2106.14881), with LayerNorm in place of batch norm. The kernel is
+    stored as [in, out], where in is (row, column, channel). Images are padded with zeros, so that each side is halved.
+    It is computed as one product: on CPU, XLA takes six times as long for a convolution inside a loop, as in gradient
+    accumulation.
+    """
+
+    def __init__(self, n_in: int, n_out: int, size: int, bias: bool, norm: LayerNorm, dtype: Any = jnp.float32):
+        super().__init__(size**2 * n_in, n_out, bias, dtype)
+        self.norm = norm
+
+    def __call__(self, x: Array) -> Array:  # [B, h, w, in] -> [B, h/2, w/2, out]
+        batch, rows, columns, channels = x.shape[0], x.shape[1] // 2, x.shape[2] // 2, x.shape[3]
+        size = math.isqrt(self.kernel.shape[0] // channels)
+        # The image is padded by 1 and cut into squares of 2x2 pixels. Row i of the outputs begins at pixel row 2i, so
+        # square i + a meets the rows 2a and, if the kernel has it, 2a + 1 of the kernel. The gradient is then a sum of
+        # four arrays of squares; taken pixel by pixel, it would be one of an array for each place of the kernel.
+        x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+        squares = x.reshape(batch, rows + 1, 2, columns + 1, 2, channels).transpose(0, 1, 3, 2, 4, 5)
+        kernel = self.kernel[...].reshape(size, size, channels, -1)
+        windows, kernels = [], []
+        for a, b in np.ndindex(2, 2):
+            part = kernel[2 * a : 2 * a + 2, 2 * b : 2 * b + 2]
+            read = squares[:, a : a + rows, b : b + columns, : part.shape[0], : part.shape[1]]
+            windows.append(read.reshape(batch, rows, columns, -1))
+            kernels.append(part.reshape(-1, part.shape[-1]))
+        y = self.affine(jnp.concatenate(windows, axis=-1), jnp.concatenate(kernels))
+        return gelu(self.norm(y))
+
+
 # Dropout. Every example of a batch has its own PRNG key, so what is dropped does not depend on how the batch is cut for
 # devices or accumulation. Keys [B] mean training; None means evaluation.
 
@@ -162,6 +177,11 @@ def keep(shape: tuple[int, ...], rate: float, keys: Array | None) -> Array | Non
 def dropout(x: Array, rate: float, keys: Array | None) -> Array:
     """Zero each value of x [B, ...] with probability `rate` and scale the rest by 1/(1-rate); keys None: return x."""
     return drop(x, keep(x.shape, rate, keys), rate)
+
+
+def drop(x: Array, kept: Array | None, rate: float) -> Array:
+    """x with zeros where `kept` is False, and scaled by 1 / (1 - rate) elsewhere; kept None: x."""
+    return x if kept is None else jnp.where(kept, x / (1 - rate), jnp.zeros((), x.dtype))
 
 
 def drop_path(x: Array, rates: Sequence[float], i: int | Array, keys: Array | None) -> Array:
@@ -224,305 +244,58 @@ class Mlp(nnx.Module):
         return self.fc2(h if self.inner_norm is None else self.inner_norm(h))
 
 
-# Masks are boolean, True where a query may attend to a key. A padding is [B, N], True at real tokens; a mask is 4-D and
-# broadcasts to [B, H, Nq, Nk], so the two cannot be confused.
-
-
-def attention_mask(
-    batch: int,
-    query_length: int,
-    key_length: int,
-    *,
-    padding: Array | None = None,
-    mask: Array | None = None,
-    causal: bool = False,
-) -> Array | None:
-    """What masks an attention, as one mask.
+def sinusoids(kind: str, length: int, width: int) -> np.ndarray:
+    """Positions: sines and cosines of t / 10000^(2i/D) (Vaswani et al. 2017, section 3.5).
 
     Args:
-        batch: B.
-        query_length: Nq.
-        key_length: Nk.
-        padding: bool [B, Nk], True at real keys.
-        mask: bool, 4-D, broadcastable to [B, H, Nq, Nk], True where to attend.
-        causal: whether query i attends to the keys up to i alone.
+        kind: interleaved (column 2i is the sine, 2i+1 the cosine), concatenated (all sines, then all cosines), fairseq
+            (so too, of t / 10000^(i/(D/2-1)), so that the lowest frequency is 1/10000), or one_frequency (sin(t) and
+            cos(t) in turn).
+        length: the number of positions.
+        width: D.
 
     Returns:
-        A mask, bool, broadcastable to [B, H, Nq, Nk]; None if nothing is masked.
+        [length, D], float64.
+    """
+    last = width - 2 if kind == "fairseq" else width
+    periods = 1 if kind == "one_frequency" else 10000 ** (np.arange(0, width, 2) / last)
+    angles = np.arange(length)[:, None] / np.broadcast_to(periods, (width + 1) // 2)  # [length, D/2]
+    halves = np.sin(angles), np.cos(angles)
+    if kind in ("concatenated", "fairseq"):
+        return np.concatenate(halves, axis=1)
+    return np.stack(halves, axis=-1).reshape(length, -1)[:, :width]
+
+
+def sincos2d(rows: int, columns: int, width: int) -> np.ndarray:
+    """[rows*columns, D]: sin and cos of x w, then of y w, with w_k = 10000^(-k / (D/4 - 1)) (Beyer et al. 2022)."""
+    omega = 10000.0 ** -(np.arange(width // 4) / max(width // 4 - 1, 1))
+    y, x = (axis.reshape(-1, 1) * omega for axis in np.mgrid[:rows, :columns])
+    return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)
+
+
+# Inner values that a caller asks for: {name: None} before a forward pass, {name: array} after it.
+Intermediates = dict[str, Any]
+
+
+def sow(intermediates: Intermediates | None, name: str, value: Array) -> None:
+    """Add a value to the intermediates, if they ask for its name."""
+    if intermediates is not None and name in intermediates:
+        intermediates[name] = value
+
+
+def capture(names: Iterable[str], known: Sequence[str], forward: Callable[[Intermediates], Array]) -> Intermediates:
+    """The inner values of a forward pass.
+
+    Args:
+        names: what is asked for.
+        known: the names that there are.
+        forward: the pass, which sows what its intermediates ask for; what it returns is called logits.
 
     Raises:
-        ValueError: for a padding or mask of another shape or dtype.
+        ValueError: for a name that there is not.
     """
-    masks = []
-    if padding is not None:
-        if padding.dtype != bool or padding.shape != (batch, key_length):
-            raise ValueError(
-                f"padding {padding.dtype} {list(padding.shape)} is not bool [{batch}, {key_length}], "
-                "True at real tokens: give it that dtype and shape"
-            )
-        masks.append(padding[:, None, None, :])
-    if mask is not None:
-        # Attention checks it too, but only after a mask of fewer axes would have been broadcast to the others.
-        check_mask(mask, (batch, None, query_length, key_length))
-        masks.append(mask)
-    if causal:
-        masks.append((jnp.arange(key_length) <= jnp.arange(query_length)[:, None])[None, None])
-    combined = None
-    for each in masks:
-        combined = each if combined is None else combined & each
-    return combined
-
-
-def from_torch_mask(mask: Any, heads: int = 0) -> Array:
-    """A boolean mask of torch (True = ignore) in the form of this module (True = attend).
-
-    Args:
-        mask: with heads=0 a key_padding_mask [B, Nk], else an attn_mask [Nq, Nk] or [B*H, Nq, Nk].
-        heads: H of an attn_mask; 0: it is a padding.
-
-    Returns:
-        bool [B, Nk], [1, 1, Nq, Nk] or [B, H, Nq, Nk], in the order of the above.
-
-    Raises:
-        ValueError: for a float mask.
-    """
-    keep = ~jnp.asarray(mask) if jnp.asarray(mask).dtype == bool else None
-    if keep is None:
-        raise ValueError(
-            f"mask {jnp.asarray(mask).dtype}: only boolean masks are taken; for an additive one give mask == -inf"
-        )
-    if not heads:
-        return keep
-    return keep[None, None] if keep.ndim == 2 else keep.reshape(-1, heads, *keep.shape[1:])
-
-
-class Attention(nnx.Module):
-    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section 3.2).
-
-    Args:
-        width: D, of queries and outputs.
-        heads: H.
-        head_width: Dh.
-        key_width: width of the inputs for keys; 0: D.
-        value_width: width of the inputs for values; 0: D.
-        bias: whether query, key, value and out have biases, each or all.
-        query_norm: what is applied to the queries of each head; None: nothing.
-        key_norm: likewise to the keys.
-        inner_norm: what is applied to the context of all heads, before the output projection; None: nothing.
-        dropout: rate of the weights' dropout, where a call has keys.
-        pairs: the values that rotary positions turn together, as in `rotary.turn`; empty: there are none.
-        mixed: whether the frequencies of rotary positions are learned.
-        dtype: of the parameters.
-    """
-
-    fused = False  # whether a fused kernel computes what it can
-
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        head_width: int,
-        *,
-        key_width: int = 0,
-        value_width: int = 0,
-        bias: bool | tuple[bool, bool, bool, bool] = True,
-        query_norm: LayerNorm | None = None,
-        key_norm: LayerNorm | None = None,
-        inner_norm: LayerNorm | None = None,
-        dropout: float = 0.0,
-        pairs: str = "",
-        mixed: bool = False,
-        dtype: Any = jnp.float32,
-    ):
-        inner = heads * head_width
-        query_bias, key_bias, value_bias, out_bias = bias if isinstance(bias, tuple) else (bias,) * 4
-        self.heads, self.head_width, self.dropout, self.pairs = heads, head_width, dropout, pairs
-        self.query = Linear(width, inner, query_bias, dtype)
-        self.key = Linear(key_width or width, inner, key_bias, dtype)
-        self.value = Linear(value_width or width, inner, value_bias, dtype)
-        self.query_norm, self.key_norm, self.inner_norm = query_norm, key_norm, inner_norm
-        self.out = Linear(inner, width, out_bias, dtype)
-        self.frequencies = nnx.Param(jnp.zeros((2, heads, head_width // 2), dtype)) if mixed else None
-
-    def split_heads(self, x: Array) -> Array:
-        """[B, N, (H Dh)] -> [B, H, N, Dh]."""
-        return x.reshape(*x.shape[:2], self.heads, self.head_width).transpose(0, 2, 1, 3)
-
-    def __call__(
-        self,
-        query: Array,
-        key: Array,
-        value: Array,
-        mask: Array | Causal | None = None,
-        *,
-        rotary: Array | None = None,
-        keys: Array | None = None,
-        intermediates: Intermediates | None = None,
-    ) -> Array:
-        """Attention of queries to keys and values.
-
-        Args:
-            query: [B, Nq, D].
-            key: [B, Nk, Dk].
-            value: [B, Nk, Dv].
-            mask: bool, 4-D, broadcastable to [B, H, Nq, Nk], True where to attend. A query that may attend to nothing
-                has a zero context.
-            rotary: the rotary table of the last tokens, as `rotary.angles` takes it.
-            keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
-            intermediates: receives the weights [B, H, Nq, Nk] if it has the name "attention".
-
-        Returns:
-            [B, Nq, D].
-
-        Raises:
-            ValueError: for a mask of another shape or dtype.
-        """
-        k, v = self.project(key, value)
-        if rotary is not None:
-            rotary = angles(rotary, None if self.frequencies is None else self.frequencies[...])
-            k = apply_rope(k, rotary, self.pairs)
-        return self.attend(query, k, v, mask, rotary=rotary, keys=keys, intermediates=intermediates)
-
-    def project(self, key: Array, value: Array) -> tuple[Array, Array]:
-        """Keys and values per head, [B, H, Nk, Dh] each; decoding caches them between steps."""
-        k, v = self.split_heads(self.key(key)), self.split_heads(self.value(value))
-        return k if self.key_norm is None else self.key_norm(k), v
-
-    def attend(
-        self,
-        query: Array,
-        k: Array,
-        v: Array,
-        mask: Array | Causal | None = None,
-        *,
-        rotary: Array | None = None,
-        keys: Array | None = None,
-        intermediates: Intermediates | None = None,
-    ) -> Array:
-        """A call with keys and values that `project` has given.
-
-        Args:
-            query: [B, Nq, D].
-            k: [B, H, Nk, Dh].
-            v: [B, H, Nk, Dh].
-            mask: as of a call.
-            rotary: the angles [..., N, Dh/2] by which `k` is turned already.
-            keys, intermediates: as of a call.
-
-        Returns:
-            [B, Nq, D].
-        """
-        q = self.split_heads(self.query(query))
-        q = q if self.query_norm is None else self.query_norm(q)
-        q = q if rotary is None else apply_rope(q, rotary, self.pairs)
-        shape = (q.shape[0], self.heads, q.shape[2], k.shape[2])
-        check_mask(mask, shape)
-        kept, how = keep(shape, self.dropout, keys), dict(fused=self.fused, captured=intermediates is not None)
-        context, weights = plain_or_fused(q * self.head_width**-0.5, k, v, mask, kept, self.dropout, **how)
-        sow(intermediates, "attention", weights)
-        context = context.transpose(0, 2, 1, 3)  # [B, Nq, H, Dh]
-        context = context.reshape(*context.shape[:2], -1)
-        return self.out(context if self.inner_norm is None else self.inner_norm(context))
-
-
-def check_mask(mask: Array | Causal | None, shape: tuple[int, int | None, int, int]) -> None:
-    """Raise ValueError if a mask is not boolean, 4-D and broadcastable to `shape` [B, H, Nq, Nk] (None: any size)."""
-    mask = mask.array if isinstance(mask, Causal) else mask
-    if mask is None:
-        return
-    if mask.dtype != bool:
-        raise ValueError(
-            f"mask {mask.dtype}: only boolean masks are taken, True where to attend; for an additive one give mask == 0"
-        )
-    if mask.ndim != 4 or any(n is not None and m not in (1, n) for m, n in zip(mask.shape, shape, strict=True)):
-        wanted = ", ".join("H" if n is None else str(n) for n in shape)
-        raise ValueError(
-            f"mask {list(mask.shape)} is not 4-D or does not broadcast to [{wanted}] = [B, H, Nq, Nk]; "
-            "give it that shape, or give a padding [B, N] as a padding argument"
-        )
-
-
-class AttentionPool(Attention):
-    """A learned probe attends to all tokens, then an mlp (Lee et al. 2019, arXiv 1810.00825; MAP in big_vision)."""
-
-    def __init__(self, width: int, heads: int, norm: LayerNorm, mlp: Mlp, dtype: Any = jnp.float32):
-        super().__init__(width, heads, width // heads, dtype=dtype)
-        self.probe = nnx.Param(jnp.zeros((width,), dtype))
-        self.norm, self.mlp = norm, mlp
-
-    def pool(self, x: Array) -> Array:
-        """[B, N, D] -> [B, D]."""
-        probe = jnp.broadcast_to(self.probe[...].astype(x.dtype), (x.shape[0], 1, x.shape[-1]))
-        y = self(probe, x, x)
-        return (y + self.mlp(self.norm(y)))[:, 0]
-
-
-# --------------------------------------------------------------- models as trees of named arrays
-
-
-def split_model(model: nnx.Module) -> tuple[nnx.GraphDef[Any], dict[str, Any]]:
-    """A model as (definition, parameters); parameters are a nested dict of arrays whose keys are all strings."""
-    definition, state = nnx.split(model, nnx.Param)
-    return definition, _strings(nnx.to_pure_dict(state))
-
-
-def merge(definition: nnx.GraphDef[Any], parameters: Mapping[str, Any]) -> Any:
-    """A model from a definition and parameters, as `split_model` gives them."""
-    return nnx.merge(definition, nnx.State(_integers(parameters)))
-
-
-def replace_parameters(model: nnx.Module, parameters: Mapping[str, Any]) -> None:
-    """Replace all parameters of a model, in place. Raises ValueError if the names differ from the model's."""
-    if different := sorted(flatten(split_model(model)[1]).keys() ^ flatten(parameters).keys()):
-        raise ValueError(
-            f"{type(model).__name__}: {different[0]} is only in the module or only in the given parameters: "
-            "make the module and its table (config.parameters) the same"
-        )
-    nnx.update(model, nnx.State(_integers(parameters)))
-
-
-def _strings(tree: Any) -> Any:
-    return {str(k): _strings(v) for k, v in tree.items()} if isinstance(tree, Mapping) else tree
-
-
-def _integers(tree: Any) -> Any:
-    """The tree with block numbers as integers, as nnx.List names its items, and arrays as nnx.Param."""
-    return (
-        {int(k) if k.isdecimal() else k: _integers(v) for k, v in tree.items()}
-        if isinstance(tree, Mapping)
-        else nnx.Param(tree)
-    )
-
-
-# ------------------------------------------------------------------------------- initial values
-
-
-def initial_values(
-    parameters: Mapping[str, Parameter], key: Array, dtype: Any = jnp.float32, computed: Mapping[str, Any] | None = None
-) -> dict[str, Array]:
-    """Initial values as each parameter's `start` in the table states.
-
-    Args:
-        parameters: the table, {dotted name: Parameter}.
-        key: a PRNG key. That of a parameter is folded from its name, so another layer in the network does not change
-            the others' initial values.
-        dtype: of the values.
-        computed: {dotted name: array} of the parameters whose start is "computed".
-
-    Returns:
-        {dotted name: array of `dtype`}.
-    """
-    values = {}
-    for name, (shape, _, start, *_) in parameters.items():
-        own = jax.random.fold_in(key, zlib.crc32(name.encode()))
-        if start.how == "constant":
-            values[name] = jnp.full(shape, start.size, dtype)
-        elif start.how == "normal":
-            values[name] = jax.random.normal(own, shape, dtype) * start.size
-        elif start.how == "truncated":
-            values[name] = jax.random.truncated_normal(own, -2, 2, shape, dtype) * start.size
-        elif start.how == "uniform":
-            values[name] = jax.random.uniform(own, shape, dtype, -start.size, start.size)
-        else:
-            values[name] = jnp.asarray((computed or {})[name], dtype)
-    return values
+    intermediates: Intermediates = dict.fromkeys(names)
+    if unknown := [name for name in intermediates if name not in known]:
+        raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
+    sow(intermediates, "logits", forward(intermediates))
+    return intermediates

@@ -17,8 +17,8 @@ from flax import nnx
 from jax import Array, lax
 
 from ..config.fields import pair
-from ..config.trees import unflatten
-from .layers import Intermediates, Linear, accumulation_dtype, initial_values, replace_parameters, sow
+from . import state
+from .layers import Intermediates, Linear, accumulation_dtype, capture, sow
 from .resnet_config import CAPTURED, EPS, Convolution, ResNetConfig
 
 
@@ -103,8 +103,7 @@ class ResNet(nnx.Module):
             for stage, depth in enumerate(c.stages)
         )
         self.head = Linear(c.features, c.classes, dtype=param_dtype)
-        if rngs is not None:
-            replace_parameters(self, unflatten(initial_values(c.parameters(), rngs.params(), param_dtype)))
+        state.draw(self, rngs, param_dtype)
 
     def __call__(self, images: Array) -> Array:
         """The logits of images.
@@ -118,7 +117,7 @@ class ResNet(nnx.Module):
         Raises:
             ValueError: for images of another shape, or of integers.
         """
-        return self.capture(images, ("logits",))["logits"]
+        return self.forward(images, None)
 
     def capture(self, images: Array, names: Iterable[str]) -> dict[str, Array]:
         """Inner values of a pass.
@@ -133,9 +132,10 @@ class ResNet(nnx.Module):
         Raises:
             ValueError: as a call, and for any other name.
         """
-        intermediates: Intermediates = dict.fromkeys(names)
-        if unknown := [n for n in intermediates if n not in CAPTURED]:
-            raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(CAPTURED)}")
+        return capture(names, CAPTURED, lambda wanted: self.forward(images, wanted))
+
+    def forward(self, images: Array, intermediates: Intermediates | None) -> Array:
+        """The forward pass of a call and of `capture`."""
         expected = (*pair(self.config.image), self.config.channels)
         if images.ndim != 4 or images.shape[1:] != expected:
             raise ValueError(
@@ -149,8 +149,7 @@ class ResNet(nnx.Module):
                 x = block(x)
         feature = x.astype(accumulation_dtype(x.dtype)).mean((1, 2))
         sow(intermediates, "pooled", feature)
-        sow(intermediates, "logits", self.head(feature))
-        return intermediates
+        return self.head(feature)
 
 
 def max_pool(x: Array) -> Array:

@@ -17,7 +17,9 @@ from flax import nnx
 from jax import Array
 
 from ..config.run import RunConfig
-from .layers import Attention, Intermediates, merge, sow, split_model
+from .attention import Attention
+from .layers import Intermediates, sow
+from .state import merge, split_model
 
 # What the backward pass has without computing it again, besides the inputs of blocks: nothing, or products of tokens
 # and weights, which are most of the work.

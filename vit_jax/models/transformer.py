@@ -1,8 +1,8 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017, arXiv 1706.03762).
 
-The encoder turns a source into a memory; the decoder (decoder.py) attends to the memory and to the target so far and
-predicts the next token. Dimensions: B batch, S and T source and target length, D width, H heads, L blocks, K outputs.
-Masks are boolean, True where a token may be attended to.
+The encoder turns a source into a memory; the decoder (decoder_model.py) attends to the memory and to the target so far
+and predicts the next token. Dimensions: B batch, S and T source and target length, D width, H heads, L blocks, K
+outputs. Masks are boolean, True where a token may be attended to.
 
 It computes what torch.nn.Transformer computes, except add_bias_kv and add_zero_attn of its attention, additive masks,
 is_causal hints and input without a batch axis.
@@ -17,9 +17,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from ..config.trees import unflatten
-from .decoder import DecoderModel, Embedding, attention, check_vectors, mlp, norm
-from .layers import Intermediates, attention_mask, dropout, fold, initial_values, replace_parameters, sow
+from . import state
+from .attention import attention_mask
+from .decoder import attention, mlp, norm
+from .decoder_model import DecoderModel, Embedding, check_vectors
+from .layers import Intermediates, capture, dropout, fold, sow
 from .stack import Stack
 from .transformer_config import TransformerConfig
 
@@ -113,8 +115,7 @@ class Transformer(DecoderModel):
         self.source = Embedding(c, c.source_vocabulary, stored, param_dtype) if c.encoder_depth else None
         self.encoder = Encoder(c, param_dtype) if c.encoder_depth else None
         self.add_target(c, dtype, param_dtype)
-        if rngs is not None:
-            replace_parameters(self, unflatten(initial_values(c.parameters(), rngs.params(), param_dtype)))
+        state.draw(self, rngs, param_dtype)
 
     def __call__(
         self,
@@ -179,17 +180,8 @@ class Transformer(DecoderModel):
         Raises:
             ValueError: as a call, and for any other name.
         """
-        known = [
-            *self.config.captured(),
-            "encoder.attention",
-            "decoder.self_attention",
-            "decoder.cross_attention",
-        ]
-        intermediates: Intermediates = dict.fromkeys(names)
-        if unknown := [n for n in intermediates if n not in known]:
-            raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
-        sow(intermediates, "logits", self.forward(source, target, None, intermediates, **masks))
-        return intermediates
+        known = [*self.config.captured(), "encoder.attention", "decoder.self_attention", "decoder.cross_attention"]
+        return capture(names, known, lambda wanted: self.forward(source, target, None, wanted, **masks))
 
     def forward(
         self,

@@ -20,61 +20,28 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from ..config.fields import pair
-from ..config.trees import unflatten
-from . import rotary
+from . import rotary, state
+from .attention import Attention, AttentionPool
 from .layers import (
     ACTIVATIONS,
     NORMS,
-    Attention,
-    AttentionPool,
+    Convolution,
     Intermediates,
     LayerNorm,
     Linear,
     Mlp,
     accumulation_dtype,
+    capture,
     drop_path,
     dropout,
     fold,
-    gelu,
-    initial_values,
-    replace_parameters,
+    sincos2d,
+    sinusoids,
     sow,
 )
 from .stack import Stack
-from .vit_config import MAPS, ViTConfig
-
-
-class Convolution(Linear):
-    """A convolution of stride 2, then LayerNorm over the channels and GELU: one layer of the stem.
-
-    Such stems are those of Xiao et al. 2021 (arXiv 2106.14881), with LayerNorm in place of batch norm. The kernel is
-    stored as [in, out], where in is (row, column, channel). Images are padded with zeros, so that each side is halved.
-    It is computed as one product: on CPU, XLA takes six times as long for a convolution inside a loop, as in gradient
-    accumulation.
-    """
-
-    def __init__(self, n_in: int, n_out: int, c: ViTConfig, dtype: Any = jnp.float32):
-        super().__init__(c.stem_kernel**2 * n_in, n_out, c.stem_bias, dtype)
-        self.norm = norm(c, dtype, n_out)
-
-    def __call__(self, x: Array) -> Array:  # [B, h, w, in] -> [B, h/2, w/2, out]
-        batch, rows, columns, channels = x.shape[0], x.shape[1] // 2, x.shape[2] // 2, x.shape[3]
-        size = math.isqrt(self.kernel.shape[0] // channels)
-        # The image is padded by 1 and cut into squares of 2x2 pixels. Row i of the outputs begins at pixel row 2i, so
-        # square i + a meets the rows 2a and, if the kernel has it, 2a + 1 of the kernel. The gradient is then a sum of
-        # four arrays of squares; taken pixel by pixel, it would be one of an array for each place of the kernel.
-        x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-        squares = x.reshape(batch, rows + 1, 2, columns + 1, 2, channels).transpose(0, 1, 3, 2, 4, 5)
-        kernel = self.kernel[...].reshape(size, size, channels, -1)
-        windows, kernels = [], []
-        for a, b in np.ndindex(2, 2):
-            part = kernel[2 * a : 2 * a + 2, 2 * b : 2 * b + 2]
-            read = squares[:, a : a + rows, b : b + columns, : part.shape[0], : part.shape[1]]
-            windows.append(read.reshape(batch, rows, columns, -1))
-            kernels.append(part.reshape(-1, part.shape[-1]))
-        y = self.affine(jnp.concatenate(windows, axis=-1), jnp.concatenate(kernels))
-        return gelu(self.norm(y))
+from .vit_config import ViTConfig
+from .vit_options import MAPS
 
 
 class Patches(Linear):
@@ -209,7 +176,10 @@ class ViT(nnx.Module):
         config.check()
         c = self.config = config
         self.dtype = jnp.dtype(dtype)
-        self.stem = nnx.List([Convolution(n_in, n_out, c, param_dtype) for n_in, n_out, _ in c.convolutions])
+        self.stem = nnx.List(
+            Convolution(n_in, n_out, c.stem_kernel, c.stem_bias, norm(c, param_dtype, n_out), param_dtype)
+            for n_in, n_out, _ in c.convolutions
+        )
         self.patch = Patches(c, param_dtype)
         self.cls_token = _token(c.cls_token, (c.width,), param_dtype)
         self.distill_token = _token(c.distill_token, (c.width,), param_dtype)
@@ -226,14 +196,12 @@ class ViT(nnx.Module):
         self.distill_head = (
             Linear(c.width, c.classes, c.head_bias, param_dtype) if c.distill_head and c.classes else None
         )
-        if rngs is not None:
-            start = initial_values(c.parameters(), rngs.params(), param_dtype, self.computed(c))
-            replace_parameters(self, unflatten(start))
+        state.draw(self, rngs, param_dtype, self.computed(c))
 
     @staticmethod
     def computed(c: ViTConfig) -> dict[str, np.ndarray]:
         """Initial values, float64, of parameters whose start is "computed": trained sinusoids, mixed frequencies."""
-        values = {"position": sinusoids(c)} if c.position_stored and c.position != "learned" else {}
+        values = {"position": fixed_positions(c)} if c.position_stored and c.position != "learned" else {}
         if c.rotary == "mixed":
             start = rotary.mixed_frequencies(c.heads, c.resolved_head_width, c.rotary_base)
             values |= {f"blocks.{i}.attention.frequencies": start for i in range(c.depth)}
@@ -286,16 +254,11 @@ class ViT(nnx.Module):
         Raises:
             ValueError: as a call, and for any other name.
         """
-        known = [*self.config.captured(), "attention"]
-        intermediates: Intermediates = dict.fromkeys(names)
-        if unknown := [n for n in intermediates if n not in known]:
-            raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
-        sow(
-            intermediates,
-            "logits",
-            self.classify(self.encode(images, intermediates=intermediates), None, intermediates),
-        )
-        return intermediates
+
+        def forward(wanted: Intermediates) -> Array:
+            return self.classify(self.encode(images, intermediates=wanted), None, wanted)
+
+        return capture(names, [*self.config.captured(), "attention"], forward)
 
     def encode(self, images: Array, keys: Array | None = None, *, intermediates: Intermediates | None = None) -> Array:
         """The tokens of images after the last block and norm, before pooling.
@@ -319,15 +282,15 @@ class ViT(nnx.Module):
         def call(block: Block, x: Array, i: int | Array, intermediates: Intermediates | None = None) -> Array:
             return block(x, i, rotary=table, keys=fold(keys, 3 + i), intermediates=intermediates)
 
-        x = self.blocks.through(x, call, intermediates)
+        x = self.blocks.through(x, call, intermediates)  # for i, block in enumerate(blocks): x = call(block, x, i)
         x = x if self.norm is None else self.norm(x)
         sow(intermediates, "features", x)
         return x
 
     def sized(self, images: Array) -> ViTConfig:
         """The config with the size of these images. Raises ValueError where the network does not take it."""
-        c, (ph, pw) = self.config, pair(self.config.patch)
-        *expected, channels = *pair(c.image), c.channels
+        c, (ph, pw) = self.config, self.config.patch_size
+        *expected, channels = *c.image_size, c.channels
         if images.ndim != 4 or images.shape[3] != channels or (c.position_stored and [*images.shape[1:3]] != expected):
             raise ValueError(
                 f"images {images.shape} are not [B, {', '.join(map(str, expected))}, {channels}], "
@@ -370,7 +333,7 @@ class ViT(nnx.Module):
         """The position embedding [rows, D], stored or computed; None if there is none."""
         if self.position is not None:
             return self.position[...].astype(dtype)
-        return None if c.position == "none" else jnp.asarray(sinusoids(c), dtype)
+        return None if c.position == "none" else jnp.asarray(fixed_positions(c), dtype)
 
     def drop_patches(self, x: Array, table: Array | None, keys: Array | None) -> tuple[Array, Array | None]:
         """Keep a random share of the patch tokens, in their order (PatchDropout, Liu et al. 2022, arXiv 2208.07220).
@@ -448,10 +411,10 @@ def norm(c: ViTConfig, dtype: Any, width: int = 0) -> LayerNorm:
 # ------------------------------------------------------------------------------------- positions
 
 
-def sinusoids(c: ViTConfig) -> np.ndarray:
+def fixed_positions(c: ViTConfig) -> np.ndarray:
     """Positions [rows, D], float64: prefix tokens that have one (zeros if sincos2d), then patches, row by row."""
     if c.position == "sincos1d":
-        return sincos1d(c.position_rows, c.width)
+        return sinusoids("interleaved", c.position_rows, c.width)
     grid = sincos2d(*c.grid, c.width)
     return np.concatenate([np.zeros((c.position_rows - c.patches, c.width)), grid])
 
@@ -460,21 +423,7 @@ def rotary_table(c: ViTConfig, dtype: Any) -> Array | None:
     """What rotary attention needs of each patch: axial [n, Dh/2] angles, mixed [n, 2] places; None without it."""
     if c.rotary == "none":
         return None
-    places = rotary.places(c.grid, c.rotary_places, c.rotary_first, c.rotary_offset, pair(c.rotary_grid))
+    places = rotary.places(c.grid, c.rotary_places, c.rotary_first, c.rotary_offset, c.rotary_reference)
     if c.rotary == "axial":
         places = rotary.axial(places, c.resolved_head_width, c.rotary_base, c.rotary_periods)
     return jnp.asarray(places, dtype)
-
-
-def sincos1d(length: int, width: int) -> np.ndarray:
-    """[length, D]: column 2i is sin(t / 10000^(2i/D)), column 2i+1 the cosine (Vaswani et al. 2017, 3.5)."""
-    angles = np.arange(length)[:, None] / 10000 ** (np.arange(0, width, 2) / width)
-    table = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, -1)
-    return table[:, :width]
-
-
-def sincos2d(rows: int, columns: int, width: int) -> np.ndarray:
-    """[rows*columns, D]: sin and cos of x w, then of y w, with w_k = 10000^(-k / (D/4 - 1)) (Beyer et al. 2022)."""
-    omega = 10000.0 ** -(np.arange(width // 4) / max(width // 4 - 1, 1))
-    y, x = (axis.reshape(-1, 1) * omega for axis in np.mgrid[:rows, :columns])
-    return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)

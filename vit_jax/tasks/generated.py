@@ -17,7 +17,7 @@ from ..decode.base import Found
 from ..decode.search import generate
 from ..errors import Field, UserError
 from ..machine import backend
-from ..models.layers import merge, split_model
+from ..models.state import merge, split_model
 from ..text.ids import Ids
 from .base import BATCH, Answer, Predictor, batches
 

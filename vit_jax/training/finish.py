@@ -94,7 +94,7 @@ def draw(s: Session, result: Evaluation | None, parameters: dict[str, Any], best
     """
     from ..figures.curves import draw_curves
     from ..figures.figure import weights_caption
-    from ..models.layers import merge
+    from ..models.state import merge
 
     for folder in (s.folder.plots, s.folder.samples):
         folder.mkdir(exist_ok=True)

@@ -23,8 +23,8 @@ from ..config.trees import flatten, unflatten
 from ..data.texts.config import is_side, size_of_side
 from ..errors import UserError, printable
 from ..models.build import definition, describe_network
-from ..models.layers import merge, split_model
 from ..models.networks import NETWORKS
+from ..models.state import merge, split_model
 from ..runs import Run, find, is_foreign, mean_of
 from ..tasks.base import Predictor, Task, Trained
 from ..tasks.computed import searching, task_class, task_of

@@ -16,7 +16,7 @@ from ...figures.classification import draw_confusion, draw_per_class, draw_wrong
 from ...figures.kept import keep_attention, keep_classes, keep_positions
 from ...figures.patches import draw_patches, draw_positions
 from ...files.output import shorten
-from ...models.vit import ViT, sinusoids
+from ...models.vit import ViT, fixed_positions
 from ...models.vit_config import ViTConfig
 from .score import Classified
 
@@ -88,7 +88,7 @@ def draw_inside(
     names = [name.replace("_", " ") for name, count, _ in c.prefix for _ in range(count)]
     keep_attention(plots, below, examples, names)
     if c.position != "none":
-        position = np.asarray(network.position[...]) if network.position is not None else sinusoids(c)
+        position = np.asarray(network.position[...]) if network.position is not None else fixed_positions(c)
         prefix = c.position_rows - c.patches
         draw_positions(position, prefix, c.grid, plots / "positions.png", caption)
         keep_positions(plots, caption, position, prefix, c.grid)

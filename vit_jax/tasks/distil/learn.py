@@ -20,7 +20,8 @@ from ...config.network import Teacher
 from ...config.run import RunConfig
 from ...config.trees import unflatten
 from ...models.build import definition
-from ...models.layers import accumulation_dtype, fold, merge
+from ...models.layers import accumulation_dtype, fold
+from ...models.state import merge
 from ...models.vit import ViT
 from ..base import Batch
 from ..classify.learn import Classify

@@ -18,7 +18,7 @@ from ...data.texts.config import SentenceData
 from ...data.texts.sentences import Sentences, Texts, open_other_pairs, open_sentences
 from ...figures.attention import draw_cross_attention
 from ...figures.kept import keep_attention
-from ...models.layers import merge, split_model
+from ...models.state import merge, split_model
 from ...models.transformer import Transformer
 from ...models.transformer_config import TransformerConfig
 from ...text.record import make_tokenizers, open_tokenizers, record_tokenizers

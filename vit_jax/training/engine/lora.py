@@ -12,7 +12,7 @@ from jax import Array
 from ...config.lora import adapted_kernels, factor_names, factors
 from ...config.run import RunConfig
 from ...config.trees import Tree, combine, flatten, partition, unflatten
-from ...models.layers import initial_values
+from ...models.state import initial_values
 
 
 class Lora:

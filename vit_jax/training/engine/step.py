@@ -26,8 +26,8 @@ from ...errors import Field, UserError
 from ...files.metrics import RESERVED_METRICS
 from ...machine.division import find_division
 from ...machine.hosts.group import ALONE, Hosts
-from ...models.layers import merge
 from ...models.stack import as_chosen
+from ...models.state import merge
 from ...tasks.base import Batch, Evaluation, Task
 from ...weights.checkpoint import State
 from .devices import Devices

@@ -1,0 +1,229 @@
+"""Attention in idiomatic PyTorch: the counterpart of vit_jax/models/attention.py.
+
+Dimensions: B batch, N tokens, D width, H heads, Dh head width, I = H*Dh; Nq queries, Nk keys. Masks are boolean, True
+where a query may attend to a key (as in F.scaled_dot_product_attention; nn.MultiheadAttention has the opposite). A
+padding is [B, N], True at real tokens; a mask is 4-D and broadcasts to [B, H, Nq, Nk].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .layers import Intermediates, Mlp
+from .rotary import angles, apply_rope
+
+
+class Attention(nn.Module):
+    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section 3.2).
+
+    Args:
+        width: D, of queries and outputs.
+        heads: H.
+        head_width: Dh.
+        key_width: width of the inputs for keys; 0: D.
+        value_width: width of the inputs for values; 0: D.
+        bias: whether query, key, value and out have biases, each or all.
+        query_norm: what is applied to the queries of each head; None: nothing.
+        key_norm: likewise to the keys.
+        inner_norm: what is applied to the context of all heads, before the output projection; None: nothing.
+        dropout: rate of the weights' dropout.
+        pairs: the values that rotary positions turn together, as in `rotary.apply_rope`; empty: there are none.
+        mixed: whether the frequencies of rotary positions are learned.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        head_width: int,
+        *,
+        key_width: int = 0,
+        value_width: int = 0,
+        bias: bool | tuple[bool, bool, bool, bool] = True,
+        query_norm: nn.Module | None = None,
+        key_norm: nn.Module | None = None,
+        inner_norm: nn.Module | None = None,
+        dropout: float = 0.0,
+        pairs: str = "",
+        mixed: bool = False,
+    ):
+        super().__init__()
+        inner = heads * head_width
+        query_bias, key_bias, value_bias, out_bias = bias if isinstance(bias, tuple) else (bias,) * 4
+        self.heads, self.head_width, self.dropout, self.pairs = heads, head_width, nn.Dropout(dropout), pairs
+        self.query = nn.Linear(width, inner, query_bias)
+        self.key = nn.Linear(key_width or width, inner, key_bias)
+        self.value = nn.Linear(value_width or width, inner, value_bias)
+        self.query_norm, self.key_norm, self.inner_norm = query_norm, key_norm, inner_norm
+        self.out = nn.Linear(inner, width, out_bias)
+        self.frequencies = nn.Parameter(torch.zeros(2, heads, head_width // 2)) if mixed else None
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """[B, N, (H Dh)] -> [B, H, N, Dh]."""
+        return x.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        *,
+        rotary: Tensor | None = None,
+        intermediates: Intermediates | None = None,
+    ) -> Tensor:
+        """Attention of queries to keys and values.
+
+        Args:
+            query: [B, Nq, D].
+            key: [B, Nk, Dk].
+            value: [B, Nk, Dv].
+            mask: bool, 4-D, broadcastable to [B, H, Nq, Nk], True where to attend. A query that may attend to nothing
+                has a zero context.
+            rotary: the rotary table of the last tokens, as `rotary.angles` takes it.
+            intermediates: receives the weights [B, H, Nq, Nk] if it has the name "attention".
+
+        Returns:
+            [B, Nq, D].
+
+        Raises:
+            ValueError: for a mask of another shape or dtype.
+        """
+        k, v = self.project(key, value)
+        if rotary is not None:
+            rotary = angles(rotary, self.frequencies)
+            k = apply_rope(k, rotary, self.pairs)
+        return self.attend(query, k, v, mask, rotary=rotary, intermediates=intermediates)
+
+    def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values per head, [B, H, Nk, Dh] each; decoding caches them between steps."""
+        k, v = self.split_heads(self.key(key)), self.split_heads(self.value(value))
+        return k if self.key_norm is None else self.key_norm(k), v
+
+    def attend(
+        self,
+        query: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None = None,
+        *,
+        rotary: Tensor | None = None,
+        intermediates: Intermediates | None = None,
+    ) -> Tensor:
+        """A call with keys and values that `project` has given.
+
+        Args:
+            query: [B, Nq, D].
+            k: [B, H, Nk, Dh].
+            v: [B, H, Nk, Dh].
+            mask: as of a call.
+            rotary: the angles [..., N, Dh/2] by which `k` is turned already.
+            intermediates: as of a call.
+
+        Returns:
+            [B, Nq, D].
+        """
+        q = self.split_heads(self.query(query))
+        q = q if self.query_norm is None else self.query_norm(q)
+        q = q if rotary is None else apply_rope(q, rotary, self.pairs)
+        check_mask(mask, (len(q), self.heads, q.shape[2], k.shape[2]))
+        if intermediates is None and not (self.training and self.dropout.p):
+            context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # zero for a query without a key
+        else:
+            weights = self.weights(q, k, mask)
+            if intermediates is not None and "attention" in intermediates:
+                intermediates["attention"] = weights
+            context = self.dropout(weights) @ v
+        context = context.transpose(1, 2).flatten(2)  # [B, H, Nq, Dh] -> [B, Nq, (H Dh)]
+        return self.out(context if self.inner_norm is None else self.inner_norm(context))
+
+    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        """The attention weights [B, H, Nq, Nk], which the fused kernel of torch does not return."""
+        scores = q @ k.transpose(-2, -1) / self.head_width**0.5
+        if mask is None:
+            return scores.softmax(-1)
+        # Without a key to attend to, a row is NaN after the softmax; the second fill makes it and its gradient zero.
+        return scores.masked_fill(~mask, float("-inf")).softmax(-1).masked_fill(~mask, 0.0)
+
+
+class AttentionPool(Attention):
+    """A learned probe attends to all tokens, then an mlp (Lee et al. 2019, arXiv 1810.00825; MAP in big_vision)."""
+
+    def __init__(self, width: int, heads: int, norm: nn.Module, mlp: Mlp):
+        super().__init__(width, heads, width // heads)
+        self.probe = nn.Parameter(torch.zeros(1, 1, width))
+        self.norm, self.mlp = norm, mlp
+
+    def pool(self, x: Tensor) -> Tensor:
+        """[B, N, D] -> [B, D]."""
+        y = self(self.probe.expand(len(x), -1, -1), x, x)
+        return (y + self.mlp(self.norm(y))).squeeze(1)
+
+
+# Masks.
+
+
+def attention_mask(
+    batch: int,
+    query_length: int,
+    key_length: int,
+    *,
+    padding: Tensor | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    device: Any = None,
+) -> Tensor | None:
+    """What masks an attention, as one mask.
+
+    Args:
+        batch: B.
+        query_length: Nq.
+        key_length: Nk.
+        padding: bool [B, Nk], True at real keys.
+        mask: bool, 4-D, broadcastable to [B, H, Nq, Nk], True where to attend.
+        causal: whether query i attends to the keys up to i alone.
+        device: of the causal mask.
+
+    Returns:
+        A mask, bool, broadcastable to [B, H, Nq, Nk]; None if nothing is masked.
+
+    Raises:
+        ValueError: for a padding or mask of another shape or dtype.
+    """
+    if padding is not None and (padding.dtype != torch.bool or padding.shape != (batch, key_length)):
+        raise ValueError(
+            f"padding {padding.dtype} {list(padding.shape)} is not bool [{batch}, {key_length}], "
+            "True at real tokens: give it that dtype and shape"
+        )
+    check_mask(mask, (batch, None, query_length, key_length))
+    masks = [] if mask is None else [mask]
+    if padding is not None:
+        masks.append(padding.view(batch, 1, 1, key_length))
+    if causal:
+        masks.append(torch.ones(1, 1, query_length, key_length, dtype=torch.bool, device=device).tril())
+    if not masks:
+        return None
+    combined = masks.pop()
+    for each in masks:
+        combined = torch.logical_and(combined, each)
+    return combined
+
+
+def check_mask(mask: Tensor | None, shape: tuple[int, int | None, int, int]) -> None:
+    """Raise ValueError if a mask is not boolean, 4-D and broadcastable to `shape` [B, H, Nq, Nk] (None: any size)."""
+    if mask is None:
+        return
+    if mask.dtype != torch.bool:
+        raise ValueError(
+            f"mask {mask.dtype}: only boolean masks are taken, True where to attend; for an additive one give mask == 0"
+        )
+    if mask.ndim != 4 or any(n is not None and m not in (1, n) for m, n in zip(mask.shape, shape, strict=True)):
+        wanted = ", ".join("H" if n is None else str(n) for n in shape)
+        raise ValueError(
+            f"mask {list(mask.shape)} is not 4-D or does not broadcast to [{wanted}] = [B, H, Nq, Nk]; "
+            "give it that shape, or give a padding [B, N] as a padding argument"
+        )

@@ -1,0 +1,70 @@
+"""Initial values of a model's weights, drawn with torch's generator."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from .attention import Attention
+
+
+@torch.no_grad()
+def initialise(
+    model: nn.Module,
+    *,
+    init: str,
+    attention_init: str,
+    init_std: float,
+    token_std: float,
+    position_std: float,
+    scale: float = 0.0,
+) -> None:
+    """Draw initial values for every parameter of a model, in place, with torch's global generator.
+
+    The arguments are the config's fields of these names. Biases are 0 (drawn if `init` is "torch"), norms start at 1
+    and 0, layer scales at `scale`. A pool's attention always follows `init`.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+            module.reset_parameters()
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=token_std)
+        elif hasattr(module, "weight"):  # linear maps: nn.Linear, the patches, the head of a Transformer
+            torchvision = "fan_in" if name == "patch" else "xavier" if ".mlp." in name else "torch"
+            if module.weight is not None:  # None: the head is tied to an embedding
+                start_kernel(module.weight, torchvision if init == "torchvision" else init, init_std)
+            if module.bias is not None:
+                bound = module.weight[0].numel() ** -0.5 if init == "torch" and module.weight is not None else 0.0
+                nn.init.uniform_(module.bias, -bound, bound)
+    for module in model.modules():
+        if type(module) is Attention and attention_init == "torch":  # not AttentionPool
+            for linear in (module.query, module.key, module.value):
+                start_kernel(linear.weight, "xavier_of_three", init_std)
+            for linear in (module.query, module.key, module.value, module.out):
+                if linear.bias is not None:
+                    nn.init.zeros_(linear.bias)
+    for name, parameter in model.named_parameters():
+        leaf = name.rpartition(".")[2]
+        if leaf in ("scale1", "scale2"):
+            nn.init.constant_(parameter, scale)
+        elif leaf == "position":
+            nn.init.normal_(parameter, std=position_std)
+        elif leaf in ("cls_token", "distill_token", "register_tokens", "probe"):
+            nn.init.normal_(parameter, std=token_std)
+
+
+def start_kernel(weight: Tensor, init: str, std: float) -> None:
+    """Fill the weight [out, in...] of a linear map, in place, by the scheme `init`; `std` is that of a normal."""
+    weight = weight.flatten(1)  # a convolution with its stride equal to its size is a linear map of a patch
+    n_out, n_in = weight.shape
+    if init == "normal":
+        nn.init.normal_(weight, std=std)
+    elif init in ("trunc_normal", "fan_in"):
+        # Truncation at two standard deviations reduces the standard deviation by this factor.
+        std = (std if init == "trunc_normal" else n_in**-0.5) / 0.87962566103423978
+        nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+    elif init == "xavier":
+        nn.init.xavier_uniform_(weight)
+    else:
+        bound = (6 / (n_in + 3 * n_out)) ** 0.5 if init == "xavier_of_three" else n_in**-0.5
+        nn.init.uniform_(weight, -bound, bound)

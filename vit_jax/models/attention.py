@@ -1,0 +1,303 @@
+"""Attention: the layer, its formula, its masks, and the pool that is an attention.
+
+Dimensions: B batch, N tokens, D width, H heads, Dh head width, I = H*Dh; Nq queries, Nk keys. Masks are boolean, True
+where a query may attend to a key. A padding is [B, N], True at real tokens; a mask is 4-D and broadcasts to
+[B, H, Nq, Nk], so the two cannot be confused.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from .attention_kernels import FUSED, fused_attention, with_fast_derivative
+from .layers import Intermediates, LayerNorm, Linear, Mlp, accumulation_dtype, drop, keep, sow
+from .rotary import angles, apply_rope
+
+
+class Attention(nnx.Module):
+    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section 3.2).
+
+    Args:
+        width: D, of queries and outputs.
+        heads: H.
+        head_width: Dh.
+        key_width: width of the inputs for keys; 0: D.
+        value_width: width of the inputs for values; 0: D.
+        bias: whether query, key, value and out have biases, each or all.
+        query_norm: what is applied to the queries of each head; None: nothing.
+        key_norm: likewise to the keys.
+        inner_norm: what is applied to the context of all heads, before the output projection; None: nothing.
+        dropout: rate of the weights' dropout, where a call has keys.
+        pairs: the values that rotary positions turn together, as in `rotary.apply_rope`; empty: there are none.
+        mixed: whether the frequencies of rotary positions are learned.
+        dtype: of the parameters.
+    """
+
+    fused = False  # whether a fused kernel computes what it can
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        head_width: int,
+        *,
+        key_width: int = 0,
+        value_width: int = 0,
+        bias: bool | tuple[bool, bool, bool, bool] = True,
+        query_norm: LayerNorm | None = None,
+        key_norm: LayerNorm | None = None,
+        inner_norm: LayerNorm | None = None,
+        dropout: float = 0.0,
+        pairs: str = "",
+        mixed: bool = False,
+        dtype: Any = jnp.float32,
+    ):
+        inner = heads * head_width
+        query_bias, key_bias, value_bias, out_bias = bias if isinstance(bias, tuple) else (bias,) * 4
+        self.heads, self.head_width, self.dropout, self.pairs = heads, head_width, dropout, pairs
+        self.query = Linear(width, inner, query_bias, dtype)
+        self.key = Linear(key_width or width, inner, key_bias, dtype)
+        self.value = Linear(value_width or width, inner, value_bias, dtype)
+        self.query_norm, self.key_norm, self.inner_norm = query_norm, key_norm, inner_norm
+        self.out = Linear(inner, width, out_bias, dtype)
+        self.frequencies = nnx.Param(jnp.zeros((2, heads, head_width // 2), dtype)) if mixed else None
+
+    def split_heads(self, x: Array) -> Array:
+        """[B, N, (H Dh)] -> [B, H, N, Dh]."""
+        return x.reshape(*x.shape[:2], self.heads, self.head_width).transpose(0, 2, 1, 3)
+
+    def __call__(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        mask: Array | Causal | None = None,
+        *,
+        rotary: Array | None = None,
+        keys: Array | None = None,
+        intermediates: Intermediates | None = None,
+    ) -> Array:
+        """Attention of queries to keys and values.
+
+        Args:
+            query: [B, Nq, D].
+            key: [B, Nk, Dk].
+            value: [B, Nk, Dv].
+            mask: bool, 4-D, broadcastable to [B, H, Nq, Nk], True where to attend. A query that may attend to nothing
+                has a zero context.
+            rotary: the rotary table of the last tokens, as `rotary.angles` takes it.
+            keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
+            intermediates: receives the weights [B, H, Nq, Nk] if it has the name "attention".
+
+        Returns:
+            [B, Nq, D].
+
+        Raises:
+            ValueError: for a mask of another shape or dtype.
+        """
+        k, v = self.project(key, value)
+        if rotary is not None:
+            rotary = angles(rotary, None if self.frequencies is None else self.frequencies[...])
+            k = apply_rope(k, rotary, self.pairs)
+        return self.attend(query, k, v, mask, rotary=rotary, keys=keys, intermediates=intermediates)
+
+    def project(self, key: Array, value: Array) -> tuple[Array, Array]:
+        """Keys and values per head, [B, H, Nk, Dh] each; decoding caches them between steps."""
+        k, v = self.split_heads(self.key(key)), self.split_heads(self.value(value))
+        return k if self.key_norm is None else self.key_norm(k), v
+
+    def attend(
+        self,
+        query: Array,
+        k: Array,
+        v: Array,
+        mask: Array | Causal | None = None,
+        *,
+        rotary: Array | None = None,
+        keys: Array | None = None,
+        intermediates: Intermediates | None = None,
+    ) -> Array:
+        """A call with keys and values that `project` has given.
+
+        Args:
+            query: [B, Nq, D].
+            k: [B, H, Nk, Dh].
+            v: [B, H, Nk, Dh].
+            mask: as of a call.
+            rotary: the angles [..., N, Dh/2] by which `k` is turned already.
+            keys, intermediates: as of a call.
+
+        Returns:
+            [B, Nq, D].
+        """
+        q = self.split_heads(self.query(query))
+        q = q if self.query_norm is None else self.query_norm(q)
+        q = q if rotary is None else apply_rope(q, rotary, self.pairs)
+        shape = (q.shape[0], self.heads, q.shape[2], k.shape[2])
+        check_mask(mask, shape)
+        kept = keep(shape, self.dropout, keys)
+        fused = self.fused and intermediates is None
+        context, weights = plain_or_fused(q * self.head_width**-0.5, k, v, mask, kept, self.dropout, fused)
+        sow(intermediates, "attention", weights)
+        context = context.transpose(0, 2, 1, 3)  # [B, Nq, H, Dh]
+        context = context.reshape(*context.shape[:2], -1)
+        return self.out(context if self.inner_norm is None else self.inner_norm(context))
+
+
+def plain_or_fused(
+    q: Array, k: Array, v: Array, mask: Array | Causal | None, kept: Array | None, rate: float, fused: bool
+) -> tuple[Array, Any]:
+    """`attention_core`, or the same by a fused kernel where that is asked for and can compute it.
+
+    A fused kernel cannot in float64, with dropout, and under a mask that may leave a query nothing to attend to, whose
+    context would not be zero: under any but a causal one.
+
+    Args:
+        q, k, v, kept, rate: as of `attention_core`.
+        mask: as there, or `Causal`.
+        fused: whether a fused kernel may compute it, which gives no weights.
+
+    Returns:
+        (context [B, H, Nq, Dh], weights [B, H, Nq, Nk]; None in place of the weights from a fused kernel).
+    """
+    causal, dtypes = isinstance(mask, Causal), {x.dtype.name for x in (q, k, v)}
+    if fused and (mask is None or causal) and kept is None and len(dtypes) == 1 and dtypes <= FUSED:
+        return fused_attention(q, k, v, causal), None
+    return attention_core(q, k, v, mask.array if isinstance(mask, Causal) else mask, kept, rate)
+
+
+@with_fast_derivative
+def attention_core(
+    q: Array, k: Array, v: Array, mask: Array | None, kept: Array | None, rate: float
+) -> tuple[Array, Array]:
+    """softmax(Q K') V.
+
+    Args:
+        q: queries [B, H, Nq, Dh], scaled already.
+        k: keys [B, H, Nk, Dh].
+        v: values [B, H, Nk, Dh].
+        mask: bool, broadcastable to the weights, True where to attend; a query that may attend to nothing has zero
+            weights, context and gradients. None: all attend to all.
+        kept: bool [B, H, Nq, Nk], True where dropout keeps a weight; None: no dropout.
+        rate: of dropout; weights that are kept are scaled by 1 / (1 - rate).
+
+    Returns:
+        (context [B, H, Nq, Dh] in the dtype of v, weights [B, H, Nq, Nk] before dropout in float32 or float64).
+    """
+    scores = jnp.einsum("bhqd,bhkd->bhqk", q, k)
+    weights = jax.nn.softmax(scores.astype(accumulation_dtype(scores.dtype)), axis=-1, where=mask)
+    return drop(weights.astype(v.dtype), kept, rate) @ v, weights
+
+
+class AttentionPool(Attention):
+    """A learned probe attends to all tokens, then an mlp (Lee et al. 2019, arXiv 1810.00825; MAP in big_vision)."""
+
+    def __init__(self, width: int, heads: int, norm: LayerNorm, mlp: Mlp, dtype: Any = jnp.float32):
+        super().__init__(width, heads, width // heads, dtype=dtype)
+        self.probe = nnx.Param(jnp.zeros((width,), dtype))
+        self.norm, self.mlp = norm, mlp
+
+    def pool(self, x: Array) -> Array:
+        """[B, N, D] -> [B, D]."""
+        probe = jnp.broadcast_to(self.probe[...].astype(x.dtype), (x.shape[0], 1, x.shape[-1]))
+        y = self(probe, x, x)
+        return (y + self.mlp(self.norm(y)))[:, 0]
+
+
+# Masks.
+
+
+@dataclass(frozen=True)
+class Causal:
+    """A mask [1, 1, N, N] of which it is known that each token attends to itself and to those before it."""
+
+    array: Array
+
+
+def attention_mask(
+    batch: int,
+    query_length: int,
+    key_length: int,
+    *,
+    padding: Array | None = None,
+    mask: Array | None = None,
+    causal: bool = False,
+) -> Array | None:
+    """What masks an attention, as one mask.
+
+    Args:
+        batch: B.
+        query_length: Nq.
+        key_length: Nk.
+        padding: bool [B, Nk], True at real keys.
+        mask: bool, 4-D, broadcastable to [B, H, Nq, Nk], True where to attend.
+        causal: whether query i attends to the keys up to i alone.
+
+    Returns:
+        A mask, bool, broadcastable to [B, H, Nq, Nk]; None if nothing is masked.
+
+    Raises:
+        ValueError: for a padding or mask of another shape or dtype.
+    """
+    masks = []
+    if padding is not None:
+        if padding.dtype != bool or padding.shape != (batch, key_length):
+            raise ValueError(
+                f"padding {padding.dtype} {list(padding.shape)} is not bool [{batch}, {key_length}], "
+                "True at real tokens: give it that dtype and shape"
+            )
+        masks.append(padding[:, None, None, :])
+    if mask is not None:
+        # Attention checks it too, but only after a mask of fewer axes would have been broadcast to the others.
+        check_mask(mask, (batch, None, query_length, key_length))
+        masks.append(mask)
+    if causal:
+        masks.append((jnp.arange(key_length) <= jnp.arange(query_length)[:, None])[None, None])
+    return functools.reduce(operator.and_, masks) if masks else None
+
+
+def from_torch_mask(mask: Any, heads: int = 0) -> Array:
+    """A boolean mask of torch (True = ignore) in the form of this module (True = attend).
+
+    Args:
+        mask: with heads=0 a key_padding_mask [B, Nk], else an attn_mask [Nq, Nk] or [B*H, Nq, Nk].
+        heads: H of an attn_mask; 0: it is a padding.
+
+    Returns:
+        bool [B, Nk], [1, 1, Nq, Nk] or [B, H, Nq, Nk], in the order of the above.
+
+    Raises:
+        ValueError: for a float mask.
+    """
+    ignored = jnp.asarray(mask)
+    if ignored.dtype != bool:
+        raise ValueError(f"mask {ignored.dtype}: only boolean masks are taken; for an additive one give mask == -inf")
+    keep = ~ignored
+    if not heads:
+        return keep
+    return keep[None, None] if keep.ndim == 2 else keep.reshape(-1, heads, *keep.shape[1:])
+
+
+def check_mask(mask: Array | Causal | None, shape: tuple[int, int | None, int, int]) -> None:
+    """Raise ValueError if a mask is not boolean, 4-D and broadcastable to `shape` [B, H, Nq, Nk] (None: any size)."""
+    mask = mask.array if isinstance(mask, Causal) else mask
+    if mask is None:
+        return
+    if mask.dtype != bool:
+        raise ValueError(
+            f"mask {mask.dtype}: only boolean masks are taken, True where to attend; for an additive one give mask == 0"
+        )
+    if mask.ndim != 4 or any(n is not None and m not in (1, n) for m, n in zip(mask.shape, shape, strict=True)):
+        wanted = ", ".join("H" if n is None else str(n) for n in shape)
+        raise ValueError(
+            f"mask {list(mask.shape)} is not 4-D or does not broadcast to [{wanted}] = [B, H, Nq, Nk]; "
+            "give it that shape, or give a padding [B, N] as a padding argument"
+        )

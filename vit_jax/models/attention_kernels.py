@@ -1,0 +1,113 @@
+"""How attention's formula is computed faster: with a derivative of its own for a CPU, or by a fused kernel.
+
+A fused kernel (jax.nn.dot_product_attention) never holds all weights where cuDNN computes it (Dao et al. 2022, arXiv
+2205.14135).
+
+Differentiating the plain formula gives the same values as the derivative here. What differs is how they are computed:
+
+- Of the softmax, the sum over a row of P * dP is taken as that over the context, sum(O * dO): Dh products a query
+  instead of Nk (Dao et al. 2022, arXiv 2205.14135, appendix B.4). With dropout it is the same sum, because the mask is
+  in O as in the weights that made it.
+- On a CPU, dV = P' dO and dK = dS' Q, which sum over the first axis of a matrix, are computed as (dO' P)' and (Q' dS)'
+  where heads are narrow: XLA has a slow loop for the former (github.com/jax-ml/jax/issues/19327). Barriers keep it from
+  undoing the transposes. From heads of 32 on that loop is as fast, and it keeps more cores busy.
+
+The rule gives the derivative in forward mode, and jax transposes it: so forward mode (jax.jvp), reverse mode, higher
+orders, vmap, scan and remat all work.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from .layers import drop
+
+FUSED = {"float32", "bfloat16", "float16"}  # dtypes of a fused kernel, whose softmax and sums are in float32
+NARROW = 32  # Dh below which products that sum over the first axis of a matrix are slow
+
+
+def with_fast_derivative(formula: Callable[..., tuple[Array, Array]]) -> Callable[..., tuple[Array, Array]]:
+    """Attention's formula, `attention.attention_core`, with the derivative above."""
+    core = jax.custom_jvp(formula, nondiff_argnums=(5,))
+
+    def derivative(
+        rate: float, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """The value and its directional derivative; letters are those of the gradients that its transpose computes."""
+        q, k, v, _, kept = primals
+        tq, tk, tv, *_ = tangents
+        narrow = q.shape[-1] < NARROW
+        context, weights = core(*primals, rate)
+        scores = jnp.einsum("bhqd,bhkd->bhqk", tq, k)  # its transpose is dQ = dS K
+        if narrow:  # dK = (Q' dS)'
+            scores += jnp.einsum("bhdq,bhdk->bhqk", _keep_stored(_transpose(q)), _keep_stored(_transpose(tk)))
+        else:
+            scores += jnp.einsum("bhqd,bhkd->bhqk", q, tk)
+        moved = weights * scores.astype(weights.dtype)
+        total = moved.sum(-1, keepdims=True)
+        along = drop(moved.astype(v.dtype), kept, rate) @ v  # dP = dO V'
+        along -= (total * context.astype(total.dtype)).astype(context.dtype)  # dS = P * (dP - sum(O * dO))
+        dropped = drop(weights.astype(v.dtype), kept, rate)
+        if narrow:  # dV = (dO' P)'
+            transposed = jnp.einsum("bhdk,bhqk->bhdq", _keep_stored(_transpose(tv)), dropped)
+            along += _transpose(_keep_stored(transposed))
+        else:
+            along += dropped @ tv
+        return (context, weights), (along, moved - total * weights)
+
+    core.defjvp(derivative)
+    return core
+
+
+def _keep_stored(x: Array) -> Array:
+    """x, which XLA may not merge with what is computed before or after it where the program is lowered for a CPU."""
+    return jax.lax.platform_dependent(x, cpu=jax.lax.optimization_barrier, default=lambda x: x)
+
+
+def _transpose(x: Array) -> Array:
+    return jnp.swapaxes(x, -1, -2)
+
+
+def fused_attention(q: Array, k: Array, v: Array, causal: bool) -> Array:
+    """The context by a fused kernel.
+
+    Args:
+        q: queries [B, H, Nq, Dh], scaled already, of a dtype in FUSED.
+        k, v: keys and values [B, H, Nk, Dh].
+        causal: whether each token attends to itself and to those before it alone.
+
+    Returns:
+        [B, H, Nq, Dh].
+    """
+    how = implementation(q.dtype.name, q.shape[-1], capability())
+    queries, keys, lengths = q.shape[2], k.shape[2], dict[str, Any]()
+    if how == "cudnn" and (queries % 2 or keys % 2):
+        # jax 0.10 differentiates cuDNN's kernel at even lengths alone, so one more token is added, and hidden.
+        lengths = {"query_seq_lengths": jnp.full(len(q), queries, jnp.int32)}
+        lengths |= {"key_value_seq_lengths": jnp.full(len(q), keys, jnp.int32)}
+        q, k, v = (jnp.pad(x, ((0, 0), (0, 0), (0, x.shape[2] % 2), (0, 0))) for x in (q, k, v))
+    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # [B, N, H, Dh]
+    context = jax.nn.dot_product_attention(q, k, v, scale=1.0, is_causal=causal, implementation=how, **lengths)
+    return context[:, :queries].swapaxes(1, 2)
+
+
+def implementation(dtype: str, width: int, capability: tuple[int, int]) -> Literal["cudnn", "xla"]:
+    """Who computes fused attention: cuDNN where it can, on NVIDIA GPUs from Ampere on.
+
+    It takes float16 and bfloat16, and heads of a `width` that is a multiple of 8 and at most 128, from Hopper on 256.
+    """
+    widest = 256 if capability >= (9, 0) else 128
+    can = capability >= (8, 0) and dtype in ("bfloat16", "float16") and width % 8 == 0 and width <= widest
+    return "cudnn" if can else "xla"
+
+
+def capability() -> tuple[int, int]:
+    """The compute capability of the NVIDIA GPU that jax computes on, 9.0 as (9, 0); (0, 0) on anything else."""
+    found = re.fullmatch(r"(\d+)\.(\d+)", str(getattr(jax.local_devices()[0], "compute_capability", "")))
+    return (int(found[1]), int(found[2])) if found else (0, 0)

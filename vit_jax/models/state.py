@@ -1,0 +1,87 @@
+"""A network as a definition and a nested dict of arrays, as a training step takes it, and the initial arrays."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from ..config.parameters import Parameter
+from ..config.trees import flatten, unflatten
+
+
+def split_model(model: nnx.Module) -> tuple[nnx.GraphDef[Any], dict[str, Any]]:
+    """A model as (definition, parameters); parameters are a nested dict of arrays whose keys are all strings."""
+    definition, state = nnx.split(model, nnx.Param)
+    return definition, _strings(nnx.to_pure_dict(state))
+
+
+def merge(definition: nnx.GraphDef[Any], parameters: Mapping[str, Any]) -> Any:
+    """A model from a definition and parameters, as `split_model` gives them."""
+    return nnx.merge(definition, nnx.State(_integers(parameters)))
+
+
+def replace_parameters(model: nnx.Module, parameters: Mapping[str, Any]) -> None:
+    """Replace all parameters of a model, in place. Raises ValueError if the names differ from the model's."""
+    if different := sorted(flatten(split_model(model)[1]).keys() ^ flatten(parameters).keys()):
+        raise ValueError(
+            f"{type(model).__name__}: {different[0]} is only in the module or only in the given parameters: "
+            "make the module and its table (config.parameters) the same"
+        )
+    nnx.update(model, nnx.State(_integers(parameters)))
+
+
+def _strings(tree: Any) -> Any:
+    return {str(k): _strings(v) for k, v in tree.items()} if isinstance(tree, Mapping) else tree
+
+
+def _integers(tree: Any) -> Any:
+    """The tree with block numbers as integers, as nnx.List names its items, and arrays as nnx.Param."""
+    return (
+        {int(k) if k.isdecimal() else k: _integers(v) for k, v in tree.items()}
+        if isinstance(tree, Mapping)
+        else nnx.Param(tree)
+    )
+
+
+def initial_values(
+    parameters: Mapping[str, Parameter], key: Array, dtype: Any = jnp.float32, computed: Mapping[str, Any] | None = None
+) -> dict[str, Array]:
+    """Initial values as each parameter's `start` in the table states.
+
+    Args:
+        parameters: the table, {dotted name: Parameter}.
+        key: a PRNG key. That of a parameter is folded from its name, so another layer in the network does not change
+            the others' initial values.
+        dtype: of the values.
+        computed: {dotted name: array} of the parameters whose start is "computed".
+
+    Returns:
+        {dotted name: array of `dtype`}.
+    """
+    values = {}
+    for name, (shape, _, start, *_) in parameters.items():
+        own = jax.random.fold_in(key, zlib.crc32(name.encode()))
+        if start.how == "constant":
+            values[name] = jnp.full(shape, start.size, dtype)
+        elif start.how == "normal":
+            values[name] = jax.random.normal(own, shape, dtype) * start.size
+        elif start.how == "truncated":
+            values[name] = jax.random.truncated_normal(own, -2, 2, shape, dtype) * start.size
+        elif start.how == "uniform":
+            values[name] = jax.random.uniform(own, shape, dtype, -start.size, start.size)
+        else:
+            values[name] = jnp.asarray((computed or {})[name], dtype)
+    return values
+
+
+def draw(model: Any, rngs: nnx.Rngs | None, dtype: Any, computed: Mapping[str, Any] | None = None) -> None:
+    """Give a new network the initial values of its table, in place; `rngs` None: leave the constants it was made of."""
+    if rngs is not None:
+        values = initial_values(model.config.parameters(), rngs.params(), dtype, computed)
+        replace_parameters(model, unflatten(values))
