@@ -211,7 +211,7 @@ def _train(place: Path, words: list[str], watch: Watch, dies: float, pictures: b
         os.dup2(log, 1)
         os.dup2(log, 2)
         from vit_jax.commands import train as command
-        from vit_jax.errors import run_command
+        from vit_jax.files.terminal import run_command
 
         if not pictures:
             for name in ("draw", "leave_report"):

@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from vit_jax.errors import DONE, Interrupted, UserError, out_of_memory, run_command
+from vit_jax.errors import DONE, Interrupted, UserError, out_of_memory
+from vit_jax.files.terminal import run_command
 
 from .commands.arguments import options, parser
 

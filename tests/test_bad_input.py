@@ -20,6 +20,7 @@ from PIL import Image
 from vit_jax import errors, runs
 from vit_jax.commands import evaluate, predict
 from vit_jax.commands import train as train_command
+from vit_jax.files import terminal
 from vit_jax.files.atomic import write_json
 from vit_jax.files.digests import text_digest
 from vit_jax.training import finish
@@ -66,7 +67,7 @@ def refused(place, capsys):
         before = files(place)
         capsys.readouterr()
         try:
-            code = errors.run_command(lambda: body(arguments))
+            code = terminal.run_command(lambda: body(arguments))
             boxed = False
         except SystemExit as ended:
             code, boxed = ended.code, True
@@ -573,7 +574,7 @@ def test_out_of_memory_for_real(place):
     program = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
-from vit_jax.errors import run_command
+from vit_jax.files.terminal import run_command
 from vit_jax.commands.train import command
 sys.exit(run_command(lambda: command(sys.argv[1:])))
 """

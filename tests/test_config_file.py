@@ -9,6 +9,7 @@ import pytest
 from vit_jax import errors
 from vit_jax.commands import train as train_command
 from vit_jax.config.run import RunConfig
+from vit_jax.files import terminal
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.runs.values import flat, from_dict, to_dict
 
@@ -97,7 +98,7 @@ def test_a_runs_own_config_json_is_taken_too(place):
 )
 def test_what_is_no_config_is_one_sentence(content, sentence, place, capsys):
     (place / "bad.json").write_text(content)
-    assert errors.run_command(lambda: train_command.command(["digits", "--config", "bad.json"])) == errors.USER
+    assert terminal.run_command(lambda: train_command.command(["digits", "--config", "bad.json"])) == errors.USER
     error = capsys.readouterr().err
     assert error.startswith("vit-jax: error: ") and sentence in error
     assert error.count("\n") == 1 and error.strip().isprintable() and len(error) < 800
@@ -107,7 +108,7 @@ def test_what_is_no_config_is_one_sentence(content, sentence, place, capsys):
 @pytest.mark.parametrize("path", ["nothing.json", ".", "/dev/zero", "pipe", "x" * 5000])
 def test_what_is_no_file_is_one_sentence_and_is_not_waited_for(path, place, capsys):
     os.mkfifo(place / "pipe")
-    assert errors.run_command(lambda: train_command.command(["--config", path])) == errors.USER
+    assert terminal.run_command(lambda: train_command.command(["--config", path])) == errors.USER
     error = capsys.readouterr().err
     assert error.startswith(f"vit-jax: error: --config {path[:50]}") and error.count("\n") == 1 and len(error) < 1000
 

@@ -27,6 +27,7 @@ from vit_jax.config import flags
 from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import flatten
 from vit_jax.data.fetch.archives import OFFICIAL
+from vit_jax.files import terminal
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.runs.values import flat, from_dict, to_dict
 from vit_jax.training import finish, preflight
@@ -211,7 +212,7 @@ def test_no_jax_before_it_is_needed():
     program = """
 import contextlib, io, sys
 from vit_jax.commands import evaluate, predict
-from vit_jax.errors import run_command
+from vit_jax.files.terminal import run_command
 from vit_jax.commands.train import command
 def run(command, *arguments):
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -300,13 +301,13 @@ def test_exit_codes(raised, code, says, capsys):
         if raised is not None:
             raise raised
 
-    assert errors.run_command(body) == code
+    assert terminal.run_command(body) == code
     assert capsys.readouterr().err == says
 
 
 def test_our_own_mistakes_keep_their_traceback():
     with pytest.raises(ZeroDivisionError):
-        errors.run_command(lambda: 1 // 0)
+        terminal.run_command(lambda: 1 // 0)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a POSIX shell's pipes")
@@ -433,7 +434,7 @@ def test_the_result_is_printed(trained):
 def test_a_signal_while_the_interpreter_ends_changes_nothing(name):
     """jax cleans up there, and an interrupt in the middle of it would be a traceback after a run that is finished."""
     script = (
-        "import atexit, os, signal, sys\nfrom vit_jax.errors import run_command\n"
+        "import atexit, os, signal, sys\nfrom vit_jax.files.terminal import run_command\n"
         f"atexit.register(os.kill, os.getpid(), signal.{name})\nsys.exit(run_command(lambda: 3))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -19,6 +19,7 @@ from vit_jax.commands import train as train_command
 from vit_jax.config import flags
 from vit_jax.config.run import RunConfig
 from vit_jax.config.synonyms import FLAGS, REASONS, VALUES
+from vit_jax.files import terminal
 from vit_jax.presets.table import PRESETS, preset
 
 
@@ -131,9 +132,9 @@ def said(line, monkeypatch, capsys) -> str:
         pytest.importorskip("torch")
         from torch_ref import train as torch_train
 
-        code = errors.run_command(lambda: torch_train.command(words))
+        code = terminal.run_command(lambda: torch_train.command(words))
     elif door in COMMANDS:
-        code = errors.run_command(lambda: COMMANDS[door](words))
+        code = terminal.run_command(lambda: COMMANDS[door](words))
     else:
         monkeypatch.setattr(sys, "argv", [door, *words])
         code = convert_door.main() if door == "convert" else cli.main()

@@ -36,8 +36,9 @@ from vit_jax.config.run import OptimConfig, RunConfig
 from vit_jax.config.trees import flatten
 from vit_jax.data.base import Data
 from vit_jax.data.images.config import ImageData
-from vit_jax.errors import CheckFailed, Interrupted, UserError, run_command
+from vit_jax.errors import CheckFailed, Interrupted, UserError
 from vit_jax.files.digests import array_digest
+from vit_jax.files.terminal import run_command
 from vit_jax.machine import mfu
 from vit_jax.machine.hosts.group import ALONE, Hosts
 from vit_jax.models.build import start

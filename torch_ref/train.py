@@ -19,8 +19,9 @@ from vit_jax.config.fields import option
 from vit_jax.config.run import RunConfig
 from vit_jax.config.synonyms import REASONS
 from vit_jax.data.batches import batches
-from vit_jax.errors import DONE, CheckFailed, Field, UserError, install, run_command
+from vit_jax.errors import DONE, CheckFailed, Field, UserError, install
 from vit_jax.files.atomic import write_json
+from vit_jax.files.terminal import run_command
 from vit_jax.machine.memory import check_memory
 from vit_jax.presets.table import DEFAULT, preset
 from vit_jax.runs import check_place

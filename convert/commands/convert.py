@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from vit_jax.errors import DONE, Interrupted, UserError, print_line, printable
+from vit_jax.errors import DONE, Interrupted, UserError
+from vit_jax.files.terminal import print_line, printable
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 

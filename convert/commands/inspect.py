@@ -6,7 +6,8 @@ import os
 from typing import Any
 
 from vit_jax.config.trees import flatten
-from vit_jax.errors import UserError, print_line, printable
+from vit_jax.errors import UserError
+from vit_jax.files.terminal import print_line, printable
 from vit_jax.runs.values import to_dict
 
 from ..containers.folder import candidates

@@ -8,8 +8,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from vit_jax.errors import DONE, CheckFailed, UserError, print_line
+from vit_jax.errors import DONE, CheckFailed, UserError
 from vit_jax.files.atomic import write_json
+from vit_jax.files.terminal import print_line
 
 from ..layout import Json
 from ..plan.plan import Plan

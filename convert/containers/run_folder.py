@@ -14,10 +14,11 @@ import numpy as np
 
 from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import unflatten
-from vit_jax.errors import Option, Text, UserError, printable
+from vit_jax.errors import Option, Text, UserError
 from vit_jax.files.atomic import write_json
 from vit_jax.files.digests import array_digest, with_digest
 from vit_jax.files.metrics import NO_LOG
+from vit_jax.files.terminal import printable
 from vit_jax.runs import Run, read_files, record_of
 from vit_jax.runs.values import from_dict
 

@@ -18,8 +18,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from vit_jax.errors import UserError, printable
+from vit_jax.errors import UserError
 from vit_jax.files.locks import try_lock
+from vit_jax.files.terminal import printable
 
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}  # what file systems without locks answer
 STILL = 3600  # seconds without a change, after which what another machine wrote has no owner: its locks may not show

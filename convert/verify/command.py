@@ -14,8 +14,9 @@ import numpy as np
 
 from vit_jax.config.dotted import value_at
 from vit_jax.config.network import NetworkConfig
-from vit_jax.errors import CHECK, DONE, CheckFailed, UserError, print_line
+from vit_jax.errors import CHECK, DONE, CheckFailed, UserError
 from vit_jax.files.atomic import write_json
+from vit_jax.files.terminal import print_line
 
 from .. import adapt as adapting
 from ..adapt.vit import resize_images

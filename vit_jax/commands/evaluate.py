@@ -19,9 +19,10 @@ from ..config.dotted import replace_fields
 from ..config.fields import option
 from ..config.ranges import check_ranges
 from ..config.run import DataConfig, RunConfig
-from ..errors import DONE, Field, UserError, printable, run_command
+from ..errors import DONE, Field, UserError
 from ..files.atomic import write_json
 from ..files.output import check_folder, check_output, write_csv
+from ..files.terminal import printable, run_command
 from ..machine import backend
 from ..tasks.table import task_spec
 from .selection import SelectionFlags

@@ -24,10 +24,11 @@ from ..config.decoding import AnswerFlags
 from ..config.fields import option
 from ..config.network import NetworkConfig
 from ..config.ranges import check_ranges
-from ..errors import DONE, Field, UserError, printable, run_command
+from ..errors import DONE, Field, UserError
 from ..files.lines import Line, read_lines
 from ..files.output import check_output, write_csv
 from ..files.reading import open_regular
+from ..files.terminal import printable, run_command
 from ..machine import backend
 from .selection import SelectionFlags
 from .unreadable import UnreadableFlags, flag_advised

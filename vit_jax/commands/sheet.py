@@ -15,8 +15,9 @@ from ..config import flags
 from ..config.fields import option
 from ..config.run import AugmentConfig, DataConfig, RunConfig
 from ..data.images.config import ImageData
-from ..errors import DONE, Field, UserError, run_command
+from ..errors import DONE, Field, UserError
 from ..files.output import check_output
+from ..files.terminal import run_command
 from ..machine import backend
 from ..presets.table import preset
 from ..runs.check import check_run

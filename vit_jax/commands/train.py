@@ -21,7 +21,8 @@ from ..config.fields import option
 from ..config.run import RunConfig
 from ..config.trees import flatten
 from ..data.images.config import ImageData
-from ..errors import DONE, Field, UserError, lasting_output, run_command
+from ..errors import DONE, Field, UserError
+from ..files.terminal import lasting_output, run_command
 from ..machine import backend
 from ..machine.hosts.group import ALONE, Hosts, join_hosts
 from ..models.sizes import is_sized

@@ -12,10 +12,11 @@ from pathlib import Path
 from .. import runs
 from ..config.fields import option
 from ..config.flags import parse
-from ..errors import DONE, UserError, printable, run_command
+from ..errors import DONE, UserError
 from ..files.atomic import write_text
 from ..files.output import check_output
 from ..files.reading import show_path
+from ..files.terminal import printable, run_command
 from .compare import Comparison, gather
 
 FILE = "report.html"

@@ -21,9 +21,10 @@ from .. import runs
 from ..config.fields import option
 from ..config.flags import parse
 from ..config.run import RunConfig
-from ..errors import DONE, UserError, printable, run_command
+from ..errors import DONE, UserError
 from ..files.output import check_output, print_table
 from ..files.reading import show_path
+from ..files.terminal import printable, run_command
 from ..runs import several
 from ..runs.values import flat
 from ..tasks.table import task_spec

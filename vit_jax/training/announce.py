@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from ..config.groups import frozen_at_first, muon_kernels, trainable
 from ..config.lora import adapted_kernels, trainable_table
 from ..config.run import RunConfig
-from ..errors import install, printable
+from ..errors import install
+from ..files.terminal import printable
 from ..machine import backend
 from ..machine.division import Division
 from ..machine.memory import run_bytes

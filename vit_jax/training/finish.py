@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from .. import runs
 from ..config.run import RunConfig
-from ..errors import Interrupted, UserError, printable
+from ..errors import Interrupted, UserError
 from ..files.atomic import sync_tree
 from ..files.reading import show_path
+from ..files.terminal import printable
 from ..report.command import FILE, leave_report
 from ..tasks.table import task_spec
 from .loop import TOKENS, measure, measure_and_log, watched_split

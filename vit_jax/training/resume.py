@@ -12,7 +12,8 @@ from .. import runs
 from ..config.groups import moments
 from ..config.lora import averaged_parameters, factor_shapes, kept_beside, trainable_table
 from ..config.trees import flatten
-from ..errors import UserError, printable
+from ..errors import UserError
+from ..files.terminal import printable
 from ..machine.hosts.group import ALONE, Hosts
 from ..runs.values import to_dict
 from ..weights.start.again import check_same

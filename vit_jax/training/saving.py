@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import printable
+from ..files.terminal import printable
 
 if TYPE_CHECKING:
     from ..weights.checkpoint import Checkpoints, State

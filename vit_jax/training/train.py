@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from .. import runs
 from ..config.run import RunConfig
 from ..config.trees import flatten
-from ..errors import UserError, printable
+from ..errors import UserError
 from ..files.reading import show_path
+from ..files.terminal import printable
 from ..machine import backend
 from ..machine.hosts.group import Hosts, join_hosts
 from ..report.command import leave_report

@@ -21,7 +21,8 @@ from ..config.network import NetworkConfig
 from ..config.run import RunConfig
 from ..config.trees import flatten, unflatten
 from ..data.texts.config import is_side, size_of_side
-from ..errors import UserError, printable
+from ..errors import UserError
+from ..files.terminal import printable
 from ..models.build import definition, describe_network
 from ..models.networks import NETWORKS
 from ..models.state import merge, split_model

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...config.dotted import replace_fields
 from ...config.run import RunConfig
-from ...errors import printable
+from ...files.terminal import printable
 from ...presets import table as presets
 from ...presets.entry import Preset
 from ...runs.check import check_encoder

@@ -1,0 +1,130 @@
+"""How a command runs in a terminal: what it prints, how it reports an error, and how it ends."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import os
+import re
+import signal
+import sys
+import unicodedata
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..errors import CHECK, DONE, INTERRUPTED, USER, CheckFailed, Interrupted, as_user_error
+
+LONG = 400  # letters of a word that is printed as a whole
+_STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # categories of Unicode
+_JOINERS = frozenset("\u200c\u200d")  # of the same categories, but needed to write Persian, Hindi and emoji
+
+
+def run_command(main: Callable[[], int | None]) -> int:
+    """Run a command's body and return its exit code; an error is printed on stderr as one sentence, a bug is raised."""
+    if reconfigure := getattr(sys.stdout, "reconfigure", None):
+        reconfigure(errors="backslashreplace")  # a name that stdout's encoding lacks is escaped, as on stderr
+    code = _run(main)
+    atexit.unregister(_end_undisturbed)
+    atexit.register(_end_undisturbed)  # last registered, so the first handler to run at exit
+    try:
+        if sys.stdout is not None:  # None where it was closed from the start
+            sys.stdout.flush()  # raises here if the reader of a pipe is gone
+    except BrokenPipeError:
+        _forget_output()
+    return code
+
+
+def _end_undisturbed() -> None:
+    """Ignore signals while the interpreter shuts down: the work is done and its exit code decided."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(ValueError):  # not the main thread
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _run(main: Callable[[], int | None]) -> int:
+    try:
+        return main() or DONE
+    except (CheckFailed, Interrupted) as error:
+        print("vit-jax: " + printable(str(error)), file=sys.stderr)
+        return error.exit_code if isinstance(error, Interrupted) else CHECK
+    except KeyboardInterrupt:
+        print("vit-jax: interrupted; what was not saved yet is lost", file=sys.stderr)
+        return INTERRUPTED["SIGINT"]
+    except BrokenPipeError:  # the reader of stdout (head, less) has closed it: not an error
+        _forget_output()
+        return DONE
+    except Exception as error:
+        known = as_user_error(error)
+        if known is None:
+            raise
+        print("vit-jax: error: " + printable(_shorten(" ".join(str(known).splitlines()))), file=sys.stderr)
+        return USER
+
+
+@contextlib.contextmanager
+def lasting_output() -> Iterator[None]:
+    """A context in which work goes on when nobody reads its stdout any more (`| head`, a terminal that was closed)."""
+    stream = sys.stdout
+    if stream is not None:  # None where it was closed from the start
+        sys.stdout = _Lasting(stream)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        sys.stdout = stream
+
+
+class _Lasting:
+    """A text stream that discards what is written once nobody reads it."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        self._attempt(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._attempt(self._stream.flush)
+
+    @staticmethod
+    def _attempt(action: Callable[[], Any]) -> None:
+        try:
+            action()
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):  # a closed pipe, a terminal that is gone
+                raise
+            _forget_output()
+
+
+def _forget_output() -> None:
+    """Discard further output: the interpreter flushes stdout once more at exit."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def print_line(text: str) -> None:
+    """Print a text, each line `printable`; carry on if the reader of stdout has closed it (as head does)."""
+    try:
+        print("\n".join(map(printable, text.split("\n"))), flush=True)
+    except BrokenPipeError:
+        _forget_output()
+
+
+def printable(text: str) -> str:
+    """The text with what would steer a terminal as an escape, such as \\x1b: a file of a stranger may hold it.
+
+    These are control characters, marks that change the direction of writing, line separators and lone surrogates.
+    """
+    return "".join(
+        ch if ch in _JOINERS or unicodedata.category(ch) not in _STEERING else ch.encode("unicode_escape").decode()
+        for ch in text
+    )
+
+
+def _shorten(text: str) -> str:
+    """The text without the middle of its longest words: paths and values of a screenful."""
+    return re.sub(rf"(\S{{{LONG // 2}}})\S{{{LONG // 2},}}(\S{{{LONG // 4}}})", r"\1...\2", text)
