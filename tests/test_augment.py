@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import kstest, uniform
 
 from vit_jax.augmentation import batch
 from vit_jax.augmentation.batch import normalise
 from vit_jax.augmentation.config import ImageAugment
+from vit_jax.augmentation.crops import resample_windows
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 augment = jax.jit(batch.augment, static_argnums=2)
@@ -55,6 +57,28 @@ def test_a_crop_is_one_of_all_shifts_of_the_padded_image_and_each_is_as_likely()
     counts = np.zeros((5, 5))
     np.add.at(counts, tuple(np.transpose(seen)), 1)
     assert np.abs(counts - BATCH / 25).max() < 5 * math.sqrt(BATCH / 25)
+
+
+def test_a_resized_crop_takes_each_place_that_fits_as_often():
+    images, resample = jnp.asarray(pictures()), jax.jit(resample_windows)
+    got = augment(images, keys(), ImageAugment(scale=(9 / 35, 9 / 35), ratio=(1.0, 1.0)))  # 3 x 3 of 5 x 7 pixels
+    places = [[jnp.full(BATCH, n) for n in (top, 3, left, 3)] for top, left in np.ndindex(3, 5)]
+    found = np.stack([(resample(images, *place) == got).all((1, 2, 3)) for place in places])
+    assert (found.sum(0) == 1).all()
+    assert np.abs(found.sum(1) - BATCH / 15).max() < 5 * math.sqrt(BATCH / 15)
+
+
+def test_an_erased_rectangle_has_the_areas_and_ratios_of_timm():
+    size, chance = 128, 0.5
+    images = jnp.zeros((BATCH, size, size, 1), jnp.uint8)
+    erased = np.asarray(augment(images, keys(), ImageAugment(erase=chance)))[..., 0] > 0
+    rows, columns = erased.any(2).sum(1), erased.any(1).sum(1)
+    assert abs((rows > 0).mean() - chance) < 4 * 0.5 / math.sqrt(BATCH)
+    whole = (rows > 0) & (rows < size) & (columns < size)
+    area, ratio = rows[whole] * columns[whole] / size**2, rows[whole] / columns[whole]
+    assert 0.018 < area.min() < 0.022 and 0.32 < area.max() < 0.34
+    assert 0.29 < ratio.min() < 0.31 and 3.2 < ratio.max() < 3.45
+    assert kstest(area, uniform(0.02, 1 / 3 - 0.02).cdf).pvalue > 1e-3
 
 
 def test_a_flip_is_left_to_right_and_happens_to_half():

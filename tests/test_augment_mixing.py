@@ -85,6 +85,9 @@ def test_cutmix_pastes_one_rectangle_of_the_partner_into_both_of_a_pair():
     often = foreign.mean(0)
     assert often.min() > 0.06 and often[SIZE // 2, SIZE // 2] > 1.5 * often[0, 0]
     assert len(np.unique(rows)) > SIZE / 2
+    # Of shares close to 1/2 all have 8 = floor(12 sqrt(1/2)) rows and columns, but for those that an edge cuts off.
+    foreign = (mix(cutmix=2000.0)[0] != IMAGES)[..., 0]
+    assert foreign.any(2).sum(1).max() == foreign.any(1).sum(1).max() == 8
 
 
 def test_a_pair_takes_one_of_both_and_with_a_chance_none():

@@ -95,6 +95,7 @@ def test_a_beam_that_holds_everything_finds_the_best_of_all_answers():
 SETTINGS = {
     "short answers, at once": replace(BEAM, length_penalty=0.6, early_stopping="true"),
     "long answers, never": replace(BEAM, length_penalty=1.5, early_stopping="never"),
+    "shorter answers, never": Decoding(beam=6, nbest=6, length_penalty=-0.1, early_stopping="never"),
     "rules": replace(
         BEAM, no_repeat_ngram=2, min_length=4, banned=((3,), (4, 5), (1, 2), (6, 6, 6)), length_penalty=-0.5
     ),
@@ -108,7 +109,8 @@ def test_the_search_is_that_of_the_twin(name):
     torch = pytest.importorskip("torch")
     from torch_ref import decode as twin
 
-    ids = replace(IDS, forced_begin=5, forced_end=END) if name.startswith("forced") else IDS
+    changed = {"forced": dict(forced_begin=5, forced_end=END), "rules": dict(pad=END)}  # as GPT-2's, whose end fills
+    ids = replace(IDS, **changed.get(name.partition(",")[0], {}))
     memory, settings = recurrent.inputs(COUNT), SETTINGS[name]
     out = found(settings, memory, ids=ids)
     for got, scores, one in zip(answers(out), out.scores, memory, strict=True):

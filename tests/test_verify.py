@@ -161,10 +161,11 @@ def test_other_statistics_are_caught(timm, name):
     assert not report.same and "statistics" in report.verdict
 
 
+@pytest.mark.parametrize("value", [0.1, np.nan])
 @pytest.mark.parametrize("name", ["mean", "std"])
-def test_the_mean_and_the_std_of_pixels_are_each_compared(name):
+def test_the_mean_and_the_std_of_pixels_are_each_compared(name, value):
     stated = {"mean": [0.5] * 3, "std": [0.25] * 3}
-    other = {**stated, name: [0.1, *stated[name][1:]]}
+    other = {**stated, name: [value, *stated[name][1:]]}
     same, apart = (statistics("b", "a", Facts(preprocess=p), Facts(preprocess=stated)) for p in (stated, other))
     assert same.passed and not apart.passed and apart.where == name
 
@@ -398,6 +399,9 @@ def test_the_gradient_of_the_padding_row_is_compared():
     assert set(mine.gradients()) - set(found) == {"head.bias"}  # a buffer there
     expected = {name: slope for name, slope in mine.gradients().items() if name in found}
     assert not failures(gradients("b", "ours", found, expected))
+    rounded = {name: slope.astype(np.float32) for name, slope in expected.items()}
+    alike = {name: slope.astype(np.float64) for name, slope in rounded.items()}
+    assert failures(gradients("b", "ours", rounded, alike)), "gradients in float32 are no gradients in float64"
 
 
 def test_a_report_is_json_markdown_and_a_certificate_that_does_not_change(monkeypatch):

@@ -75,7 +75,7 @@ def statistics(a: str, b: str, first: Facts, second: Facts) -> Check:
     if first.preprocess is None or second.preprocess is None:
         return Check(a, b, "statistics of pixels, where both state them", 0.0, 0.0)
     apart = {n: float(np.abs(np.subtract(first.preprocess[n], second.preprocess[n])).max()) for n in ("mean", "std")}
-    where = max(apart, key=apart.__getitem__)
+    where = _first(apart, 1e-6)
     return Check(a, b, "statistics of pixels, where both state them", apart[where], 1e-6, where)
 
 
