@@ -303,6 +303,8 @@ def test_cross_attention_of_one_layer(tmp_path, rng, texts):
 def test_names_that_cannot_be_drawn_as_they_are():
     assert shorten("größe", 5) == "größe" and shorten("größer", 5) == "größ…"
     assert shorten("猫の写真", 8) == "猫の写真" and shorten("猫の写真", 7) == "猫の写…"  # two columns each
+    assert shorten("किताबें", 3) == "किताबें" and shorten("किताबें", 2) == "कि…"  # combining marks take no column
+    assert shorten("می\u200cخواهم", 7) == "می\u200cخواهم" and shorten("e\u0301e\u0301e\u0301", 2) == "e\u0301…"
     assert shorten("a\x1b[2J\nb\udc80", 20) == "a\ufffd[2J\ufffdb\ufffd"
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import gzip
 import io
+import json
 import sys
 
 import numpy as np
@@ -17,7 +18,9 @@ from vit_jax.data.texts.config import SentenceData
 from vit_jax.data.texts.pairs import read_pairs
 from vit_jax.errors import UserError
 from vit_jax.presets.table import preset
+from vit_jax.tasks.caption.score import plain
 from vit_jax.tasks.computed import task_class
+from vit_jax.text.record import make_tokenizers, open_tokenizers
 from vit_jax.text.vocabulary import Vocabulary, closed_vocabulary, count_words, words
 
 # ------------------------------------------------------------------------------------- vocabularies
@@ -26,6 +29,48 @@ from vit_jax.text.vocabulary import Vocabulary, closed_vocabulary, count_words, 
 def test_words_are_lower_case_and_punctuation_stands_apart():
     assert words("Zwei junge, weiße Männer.") == ["zwei", "junge", ",", "weiße", "männer", "."]
     assert words(" \n ") == []
+
+
+SCRIPTS = {
+    "Hindi": ("नमस्ते, दुनिया!", ["नमस्ते", ",", "दुनिया", "!"]),
+    "Arabic with vowels": ("مَرْحَبًا بِكَ", ["مَرْحَبًا", "بِكَ"]),
+    "Hebrew with points": ("שָׁלוֹם.", ["שָׁלוֹם", "."]),
+    "Thai": ("ไม่มี น้ำ", ["ไม่มี", "น้ำ"]),
+    "Tamil": ("தமிழ் மொழி", ["தமிழ்", "மொழி"]),
+    "decomposed Latin": ("Cafe\u0301 n\u0303a-e\u0308", ["cafe\u0301", "n\u0303a", "-", "e\u0308"]),
+    "Persian with joiners": ("می\u200cخواهم", ["می\u200cخواهم"]),
+    "emoji": ("👍🏽 ❤\ufe0f!", ["👍🏽", "❤\ufe0f", "!"]),
+    "Khmer with zero width spaces": ("ភាសា\u200bខ្មែរ", ["ភាសា", "\u200b", "ខ្មែរ"]),
+    "a mark that follows nothing": (" \u0301a", ["\u0301", "a"]),
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_marks_belong_to_the_character_before_them(script):
+    """Whatever is split can be said as it is written, but for case and the spaces around punctuation."""
+    text, expected = SCRIPTS[script]
+    assert words(text) == expected
+    vocabulary = closed_vocabulary(expected)
+    said = vocabulary.decode(vocabulary.encode(text))
+    assert said == " ".join(expected) == vocabulary.compared(text) and plain(text) == [
+        word for word in expected if any(map(str.isalnum, word))
+    ]
+
+
+def test_a_vocabulary_of_the_first_runs_is_read_as_it_was_written(tmp_path):
+    """It has marks as words of their own, which no vocabulary has now."""
+    old, new = (count_words(["नमस्ते दुनिया", "नमस्ते e \u0301", "e \u0301"], apart=apart) for apart in (True, False))
+    assert new.entries[4:] == ("e", "नमस्ते") and not new.remark and {"न", "मस"} & {*new.entries} == set()
+    assert old.encode("नमस्ते").size == 4 and "ते" not in old.entries and "older version" in old.remark
+    for one in (old, new):
+        read = [Vocabulary(one.entries), open_tokenizers({"vocabulary": {"source": one.kept, "target": ["a"]}})[1]]
+        assert [each.apart for each in read] == [one.apart] * 2
+        assert (read[0].encode("नमस्ते cafe\u0301") == one.encode("नमस्ते cafe\u0301")).all()
+        for record in ({"vocabulary": {"source": ["a"], "target": one.kept}}, {"words": one.kept}):
+            (tmp_path / "config.json").write_text(json.dumps(record))
+            kept = SentenceData().in_folder(tmp_path).tokenizer
+            assert kept == ("words-apart" if one is old else "words")
+            assert make_tokenizers(kept, 0, ["नमस्ते"] * 2, ["नमस्ते"] * 2, one=True)[0].apart == one.apart
 
 
 def test_ids_go_there_and_back():

@@ -32,10 +32,11 @@ from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 from vit_jax.tasks.base import Evaluation
+from vit_jax.tasks.generated import said_exactly
 from vit_jax.tasks.next_token import shift_target, token_losses
 from vit_jax.tasks.translate.learn import Translate
 from vit_jax.text.ids import Ids
-from vit_jax.text.vocabulary import closed_vocabulary
+from vit_jax.text.vocabulary import closed_vocabulary, count_words
 from vit_jax.training import finish, setup
 from vit_jax.training import train as training
 from vit_jax.training.engine.optim import learning_rate
@@ -203,6 +204,19 @@ def test_scores_counted_by_hand():
             its.score(TINY.model, split, out | {"predicted": np.array([wrong, [9, 0, 0]])}).metrics["exact_match"]
             == 0.5
         )
+
+
+def test_what_a_vocabulary_cannot_say_is_never_right():
+    """An unknown word, a mark apart from its letter, the end of a sentence that was cut."""
+    texts = ["a dog.", "A dog .", "a cat.", "नमस्ते", "a a a"]
+    for words, right in ((count_words(texts * 2), [1, 1, 1, 1, 0]), (count_words(texts, apart=True), [1, 1, 0, 0, 0])):
+        truth = np.zeros((5, 4), np.int32)
+        for row, text in zip(truth, texts, strict=True):
+            ids = words.encode(text)[: 2 if text == "a a a" else 4]
+            row[: len(ids)] = ids
+        found = said_exactly(words, np.pad(truth, ((0, 0), (0, 1))), truth, texts)
+        assert found.astype(int).tolist() == right
+    assert not said_exactly(words, np.array([[3, 0]]), np.array([[3]]), ()).any(), "<unk> is no word"
 
 
 CUT = """

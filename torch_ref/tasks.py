@@ -304,13 +304,18 @@ class Caption:
         }
 
     def metrics(self, split: Any, out: Mapping[str, Tensor]) -> dict[str, float]:
-        """Loss and accuracy per token, and the share of captions that are right to the last word."""
+        """Loss and accuracy per token, and the share of captions that are right to the last word.
+
+        A word outside the vocabulary is never right.
+        """
         target, tokens = torch.as_tensor(split.target).long(), out["tokens"].sum().item()
         truth = F.pad(target, (0, out["predicted"].shape[1] - target.shape[1]), value=self.ids.pad)
+        unknown = -1 if self.ids.unknown is None else self.ids.unknown
+        exact = ((out["predicted"] == truth) & (truth != unknown)).all(1)
         return {
             "loss": out["loss"].sum().item() / tokens,
             "accuracy": out["right"].sum().item() / tokens,
-            "exact_match": (out["predicted"] == truth).all(1).double().mean().item(),
+            "exact_match": exact.double().mean().item(),
         }
 
 

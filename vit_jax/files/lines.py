@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from ..errors import UserError
+from .reading import LINE
 
-LONGEST = 1 << 20  # bytes of a line
 QUOTED = 100  # most letters of a text in a message
 
 
@@ -35,7 +35,7 @@ class Readable(Protocol):
         """The next line with its end, or its first `size` bytes."""
 
 
-def read_lines(file: Readable, where: str, longest: int = LONGEST, blank: str = "") -> Iterator[str]:
+def read_lines(file: Readable, where: str, longest: int = LINE, blank: str = "") -> Iterator[str]:
     """The lines of a file, without their ends.
 
     Args:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import UserError
+from .terminal import JOINERS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -142,7 +143,7 @@ def _middle_cut(text: str, most: int) -> str:
     left, right = text, ""
     if text_width(text) > most:
         left, right = shorten(text, most // 2 + 1)[:-1], text[-(most - most // 2 - 1) :]
-        while text_width(right) > most - most // 2 - 1:
+        while text_width(right) > most - most // 2 - 1 or text_width(right[:1]) == 0 < len(right):
             right = right[1:]
         left += "…"
     return left + right
@@ -176,7 +177,7 @@ def shorten(name: str, most: int) -> str:
 
     Characters that cannot be drawn, such as line breaks, become U+FFFD.
     """
-    name = "".join(c if c.isprintable() else "\ufffd" for c in name)
+    name = "".join(c if c.isprintable() or c in JOINERS else "\ufffd" for c in name)
     if text_width(name) <= most:
         return name
     while name and text_width(name) > most - 1:
@@ -185,5 +186,9 @@ def shorten(name: str, most: int) -> str:
 
 
 def text_width(text: str) -> int:
-    """The width of a text in letters, or in columns of a terminal: Chinese and the like are two letters wide."""
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    """The width of a text in letters, or in columns of a terminal: Chinese and the like are two letters wide.
+
+    A combining mark or an invisible character has none.
+    """
+    shown = (c for c in text if unicodedata.category(c) not in ("Mn", "Mc", "Me", "Cf"))
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in shown)

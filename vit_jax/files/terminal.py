@@ -17,7 +17,7 @@ from ..errors import CHECK, DONE, INTERRUPTED, USER, CheckFailed, Interrupted, a
 
 LONG = 400  # letters of a word that is printed as a whole
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # categories of Unicode
-_JOINERS = frozenset("\u200c\u200d")  # of the same categories, but needed to write Persian, Hindi and emoji
+JOINERS = frozenset("\u200c\u200d")  # of the same categories, but needed to write Persian, Hindi and emoji
 
 
 def run_command(main: Callable[[], int | None]) -> int:
@@ -120,7 +120,7 @@ def printable(text: str) -> str:
     These are control characters, marks that change the direction of writing, line separators and lone surrogates.
     """
     return "".join(
-        ch if ch in _JOINERS or unicodedata.category(ch) not in _STEERING else ch.encode("unicode_escape").decode()
+        ch if ch in JOINERS or unicodedata.category(ch) not in _STEERING else ch.encode("unicode_escape").decode()
         for ch in text
     )
 

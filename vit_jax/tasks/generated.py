@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ..config.decoding import Decoding, check_decoding
@@ -19,6 +20,7 @@ from ..errors import Field, UserError
 from ..machine import backend
 from ..models.state import merge, split_model
 from ..text.ids import Ids
+from ..text.tokenizer import Tokenizer
 from .base import BATCH, Answer, Predictor, batches
 
 
@@ -73,6 +75,28 @@ class Search:
     def inputs(self, texts: Array) -> Array:
         """What a decoder reads to say texts, int32 [B, T]: a begin, and all but their last token."""
         return jnp.concatenate([jnp.full_like(texts[:, :1], self.ids.begin), texts[:, :-1]], 1)
+
+
+def said_exactly(
+    tokenizer: Tokenizer, predicted: np.ndarray, truth: np.ndarray, references: Sequence[str]
+) -> np.ndarray:
+    """Which texts are right to the last word: bool [n].
+
+    A reference that the tokenizer cannot say as it is written (a word is unknown, a letter is left out, its end is cut)
+    is never met, whatever its ids are.
+
+    Args:
+        tokenizer: that of the texts.
+        predicted: ids [n, length], padded.
+        truth: ids of the references [n, at most length], padded.
+        references: as they are written; none where only ids are known.
+    """
+    width, unknown = predicted.shape[1] - truth.shape[1], tokenizer.ids.unknown
+    truth = np.pad(truth, ((0, 0), (0, width)), constant_values=tokenizer.ids.pad)
+    exact: np.ndarray = ((predicted == truth) & (truth != (-1 if unknown is None else unknown))).all(1)
+    for i in np.flatnonzero(exact).tolist() if references else ():
+        exact[i] = tokenizer.compared(tokenizer.decode(predicted[i])) == tokenizer.compared(references[i])
+    return exact
 
 
 class Writer(Predictor):

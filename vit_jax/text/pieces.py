@@ -30,6 +30,7 @@ class Pieces:
 
     unit = "tokens"
     open = True
+    remark = ""
 
     def __init__(self, tokenizer: Any, ids: Ids, target: bool, kept: Any, files: Mapping[str, bytes]):
         self.tokenizer, self.ids, self.target, self.kept, self.files = tokenizer, ids, target, kept, files
@@ -78,6 +79,15 @@ class Pieces:
         text: str = self.tokenizer.decode([i], skip_special_tokens=False)
         name = self.tokenizer.id_to_token(i)
         return text.strip() if text.strip() and UNKEPT not in text else name or str(i)
+
+    def compared(self, text: str) -> str:
+        """The text, in lower case where case is not told apart."""
+        return compared(text, self.cased)
+
+
+def compared(text: str, cased: bool) -> str:
+    """A text without the white space around it, and in lower case if not `cased`."""
+    return text.strip() if cased else text.strip().lower()
 
 
 def check_ids(text: str, ids: Sequence[int], side: Any) -> np.ndarray:

@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..config.vocabulary import FOLDER, SIDES, TRAINED, WORDS
+from ..config.vocabulary import APART, FOLDER, SIDES, TRAINED, WORDS
 from ..errors import UserError
 from ..files.digests import text_digest
 from .folder import has_two, open_files, read_folder, with_ids
 from .pieces import train_pieces
 from .tokenizer import Tokenizer
-from .vocabulary import Vocabulary, count_words
+from .vocabulary import Vocabulary, count_words, splits_marks
 
 Pair = tuple[Tokenizer, Tokenizer]
 
@@ -21,7 +21,7 @@ def make_tokenizers(kind: str, size: int, sources: Iterable[str], targets: Itera
     """The tokenizers of a run that is trained on these sentences.
 
     Args:
-        kind: words, bpe or unigram, or the path of a folder.
+        kind: words, words-apart, bpe or unigram, or the path of a folder.
         size: the most ids of one that is trained.
         sources: sentences.
         targets: sentences.
@@ -33,11 +33,12 @@ def make_tokenizers(kind: str, size: int, sources: Iterable[str], targets: Itera
     Raises:
         UserError: where the folder has no tokenizer that can be used.
     """
-    if kind == WORDS and one:
-        both = count_words(itertools.chain(sources, targets))
+    if kind in (WORDS, APART) and one:
+        both = count_words(itertools.chain(sources, targets), apart=kind == APART)
         return both, both
-    if kind == WORDS:
-        return count_words(sources), count_words(targets)
+    if kind in (WORDS, APART):
+        source, target = (count_words(texts, apart=kind == APART) for texts in (sources, targets))
+        return source, target
     if kind in TRAINED:
         where, texts = f"data.tokenizer {kind}", (sources, targets)
         if one:
@@ -69,7 +70,8 @@ def open_tokenizers(metadata: Mapping[str, Any]) -> Pair:
     """The tokenizers of the source and of the target, from the metadata of a run. Raises UserError."""
     source, target = (metadata["vocabulary"][side] for side in SIDES)
     if isinstance(source, list):
-        return Vocabulary(source), Vocabulary(target)
+        apart = splits_marks([*source, *target])
+        return Vocabulary(source, apart), Vocabulary(target, apart)
     return _in_files(metadata)
 
 
@@ -88,8 +90,8 @@ def made_one(kind: str, size: int, sentences: Sequence[str]) -> Tokenizer:
 
     Its padding may be the same id as its end, as it is of GPT-2.
     """
-    if kind == WORDS:
-        return count_words(sentences)
+    if kind in (WORDS, APART):
+        return count_words(sentences, apart=kind == APART)
     where = f"data.tokenizer {kind}"
     files = with_ids(train_pieces(kind, iter(sentences), size), {}, where) if kind in TRAINED else {}
     return open_files(files or read_folder(kind, alone=True), where)[1]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..machine.libraries import report_damage, require
 from .ids import Ids
-from .pieces import check_ids
+from .pieces import check_ids, compared
 
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # stands for a space in pieces
 
@@ -29,6 +29,7 @@ class SentencePieces:
 
     unit = "tokens"
     open = True
+    remark = ""
     cased = True
 
     def __init__(
@@ -88,3 +89,7 @@ class SentencePieces:
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The piece of each id."""
         return [self.pieces.get(int(i), str(int(i))) for i in ids]
+
+    def compared(self, text: str) -> str:
+        """The text."""
+        return compared(text, self.cased)

@@ -20,6 +20,7 @@ class Tokenizer(Protocol):
 
     unit: str  # what its tokens are called in messages, in the plural
     cased: bool  # whether upper and lower case are told apart
+    remark: str  # a sentence on texts that it cannot say; empty if there is none
     open: bool  # whether it takes any text, rather than refuse words that it does not know
     kept: Any  # what config.json holds of it, as JSON: all words, or the number of ids and the digest of the files
     files: Mapping[str, bytes]  # {name: content} that a run keeps of it, in its folder tokenizer
@@ -45,6 +46,9 @@ class Tokenizer(Protocol):
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The text of each id, also of special ones, as figures show it."""
+
+    def compared(self, text: str) -> str:
+        """What scores compare of a text: all that its sentences are meant to say, such as no case if not `cased`."""
 
 
 def encode_named(tokenizer: Tokenizer, texts: Sequence[str], where: Callable[[int], str]) -> list[np.ndarray]:

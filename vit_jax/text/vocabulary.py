@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,12 +17,31 @@ from ..files.lines import quote
 from .ids import Ids
 
 _PAD, _BEGIN, _END, _UNKNOWN = range(4)  # the places of SPECIALS
+MARKS_APART = "the words of this run, made by an older version, end before combining marks: it can say no word with one"
 COURSE = ("<NULL>", "<START>", "<END>", "<UNK>")  # their names in cs231n's captions, where they may have any ids
 
 
-def words(text: str) -> list[str]:
-    """The words of a sentence, in lower case; each punctuation mark is a word."""
-    return re.findall(r"\w+|[^\w\s]", text.lower())
+def words(text: str, apart: bool = False) -> list[str]:
+    """The words of a sentence, in lower case; each punctuation mark is a word.
+
+    A combining mark belongs to the character before it, as do joiners and other invisible characters: rule WB4 of
+    Unicode (UAX #29), without which Hindi, Thai, Arabic with vowels and decomposed Latin fall into pieces. With `apart`
+    each is a word, as it was to the first runs.
+    """
+    return (re.compile(r"\w+|[^\w\s]") if apart else _words()).findall(text.lower())
+
+
+@functools.cache
+def _words() -> re.Pattern[str]:
+    """A word, or any other character, with the marks behind it."""
+    marks = re.escape("".join(filter(is_mark, map(chr, (*range(0x20000), *range(0xE0000, 0xE0200))))))
+    return re.compile(rf"\w[\w{marks}]*|[^\w\s][{marks}]*")
+
+
+def is_mark(character: str) -> bool:
+    """Whether a character belongs to the one before it. The zero width space, between words, does not."""
+    kind = unicodedata.category(character)
+    return kind[0] == "M" or "\U0001f3fb" <= character <= "\U0001f3ff" or (kind == "Cf" and character != "\u200b")
 
 
 class Vocabulary:
@@ -28,13 +49,17 @@ class Vocabulary:
 
     An open vocabulary has <unk>, and encodes every unknown word as that; a closed one refuses unknown words. Entries
     that have all the names of COURSE are open, and these are their special ones, wherever they stand.
+
+    `apart` as of `words`: None where the entries say it, for only vocabularies of the first runs hold marks alone.
     """
 
     unit = "words"
     cased = False
 
-    def __init__(self, entries: Sequence[str]):
+    def __init__(self, entries: Sequence[str], apart: bool | None = None):
         self.entries = tuple(entries)
+        self.apart = splits_marks(entries) if apart is None else apart
+        self.remark = MARKS_APART if self.apart else ""
         self._ids = {word: i for i, word in enumerate(self.entries)}
         of_course = self._ids.keys() >= {*COURSE}
         self.open = of_course or self.entries[_UNKNOWN : _UNKNOWN + 1] == SPECIALS[_UNKNOWN:]
@@ -48,7 +73,7 @@ class Vocabulary:
 
     def encode(self, text: str) -> np.ndarray:
         """The ids of a sentence, int32 [N]. Raises UserError if it has no words, or, without <unk>, unknown words."""
-        found = words(text)
+        found = words(text, self.apart)
         if not found:
             raise UserError(f"the text {quote(text)} has no words", remedy="give at least one")
         if not self.open and (unknown := [word for word in found if word not in self._ids]):
@@ -73,20 +98,30 @@ class Vocabulary:
         """The word of each id."""
         return [self.entries[int(i)] for i in ids]
 
+    def compared(self, text: str) -> str:
+        """The words of a text, with spaces between them."""
+        return " ".join(words(text))
+
+
+def splits_marks(entries: Iterable[str]) -> bool:
+    """Whether words are those of a run made when marks were words of their own."""
+    return any(len(entry) == 1 and is_mark(entry) for entry in entries)
+
 
 def closed_vocabulary(words: Iterable[str]) -> Vocabulary:
     """The closed vocabulary of these words, in this order without repetitions."""
     return Vocabulary((*SPECIALS[:_UNKNOWN], *dict.fromkeys(words)))
 
 
-def count_words(sentences: Iterable[str], least: int = 2) -> Vocabulary:
+def count_words(sentences: Iterable[str], least: int = 2, apart: bool = False) -> Vocabulary:
     """The open vocabulary of the words that occur often, the most frequent first, then by spelling.
 
     Args:
         sentences: whose words are counted.
         least: how often a word has to occur. Above 1, rare words are <unk> in training, too, so that its embedding is
             trained.
+        apart: as of `words`. Otherwise a mark that stands alone is <unk>.
     """
-    counts = Counter(word for sentence in sentences for word in words(sentence))
-    frequent = sorted((word for word, n in counts.items() if n >= least), key=lambda word: (-counts[word], word))
-    return Vocabulary((*SPECIALS, *frequent))
+    counts = Counter(word for sentence in sentences for word in words(sentence, apart))
+    often = (word for word, n in counts.items() if n >= least and (apart or not splits_marks([word])))
+    return Vocabulary((*SPECIALS, *sorted(often, key=lambda word: (-counts[word], word))), apart)

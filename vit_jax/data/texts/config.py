@@ -10,7 +10,10 @@ from typing import Any, Literal, Self
 
 from ...config.fields import are_texts, identity
 from ...config.run import DataConfig
-from ...config.vocabulary import FOLDER, SPECIALS, WORDS
+from ...config.vocabulary import APART, FOLDER, SPECIALS, WORDS
+from ...errors import UserError
+from ...files.atomic import read_json
+from ...text.vocabulary import splits_marks
 
 GIVEN = "pairs"  # the data.source of a run whose sentences were given in Python
 LEAST = 512  # ids of a tokenizer that is trained: all bytes, the special ones, and some to learn
@@ -69,9 +72,17 @@ class SentenceData(DataConfig):
 
 
 def kept_tokenizer(tokenizer: str, folder: Path) -> str:
-    """data.tokenizer of a run: the one that its folder keeps, if it keeps one."""
+    """data.tokenizer of a run: the one that its folder keeps, if it keeps one; of words, how those of it are split."""
     kept = folder / FOLDER
-    return str(kept) if tokenizer != WORDS and kept.is_dir() else tokenizer
+    if tokenizer != WORDS:
+        return str(kept) if kept.is_dir() else tokenizer
+    try:
+        record = read_json(folder / "config.json")
+    except UserError:  # what reads it to train or to predict says more
+        return WORDS
+    words = record.get("vocabulary", record.get("words"))
+    lists: list[Any] = [*words.values()] if isinstance(words, dict) else [words]
+    return APART if any(are_texts(each) and splits_marks(each) for each in lists) else WORDS
 
 
 def tokenizer_beside(folder: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...config.vocabulary import TRAINED, WORDS
+from ...config.vocabulary import APART, TRAINED, WORDS
 from ...errors import Field, UserError
 from ...files.digests import text_digest
 from ...machine.libraries import require
@@ -27,6 +27,8 @@ from .config import GIVEN, SentenceData
 from .encode import Encoder, cut_remark
 from .flat import Flat, gather_sentences
 from .pairs import FORMS, Chosen, InFiles, Pairs, are_in_files, read_pairs
+
+SPLITTING = 2  # raised with each change of how words are split, after which corpora in the cache are others
 
 
 class Sentences:
@@ -280,8 +282,8 @@ def _open_pairs(
     if not isinstance(files, InFiles):
         return pairs, tokenizers(), None
     # What decides the ids of train. A tokenizer that is trained is decided by the same.
-    own = None if data.tokenizer in (WORDS, *TRAINED) else tokenizers()
-    kind = [data.tokenizer, data.vocabulary] if own is None else digest(*own)
+    own = None if data.tokenizer in (WORDS, APART, *TRAINED) else tokenizers()
+    kind = [data.tokenizer, data.vocabulary, SPLITTING] if own is None else digest(*own)
     held = {name: getattr(data, name) for name in ("test", "validation") if name in pairs and name not in found}
     key = {"form": data.source.partition(":")[0], "files": files.digests, "held": held, "seed": seed if held else 0}
     key |= {"tokenizer": kind, "one": one, "longest": data.lengths[-1], "cut": data.cut, "versions": _versions()}

@@ -16,7 +16,7 @@ SPREAD = 6.0  # standard deviation of the Gaussian by which CIDEr-D takes other 
 
 def plain(text: str) -> list[str]:
     """The words of a text, in lower case, without punctuation."""
-    return [word for word in words(text) if word.isalnum() or "_" in word]
+    return [word for word in words(text) if word[0].isalnum() or word[0] == "_"]
 
 
 def _grams(said: Words, n: int) -> Counter[tuple[str, ...]]:

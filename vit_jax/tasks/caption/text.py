@@ -18,7 +18,7 @@ from ...models.captioner_config import CaptionerConfig
 from ...models.layers import fold
 from ...text.tokenizer import Tokenizer
 from ..base import Batch, Evaluation, Task
-from ..generated import Search, change_search, compile_search, header
+from ..generated import Search, change_search, compile_search, header, said_exactly
 from ..next_token import mean_loss, shift_target, sums
 from .score import WORDS, bleu4, cider_d, plain
 
@@ -104,16 +104,17 @@ class Captioning(Task, abstract=True):
     def score(self, config: CaptionerConfig, split: Any, out: dict[str, np.ndarray]) -> Evaluation:
         """The metrics of a split, from the outputs of all its examples: loss and accuracy per token, exact match.
 
-        Exact match is the share of captions that are right to the last word. With `outputs` of boxes also their means.
-        Of images with several captions also CIDEr-D and BLEU-4; all other metrics are against the first one.
+        Exact match is the share of captions that are right to the last word, as `said_exactly` counts them. With
+        `outputs` of boxes also their means. Of images with several captions also CIDEr-D and BLEU-4; all other metrics
+        are against the first one.
         """
-        ids, width = self.words.ids, out["predicted"].shape[1] - split.target.shape[1]
-        truth = np.pad(split.target, ((0, 0), (0, width)), constant_values=ids.pad)
         tokens = int(out["tokens"].sum())
+        first = [each[0] for each in split.references]
+        exact = said_exactly(self.words, out["predicted"], split.target, first)
         metrics = {
             "loss": float(out["loss"].astype(np.float64).sum() / tokens),
             "accuracy": float(out["right"].sum() / tokens),
-            "exact_match": float((out["predicted"] == truth).all(1).mean()),
+            "exact_match": float(exact.mean()),
         }
         boxes = {"attention_in_box": "in_box", "uniform_in_box": "uniform"}
         metrics |= {name: float(out[key].astype(np.float64).mean()) for name, key in boxes.items() if key in out}
@@ -121,7 +122,8 @@ class Captioning(Task, abstract=True):
             said = [plain(self.words.decode(row)) for row in out["predicted"]]
             several = [[plain(caption) for caption in each] for each in split.references]
             metrics |= {"cider_d": cider_d(said, several), "bleu4": bleu4(said, several)}
-        return Evaluation(metrics, out["predicted"], notes=(WORDS,) if split.references else ())
+        notes = (WORDS,) if split.references else ()
+        return Evaluation(metrics, out["predicted"], notes=notes + ((self.words.remark,) if self.words.remark else ()))
 
 
 def in_boxes(maps: Array, touched: Array, tokens: int) -> dict[str, Array]:

@@ -23,7 +23,7 @@ from ...models.transformer import Transformer
 from ...models.transformer_config import TransformerConfig
 from ...text.record import make_tokenizers, open_tokenizers, record_tokenizers
 from ..base import Answer, Batch, Evaluation, Predictor
-from ..generated import answer
+from ..generated import answer, said_exactly
 from ..next_token import mean_loss, shift_target, sums, with_still_row
 from ..worst import summarise_worst, worst, write_worst
 from .score import corpus_scores, has_scorer
@@ -125,14 +125,11 @@ class Translate(Translation):
 
         Where any text can be said also BLEU and chrF of the texts, if sacrebleu is there, and the perplexity.
 
-        Exact match is the share of translations that are right to the last word. If the reference has a word outside
-        the vocabulary, the translation counts as wrong: <unk> is no word.
+        Exact match is the share of translations that are right to the last word, as `said_exactly` counts them.
         """
-        ids, width = self.target.ids, out["predicted"].shape[1] - split.target.shape[1]
-        truth = np.pad(split.target, ((0, 0), (0, width)), constant_values=ids.pad)
         tokens = int(out["tokens"].sum())
-        known = True if ids.unknown is None else truth != ids.unknown
-        exact = ((out["predicted"] == truth) & known).all(1)
+        references = split.references if self.target.open else ()
+        exact = said_exactly(self.target, out["predicted"], split.target, references)
         metrics = {
             "loss": float(out["loss"].astype(np.float64).sum() / tokens),
             "accuracy": float(out["right"].sum() / tokens),
@@ -141,9 +138,10 @@ class Translate(Translation):
         if not self.target.open or not has_scorer():
             return Evaluation(metrics, out["predicted"])
         said = [self.target.decode(row) for row in out["predicted"]]
-        references = split.references or [self.target.decode(row) for row in split.target]
+        references = references or [self.target.decode(row) for row in split.target]
         scores, notes = corpus_scores(said, references, self.target.cased, self.bleu)
         metrics |= {**scores, "perplexity": float(np.exp(metrics["loss"]))}
+        notes += (self.target.remark,) if self.target.remark else ()
         return Evaluation(metrics, out["predicted"], notes=notes)
 
     @classmethod
