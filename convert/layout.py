@@ -126,6 +126,7 @@ class Layout:
         rows: `rows(config)` are the tensors.
         signature: regular expressions by which a file is recognised; each has to match a whole name of the file or,
             with a leading "!", none.
+        in_memory: as `rows`, under the names of its library's modules, which adapters have, where files have others.
         containers: of its files; the first is that of a folder we write.
         refusals: the exceptions, each with its stage.
         read_side: {file name: JSON} -> Facts, of the files that the layout's library wants beside the weights.
@@ -150,6 +151,7 @@ class Layout:
     fields: Mapping[str, Field]
     rows: Callable[[Any], list[Row]]
     signature: tuple[str, ...]
+    in_memory: Callable[[Any], list[Row]] | None = None
     containers: tuple[str, ...] = ("safetensors", "torch")
     refusals: tuple[Refusal, ...] = ()
     read_side: Callable[[Mapping[str, Json]], Facts] = lambda files: Facts()

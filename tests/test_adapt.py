@@ -357,7 +357,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(text):
         (
             TransformerConfig(),
             "resize=8x8:timm",
-            "resize is for a ViT and this is a Transformer, which can only have eps and activation changed",
+            "resize is for a ViT and this is a Transformer, which can only have eps, activation, lora changed",
         ),
         (TransformerConfig(), "head=drop", "head is for a ViT"),
     ],
@@ -388,6 +388,6 @@ def test_any_network_may_have_what_it_has_a_field_for():
     (one,) = adapt.adaptations(Tiny(), ["eps=1e-5"])
     assert one.config == Tiny(1e-5) and not one.steps
     for text, whose in (("activation=relu", "networks with a field activation"), ("head=drop", "a ViT")):
-        with pytest.raises(UserError, match=f"is for {whose} and this is a Tiny, which can only have eps changed"):
+        with pytest.raises(UserError, match=f"is for {whose} and this is a Tiny, which can only have eps, lora changed"):
             adapt.adaptations(Tiny(), [text])
     assert adapt.texts_to_fit(Tiny(), ["activation=relu", "eps=1e-3"], lambda c: c == Tiny(1e-3)) == ["eps=1e-3"]

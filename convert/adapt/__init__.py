@@ -17,17 +17,20 @@ from vit_jax.config.nearest import nearest
 from vit_jax.config.network import NetworkConfig
 from vit_jax.errors import Option, UserError
 
-from . import operations, vit
+from . import lora, operations, vit
 from .step import Adaptation, Step, apply
 
 __all__ = ["ANY_NETWORK", "OPERATIONS", "Adaptation", "Step", "adaptations", "apply", "operation", "texts_to_fit"]
 
 Operation = Callable[[Any, str, str], Adaptation]  # (config, text, value)
 
-OPERATIONS: dict[str, Operation] = {f.__name__: f for f in (*vit.OPERATIONS, *operations.OPERATIONS)}
+OPERATIONS: dict[str, Operation] = {f.__name__: f for f in (*vit.OPERATIONS, *operations.OPERATIONS, *lora.OPERATIONS)}
 ANY_NETWORK = tuple(f.__name__ for f in operations.OPERATIONS)  # for networks with a config field of the name
 # The network that each of the other operations is for.
-NETWORK: dict[str, type[NetworkConfig]] = {f.__name__: vit.NETWORK for f in vit.OPERATIONS}
+NETWORK: dict[str, type[NetworkConfig]] = {
+    **{f.__name__: vit.NETWORK for f in vit.OPERATIONS},
+    **{f.__name__: NetworkConfig for f in lora.OPERATIONS},
+}
 
 
 def adaptations(config: NetworkConfig, texts: Sequence[str]) -> list[Adaptation]:
@@ -47,11 +50,13 @@ def adaptations(config: NetworkConfig, texts: Sequence[str]) -> list[Adaptation]
     for text in texts:
         name, value = operation(text)
         possible = [
-            each for each in OPERATIONS if (type(config) is NETWORK[each] if each in NETWORK else hasattr(config, each))
+            each
+            for each in OPERATIONS
+            if (isinstance(config, NETWORK[each]) if each in NETWORK else hasattr(config, each))
         ]
         if name not in possible:
             whose = f"a {NETWORK[name].name}" if name in NETWORK else f"networks with a field {name}"
-            can = f"can only have {' and '.join(possible)} changed" if possible else "can have nothing changed"
+            can = f"can only have {', '.join(possible)} changed" if possible else "can have nothing changed"
             raise UserError(Option("adapt", text), f"{name} is for {whose} and this is a {config.name}, which {can}")
         out.append(OPERATIONS[name](config, text, value))
         _check_size(out[-1])

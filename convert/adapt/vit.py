@@ -98,7 +98,7 @@ def head(c: ViTConfig, text: str, value: str) -> Adaptation:
             after,
             (Step(tuple(names), {}, lambda arrays: []),) if names else (),
             "the head is dropped",
-            _nameless,
+            nameless,
         )
     found = re.fullmatch(r"new:([1-9]\d{0,6})(?::(zero|normal))?", value)
     if not found:
@@ -121,7 +121,7 @@ def head(c: ViTConfig, text: str, value: str) -> Adaptation:
         if old
         else _step(after, "patch.kernel", makes=tuple(made), compute=lambda arrays: [*arrays, *fresh(arrays)])
     )
-    return Adaptation(text, c, after, (step,), f"the head is new, {start}, for {after.classes} classes", _nameless)
+    return Adaptation(text, c, after, (step,), f"the head is new, {start}, for {after.classes} classes", nameless)
 
 
 def fold(c: ViTConfig, text: str, value: str) -> Adaptation:
@@ -335,5 +335,6 @@ def _normal(name: str, shape: tuple[int, ...]) -> np.ndarray:
     return np.random.default_rng(zlib.crc32(name.encode())).normal(0.0, 0.02, shape)
 
 
-def _nameless(facts: Facts) -> Facts:
+def nameless(facts: Facts) -> Facts:
+    """Facts without the names of the classes."""
     return replace(facts, class_names=None)

@@ -49,11 +49,7 @@ REFUSED = (
     *(RefusedLayout(f"quantised by {who}", BEFORE, names) for who, names in QUANTISED.items()),
     RefusedLayout(
         "a LoRA adapter of peft, which has no weights of its own",
-        Text(
-            "give the network that it adapts, with ",
-            Option("adapt", "lora=merge:FOLDER"),
-            ", the folder of the adapter and its adapter_config.json",
-        ),
+        Text("give the network that it is for, and ", Option("adapt", "lora=merge:FOLDER")),
         (r"base_model\.model\..*\.lora_\w+(\.weight)?", r"!.*\.base_layer\..*"),
     ),
     RefusedLayout(

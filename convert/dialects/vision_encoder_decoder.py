@@ -8,6 +8,7 @@ encoder's pooler, which nothing reads, is carried along.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -242,6 +243,7 @@ LAYOUTS = (
         network=CaptionerConfig,
         fields=FIELDS,
         rows=rows,
+        in_memory=functools.partial(rows, version="v5"),
         signature=(
             r"encoder\.embeddings\.patch_embeddings\.projection\.weight",
             r"encoder\.encoder\.layer\.0\.layernorm_before\.weight",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from vit_jax.errors import Option, Text, UserError
 from vit_jax.runs.values import to_dict
 
 from .. import rules
-from ..containers import open_source
+from ..containers import open_source, peft
 from ..containers.folder import shard, side_files
 from ..containers.source import CARRIED_SUFFIX, FLOATS, INTEGERS, Source, Step, Tensor
 from ..dialects import LAYOUTS, refused
@@ -143,6 +144,7 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     tensors, provenance = with_digests(source, tensors, provenance, side, bool(options.layout))
     own = provenance.get("layout", "") or ("" if options.layout else own_layout(source))
     check_complete(source, tensors, bool(found or options.layout or own in LAYOUTS))
+    _check_no_adapter(source.path, found)
     _check_quantised(source.path, tensors, files.get("config.json", {}))
     model = _published_facts(options.model)
 
@@ -277,6 +279,20 @@ def _carried_beside(path: str) -> dict[str, Tensor]:
 
 
 # ------------------------------------------------------------------------------------------ checks
+
+
+def _check_no_adapter(path: str, found: Recognition) -> None:
+    """Raise UserError where the weights are an adapter of peft, which is no network without the one that it is for."""
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    if found.layouts or not peft.is_adapter(folder):
+        return
+    kind, base = peft.describe(folder)
+    if kind != "LORA":
+        raise UserError(path, f"is an adapter of peft ({kind}) for {base or 'another network'}", peft.MERGE)
+    place = base if not base or os.path.exists(base) else f"hf://{base}"
+    command = ["python", "-m", "convert", place or "BASE", "X.safetensors", "--adapt", f"lora=merge:{folder or '.'}"]
+    says = f"is a LoRA adapter of peft for {base or 'a network that it does not name'}"
+    raise UserError(path, says, f"merge it into that: `{shlex.join(command)}`")
 
 
 def _check_quantised(path: str, tensors: Mapping[str, Tensor], config: Json) -> None:
