@@ -13,6 +13,7 @@ from typing import Any, Literal, get_origin
 
 from vit_jax.config.dotted import leaves, replace_fields, value_at
 from vit_jax.config.network import NetworkConfig
+from vit_jax.config.outputs import UNSTATED, Outputs
 
 from .rules import Row, Shape
 
@@ -67,11 +68,11 @@ def defaults(network: type[NetworkConfig], but: Collection[str]) -> dict[str, Fi
 
 @dataclass(frozen=True)
 class Facts:
-    """What side files or metadata state: fields of our config, preprocessing, class names, as far as they do."""
+    """What side files or metadata state: fields of our config, preprocessing, outputs, as far as they do."""
 
     config: Json = field(default_factory=dict)
     preprocess: Json | None = None  # as vit_jax's Preprocess.to_dict
-    class_names: list[str] | None = None
+    outputs: Outputs = UNSTATED  # their kind, and the names of classes or labels
     extra: Json = field(
         default_factory=dict
     )  # by the library's own keys: ids of special tokens, settings of generation
@@ -132,6 +133,8 @@ class Layout:
         read_side: {file name: JSON} -> Facts, of the files that the layout's library wants beside the weights.
         write_side: (config, facts) -> {file name: JSON}, the inverse.
         outside: regular expressions of tensors in such files that are no part of the network: left out, and reported.
+        outputs: `outputs(config)` are the kinds of outputs that side files state of a head; a single one is what the
+            library's class computes, and needs no statement.
         resizes: `resizes(config)` is the kernel of --adapt resize by which the layout's library fits positions to the
             images of each call (where none are stored, any kernel); empty where its network takes images of one size.
         tokenizer: whether its library keeps a tokenizer beside the weights.
@@ -157,6 +160,7 @@ class Layout:
     read_side: Callable[[Mapping[str, Json]], Facts] = lambda files: Facts()
     write_side: Callable[[Any, Facts], dict[str, Json]] = lambda config, facts: {}
     outside: tuple[str, ...] = ()
+    outputs: Callable[[Any], Collection[str]] = lambda config: ()
     resizes: Callable[[Any], str] = lambda config: ""
     tokenizer: bool = False
     extras: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from convert.adapt.kernels import POSITIONS, resample
 from convert.adapt.vit import STATISTICS
 from convert.layout import Facts
 from vit_jax.config.network import NetworkConfig
+from vit_jax.config.outputs import UNSTATED, Outputs
 from vit_jax.errors import UserError
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
@@ -251,7 +252,7 @@ FACTS = Facts(
         "mean": [0.5] * 3,
         "std": [0.5] * 3,
     },
-    class_names=["a", "b", "c", "d", "e"],
+    outputs=Outputs("class", tuple("abcde")),
 )
 
 
@@ -268,7 +269,7 @@ def test_preprocessing_and_class_names_follow_the_network():
         "std": [0.229, 0.224, 0.225],
     }
     assert facts("channels=1").preprocess is None
-    assert facts("head=new:5").class_names is None and facts("head=drop").class_names is None
+    assert facts("head=new:5").outputs == facts("head=drop").outputs == UNSTATED
     assert facts("eps=1e-5") == FACTS
     assert facts("resize=16x24:timm", Facts()) == facts("statistics=half:imagenet", Facts()) == Facts()
 

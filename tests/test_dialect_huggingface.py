@@ -12,6 +12,7 @@ from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.recognise import reading as recognising
 from convert.recognise.config import resolve
+from vit_jax.config.outputs import UNSTATED, Outputs
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
@@ -203,15 +204,15 @@ def test_shapes_of_another_rank_are_refused(layout, shape):
 
 
 def test_class_names_are_written_and_read():
-    names = ["tench", "goldfish", "shark", "ray", "cock"]
-    files = side(V4, VIT, class_names=names)
+    names = ("tench", "goldfish", "shark", "ray", "cock")
+    files = side(V4, VIT, outputs=Outputs("set", names))
     assert files["config.json"]["label2id"]["shark"] == 2
-    assert V4.read_side(files).class_names == names
+    assert V4.read_side(files).outputs == Outputs("set", names)
     config = files["config.json"]
     sorted_by_name = {**config, "id2label": dict(sorted(config["id2label"].items(), key=lambda item: item[1]))}
-    assert V4.read_side({"config.json": sorted_by_name}).class_names == names  # by their numbers, not as they stand
-    assert V4.read_side(side(V4, VIT)).class_names is None  # LABEL_0, ... are none
-    assert len(side(V4, VIT, class_names=["of", "another"])["config.json"]["id2label"]) == 5
+    assert V4.read_side({"config.json": sorted_by_name}).outputs.names == names  # by their numbers, not as they stand
+    assert V4.read_side(side(V4, VIT)).outputs == UNSTATED  # LABEL_0, ... are none
+    assert len(side(V4, VIT, outputs=Outputs("", ("of", "another")))["config.json"]["id2label"]) == 5
 
 
 # ----------------------------------------------------------------------------------- preprocessing

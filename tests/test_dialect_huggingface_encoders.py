@@ -12,6 +12,7 @@ from convert.dialects import LAYOUTS, refused
 from convert.layout import Facts
 from convert.recognise.config import resolve
 from convert.recognise.reading import Options, identify, read
+from vit_jax.config.outputs import Outputs
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
@@ -83,8 +84,8 @@ def test_class_names_and_preprocessing_are_written_and_read(name, config):
         images |= dict(fit="stretch", size=8)
     config = replace(config, classes=0, pool="cls") if name.endswith("v5") else config
     names = [f"class {k}" for k in range(config.classes)]
-    facts = LAYOUTS[name].read_side(side(name, config, preprocess=images, class_names=names))
-    assert facts.preprocess == images and facts.class_names == (names or None)
+    facts = LAYOUTS[name].read_side(side(name, config, preprocess=images, outputs=Outputs("", tuple(names))))
+    assert facts.preprocess == images and facts.outputs.names == tuple(names)
 
 
 @pytest.mark.parametrize("name", MODELS)

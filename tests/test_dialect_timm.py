@@ -58,7 +58,7 @@ def test_a_config_json_by_hand_says_what_tensors_do_not():
     facts = TIMM.read_side({"config.json": {**CONFIG, "label_names": ["a", "b", "c", "d", "e"]}})
     config = ViTConfig(image=32, patch=8, classes=5, width=24, depth=2, heads=4, hidden=96)
     assert resolve(TIMM, shapes(config), [("its config.json", facts.config)], "file") == config
-    assert facts.class_names == ["a", "b", "c", "d", "e"]
+    assert facts.outputs.names == ["a", "b", "c", "d", "e"]
     assert facts.preprocess == {
         "image": [32, 32],
         "channels": 3,

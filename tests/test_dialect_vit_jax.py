@@ -133,7 +133,7 @@ def test_a_run_is_read_with_all_that_it_knows(tmp_path, config):
         assert reading.config == config and reading.source.container == "orbax"
         same({n: t.read() for n, t in reading.tensors.items()}, weights(config, 9))
         if config is VIT:
-            assert reading.facts.preprocess == PREPROCESS and reading.facts.class_names == NAMES
+            assert reading.facts.preprocess == PREPROCESS and reading.facts.outputs.names == tuple(NAMES)
         else:
             assert reading.facts.extra["vocabulary"]["target"][6] == "t6"
     with read(str(tmp_path / "run"), Options(step=4)).source as source:

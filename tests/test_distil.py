@@ -377,6 +377,7 @@ def test_a_open_teacher_other_classes_or_none_is_refused():
     for teacher, message in (
         (a_teacher(names=("ant", "bee", "cow", "dog", "eel")), "its class 2 is 'cow' and here it is 'cat'"),
         (a_teacher(replace(TEACHER, classes=0)), "has no head and so no classes"),
+        (replace(a_teacher(), metadata={"outputs": {"kind": "set"}}), "its outputs are a set of labels"),
     ):
         with pytest.raises(UserError, match=f"^teacher t: {message}"):
             refuse(teacher, run, data)

@@ -21,6 +21,7 @@ from convert.layout import Facts
 from convert.recognise.reading import read
 from convert.write.program import open_stablehlo
 from vit_jax.commands import train as command
+from vit_jax.config.outputs import Outputs
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
@@ -49,7 +50,7 @@ def folder(path, layout="huggingface-dinov2@v4", config=DINOV2, processor=PROCES
     parameters = {name: draw.normal(0, 0.5, shape).astype(np.float32) for name, shape in config.shapes().items()}
     layout = LAYOUTS[layout]
     save_file(rules.write(layout.rows(config), parameters), path / "model.safetensors")
-    for name, content in layout.write_side(config, Facts(class_names=["a", "b", "c"])).items():
+    for name, content in layout.write_side(config, Facts(outputs=Outputs("", ("a", "b", "c")))).items():
         (path / name).write_text(json.dumps(content))
     (path / "preprocessor_config.json").write_text(json.dumps(processor))
     return path

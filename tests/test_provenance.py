@@ -15,6 +15,7 @@ from convert.plan.plan import plan
 from convert.recognise.preprocessing import fitting, preprocessing
 from convert.recognise.reading import Options, read
 from convert.write.write import write
+from vit_jax.config.outputs import Outputs
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
@@ -102,6 +103,8 @@ def test_a_folders_words_are_not_those_of_weights_put_in_their_place(tmp_path):
         ("optional", {"a": 1}),
         ("adaptations", [1]),
         ("class_names", ["a"]),
+        ("outputs", {"kind": ["set"]}),
+        ("outputs", {"kind": "set", "names": ["a"]}),
         ("preprocess", {"a": 1}),
     ],
 )
@@ -182,9 +185,9 @@ def test_a_preprocessing_of_another_network_is_left_out_with_a_note(change):
 
 @pytest.mark.parametrize("names", [["a", "b"], ["a", "b", "c", "d"], ["a", 1, None], "abc", {"0": "a"}])
 def test_class_names_that_are_not_one_a_class_are_left_out_with_a_note(names):
-    facts = fitting(Facts(class_names=names), CONFIG)
-    assert facts.class_names is None and "class names" in facts.notes[0]
-    assert fitting(Facts(class_names=["a", "b", "c"]), CONFIG).class_names == ["a", "b", "c"]
+    facts = fitting(Facts(outputs=Outputs("", names)), CONFIG)
+    assert facts.outputs.names == () and "class names" in facts.notes[0]
+    assert fitting(Facts(outputs=Outputs("", ["a", "b", "c"])), CONFIG).outputs.names == ("a", "b", "c")
 
 
 @pytest.mark.parametrize(

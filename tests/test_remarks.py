@@ -13,6 +13,7 @@ from convert import rules
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.recognise.reading import read
+from vit_jax.config.outputs import Outputs
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 
@@ -105,13 +106,15 @@ def test_an_oblong_folder_of_timm_is_converted_without_a_preprocessing_that_has_
 
 
 def test_a_folder_without_a_preprocessor_is_converted_with_its_config(tmp_path, convert):
-    source = library(tmp_path / "hf", LAYOUTS["huggingface@v4"], OBLONG, Facts(class_names=[*"abcde"]))
+    source = library(
+        tmp_path / "hf", LAYOUTS["huggingface@v4"], OBLONG, Facts(outputs=Outputs("class", tuple("abcde")))
+    )
     assert sorted(p.name for p in source.iterdir()) == ["config.json", "model.safetensors"]
     for layout in ("huggingface", "timm"):
         code, told, _ = convert(source, tmp_path / layout, "--to", layout)
         assert code == 0 and "no preprocessing is written: the source does not state the mean and std" in told
         with (reading := read(str(tmp_path / layout))).source:
-            assert replace(reading.config, patch=4) == OBLONG and reading.facts.class_names == [*"abcde"]
+            assert replace(reading.config, patch=4) == OBLONG and reading.facts.outputs.names == tuple("abcde")
     assert convert(source, tmp_path / "stated", "--to", "huggingface", "--set", "mean=0.5", "--set", "std=0.5")[0] == 0
     assert (tmp_path / "stated/preprocessor_config.json").exists()
     code, _, error = convert(source, tmp_path / "run")

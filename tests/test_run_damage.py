@@ -143,7 +143,7 @@ def test_convert_takes_mean_and_names_of_classes_from_the_record(run, damage):
         run.config_file.write_bytes(run.config_file.read_bytes()[:-9])
     reading = read(str(run.path), Options())
     with reading.source:
-        assert reading.facts.class_names == before["class_names"]
+        assert [*reading.facts.outputs.names] == before["class_names"]
         assert reading.facts.preprocess == before["preprocess"]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from vit_jax.config.fields import Size, pair
 from vit_jax.config.nearest import nearest
+from vit_jax.config.outputs import UNSTATED
 from vit_jax.errors import Option, UserError
 from vit_jax.models.vit_config import ViTConfig
 
@@ -336,5 +337,5 @@ def _normal(name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def nameless(facts: Facts) -> Facts:
-    """Facts without the names of the classes."""
-    return replace(facts, class_names=None)
+    """Facts that do not say what the outputs are."""
+    return replace(facts, outputs=UNSTATED)

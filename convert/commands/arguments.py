@@ -108,7 +108,8 @@ def parser(command: str, prog: str) -> argparse.ArgumentParser:
 def _about_source(add: Any, source: str) -> None:
     """The arguments that state what a source is."""
     names = f"the layout of {source}, where its names do not tell: timm, vit-pytorch@1.4, ..."
-    fields = "state a field of the config: heads=12, eps=1e-6, image=224, mean=0.5,0.5,0.5; repeatable"
+    fields = "state a field of the config: heads=12, eps=1e-6, image=224, mean=0.5,0.5,0.5; or what outputs are: "
+    fields += "target=class, set, number or embedding; repeatable"
     accept = "convert even though the result computes another function; the error message gives WHAT"
     add("--from", dest="layout", default="", metavar="LAYOUT", help=names)
     add(

@@ -14,6 +14,7 @@ from ..containers.folder import candidates
 from ..containers.source import Source, Tensor
 from ..recognise import weights_in
 from ..recognise.layouts import Recognition, closest, recognise
+from ..recognise.outputs import settle
 from ..recognise.preprocessing import preprocessing
 from ..recognise.reading import Options, identify, open_path
 from ..recognise.weights_in import Chosen
@@ -72,6 +73,10 @@ def config(source: Source, options: Options, chosen: Chosen[Recognition]) -> Non
         if name not in training and (name.rpartition(".")[2] in ALWAYS or value != plain[name])
     }
     print_line(wrap(f"config     {type(reading.config).__name__}: {_list_fields(values)}; the rest by default", INDENT))
+    known = settle(reading.config, reading.facts.outputs, reading.target, reading.layout.holds_all)
+    if known.kind and known.kind != "class":
+        what = f"{known.kind}: {', '.join(map(printable, known.names))}" if known.names else known.kind
+        print_line(wrap(f"outputs    {what}", INDENT))
     any_size = bool(reading.layout.resizes(reading.config))
     if images := preprocessing(reading.config, reading.statistics, reading.facts.preprocess, any_size):
         print_line(wrap(f"images     {_list_fields(images)}", INDENT))

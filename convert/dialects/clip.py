@@ -88,6 +88,7 @@ def layout(version: str, prefix: str, title: str) -> Layout:
         containers=("torch", "safetensors"),
         refusals=(Refusal("network", cannot_hold),),
         outside=(*TEXT, *SETTINGS) if prefix else (),
+        outputs=lambda c: ("embedding",),
         proven="timm 1.0.31",
     )
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from vit_jax.config.fields import pair
+from vit_jax.config.outputs import Outputs
 from vit_jax.errors import Option, Text, UserError
 from vit_jax.models.vit_config import ViTConfig
 
@@ -24,6 +25,11 @@ from .huggingface_images import preprocess, processor
 from .plain_vit import PLAIN_VIT
 
 BODIES = ("", "vit.", "deit.")
+PROBLEMS = {  # {kind of outputs: problem_type in config.json}
+    "class": "single_label_classification",
+    "set": "multi_label_classification",
+    "number": "regression",
+}
 TOP = {
     "patch": "embeddings.patch_embeddings.projection",
     "cls_token": "embeddings.cls_token",
@@ -228,16 +234,39 @@ def read_side(files: Mapping[str, Json]) -> Facts:
             Text("choose the layout of that class with ", Option("from")),
         )
     images, notes = preprocess(files["preprocessor_config.json"]) if "preprocessor_config.json" in files else (None, ())
-    return Facts(stated_fields(LAYOUTS[-1], config) if config else {}, images, class_names(config), notes=notes)
+    return Facts(stated_fields(LAYOUTS[-1], config) if config else {}, images, outputs(config), notes=notes)
 
 
-def class_names(config: Json) -> list[str] | None:
-    """The class names in a config.json; None where there are none, or only numbered ones (LABEL_0)."""
-    labels = config.get("id2label")
+def outputs(config: Json) -> Outputs:
+    """What a config.json states of a classifier's outputs; names only where they are more than numbers (LABEL_0).
+
+    Raises UserError on a problem_type that transformers does not know.
+    """
+    word, labels = config.get("problem_type"), config.get("id2label")
+    kind = next((kind for kind, each in PROBLEMS.items() if each == word), "")
+    if word is not None and not kind:
+        known = f"none of {', '.join(PROBLEMS.values())}"
+        raise UserError("config.json", f"problem_type is {word!r}, which is {known}", "correct it, or remove it")
     if not isinstance(labels, dict) or sorted(labels) != sorted(map(str, range(len(labels)))):
-        return None
-    names = [labels[str(k)] for k in range(len(labels))]
-    return None if names == [f"LABEL_{k}" for k in range(len(names))] else names
+        return Outputs(kind)
+    names = tuple(labels[str(k)] for k in range(len(labels)))
+    return Outputs(kind, () if names == numbered(len(names)) else names)
+
+
+def numbered(count: int) -> tuple[str, ...]:
+    """The names that transformers gives labels without names."""
+    return tuple(f"LABEL_{k}" for k in range(count))
+
+
+def labels(c: ViTConfig, facts: Facts) -> Json:
+    """What config.json has of a classifier's outputs: their kind and their names; nothing without a head."""
+    if not c.classes:
+        return {}
+    known, kind = facts.outputs.names, facts.outputs.kind
+    names = known if len(known) == c.classes else numbered(c.classes)
+    stated = {"problem_type": PROBLEMS[kind]} if kind in PROBLEMS else {}
+    ids = {"id2label": {str(k): name for k, name in enumerate(names)}}
+    return ids | {"label2id": {name: k for k, name in enumerate(names)}} | stated
 
 
 def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:
@@ -249,16 +278,7 @@ def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:
     model = {"architectures": [family + head], "model_type": family.lower(), **statement(LAYOUTS[-1], c)}
     if c.head_hidden:
         model["pooler_output_size"] = c.head_hidden
-    if c.classes:
-        names = (
-            facts.class_names
-            if facts.class_names and len(facts.class_names) == c.classes
-            else [f"LABEL_{k}" for k in range(c.classes)]
-        )
-        model |= {
-            "id2label": {str(k): name for k, name in enumerate(names)},
-            "label2id": {name: k for k, name in enumerate(names)},
-        }
+    model |= labels(c, facts)
     images = processor(facts.preprocess) if facts.preprocess else None
     return {"config.json": model} | ({"preprocessor_config.json": images} if images else {})
 
@@ -285,6 +305,7 @@ def _layout(version: str, title: str) -> Layout:
         outside=(r"decoder\.0\.(weight|bias)",),
         read_side=read_side,
         write_side=write_side,
+        outputs=lambda c: PROBLEMS,
         proven="transformers 5.23.0",
     )
 

@@ -15,7 +15,7 @@ from vit_jax.models.vit_config import ViTConfig
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, length
 from ..rules import Row, passthrough
 from . import huggingface_encoders as encoders
-from .huggingface import ACTIVATIONS, by_function_name
+from .huggingface import ACTIVATIONS, PROBLEMS, by_function_name
 from .huggingface_siglip import BODIES, BODY, NUMBERS, TEXT, VISION, blocks, signature
 from .modules import Tensors, module_rows, oblong
 
@@ -98,6 +98,7 @@ LAYOUTS = (
         outside=(*TEXT, *NUMBERS),
         read_side=read_side,
         write_side=write_side,
+        outputs=lambda c: PROBLEMS if c.pool == "mean" else ("embedding",),
         proven="transformers 5.23.0",
     ),
 )

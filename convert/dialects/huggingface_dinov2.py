@@ -21,7 +21,7 @@ from vit_jax.models.vit_config import ViTConfig
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length
 from ..rules import Row, passthrough
 from . import huggingface_encoders as encoders
-from .huggingface import ACTIVATIONS, by_function_name, size
+from .huggingface import ACTIVATIONS, PROBLEMS, by_function_name, size
 from .modules import TOKEN, TOKENS, Tensors, module_rows
 from .plain_vit import PLAIN_VIT
 
@@ -226,6 +226,7 @@ def _layout(version: str, title: str) -> Layout:
         refusals=(Refusal("network", cannot_hold), Refusal("statement", cannot_state)),
         read_side=read_side,
         write_side=write_side,
+        outputs=lambda c: PROBLEMS,
         resizes=resizes,
         proven="transformers 5.23.0",
     )

@@ -15,7 +15,7 @@ from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Json, Layout, Names, length, stated_fields, statement
 from ..rules import CARRIED, Row
-from .huggingface import class_names
+from .huggingface import labels, outputs
 from .huggingface_images import preprocess, processor
 
 
@@ -69,8 +69,8 @@ def read_side_files(layout: Layout, files: Mapping[str, Json], config: Json, fam
             Text("choose the layout of that class with ", Option("from")),
         )
     images, notes = preprocess(files["preprocessor_config.json"]) if "preprocessor_config.json" in files else (None, ())
-    names = class_names(files.get("config.json", {}))
-    return Facts(stated_fields(layout, config) if config else {}, images, names, notes=notes)
+    known = outputs(files.get("config.json", {}))
+    return Facts(stated_fields(layout, config) if config else {}, images, known, notes=notes)
 
 
 def write_side_files(layout: Layout, c: ViTConfig, facts: Facts, architecture: str, family: str) -> dict[str, Json]:
@@ -105,15 +105,3 @@ def side_files(config: Json, facts: Facts) -> dict[str, Json]:
     """The files of a config.json, and preprocessor_config.json where transformers has such a preprocessing."""
     images = processor(facts.preprocess) if facts.preprocess else None
     return {"config.json": config} | ({"preprocessor_config.json": images} if images else {})
-
-
-def labels(c: ViTConfig, facts: Facts) -> Json:
-    """The names of a network's classes as config.json has them; without names they are numbered."""
-    known = facts.class_names if facts.class_names and len(facts.class_names) == c.classes else None
-    names = known or [f"LABEL_{k}" for k in range(c.classes)]
-    if not c.classes:
-        return {}
-    return {
-        "id2label": {str(k): name for k, name in enumerate(names)},
-        "label2id": {name: k for k, name in enumerate(names)},
-    }

@@ -85,6 +85,7 @@ LAYOUTS = (
         refusals=(Refusal("network", cannot_hold),),
         read_side=huggingface.read_side,
         write_side=huggingface.write_side,
+        outputs=lambda c: huggingface.PROBLEMS,
         proven="transformers 4.55.4",
     ),
 )

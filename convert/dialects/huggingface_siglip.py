@@ -17,7 +17,7 @@ from vit_jax.models.vit_config import ViTConfig
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length
 from ..rules import Operation, Row, passthrough
 from . import huggingface_encoders as encoders
-from .huggingface import ACTIVATIONS, by_function_name, size
+from .huggingface import ACTIVATIONS, PROBLEMS, by_function_name, size
 from .modules import TOKEN, Tensors, convolution, module_rows, oblong
 from .plain_vit import PLAIN_VIT
 
@@ -176,6 +176,7 @@ LAYOUTS = (
         outside=(*TEXT, *NUMBERS),
         read_side=read_side,
         write_side=write_side,
+        outputs=lambda c: PROBLEMS,
         proven="transformers 5.23.0",
     ),
 )

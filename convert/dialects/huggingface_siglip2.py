@@ -20,7 +20,7 @@ from ..layout import Facts, Field, Json, Layout, Names, Refusal
 from ..rules import TRANSPOSE, Row
 from . import huggingface_encoders as encoders
 from . import huggingface_siglip as siglip
-from .huggingface import size
+from .huggingface import PROBLEMS, size
 from .huggingface_images import naflex_processor
 from .huggingface_siglip import BODIES, NUMBERS, TEXT
 
@@ -89,6 +89,7 @@ LAYOUTS = (
         outside=(*TEXT, *NUMBERS),
         read_side=read_side,
         write_side=write_side,
+        outputs=lambda c: PROBLEMS,
         resizes=lambda c: "flexi",
         proven="transformers 5.23.0",
     ),

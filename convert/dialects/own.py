@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from vit_jax.config.outputs import Outputs
 from vit_jax.config.trees import flatten
 from vit_jax.errors import Option, Text, UserError
 from vit_jax.models.networks import NETWORKS
@@ -75,8 +76,9 @@ def run_facts(record: Json) -> Facts:
         raise UserError(
             f"the {damaged[0]} in the run's config is damaged", remedy="restore config.json, or the file that holds it"
         )
-    extra = {key: record[key] for key in kept if key in record and key not in ("preprocess", "class_names")}
+    elsewhere = ("preprocess", "class_names", "outputs")
+    extra = {key: record[key] for key in kept if key in record and key not in elsewhere}
     spec = TASKS.get(str(config.get("task")))
     newer = to_dict(spec.network()) if spec else {}
     fields = flatten(newer) | flatten(model, strict=False)
-    return Facts(fields, record.get("preprocess"), record.get("class_names"), extra)
+    return Facts(fields, record.get("preprocess"), Outputs.of(record), extra)

@@ -20,6 +20,7 @@ from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Json, Layout, Names, Refusal, always, count, has, length
 from ..rules import Order, Row, Stack
+from .huggingface import PROBLEMS
 from .modules import TOKEN, TOKENS, Tensors, module_rows
 from .plain_vit import PLAIN_VIT
 from .timm_folder import cannot_state, read_side, write_side
@@ -334,6 +335,7 @@ APART = Layout(
     ),
     read_side=read_side,
     write_side=functools.partial(write_side, gate_apart=True),
+    outputs=lambda c: PROBLEMS,
     proven="timm 1.0.31",
 )
 TIMM = Layout(
@@ -353,6 +355,7 @@ TIMM = Layout(
     ),
     read_side=read_side,
     write_side=write_side,
+    outputs=lambda c: PROBLEMS,
     proven="timm 1.0.31",
     outside=TRAINING_ONLY,
 )

@@ -20,6 +20,7 @@ from vit_jax.models.vit_config import ViTConfig
 from ..layout import Field, Json, Layout, Names, Refusal, always, has, length
 from . import timm
 from .dinov2 import activation
+from .huggingface import PROBLEMS
 from .timm_eva_folder import cannot_state, read_side, write_side
 
 Q_BIAS = has("blocks.0.attn.qkv.bias", "blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias")
@@ -139,6 +140,7 @@ def layout(version: str, title: str, signature: tuple[str, ...], **forms: bool) 
         ),
         read_side=read_side,
         write_side=functools.partial(write_side, apart=forms.get("separate", False), gate_apart=bool(forms)),
+        outputs=lambda c: PROBLEMS,
         proven="timm 1.0.31",
         outside=timm.TRAINING_ONLY,
     )

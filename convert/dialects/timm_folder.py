@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vit_jax.config.fields import pair
+from vit_jax.config.outputs import Outputs
 from vit_jax.errors import Option, Text, UserError
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Json
+from .huggingface import PROBLEMS, outputs
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -139,7 +141,10 @@ def folder(c: ViTConfig, beside: Facts, name: str, pool: str, args: Json) -> dic
         "classifier": ["head", "head_dist"] if c.distill_token else "head",
     }
     out = {"architecture": name, "num_classes": c.classes, "num_features": c.width, "global_pool": pool}
-    labels = {"label_names": beside.class_names} if beside.class_names else {}
+    known = beside.outputs
+    labels: Json = {"label_names": list(known.names)} if known.names else {}
+    # timm does not read it; transformers' wrapper of timm does.
+    labels |= {"problem_type": PROBLEMS[known.kind]} if c.classes and known.kind in PROBLEMS else {}
     return {
         "config.json": out
         | labels
@@ -205,7 +210,7 @@ def facts(config: Mapping[str, Any], arguments: Reader = _plain_arguments) -> Fa
     )
     if "image" in fields:
         fields["image"] = _covered_by_patches(fields["image"], patch)
-    return Facts(fields, preprocess, labels, notes=notes)
+    return Facts(fields, preprocess, Outputs(outputs({**config}).kind, labels or ()), notes=notes)
 
 
 def _covered_by_patches(image: Any, patch: Any) -> int | tuple[int, int]:

@@ -153,7 +153,7 @@ def read_side(files: Mapping[str, Json]) -> Facts:
             Text("correct it, or remove it and give ", Option("set", "image=...")),
         ) from error
     image = {name: size for name, size in stated.config.items() if name == "image"}
-    return Facts(image, stated.preprocess, stated.class_names, notes=stated.notes)
+    return Facts(image, stated.preprocess, stated.outputs, notes=stated.notes)
 
 
 LAYOUTS = (

@@ -21,6 +21,7 @@ from ..containers.source import INTEGERS, Spec
 from ..dialects import DIALECTS
 from ..layout import Facts, Layout
 from ..recognise.layouts import find
+from ..recognise.outputs import settle
 from ..recognise.preprocessing import preprocessing
 from ..recognise.reading import Reading
 from ..rules import CARRIED, Row, ghost
@@ -73,7 +74,9 @@ def plan(
         facts = adaptation.facts(facts)
     any_size = bool(layout.resizes(config))
     facts = facts if any_size else _of_one_size(facts, config, layout, reading.resize)
-    facts = replace(facts, preprocess=preprocessing(config, reading.statistics, facts.preprocess, any_size))
+    outputs = settle(config, facts.outputs, reading.target, reading.layout.holds_all)
+    images = preprocessing(config, reading.statistics, facts.preprocess, any_size)
+    facts = replace(facts, preprocess=images, outputs=outputs)
     return Plan(reading, adaptations, layout, config, rows, specs, rounded, facts, allow_nonfinite)
 
 

@@ -13,6 +13,7 @@ from vit_jax.errors import Option, Text, UserError
 from vit_jax.tasks.preprocessing import LARGEST_SIZE, preprocess_fault
 
 from ..layout import Facts, Json
+from .outputs import count
 
 SETTABLE = ("mean", "std", "fit", "size", "interpolation", "background")  # fields of preprocessing that --set gives
 DEFAULTS = {"fit": "stretch", "interpolation": "bicubic"}  # where only mean and std are given
@@ -25,8 +26,8 @@ def fitting(facts: Facts, c: NetworkConfig, any_size: bool = False) -> Facts:
     `any_size`: preprocessing may make images of another size, as the layout's library takes them (`Layout.resizes`).
     """
     shape, notes = c.pixels(), list(facts.notes)
-    classes = getattr(c, "classes", 0) if "classes" in c.marked("from_data") else 0
-    images, names = facts.preprocess if shape else None, facts.class_names if classes else None
+    classes, outputs = count(c), facts.outputs
+    images, names = facts.preprocess if shape else None, outputs.names if classes else ()
     if shape and images is not None:
         shape, why = _taken_shape(images, c, any_size)
         field, must = _fault(images, shape)
@@ -35,11 +36,11 @@ def fitting(facts: Facts, c: NetworkConfig, any_size: bool = False) -> Facts:
             told = why if field == "image" and why else f"{value} is not {must}"
             notes.append(f"the preprocessing stated beside the weights is left out: {told}")
             images = None
-    if names is not None and not (are_texts(names) and len(names) == classes):
+    if names and not (isinstance(names, list | tuple) and are_texts([*names]) and len(names) == classes):
         left_out = "the class names stated beside the weights are left out"
         notes.append(f"{left_out}: {_short(names)} is no list of {classes} texts, one a class")
-        names = None
-    return replace(facts, preprocess=images, class_names=names, notes=tuple(notes))
+        names = ()
+    return replace(facts, preprocess=images, outputs=replace(outputs, names=tuple(names)), notes=tuple(notes))
 
 
 def _taken_shape(images: Any, c: NetworkConfig, any_size: bool) -> tuple[tuple[int, int, int], str]:

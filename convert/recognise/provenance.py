@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.config.fields import are_texts
+from vit_jax.config.outputs import are_outputs
 from vit_jax.errors import Option, Text, UserError
 from vit_jax.models.networks import network_named
 from vit_jax.runs.values import from_dict, to_dict
@@ -41,6 +42,7 @@ KINDS: dict[str, Callable[[Any], bool]] = {
     "source": lambda v: isinstance(v, dict),
     "config": lambda v: isinstance(v, dict) and isinstance(v.get("network"), str) and isinstance(v.get("fields"), dict),
     "extra": _is_extra,
+    "outputs": are_outputs,
     "optional": lambda v: isinstance(v, dict) and all(map(are_texts, v.values())),
     "adaptations": lambda v: (
         isinstance(v, list) and all(isinstance(each, dict) and isinstance(each.get("text"), str) for each in v)

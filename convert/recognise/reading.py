@@ -14,6 +14,7 @@ import numpy as np
 
 from vit_jax.config.dotted import replace_fields
 from vit_jax.config.network import NetworkConfig
+from vit_jax.config.outputs import Outputs
 from vit_jax.config.trees import flatten
 from vit_jax.errors import Option, Text, UserError
 from vit_jax.runs.values import to_dict
@@ -26,7 +27,7 @@ from ..dialects import LAYOUTS, refused
 from ..dialects.own import own_layout, own_record
 from ..layout import Facts, Json, Layout, Names
 from ..rules import CARRIED, Row
-from . import weights_in
+from . import outputs, weights_in
 from .config import FALLBACK, OWN_METADATA, check_fields, resolve
 from .layouts import Recognition, extras, recognise, shapes, which_layout
 from .preprocessing import SETTABLE, fitting
@@ -73,6 +74,7 @@ class Reading:
         default_factory=dict
     )  # the preprocessing that --set gives, for the network after adaptations
     label: str = weights_in.TOP  # where the weights lie in the source
+    target: str = ""  # the kind of outputs that --set gives, of the network after adaptations
 
     @property
     def path(self) -> str:
@@ -176,19 +178,21 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     _check_dtypes(source.path, tensors, layout, rows)
     beside = _carried_beside(source.path)
     tensors, rows = {**tensors, **beside}, [*rows, *(rules.passthrough(name, t.shape) for name, t in beside.items())]
-    recorded = (provenance.get("preprocess"), provenance.get("class_names"), provenance.get("extra", {}))
+    recorded = (provenance.get("preprocess"), Outputs.of(provenance), provenance.get("extra", {}))
     any_size = bool(layout.resizes(config))
     own_facts = fitting(Facts({}, *recorded), config, any_size)
     if own_facts.notes:
         raise UserError(source.path, f"its provenance is damaged ({own_facts.notes[0]})", remedy(side))
     extra = {k: options.sets[k] for k in options.sets if k in extras(layout.network)}
     facts = _join_facts(own_facts, fitting(stated, config, any_size), fitting(model, config, any_size), extra)
+    facts = replace(facts, outputs=outputs.of_class(layout, config, facts.outputs))
     if departures := layout.departures(config):
         told = f"{', '.join(departures)}, so this is another function than that of {layout.title}"
         facts = replace(facts, notes=(*facts.notes, told))
     statistics = {k: options.sets[k] for k in SETTABLE if k in options.sets}
     left_out = [*left_out, *aside, *source.skipped]
-    return Reading(source, layout, config, tensors, rows, facts, left_out, provenance, statistics, label)
+    kind = outputs.target(options.sets)
+    return Reading(source, layout, config, tensors, rows, facts, left_out, provenance, statistics, label, kind)
 
 
 # ------------------------------------------------------------------------------ what is stated of a file
@@ -210,7 +214,7 @@ def _all_stated(
 
     Raises UserError on a --set that names no field.
     """
-    no_fields = {*SETTABLE, *extras(layout.network)}  # what --set gives beside fields of the config
+    no_fields = {*SETTABLE, outputs.TARGET, *extras(layout.network)}  # what --set gives beside fields of the config
     sets = {k: v for k, v in options.sets.items() if k not in no_fields}
     check_fields(sets, layout)
     return [
@@ -237,7 +241,8 @@ def _join_facts(own: Facts, library: Facts, model: Facts, extra: Json) -> Facts:
     notes = library.notes + (() if images else model.notes)
     settings = {name: library.extra[name] for name in ("generation",) if name in library.extra}
     every = {**library.extra, **own.extra, **settings, **extra}
-    return Facts({}, images, own.class_names or library.class_names, every, notes)
+    known = Outputs(own.outputs.kind or library.outputs.kind, own.outputs.names or library.outputs.names)
+    return Facts({}, images, known, every, notes)
 
 
 def _without(tensors: dict[str, Tensor], layout: Layout) -> tuple[dict[str, Tensor], list[str]]:

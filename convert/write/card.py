@@ -79,6 +79,8 @@ def _on_hub(text: str) -> str:
 
 def pipeline(plan: Plan, run: RunConfig | None) -> str:
     """What the hub calls the task of the network; empty where that is not known."""
+    if plan.facts.outputs.kind == "embedding":
+        return "image-feature-extraction"
     return plan.config.pipeline() or (task_spec(run.task).pipeline if run else "")
 
 

@@ -21,6 +21,7 @@ from ..layout import Json
 from ..plan.groups import stream
 from ..plan.plan import Plan
 from ..plan.target import sync, target
+from ..recognise.outputs import unsettled
 from ..recognise.reading import Reading
 from .origin import file_hash, joint_hash, origin, source_hash, values_hash
 from .program import BATCH, INPUT, Forward, kind_of
@@ -49,6 +50,8 @@ def write_program(plan: Plan, path: str, force: bool = False) -> Written:
     check = partial(goal.check, plan.reading.source, force)
     check()
     check_network(plan)
+    if error := unsettled(plan.reading.path, plan.config, plan.facts.outputs):
+        raise error
     with goal.workspace() as workspace, ThreadPoolExecutor(1) as aside:
         check()  # once more: from here on no other conversion writes there
         known = aside.submit(source_hash, plan.reading.source)

@@ -75,10 +75,10 @@ def _task_metadata(run: RunConfig, facts: Facts, path: str, files: bool) -> tupl
     `files` says whether those that a run keeps go along.
     Raises UserError on a value that is not stated and has no default.
     """
-    stated = {**facts.extra, "preprocess": facts.preprocess, "class_names": facts.class_names}
+    stated = {**facts.extra, "preprocess": facts.preprocess, **facts.outputs.to_metadata()}
     out: Json = {}
     notes = []
-    for name, entry in task_spec(run.task).metadata.items():
+    for name, entry in task_spec(run.task).needed(stated).items():
         usable = (
             stated.get(name) and entry.fits(stated[name], run.model) and (files or not entry.in_files(stated[name]))
         )

@@ -15,6 +15,7 @@ from vit_jax.runs.values import to_dict
 from ..containers.source import Source, Spec, Tensor, leaves, raw
 from ..layout import Json
 from ..plan.plan import Plan
+from ..recognise.outputs import unstated
 
 ALONG = ("optimizer", "ema")  # what a target that holds a run in training takes beside the weights
 
@@ -28,6 +29,7 @@ def origin(plan: Plan, with_training: bool) -> Json:
     source = reading.source
     taken = {"step": source.step, "key": reading.label} if source.chosen else {}  # of a run: the flags that name them
     along = ALONG if with_training else ()
+    left_out = [*reading.left_out, *unstated(plan.layout, plan.config, facts.outputs)]
     provenance: Json = {
         "format": 1,
         "made_by": f"vit-jax {version()}",
@@ -35,11 +37,11 @@ def origin(plan: Plan, with_training: bool) -> Json:
         "layout": plan.layout.name,
         "config": {"network": plan.config.name, "fields": to_dict(plan.config)},
         "preprocess": facts.preprocess,
-        "class_names": facts.class_names,
+        **facts.outputs.to_metadata(),
         "extra": facts.extra,
         "adaptations": [{"text": a.text, "says": a.says} for a in plan.adaptations],
         "dtype": plan.dtype.name if plan.dtype is not None else None,
-        "left_out": [what for what in plan.reading.left_out if what.partition(" ")[0] not in along],
+        "left_out": [what for what in left_out if what.partition(" ")[0] not in along],
         "optional": plan.reading.optional,
     }
     return {k: v for k, v in provenance.items() if v or k in ("format", "config")}

@@ -16,6 +16,7 @@ from ..containers.source import DIGESTED, PROVENANCE
 from ..layout import Json, Layout
 from ..plan.plan import Plan
 from ..plan.target import Target, sync, target
+from ..recognise.outputs import note_assumed, unsettled, unstated
 from ..recognise.preprocessing import left_out, note_defaults
 from ..recognise.provenance import CHECKPOINTS
 from .origin import origin, source_hash
@@ -83,7 +84,9 @@ def write(
 
 
 def _check_stated(plan: Plan, goal: Target) -> None:
-    """Raise UserError where the target has to state what the source does not: ids of special tokens."""
+    """Raise UserError where the target has to state what the source does not: what outputs are, special tokens."""
+    if error := unsettled(plan.reading.path, plan.config, plan.facts.outputs):
+        raise error
     facts, path = plan.facts, plan.reading.path
     missing = [key for key in plan.layout.extras if key not in facts.extra] if goal.folder else []
     if missing:
@@ -115,6 +118,9 @@ def remarks(plan: Plan, goal: Target, weights_only: bool) -> list[str]:
         out += of_target
     elif plan.config.pixels() and plan.facts.preprocess is None and not weights_only:
         out.append(left_out(reading.facts))
+    if goal.folder and not weights_only:
+        out += note_assumed(reading.layout, layout, plan.config, reading.facts.outputs, plan.facts.outputs)
+    out += [f"left out: {what}" for what in unstated(layout, plan.config, plan.facts.outputs)]
     container = SUFFIXES.get(goal.weights.suffix)
     if container and container not in layout.containers and layout.dialect != "vit-jax":
         usual = " or ".join(layout.containers)

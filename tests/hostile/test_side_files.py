@@ -20,6 +20,7 @@ from convert.layout import Facts
 from convert.plan.plan import plan
 from convert.recognise.reading import Options, read
 from convert.write.write import write
+from vit_jax.config.outputs import Outputs
 from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
@@ -59,7 +60,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
     ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in CONFIG.shapes().items()}
     save_file(rules.write(layout.rows(CONFIG), ours), tmp_path / "model.safetensors")
-    sides = layout.write_side(CONFIG, Facts(preprocess=HOW, class_names=NAMES))
+    sides = layout.write_side(CONFIG, Facts(preprocess=HOW, outputs=Outputs("", tuple(NAMES))))
     if layout.dialect == "vit-jax":
         sides = {"config.json": {"config": to_dict(untrained_run(CONFIG)), "preprocess": HOW, "class_names": NAMES}}
     if request.param == "converted":
@@ -100,9 +101,8 @@ def use(folder: Path) -> None:
             pixels = how.apply(PICTURE)
             assert pixels.shape == (*how.image, CONFIG.channels) == (8, 8, 3)
             assert np.isfinite((pixels / np.float32(255) - np.float32(how.mean)) / np.float32(how.std)).all()
-        assert way.facts.class_names is None or (
-            len(way.facts.class_names) == CONFIG.classes and all(isinstance(n, str) for n in way.facts.class_names)
-        )
+        names = way.facts.outputs.names
+        assert not names or (len(names) == CONFIG.classes and all(isinstance(n, str) for n in names))
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

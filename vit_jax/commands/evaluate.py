@@ -177,6 +177,8 @@ def measure(request: Request) -> Measured:
 
     with backend.precision_kept():
         net = complete(path, request.which, request.ema)
+    if request.probe == "none" and net.unmeasured:
+        raise UserError(path, *net.unmeasured)
     task = searching(_asked_for(net, request), request.search)
     source = request.source if given is None else net.run.data.given
     run = replace(net.run, data=_with_source(net.run.data, source, request.data_dir))

@@ -327,6 +327,9 @@ def command(arguments: list[str]) -> int:
             f"is {o.top}, but this network says a text and no classes",
             f"for {o.top} texts of each input give --beam {o.top} --nbest {o.top}",
         )
+    if "top" in stated and model.no_top:
+        what, remedy = model.no_top
+        raise UserError(Field("top"), f"is {o.top}, but {what}", remedy)
     with flag_advised(o.skip_unreadable):
         _answer(o, model, _readable(model, inputs) if o.skip_unreadable else inputs)
     return DONE

@@ -35,7 +35,7 @@ def check_record(record: Mapping[str, Any], where: str) -> None:
         check_format(record.get("format"))
     try:
         config = record.get("config")
-        metadata = task_spec(str(config.get("task"))).metadata if isinstance(config, dict) else {}
+        metadata = task_spec(str(config.get("task"))).needed(record) if isinstance(config, dict) else {}
     except UserError as error:
         raise UserError(where, str(error), "restore the file, or read it with the version that wrote it") from error
     if missing := sorted({"preset", "config", "data", *metadata} - record.keys()):

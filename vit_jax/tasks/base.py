@@ -100,6 +100,16 @@ class Predictor:
     no_attention: ClassVar[tuple[str, str] | None] = None
     no_features: ClassVar[tuple[str, str] | None] = None
 
+    @property
+    def unmeasured(self) -> tuple[str, str] | None:
+        """Why its answers cannot be measured: (what is wrong, a remedy); None where they can."""
+        return None
+
+    @property
+    def no_top(self) -> tuple[str, str] | None:
+        """Why there is no number of alternatives to choose, likewise."""
+        return None
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({describe_network(self.run.model)})"
 

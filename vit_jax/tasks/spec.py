@@ -23,6 +23,7 @@ class MetadataEntry:
     """
 
     of_head: ClassVar[bool] = False  # whether only the head depends on it, so that --new-head resolves a conflict
+    optional: ClassVar[bool] = False  # whether its absence has a meaning, too
 
     def valid(self, value: Any) -> bool:
         """Whether a JSON value has the right form."""
@@ -44,7 +45,7 @@ class MetadataEntry:
 
         Args:
             given: the value of weights.
-            wanted: that of a run that is to start from them.
+            wanted: that of a run that is to start from them; None where it has none, of an optional entry.
         """
         return ""
 
@@ -75,7 +76,7 @@ class TaskSpec:
     loss: ClassVar[type[LossConfig]] = LossConfig
     losses: ClassVar[tuple[str, ...]] = ("cross_entropy",)  # the values of loss.name that it has
     main_metrics: ClassVar[Mapping[str, str]] = {"loss": "loss"}  # {metric: its name in print}, in order of importance
-    metadata: ClassVar[Mapping[str, MetadataEntry]] = {}  # what config.json has of the data, by name
+    metadata: ClassVar[Mapping[str, MetadataEntry]] = {}  # what config.json may have of the data, by name
     # Fields of data and augment, "data.fit", that determine how inputs are prepared: see `prepared_as`.
     prepared: ClassVar[tuple[str, ...]] = ()
     has_teacher: ClassVar[bool] = False  # whether its loss compares with a teacher: see `check_teacher`
@@ -107,6 +108,11 @@ class TaskSpec:
     def untrained(cls, task: str, model: NetworkConfig) -> RunConfig:
         """A run of this task, which the table calls `task`, with a network that was never trained."""
         return RunConfig(task, model, cls.data(source=NO_DATA), cls.augment(), optim=OptimConfig(name="sgd"))
+
+    @classmethod
+    def needed(cls, metadata: Mapping[str, Any]) -> Mapping[str, MetadataEntry]:
+        """The entries that config.json has to have, beside what `metadata` states."""
+        return cls.metadata
 
     @classmethod
     def prepared_as(cls, metadata: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

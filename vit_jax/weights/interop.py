@@ -17,6 +17,7 @@ import numpy as np
 from ..config.dotted import replace_fields
 from ..config.fields import pair
 from ..config.network import NetworkConfig
+from ..config.outputs import Outputs
 from ..errors import Option, Text, UserError
 from ..tasks.table import task_spec
 
@@ -36,7 +37,11 @@ def read_weights(path: str, **options: Any) -> tuple[Weights, dict[str, np.ndarr
     Raises:
         UserError: where it cannot be read as a network of ours.
     """
+    from convert.recognise.outputs import unsettled
+
     with stating(path, **options) as weights:
+        if error := unsettled(path, weights.config, weights.facts.outputs):
+            raise error
         arrays = {name: x if x.dtype == np.float64 else x.astype(np.float32) for name, x in weights.arrays()}
     return weights, arrays
 
@@ -224,7 +229,8 @@ def check_network(given: type[NetworkConfig], wanted: type[NetworkConfig]) -> No
 def stated_by(facts: Any, task: str, config: NetworkConfig) -> dict[str, Any]:
     """The metadata {name: value} of a task that a file states in its `facts`, as far as it fits the network."""
     entries = task_spec(task).metadata
-    values = {name: getattr(facts, name, None) or facts.extra.get(name) for name in entries}
+    stated = {**facts.extra, "preprocess": facts.preprocess, **facts.outputs.to_metadata()}
+    values = {name: stated.get(name) for name in entries}
     return {name: value for name, value in values.items() if value and entries[name].fits(value, config)}
 
 
@@ -344,12 +350,13 @@ def _as_reading(config: NetworkConfig, arrays: Mapping[str, Any], sets: Mapping[
     from convert.containers.source import Source, Tensor
     from convert.layout import Facts
     from convert.plan.plan import target_layout
+    from convert.recognise import outputs
     from convert.recognise.layouts import extras
     from convert.recognise.preprocessing import SETTABLE
     from convert.recognise.reading import Reading
 
     layout = target_layout("vit-jax", config)
-    known = {*SETTABLE, *extras(layout.network)}
+    known = {*SETTABLE, outputs.TARGET, *extras(layout.network)}
     if unknown := [name for name in sets if name not in known]:
         raise UserError(
             "fields", f"{unknown[0]!r} is not stated beside a network", f"there are {', '.join(sorted(known))}"
@@ -358,10 +365,11 @@ def _as_reading(config: NetworkConfig, arrays: Mapping[str, Any], sets: Mapping[
         name: Tensor(name, np.dtype(x.dtype), tuple(x.shape), functools.partial(np.array, x, order="C"))
         for name, x in arrays.items()
     }
-    extra = {name: value for name, value in sets.items() if name not in SETTABLE}
+    extra = {name: value for name, value in sets.items() if name not in (*SETTABLE, outputs.TARGET)}
     statistics = {name: value for name, value in sets.items() if name in SETTABLE}
     source = Source("a network in Python", "safetensors", {**tensors})
-    return Reading(source, layout, config, tensors, layout.rows(config), Facts(extra=extra), [], {}, statistics)
+    reading = Reading(source, layout, config, tensors, layout.rows(config), Facts(extra=extra), [], {}, statistics)
+    return replace(reading, target=outputs.target(sets))
 
 
 def _with(facts: Any, stated: Mapping[str, Any], config: NetworkConfig, any_size: bool) -> Any:
@@ -376,12 +384,13 @@ def _with(facts: Any, stated: Mapping[str, Any], config: NetworkConfig, any_size
         raise UserError(
             "class_names", f"there are {len(names)} and the network has {classes} classes", "give one for each"
         )
-    extra = {name: value for name, value in stated.items() if name not in ("preprocess", "class_names")}
+    outputs = Outputs.of(stated) if "outputs" in stated else facts.outputs
+    extra = {name: x for name, x in stated.items() if name not in ("preprocess", "class_names", "outputs")}
     return fitting(
         replace(
             facts,
             preprocess=stated.get("preprocess") or facts.preprocess,
-            class_names=names or facts.class_names,
+            outputs=replace(outputs, names=tuple(names)) if names else outputs,
             extra={**extra, **facts.extra},
         ),
         config,
@@ -411,6 +420,7 @@ def _as_fields(values: Sequence[str]) -> str:
         if not equals:
             return ", ".join(values)
         several = "," in value and value[0] not in "(["
+        value = repr(value) if value.isidentifier() and value not in ("True", "False", "None") else value
         stated.append(f"{name!r}: [{value}]" if several else f"{name!r}: {value}")
     return f"fields={{{', '.join(stated) or '...'}}}"
 

@@ -172,7 +172,8 @@ def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
     config, facts = given.config, given.facts
     double = any(x.dtype == np.float64 for x in arrays.values())
     run, tree = replace(untrained_run(config), compute_dtype="float64" if double else "float32"), unflatten(arrays)
-    entries, metadata = task_spec(run.task).metadata, stated_by(facts, run.task, run.model)
+    metadata = stated_by(facts, run.task, run.model)
+    entries = task_spec(run.task).needed(metadata)
     for name, entry in entries.items():
         # Outputs may be named by default, but inputs can only be prepared as the file states.
         if name not in metadata and entry.of_head and (default := entry.default(config)) is not None:
@@ -354,7 +355,7 @@ def export(
     files: Mapping[str, bytes] = {}
     if hasattr(network, "metadata") and hasattr(network, "model"):
         files = network.metadata.get("files", {})
-        kept = {name: network.metadata[name] for name in task_spec(network.run.task).metadata}
+        kept = {name: network.metadata[name] for name in task_spec(network.run.task).needed(network.metadata)}
         network, stated = network.model, {**kept, **stated}
     if type(getattr(network, "config", None)) not in NETWORKS.values():
         raise UserError(

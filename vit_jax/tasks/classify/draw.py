@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from ...config.fields import pair
@@ -15,9 +14,9 @@ from ...figures import attention
 from ...figures.classification import draw_confusion, draw_per_class, draw_wrong
 from ...figures.kept import keep_attention, keep_classes, keep_positions
 from ...figures.patches import draw_patches, draw_positions
-from ...files.output import shorten
 from ...models.vit import ViT, fixed_positions
 from ...models.vit_config import ViTConfig
+from .answers import TOLD
 from .score import Classified
 
 WRONG = 36  # most images in the figure of wrong predictions
@@ -77,8 +76,8 @@ def draw_inside(
     """
     c = network.config
     draw_patches(visible(images)[0], pair(c.patch), plots / "patches.png")
-    probabilities = np.asarray(jax.nn.softmax(found["logits"]))
-    labels = [caption_of(*each, class_names) for each in zip(truth, probabilities, strict=True)]
+    told, logits = TOLD["class"], np.asarray(found["logits"])
+    labels = [told.caption(name, told.says(class_names, x, 1)) for name, x in zip(truth, logits, strict=True)]
     below, file = f"{caption}; true class → predicted class (probability)", plots / "attention.png"
     maps = np.asarray(found["attention"])
     draw_attention(c, images, maps, file, labels=labels, caption=below)
@@ -92,12 +91,6 @@ def draw_inside(
         prefix = c.position_rows - c.patches
         draw_positions(position, prefix, c.grid, plots / "positions.png", caption)
         keep_positions(plots, caption, position, prefix, c.grid)
-
-
-def caption_of(name: str, probabilities: np.ndarray, class_names: Sequence[str]) -> str:
-    """Two lines under an image: its `name`, the class predicted and its probability; probabilities float [K]."""
-    name, best = shorten(name, 24), int(np.argmax(probabilities))
-    return f"{name}\n→ {shorten(class_names[best], 15)} ({probabilities[best]:.2f})"
 
 
 def visible(images: np.ndarray) -> np.ndarray:

@@ -26,6 +26,7 @@ from ...models.layers import fold
 from ...models.vit import ViT
 from ...models.vit_config import ViTConfig
 from ..base import Answer, Batch, Evaluation, Predictor, Task
+from .answers import TOLD
 from .draw import draw_inside, draw_result, of_several_classes, save_samples
 from .score import Classified, score, score_of
 from .spec import TellsClasses
@@ -161,18 +162,10 @@ class Classify(Task):
         return ("file", "true", "predicted", "probability"), rows
 
     def answers(self, predictor: Classifier, inputs: Sequence[Any], top: int, first: int = 0) -> Iterator[Answer]:
-        """The `top` most probable classes of each image file."""
-        for file, classes in zip(inputs, predictor.predict(inputs, top, len(inputs)), strict=True):
-            line = f"{file}: " + ", ".join(f"{name} ({probability:.1%})" for name, probability in classes)
-            rows: list[tuple[str | int, ...]] = [
-                (str(file), rank, name, f"{p:.6f}") for rank, (name, p) in enumerate(classes, 1)
-            ]
-            yield Answer(file, classes, line, rows)
-
-    @property
-    def header(self) -> tuple[str, ...]:
-        """The names of the columns of `Answer.rows`; none of a network without a head, which has no answers."""
-        return ("file", "rank", "class", "probability") if self.classes else ()
+        """The `top` most probable classes of each image file, its labels, or its numbers."""
+        for file, said in zip(inputs, predictor.predict(inputs, top, len(inputs)), strict=True):
+            kind = TOLD[predictor.outputs.kind]
+            yield Answer(file, said, f"{file}: {kind.line(said)}", kind.rows(str(file), said))
 
     def draw_result(
         self, split: Split, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str

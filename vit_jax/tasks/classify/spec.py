@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from ...config.dotted import replace_fields
 from ...config.fields import are_texts
 from ...config.network import NetworkConfig
+from ...config.outputs import KINDS, Outputs, are_outputs
 from ...config.run import RunConfig
 from ...data.images.config import ImageData, numbered_classes, other_classes
 from ...errors import fields_inside
@@ -49,6 +51,28 @@ class ClassNames(MetadataEntry):
         return other_classes(given, wanted)
 
 
+class OutputsEntry(MetadataEntry):
+    """What the outputs are, where they are no classes: see config/outputs.py."""
+
+    of_head = True
+    optional = True
+
+    def valid(self, value: Any) -> bool:
+        """Whether a JSON value states a kind of outputs."""
+        return are_outputs(value)
+
+    def fits(self, value: Any, model: NetworkConfig) -> bool:
+        """Whether the network has outputs of this kind, and there is a name for each or for none."""
+        assert isinstance(model, TellsClasses)
+        outputs = Outputs.of({"outputs": value})
+        return len(outputs.names) in (0, model.classes) and bool(model.classes or outputs.kind == "embedding")
+
+    def conflict(self, given: Any, wanted: Any) -> str:
+        """A clause where one has outputs of another kind."""
+        theirs, ours = (Outputs.of({"outputs": value or {"kind": "class"}}).kind for value in (given, wanted))
+        return "" if theirs == ours else f"its outputs are {KINDS[theirs]}, and here they are {KINDS[ours]}"
+
+
 class ClassifySpec(ImageSpec):
     """Images to one of K classes."""
 
@@ -57,7 +81,13 @@ class ClassifySpec(ImageSpec):
     computes = "vit_jax.tasks.classify.learn:Classify"
     losses = ("cross_entropy", "binary")
     main_metrics: ClassVar = {"accuracy": "accuracy", "accuracy_top5": "top-5", "f1_macro": "f1", "loss": "loss"}
-    metadata: ClassVar = {**ImageSpec.metadata, "class_names": ClassNames()}
+    metadata: ClassVar = {**ImageSpec.metadata, "class_names": ClassNames(), "outputs": OutputsEntry()}
+
+    @classmethod
+    def needed(cls, metadata: Mapping[str, Any]) -> Mapping[str, MetadataEntry]:
+        """Names of classes are needed where outputs of another kind are not stated."""
+        other = "class_names" if "outputs" in metadata else "outputs"
+        return {name: entry for name, entry in cls.metadata.items() if name != other}
 
     @classmethod
     def check(cls, run: RunConfig) -> None:

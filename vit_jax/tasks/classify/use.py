@@ -8,17 +8,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from flax import nnx
 
+from ...config.outputs import KINDS, Outputs
+from ...data.images.config import numbered_classes
 from ...errors import Field, UserError
 from ...files.output import shorten, write_npz
 from ...models.build import describe_network
 from ...models.vit import ViT
 from ..base import BATCH, batches
 from ..images import ImagePredictor
-from .draw import caption_of, draw_attention
+from .answers import TOLD
+from .draw import draw_attention
 from .features import block_numbers, compiled_features
 
 SHOWN = 8  # most images in an attention figure of a prediction
@@ -30,14 +32,43 @@ class Classifier(ImagePredictor):
     model: ViT
 
     def __repr__(self) -> str:
-        names = ", ".join([*map(repr, self.class_names[:3]), *(["..."] if len(self.class_names) > 3 else [])])
+        kind, names = self.outputs.kind, self.outputs.names
+        some = ", ".join([*map(repr, names[:3]), *(["..."] if len(names) > 3 else [])])
+        means = f"{len(names)} classes" if kind in ("", "class") else f"{kind} of {len(names)}" if names else kind
         what = f"{describe_network(self.run.model)}; images {self.size}"
-        return f"Classifier({what}; {len(self.class_names)} classes: {names})"
+        return f"Classifier({what}; {means}{': ' if names else ''}{some})"
 
     @functools.cached_property
+    def outputs(self) -> Outputs:
+        """What its outputs are, and their names; those of an embedding have none."""
+        known = Outputs.of(self.trained.metadata)
+        if known.kind in ("", "embedding"):
+            return Outputs("embedding")
+        return known if known.names else Outputs(known.kind, tuple(numbered_classes(self.model.config.classes)))
+
+    @property
     def class_names(self) -> tuple[str, ...]:
-        """The name of each class; none of a network without a head."""
-        return tuple(self.trained.metadata["class_names"])
+        """The name of each class, label or number; none where outputs are an embedding."""
+        return self.outputs.names
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The names of the columns of `Answer.rows`; none of a network whose outputs are an embedding."""
+        return TOLD[self.outputs.kind].header if self.outputs.kind in TOLD else ()
+
+    @property
+    def unmeasured(self) -> tuple[str, str] | None:
+        """Why its answers cannot be measured: they are no classes."""
+        if self.outputs.kind == "class":
+            return None
+        what = f"its outputs are {KINDS[self.outputs.kind]}, and only classes can be measured"
+        return what, "measure its features with --probe knn or --probe linear"
+
+    @property
+    def no_top(self) -> tuple[str, str] | None:
+        """Why there is no number of classes to choose: labels and numbers are all told."""
+        told = {"set": "every label over one half is told", "number": "every number is told"}.get(self.outputs.kind)
+        return (told, "leave it out") if told else None
 
     def logits(self, images: Any, batch: int = BATCH) -> np.ndarray:
         """The logits of the images.
@@ -55,31 +86,29 @@ class Classifier(ImagePredictor):
         return self.capture(images, ["logits"], batch)["logits"]
 
     def predict(self, images: Any, top: int = 1, batch: int = BATCH) -> list[Any]:
-        """The most probable classes of each image.
+        """What the network says of each image, by the kind of its `outputs`.
 
         Args:
             images: one or several, as `ImagePredictor` takes them.
-            top: how many classes.
+            top: how many classes; labels and numbers are all told.
             batch: how many images are computed at a time.
 
         Returns:
-            for each image [(name, probability), ...], best first; of one image such a list alone.
+            for each image the most probable classes, or the labels over one half, [(name, probability), ...], best
+            first; or the numbers, [(name, value), ...], in their order. Of one image such a list alone.
 
         Raises:
-            UserError: an image cannot be used, or the network has no head.
+            UserError: an image cannot be used, or the outputs are an embedding.
         """
-        if not self.class_names:
-            raise UserError(
-                "this network has no head and no classes", remedy="give weights with a head, or call logits(images)"
-            )
+        kind = TOLD.get(self.outputs.kind)
+        if kind is None:
+            has = "an embedding" if self.model.config.classes else "no head"
+            ways = "give weights with a head, write features with --features FILE.npz, or call logits(images)"
+            raise UserError(f"this network has {has} and no classes", remedy=ways)
         if top < 1:
             raise UserError(Field("top"), f"is {top}", "give a positive number")
         logits = self.logits(images, batch)
-        probabilities = np.asarray(jax.nn.softmax(np.atleast_2d(logits), axis=-1))
-        order = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top]
-        answers = [
-            [(self.class_names[k], float(row[k])) for k in best] for row, best in zip(probabilities, order, strict=True)
-        ]
+        answers = [kind.says(self.outputs.names, row, top) for row in np.atleast_2d(logits)]
         return answers if logits.ndim == 2 else answers[0]
 
     def capture(self, images: Any, names: Iterable[str], batch: int = BATCH) -> dict[str, np.ndarray]:
@@ -168,12 +197,14 @@ class Classifier(ImagePredictor):
         pixels = self.pixels(inputs)
         names = [Path(each).name if isinstance(each, (str, os.PathLike)) else "" for each in inputs]
         labels = [shorten(name, 24) for name in names]
-        wanted = ("attention", "logits") if self.class_names else ("attention",)
+        kind = TOLD.get(self.outputs.kind)
+        wanted = ("attention", "logits") if kind else ("attention",)
         found = captured(self.model, self.normalised(pixels), wanted)
-        if self.class_names:
-            probabilities = np.asarray(jax.nn.softmax(found["logits"], axis=-1))
-            labels = [caption_of(*each, self.class_names) for each in zip(names, probabilities, strict=True)]
-            caption += "; file → predicted class (probability)"
+        if kind:
+            logits = np.asarray(found["logits"])
+            said = (kind.says(self.outputs.names, row, 1) for row in logits)
+            labels = [kind.caption(*each) for each in zip(names, said, strict=True)]
+            caption += f"; file → {kind.legend}"
         maps = np.asarray(found["attention"])
         draw_attention(self.model.config, pixels, maps, path, layers=layers, labels=labels, caption=caption)
 

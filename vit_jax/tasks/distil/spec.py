@@ -8,6 +8,7 @@ from typing import Any
 
 from ...config.fields import identity
 from ...config.network import Teacher
+from ...config.outputs import KINDS, Outputs
 from ...config.run import LossConfig, RunConfig
 from ...data.images.config import other_classes
 from ...errors import Field, UserError
@@ -94,6 +95,8 @@ def _check_network(teacher: Teacher, run: RunConfig, data: Any) -> None:
             f"has {c.classes} classes and this run has {student.classes}",
             "give a teacher of the same classes",
         )
+    if (kind := Outputs.of(teacher.metadata).kind) not in ("", "class"):
+        raise UserError(f"teacher {path}", f"its outputs are {KINDS[kind]}", "give a network that tells classes")
     names = data.metadata()["class_names"] if data else ()
     if clause := other_classes(teacher.metadata.get("class_names", ()), names):
         raise UserError(f"teacher {path}", clause, "give a teacher of the same classes in the same order")

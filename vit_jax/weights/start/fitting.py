@@ -178,7 +178,8 @@ def _following(name: str, run: RunConfig) -> str:
 def check_metadata(run: RunConfig, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raise UserError where metadata of the weights conflicts with that of the run's data."""
     for name, entry in task_spec(run.task).metadata.items():
-        clause = entry.conflict(given[name], wanted[name]) if name in given and name in wanted else ""
+        both = name in given and (name in wanted or entry.optional)
+        clause = entry.conflict(given[name], wanted.get(name)) if both else ""
         if clause and not (run.new_head and entry.of_head):
             remedy = (
                 "add --new-head to start with a new head"

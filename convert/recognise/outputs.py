@@ -1,0 +1,83 @@
+"""What the outputs of a network are: as side files state it, as its layout knows it, or as the user says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax.config.network import NetworkConfig
+from vit_jax.config.outputs import KINDS, UNSTATED, Outputs
+from vit_jax.errors import Option, Text, UserError
+
+from ..layout import Layout
+
+TARGET = "target"  # what --set calls the kind of the outputs
+PLAIN = ("class", "embedding")  # kinds of a network with and without a head, of which a file need say nothing
+
+
+def count(c: NetworkConfig) -> int:
+    """The outputs of a network's head; 0 of one without a head, and of a network of texts."""
+    return int(getattr(c, "classes", 0)) if "classes" in c.marked("from_data") else 0
+
+
+def target(sets: Mapping[str, Any]) -> str:
+    """The kind of outputs that --set states; empty where it does not. Raises UserError on one that there is not."""
+    kind = sets.get(TARGET, "")
+    if kind and kind not in [*KINDS]:
+        raise UserError(Option("set", f"{TARGET}={kind}"), "there is no such kind", f"give one of {', '.join(KINDS)}")
+    return str(kind)
+
+
+def of_class(layout: Layout, c: NetworkConfig, stated: Outputs) -> Outputs:
+    """The outputs that are stated of a file, but those that its library's class computes where it has one kind."""
+    (only,) = kinds if len(kinds := [*layout.outputs(c)]) == 1 else [""]
+    return Outputs(only) if only and count(c) else stated
+
+
+def settle(c: NetworkConfig, stated: Outputs, asked: str, own: bool) -> Outputs:
+    """The outputs of a network; their kind stays open where it has one output of which nobody states what it is.
+
+    Args:
+        c: its config.
+        stated: what its files state.
+        asked: the kind that the user states; empty: none.
+        own: whether its layout is one of ours, where outputs are classes unless something else is stated.
+
+    Raises:
+        UserError: where the user states a kind of outputs that the network cannot have.
+    """
+    if not count(c):
+        if asked not in ("", "embedding"):
+            raise UserError(Option("set", f"{TARGET}={asked}"), "this network has no head", "leave it out")
+        return Outputs("embedding") if "classes" in c.marked("from_data") else UNSTATED
+    kind = asked or stated.kind or ("class" if own or count(c) > 1 else "")
+    return Outputs(kind, () if kind == "embedding" else stated.names)
+
+
+def unsettled(path: str, c: NetworkConfig, outputs: Outputs) -> UserError | None:
+    """The error where it has to be known what a network's outputs are, and nothing states it; else None."""
+    if outputs.kind or not count(c):
+        return None
+    ways = Text.joined(" or ", (Option("set", f"{TARGET}={kind}") for kind in ("number", "set")))
+    return UserError(
+        path,
+        "has one output, and states no problem_type: it may be a number, or a label that is there or not",
+        Text("say which with ", ways),
+    )
+
+
+def note_assumed(source: Layout, target: Layout, c: NetworkConfig, stated: Outputs, outputs: Outputs) -> list[str]:
+    """A sentence where the target states that outputs are classes, and the source could have said otherwise."""
+    if stated.kind or outputs.kind != "class" or "set" not in {*source.outputs(c)} & {*target.outputs(c)}:
+        return []
+    ways = Text.joined(" or ", (Option("set", f"{TARGET}={kind}") for kind in ("set", "number")))
+    told = f"the source does not state problem_type, so its {count(c)} outputs are written as those of classes"
+    return [Text(told, "; change it with ", ways)]
+
+
+def unstated(layout: Layout, c: NetworkConfig, outputs: Outputs) -> list[str]:
+    """What a target leaves out: the kind of outputs, where files of its layout cannot state it."""
+    kind = outputs.kind
+    if not count(c) or kind in ("", "class") or layout.holds_all or kind in layout.outputs(c):
+        return []
+    return [f"outputs ({kind}: files of {layout.name} do not state that they are {KINDS[kind]})"]
