@@ -13,7 +13,7 @@ import pytest
 from convert import rules
 from convert.adapt import adaptations
 from convert.dialects import LAYOUTS
-from convert.layout import Facts
+from convert.layout import Facts, Outputs
 from convert.plan.groups import stream
 from convert.plan.plan import plan
 from convert.recognise.reading import read
@@ -129,7 +129,10 @@ def test_a_head_of_the_adapters_own_replaces_that_of_the_base(classes, headless,
     assert all(torch.equal(made[name], x.double()) for name, x in own.items())
     assert len(made) == len(weights) + 2 * headless
     (change,) = adaptations(replace(VIT, classes=0 if headless else 5), [text])
-    assert change.config.classes == classes and change.facts(Facts(class_names=["a"] * 5)).class_names is None
+    assert (
+        change.config.classes == classes
+        and change.facts(Facts(outputs=Outputs("class", ("a",) * 5))).outputs.names == ()
+    )
 
 
 REFUSED = {

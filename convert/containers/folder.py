@@ -30,7 +30,10 @@ LISTED = 20  # sets that a message lists
 RUN_FOLDER = "run of vit-jax"  # what a Candidate says of a run folder
 AGAIN = "get the files again, all from one source"
 TAR = ".tar"  # timm names checkpoints last.pth.tar, although they are no archives
-SIDE_FILES = ("config.json", "preprocessor_config.json", "generation_config.json", PROVENANCE)
+SIDE_FILES = (
+    *("config.json", "preprocessor_config.json", "processor_config.json", "generation_config.json"),
+    *("open_clip_config.json", PROVENANCE),
+)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from vit_jax.models.vit_config import ViTConfig
 from ..layout import Field, Layout, Refusal, always, count, length
 from ..rules import Row
 from .modules import Tensors, module_rows, oblong
+from .open_clip_config import read_side
 from .plain_vit import PLAIN_VIT
 
 TEXT = (
@@ -89,6 +90,7 @@ def layout(version: str, prefix: str, title: str) -> Layout:
         refusals=(Refusal("network", cannot_hold),),
         outside=(*TEXT, *SETTINGS) if prefix else (),
         outputs=lambda c: ("embedding",),
+        read_side=read_side,
         proven="timm 1.0.31",
     )
 

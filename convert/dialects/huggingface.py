@@ -233,7 +233,7 @@ def read_side(files: Mapping[str, Json]) -> Facts:
             f"model_type is {model!r}, but this layout is of vit and deit",
             Text("choose the layout of that class with ", Option("from")),
         )
-    images, notes = preprocess(files["preprocessor_config.json"]) if "preprocessor_config.json" in files else (None, ())
+    images, notes = preprocess(files)
     return Facts(stated_fields(LAYOUTS[-1], config) if config else {}, images, outputs(config), notes=notes)
 
 

@@ -68,7 +68,7 @@ def read_side_files(layout: Layout, files: Mapping[str, Json], config: Json, fam
             f"model_type is {model!r}, but this layout is of {' and '.join(families)}",
             Text("choose the layout of that class with ", Option("from")),
         )
-    images, notes = preprocess(files["preprocessor_config.json"]) if "preprocessor_config.json" in files else (None, ())
+    images, notes = preprocess(files)
     known = outputs(files.get("config.json", {}))
     return Facts(stated_fields(layout, config) if config else {}, images, known, notes=notes)
 

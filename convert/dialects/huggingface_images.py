@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from ..layout import Json
@@ -29,33 +30,44 @@ DEFAULTS: dict[str, Json] = {
 }  # fmt: skip
 SQUARE = ("ViT", "DeiT")  # to which a bare number is the side of a square; to others, the shorter side
 NAFLEX = (
-    "preprocessor_config.json: its class keeps the proportions of a picture, and here it is stretched to a square: the "
-    "same for square pictures"
+    "its class keeps the proportions of a picture, and here it is stretched to a square: the same for square pictures"
 )
-FLOATS = (
-    "preprocessor_config.json: its class resizes numbers between 0 and 1, and here bytes are resized: pixels differ by "
-    "up to 1/255"
-)
+FLOATS = "its class resizes numbers between 0 and 1, and here bytes are resized: pixels differ by up to 1/255"
 NOTES = {"DINOv3ViT": (FLOATS,), "Siglip2": (NAFLEX,)}
 BACKGROUND = 255  # transformers has no rule for transparent pixels: the default of vit_jax
 
 
-def preprocess(given: Json) -> tuple[Json | None, tuple[str, ...]]:
-    """(Preprocess as JSON, or None without a counterpart; notes on differences), of a preprocessor_config.json."""
+def preprocess(files: Mapping[str, Any]) -> tuple[Json | None, tuple[str, ...]]:
+    """(Preprocess as JSON, or None without a counterpart; notes on differences), of the files beside weights.
+
+    Of transformers 5 it may be a part of processor_config.json, which then goes first, as in the library.
+    """
+    whole = files.get("processor_config.json", {})
+    name, given = "processor_config.json", whole.get("image_processor")
+    if given is None:
+        name, given = "preprocessor_config.json", files.get("preprocessor_config.json")
+    if given is None:
+        return None, ()
+    try:
+        steps, notes = _stated(given)
+    except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError) as error:
+        missing = f"it does not state {error}" if isinstance(error, KeyError) else str(error)
+        steps, notes = None, (f"its preprocessing has no counterpart here ({missing})",)
+    return steps, tuple(f"{name}: {note}" for note in notes)
+
+
+def _stated(given: Mapping[str, Any]) -> tuple[Json, tuple[str, ...]]:
+    """The same, of the object that states it; raises KeyError, TypeError and so on where it has no counterpart."""
     processor_class = re.sub(
         r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$",
         "",
         str(given.get("image_processor_type") or given.get("feature_extractor_type") or ""),
     )
-    p = EVERY | DEFAULTS.get(processor_class, {}) | given
-    try:
-        if processor_class == "Siglip2":
-            p |= _naflex(p)
-        steps, notes = _steps(p, shortest=processor_class not in SQUARE)
-        return steps, (*notes, *NOTES.get(processor_class, ()))
-    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-        missing = f"it does not state {error}" if isinstance(error, KeyError) else str(error)
-        return None, (f"preprocessor_config.json: its preprocessing has no counterpart here ({missing})",)
+    p = {**EVERY, **DEFAULTS.get(processor_class, {}), **given}
+    if processor_class == "Siglip2":
+        p |= _naflex(p)
+    steps, notes = _steps(p, shortest=processor_class not in SQUARE)
+    return steps, (*notes, *NOTES.get(processor_class, ()))
 
 
 def _naflex(p: Json) -> Json:
@@ -86,7 +98,7 @@ def _steps(p: Json, shortest: bool) -> tuple[Json, tuple[str, ...]]:
         fit = "crop"
         if scale != edge:
             notes.append(
-                f"preprocessor_config.json: it stretches to {edge} x {edge} before it crops, and here the shorter side "
+                f"it stretches to {edge} x {edge} before it crops, and here the shorter side "
                 f"becomes {edge}: the same for square images"
             )
     else:

@@ -185,7 +185,7 @@ def read_side(files: Mapping[str, Json]) -> Facts:
             raise UserError(
                 "config.json", f"{name} is {decoder[name]!r}, which no network here has", "it cannot be converted"
             )
-    images, notes = preprocess(files["preprocessor_config.json"]) if "preprocessor_config.json" in files else (None, ())
+    images, notes = preprocess(files)
     generation = files.get(GENERATION, {})
     ids = {name: generation.get(name, config.get(name, decoder.get(name))) for name in IDS}
     extra = {name: value for name, value in ids.items() if value is not None}

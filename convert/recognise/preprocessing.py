@@ -124,7 +124,7 @@ def preprocessing(
     if not stated and not {"mean", "std"} <= given.keys():
         raise UserError(
             Text(Option("set", "mean"), " and ", Option("set", "std"), " belong together"),
-            Text("give both, a value a channel, such as ", Option("set", "mean=0.5,0.5,0.5")),
+            Text("give both, a value a channel, with commas: ", Option("set", "mean=...", "std=...")),
         )
     for name in {"mean", "std"} & given.keys():  # one number is that of every channel
         values = given[name] if isinstance(given[name], list | tuple) else [given[name]]

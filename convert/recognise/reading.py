@@ -28,6 +28,7 @@ from ..dialects.own import own_layout, own_record
 from ..layout import Facts, Json, Layout, Names
 from ..rules import CARRIED, Row
 from . import outputs, weights_in
+from .beside import Consulted, unread
 from .config import FALLBACK, OWN_METADATA, check_fields, resolve
 from .layouts import Recognition, extras, recognise, shapes, which_layout
 from .preprocessing import SETTABLE, fitting
@@ -157,11 +158,12 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     _check_accepted(source.path, layout, found.names, options)
     tensors, aside = _without(tensors, layout)
     provenance = provenance if provenance.get("layout") == layout.name else {}
-    stated = layout.read_side(files)
+    consulted = Consulted(files)
+    stated = layout.read_side(consulted)
     stated = replace(stated, extra={**special_ids(source), **stated.extra})
     names = shapes(tensors)
     try:
-        said = _all_stated(options, layout, provenance, stated, model)
+        said = _all_stated(options, layout, provenance, (consulted.config, stated.config), model)
         config = resolve(layout, names, said, source.path, options.typed)
     except UserError as error:
         if not options.layout or layout in found.layouts or found.layouts == ():
@@ -189,6 +191,8 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     if departures := layout.departures(config):
         told = f"{', '.join(departures)}, so this is another function than that of {layout.title}"
         facts = replace(facts, notes=(*facts.notes, told))
+    if not known and (note := unread(source.path, consulted, layout.tokenizer)):
+        facts = replace(facts, notes=(*facts.notes, note))
     statistics = {k: options.sets[k] for k in SETTABLE if k in options.sets}
     left_out = [*left_out, *aside, *source.skipped]
     kind = outputs.target(options.sets)
@@ -208,9 +212,9 @@ def _published_facts(model: str) -> Facts:
 
 
 def _all_stated(
-    options: Options, layout: Layout, provenance: Json, stated: Facts, model: Facts
+    options: Options, layout: Layout, provenance: Json, stated: tuple[str, Json], model: Facts
 ) -> list[tuple[str, Json]]:
-    """(source, {field: value}) of all that state the config, the most reliable first.
+    """(source, {field: value}) of all that state the config, the most reliable first; `stated` is that of side files.
 
     Raises UserError on a --set that names no field.
     """
@@ -220,7 +224,7 @@ def _all_stated(
     return [
         ("--set", sets),
         (OWN_METADATA, flatten(provenance.get("config", {}).get("fields", {}), strict=False)),
-        ("its config.json", stated.config),
+        stated,
         (f"--model {options.model}", model.config),
         (
             FALLBACK,

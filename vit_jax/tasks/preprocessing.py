@@ -29,7 +29,7 @@ def preprocess_fields(
         channels: of an image.
         largest: bounds `size`, the shorter side in pixels that an image is scaled to first; None: no bound.
     """
-    numbers = f"{channels} numbers, one a channel, such as {','.join(['0.5'] * min(channels, 4))}"
+    numbers = f"{channels} numbers, one a channel, with commas"
     pixels = "a whole number of pixels" + (f", at most {largest}" if largest else "")
     return {
         "image": (

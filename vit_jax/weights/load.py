@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,10 @@ def load(
         return _of_run(path, which, ema)
     _check_unchosen(path, which, ema)
     with convert_first(path, of_load):
-        return _foreign(path, layout=layout, model=model, key=key, sets=fields or {})
+        network = _foreign(path, layout=layout, model=model, key=key, sets=fields or {})
+    if isinstance(network, BareNetwork):
+        _print_notes(path, network.notes)
+    return network
 
 
 def _of_run(path: str, which: str, ema: bool | None) -> Predictor:
@@ -126,15 +129,15 @@ def complete(path: str, which: str = "best", ema: bool | None = None) -> Predict
             f"holds a {name} without its {lacks}",
             "give a run that was trained here, or put the files of its tokenizer beside it",
         )
-    command = f"python -m convert {shlex.quote(path)} X.safetensors --set mean=0.5 --set std=0.5"
+    command = f"python -m convert {shlex.quote(path)} X.safetensors --set mean=... --set std=..."
     why = next(
         (note for note in network.notes if "preprocessing" in note), "does not state how images are preprocessed"
     )
     raise UserError(
         path,
         why,
-        f"add that with `{command}` (with the mean and std of the pixels in 0..1 that the network was trained with), "
-        "then give X.safetensors here",
+        f"state that with `{command}`, the mean and std of the pixels in 0..1 that it was trained with (a number a "
+        "channel, with commas), then give X.safetensors here",
     )
 
 
@@ -191,8 +194,7 @@ def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
     )
     if lacks:
         return BareNetwork(_network(run, tree), run, lacks, facts.notes)
-    for note in (*filter(None, [given.resized]), *facts.notes):
-        print(f"note     {printable(path)}: {printable(note)}", file=sys.stderr)
+    _print_notes(path, (*filter(None, [given.resized]), *facts.notes))
     task = task_of(run, metadata)
     if stated := facts.extra.get("generation"):
         decoding, lacking = from_generation_config(stated, facts.extra.get("eos_token_id", NO_ID))
@@ -203,6 +205,11 @@ def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
                 file=sys.stderr,
             )
     return _used_by(task, run, tree, metadata, 0)
+
+
+def _print_notes(path: str, notes: Iterable[str]) -> None:
+    for note in notes:
+        print(f"note     {printable(path)}: {printable(note)}", file=sys.stderr)
 
 
 def _tokenizer_beside(path: str, run: RunConfig) -> dict[str, Any]:

@@ -110,8 +110,9 @@ def _check_network(teacher: Teacher, run: RunConfig, data: Any) -> None:
         raise UserError(
             f"teacher {path}",
             "does not state how images are preprocessed",
-            "add the mean and std of the pixels in 0..1 that it was trained with by `python -m convert "
-            f"{shlex.quote(path)} X.safetensors --set mean=0.5 --set std=0.5`, then give X.safetensors here",
+            f"state that with `python -m convert {shlex.quote(path)} X.safetensors --set mean=... --set std=...`, the "
+            "mean and std of the pixels in 0..1 that it was trained with (a number a channel, with commas), then give "
+            "X.safetensors here",
         )
 
 
