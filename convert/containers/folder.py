@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_jax.errors import Option, Text, UserError
+from vit_jax.files.reading import read_regular
 
 from . import limits, orbax, run_folder, strict_json, unread
 from .kinds import SUFFIXES, check_file, container, open_file
@@ -311,12 +312,7 @@ def side_files(path: str, known: Collection[str] = ()) -> dict[str, dict[str, An
 def read_json(path: str) -> dict[str, Any]:
     """The JSON object in a file. Raises UserError where it is no file, is too large, or holds something else."""
     check_file(path)
-    if os.path.getsize(path) > limits.HEADER:
-        raise UserError(
-            path, f"takes {os.path.getsize(path)} bytes, more than {limits.HEADER}", "move it to another folder"
-        )
-    with open(path, "rb") as file:
-        value = strict_json.parse(file.read(), path)
+    value = strict_json.parse(read_regular(path, limits.HEADER, "move it to another folder"), path)
     if not isinstance(value, dict):
         raise UserError(
             path, "is no JSON object", Text("correct it, or move it away and give its fields with ", Option("set"))

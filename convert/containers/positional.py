@@ -10,6 +10,7 @@ from typing import BinaryIO, ClassVar
 import numpy as np
 
 from vit_jax.errors import UserError
+from vit_jax.files.reading import open_regular
 
 CHUNK = 8 << 20  # bytes read at a time where only some of them are wanted
 OPEN = 64  # files that are open at the same time
@@ -36,7 +37,7 @@ class PositionalFile:
 
     def _file(self) -> BinaryIO:
         """The file, open."""
-        file = self._opened.pop(self, None) or open(self.path, "rb", buffering=0)
+        file = self._opened.pop(self, None) or open_regular(self.path, buffering=0)
         while len(self._opened) >= OPEN:
             next(iter(self._opened)).close()
         self._opened[self] = file

@@ -98,7 +98,8 @@ class Target:
         try:
             with self.failures():
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                with claim(self.path.resolve() if self.folder and self.path.is_symlink() else self.path) as workspace:
+                linked = self.folder and self.path.is_symlink()
+                with claim(Path(os.path.realpath(self.path)) if linked else self.path) as workspace:
                     yield workspace
         finally:
             if not os.path.lexists(self.path):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vit_jax.files.reading import open_regular
 from vit_jax.runs.values import to_dict
 
 from ..containers.source import Source, Spec, Tensor, leaves, raw
@@ -81,7 +82,7 @@ def values_hash(array: np.ndarray) -> str:
 
 def file_hash(path: Path) -> str:
     """SHA-256 of a file, as hexadecimal."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from vit_jax.config.vocabulary import FOLDER
+from vit_jax.files.reading import read_regular
 
 from ..plan.plan import Plan
 
@@ -12,6 +14,7 @@ NAMES = (
     "source.spm", "target.spm", "vocab.json", "target_vocab.json", "merges.txt", "sentencepiece.bpe.model",
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
 )  # fmt: skip
+LARGEST = 64 << 20  # bytes of a file
 
 
 def tokenizer_beside(plan: Plan) -> dict[str, bytes]:
@@ -24,4 +27,6 @@ def tokenizer_beside(plan: Plan) -> dict[str, bytes]:
         return {name: kept[f"{FOLDER}/{name}"] for name in NAMES if f"{FOLDER}/{name}" in kept}
     path = Path(source.path)
     folder = path if path.is_dir() else path.parent
-    return {name: (folder / name).read_bytes() for name in NAMES if (folder / name).is_file()}
+    return {
+        name: read_regular(folder / name, LARGEST, "restore it") for name in NAMES if os.path.lexists(folder / name)
+    }

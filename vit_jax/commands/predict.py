@@ -107,7 +107,6 @@ def predict(
     check_ranges(PredictFlags(run=path, inputs=(), top=top, batch=batch))
     found = _check_inputs(path, [inputs] if one else inputs)
     network = _network(path, which, ema, search)
-    _note_wide(network, found)
     readable = _readable(network, found) if skip_unreadable else found
     answers = [(answer.input, answer.value) for answer in network.answer(readable, top, batch)]
     return answers[0][1] if one and len(answers) == 1 and not os.path.isdir(inputs) else answers
@@ -222,15 +221,6 @@ def _readable(model: Predictor, inputs: Sequence[Any]) -> Sequence[Any]:
     return found
 
 
-def _note_wide(model: Predictor, inputs: Sequence[Any]) -> None:
-    """Say on stderr what becomes of pixels with more than 8 bits."""
-    from ..data.inputs import wide_remarks
-
-    if "preprocess" in model.metadata:
-        for remark in wide_remarks(inputs, tuple(model.metadata["preprocess"].get("range", ()))):
-            _note(remark)
-
-
 def _note(remark: str) -> None:
     print(f"note     {printable(remark)}", file=sys.stderr)
 
@@ -341,7 +331,6 @@ def command(arguments: list[str]) -> int:
         what, remedy = model.no_top
         raise UserError(Field("top"), f"is {o.top}, but {what}", remedy)
     with flag_advised(o.skip_unreadable):
-        _note_wide(model, inputs)
         _answer(o, model, _readable(model, inputs) if o.skip_unreadable else inputs)
     return DONE
 
@@ -381,7 +370,8 @@ def _check_outputs(o: Options, stated: Sequence[str]) -> None:
         raise UserError(f"--features {o.features}", "features are written as .npz", "give a name that ends in .npz")
     if o.features and (unused := [name for name in ("csv", "top") if name in stated]):
         raise UserError(unused[0], "is of predictions, and with --features there are none", "leave one of them out")
-    if o.features and runs.is_foreign(o.run) and Path(o.features).resolve().parent == Path(o.run).resolve():
+    beside = o.features and os.path.dirname(os.path.realpath(o.features)) == os.path.realpath(o.run)
+    if beside and runs.is_foreign(o.run):
         raise UserError(
             f"--features {o.features}", "in a folder of weights it would be taken for such", "choose another"
         )

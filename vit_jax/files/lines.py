@@ -51,7 +51,7 @@ def read_lines(file: Readable, where: str, longest: int = LINE, blank: str = "")
     while line := file.readline(longest + 1):
         number += 1
         if len(line) > longest:
-            raise UserError(f"{where} line {number}", f"has more than {longest:,} bytes", "break it into shorter lines")
+            raise too_long(where, number, longest)
         if number == 1:
             line = without_mark(line)
             if b"\r" in line[:-1] and not line.endswith(b"\n"):
@@ -68,6 +68,11 @@ def read_lines(file: Readable, where: str, longest: int = LINE, blank: str = "")
         yield text
     if blank and not number:
         raise UserError(f"{where} line 1", "is empty", blank)
+
+
+def too_long(where: str, number: int, longest: int = LINE) -> UserError:
+    """The error for a line, by its number, of more than `longest` bytes."""
+    return UserError(f"{where} line {number}", f"has more than {longest:,} bytes", "break it into shorter lines")
 
 
 def without_mark(content: bytes) -> bytes:

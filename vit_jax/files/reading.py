@@ -6,6 +6,7 @@ Opening a pipe would wait for its writer, and a device has no end. `open_regular
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -49,7 +50,7 @@ def check_regular(path: str | os.PathLike[str], link: bool = True) -> None:
         raise UserError(show_path(path), f"is {what}", IN_ITS_PLACE)
 
 
-def open_regular(path: str | os.PathLike[str], link: bool = True, buffering: int = -1) -> BinaryIO:
+def open_regular(path: str | os.PathLike[str], link: bool = True, buffering: int = -1) -> io.BufferedReader:
     """A regular file, opened to be read as bytes.
 
     Args:

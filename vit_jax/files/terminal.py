@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 import unicodedata
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,6 +25,7 @@ def run_command(main: Callable[[], int | None]) -> int:
     """Run a command's body and return its exit code; an error is printed on stderr as one sentence, a bug is raised."""
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         reconfigure(errors="backslashreplace")  # a name that stdout's encoding lacks is escaped, as on stderr
+    warnings.filterwarnings("ignore", "Image size")  # Pillow's: images have bounds of ours
     code = _run(main)
     atexit.unregister(_end_undisturbed)
     atexit.register(_end_undisturbed)  # last registered, so the first handler to run at exit

@@ -157,7 +157,7 @@ def gather(names: Sequence[str], runs_dir: str = "runs", damaged: bool = False) 
     wanted: dict[Path, None] = {}
     for name in names or [runs_dir]:
         for folder in several.find_runs(name, runs_dir, bool(names)):
-            wanted[folder.resolve()] = None
+            wanted[Path(os.path.realpath(folder))] = None
     titles = several.titles(list(wanted))
     lines = [line for path, title in titles.items() if (line := _line(path, title, notes, damaged)) is not None]
     if not lines:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..files.reading import bounded_lines, open_regular
 from . import charts, parts, tables
 from .compare import Comparison, Member
 from .curves import Chart, charts_of
@@ -77,8 +78,8 @@ def _faults(member: Member) -> list[str]:
 
 def _lines(member: Member) -> int:
     try:
-        with open(member.folder.metrics_file, "rb") as file:
-            return sum(1 for _ in file)
+        with open_regular(member.folder.metrics_file) as file:
+            return sum(1 for _ in bounded_lines(file))
     except OSError:
         return len(member.rows)
 

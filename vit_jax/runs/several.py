@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ..config.nearest import similar
@@ -16,7 +17,7 @@ def find_runs(name: str, runs_dir: str, named: bool) -> list[Path]:
         raise UserError("the name of a run is empty", remedy="give the folder of one, or its name")
     plain = named and name not in (".", "..") and Path(name).name == name
     places = [path for path in (Path(name), Path(runs_dir) / name) if _runs_inside(path)] if plain else [Path(name)]
-    if len({path.resolve() for path in places}) > 1:
+    if len({os.path.realpath(path) for path in places}) > 1:
         raise UserError(name, f"is both ./{name} and {Path(runs_dir) / name}", "give one of these paths")
     if places and (inside := _runs_inside(places[0])):
         return inside

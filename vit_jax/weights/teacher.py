@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ import numpy as np
 from ..config.network import Teacher
 from ..config.run import RunConfig
 from ..errors import UserError
+from ..files.arrays import read_array, read_arrays
 from ..tasks.table import task_spec, untrained_run
 from .interop import convert_first, stated_by, stating
 from .start.opening import fault_of, place_of
@@ -63,11 +63,10 @@ def _logits(path: str) -> dict[str, np.ndarray]:
         return {}
     try:
         if path.endswith(".npy"):
-            arrays = {"logits": np.load(path, allow_pickle=False)}
+            arrays = {"logits": read_array(path)}
         else:
-            with np.load(path, allow_pickle=False) as found:
-                arrays = {name: found[name] for name in ("logits", "labels") if name in found}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            arrays = read_arrays(path, ("logits", "labels"))
+    except (OSError, ValueError) as error:
         raise UserError(
             f"is no readable file of numpy ({error})", remedy="give one that numpy.save or numpy.savez wrote"
         ) from error

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import Field, UserError
+from ...files.arrays import read_array, read_arrays
 from ...files.digests import array_digest
 from ...files.reading import check_regular
 from ...text.tokenizer import Tokenizer
@@ -225,10 +226,11 @@ def _array(file: str, row: int | None) -> np.ndarray:
         (found,) = arrays(path, {FEATURE: ("f", 2)}, file, rows)
         return _row(found, None if row is None else 0, file, row)
     try:
-        with open(path, "rb") as stream:
-            found = np.load(stream, allow_pickle=False)
-            found = found[FEATURE] if isinstance(found, np.lib.npyio.NpzFile) else found
-    except (ValueError, OSError, EOFError, KeyError, SyntaxError) as error:
+        if path.suffix.lower() == ".npz":
+            found = read_arrays(path, (FEATURE,))[FEATURE]
+        else:
+            found = read_array(path)
+    except (ValueError, OSError, KeyError) as error:
         raise UserError(
             file, "cannot be read as vectors", f"give a .npy [n, C], or a .npz or .h5 with an array named {FEATURE}"
         ) from error

@@ -6,20 +6,19 @@ differ.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
+import math
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import UserError
+from ...files.reading import read_regular
 from ..unreadable import Unreadable
-from .wide import LARGEST, Extent, Range, eight_bits, extent_of, may_be_wide, note_stored, number, wide_pixels
+from .resample import resized_part
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -36,6 +35,11 @@ _FORMATS = {
     "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
 }
 EXTENSIONS = frozenset(extension for extensions in _FORMATS.values() for extension in extensions)
+LARGEST_FILE = 256 << 20  # bytes
+DECODED, RATIO = 128 << 20, 100  # bytes of any image's pixels; how many more than its encoded ones they may be beyond
+SMALLER = "scale the image down"
+LARGEST_SCALED = 1 << 24  # pixels of a scaled image, beyond which only the part is computed that is not cropped away
+SIXTEEN_BIT = ("I", "I;16", "I;16L", "I;16B", "I;16N")  # Pillow's modes of 16-bit grey files
 
 
 def open_image(path: str | os.PathLike[str]) -> Image.Image:
@@ -48,64 +52,53 @@ def open_image(path: str | os.PathLike[str]) -> Image.Image:
 
 def read_image(path: str | os.PathLike[str]) -> bytes:
     """The bytes of an image file. Raises Unreadable if it cannot be read, or is no file, such as a pipe."""
-    place = Path(path)
     try:
-        if place.exists() and not (place.is_file() or place.is_dir()):
-            raise Unreadable(path, "is no file, but a pipe or a device", "give the path of an image file")
-        return place.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: no path, with a zero byte in it
-        reason = getattr(error, "strerror", None) or error
-        raise Unreadable(path, f"cannot be read ({reason})", "give the path of an image file") from error
+        return read_regular(path, LARGEST_FILE, "give the path of an image file")
+    except UserError as error:
+        raise Unreadable(os.fspath(path), error.what, error.remedy) from error
 
 
 def decode_image(encoded: bytes, name: str) -> Image.Image:
     """`open_image` for the bytes of a file; `name` is what an error calls it."""
-    from PIL import ImageOps
-
-    with _reported(name):
-        image = _opened(io.BytesIO(encoded))
-        image.load()
-        ImageOps.exif_transpose(image, in_place=True)
-        return image
-
-
-def is_wide(path: str | os.PathLike[str]) -> bool:
-    """Whether the header of an image file says that pixels have more than 8 bits. Raises Unreadable."""
-    with _reported(str(path)), open(path, "rb") as file:
-        return may_be_wide(_opened(file))
-
-
-def _opened(file: IO[bytes]) -> Image.Image:
-    """An image that is not decoded yet."""
-    from PIL import Image
-
-    image: Image.Image = Image.open(file, formats=tuple(_FORMATS))
-    note_stored(image)
-    return image
-
-
-@contextlib.contextmanager
-def _reported(name: str) -> Iterator[None]:
-    """A context in which errors of Pillow become Unreadable."""
-    from PIL import UnidentifiedImageError
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
-        yield
-    except MemoryError:
+        image: Image.Image = Image.open(io.BytesIO(encoded), formats=tuple(_FORMATS))
+        _check_pixels(image.size, len(encoded), name)
+        image.load()
+        ImageOps.exif_transpose(image, in_place=True)
+    except (MemoryError, UserError):
         raise
+    except Image.DecompressionBombError as error:
+        raise Unreadable(name, f"has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels", SMALLER) from error
     except UnidentifiedImageError as error:
         raise Unreadable(name, f"not a {', '.join(_FORMATS)} image", "convert or remove it") from error
     except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error and more
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise Unreadable(name, f"cannot be decoded ({reason})", "replace or remove it") from error
+    if image.mode == "F":
+        raise UserError(name, "has floating-point pixels of unknown range", "save it with 8 or 16 bits")
+    return image
+
+
+def _check_pixels(size: tuple[int, int], encoded: int, name: str) -> None:
+    """Raise Unreadable where an image of so many encoded bytes would take absurdly many when it is decoded."""
+    decoded = 4 * math.prod(size)  # Pillow's pixels take four bytes, whatever their mode becomes
+    if decoded > max(DECODED, RATIO * encoded):
+        raise Unreadable(
+            name,
+            f"its {size[0]:,} x {size[1]:,} pixels take {decoded >> 20:,} MB, more than {DECODED >> 20} MB and "
+            f"{RATIO} times its {encoded:,} bytes",
+            SMALLER,
+        )
 
 
 @dataclass(frozen=True)
 class Preprocess:
     """How an image of any size and mode becomes the input of a network.
 
-    The fields fit, size, interpolation, background and range are those of ImageData. `mean` and `std` have one value
-    per channel, for pixels in 0..1; they are applied later, on the device.
+    The fields fit, size, interpolation and background are those of ImageData. `mean` and `std` have one value per
+    channel, for pixels in 0..1; they are applied later, on the device.
     """
 
     image: tuple[int, int]  # height and width of the result
@@ -116,16 +109,6 @@ class Preprocess:
     background: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    range: Range = ()
-
-    def check(self, image: Image.Image, name: str) -> Extent:
-        """The extent of an image's pixels. Raises UserError about one, called `name`, that the range does not hold."""
-        extent = extent_of(image)
-        if fault := extent.fault(self.range):
-            bits = "more than 8 bits" if self.range else "8 bits, or with 16"
-            between = " to ".join(map(number, self.range or (0, LARGEST)))
-            raise UserError(name, fault, f"save it with {bits} and values from {between}")
-        return extent
 
     def leaves_unchanged(self, height: int, width: int, channels: int) -> bool:
         """Whether `apply` returns images of this shape unchanged."""
@@ -141,9 +124,7 @@ class Preprocess:
 
     def apply(self, image: Image.Image) -> np.ndarray:
         """The pixels of an image of any size and mode: uint8 [h, w, C]."""
-        image = self._resized(
-            _flatten_alpha(_narrow(image, self.range, self.background), self.channels, self.background)
-        )
+        image = self._resized(_flatten_alpha(image, self.channels, self.background))
         return np.asarray(image).reshape(*self.image, self.channels)
 
     def _resized(self, image: Image.Image) -> Image.Image:
@@ -156,9 +137,12 @@ class Preprocess:
         if self.fit == "stretch":
             return image.resize((w, h), kernel)
         if self.fit == "crop":
-            image = image.resize(self._covering(width, height), kernel)
-            left, upper = round((image.width - w) / 2), round((image.height - h) / 2)
-            return image.crop((left, upper, left + w, upper + h))
+            scaled = self._covering(width, height)
+            left, upper = round((scaled[0] - w) / 2), round((scaled[1] - h) / 2)
+            part = (left, upper, left + w, upper + h)
+            if math.prod(scaled) > LARGEST_SCALED:
+                return resized_part(image, scaled, part, self.interpolation)
+            return image.resize(scaled, kernel).crop(part)
         scale = min(w / width, h / height)
         image = image.resize((max(1, round(width * scale)), max(1, round(height * scale))), kernel)
         canvas = Image.new(image.mode, (w, h), (self.background,) * self.channels)
@@ -180,44 +164,31 @@ class Preprocess:
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON values."""
         return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in dataclasses.asdict(self).items()
-            if name != "range" or value
+            name: list(value) if isinstance(value, tuple) else value for name, value in dataclasses.asdict(self).items()
         }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Preprocess:
         """The Preprocess of the JSON values of `to_dict`. Raises UserError if fields are missing or unknown."""
         fields = {f.name for f in dataclasses.fields(cls)}
-        if set(values) | {"range"} != fields:
+        if set(values) != fields:
             raise UserError(
                 "preprocess",
-                f"the fields {sorted((set(values) | {'range'}) ^ fields)} are missing or unknown",
+                f"the fields {sorted(set(values) ^ fields)} are missing or unknown",
                 "use the version of vit-jax that made this run",
             )
         frozen: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in values.items()}
         return cls(**frozen)
 
 
-def _narrow(image: Image.Image, stated: Range, background: int) -> Image.Image:
-    """The image with 8 bits: one with more in mode L, with a transparent grey level as `background`."""
-    from PIL import Image
-
-    wide = wide_pixels(image)
-    if wide is None:
-        return image
-    values, top = wide
-    pixels = eight_bits(values, *(stated or (0, top)))
-    if image.has_transparency_data:
-        pixels[values == image.info["transparency"]] = background
-    return Image.fromarray(pixels)
-
-
 def _flatten_alpha(image: Image.Image, channels: int, background: int) -> Image.Image:
     """The image in mode L (1 channel) or RGB (3), with transparent pixels laid over a grey `background`."""
     from PIL import Image
 
-    if image.has_transparency_data:
+    if image.mode in SIXTEEN_BIT:
+        wide = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
+        image = Image.fromarray(((wide + 128) // 257).astype(np.uint8))  # 65535 / 255 = 257, rounded
+    elif image.has_transparency_data:
         opaque = Image.new("RGBA", image.size, (background, background, background, 255))
         opaque.alpha_composite(image.convert("RGBA"))
         image = opaque

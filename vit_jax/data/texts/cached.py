@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -21,8 +20,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ...errors import UserError
-from ...files.atomic import write_json
+from ...files.atomic import read_json, write_json
 from ...files.digests import bytes_digest, text_digest, with_digest, without_digest
+from ...files.reading import open_regular, read_regular
 from ...machine.backend import cache_folder
 from ...text.record import open_tokenizers, record_tokenizers
 from ...text.tokenizer import Tokenizer
@@ -30,6 +30,7 @@ from .encode import Encoder
 from .flat import Flat, dtype_of, from_lengths
 
 RECORD = "corpus.json"
+LARGEST = 256 << 20  # bytes of the record, and of a file of a tokenizer
 SIDES = ("source", "target")
 STALE = 86_400  # seconds after which a folder that nobody has finished is a killed process's
 
@@ -53,12 +54,12 @@ def place(key: Mapping[str, Any]) -> Path:
 def find(folder: Path) -> Corpus | None:
     """The corpus in a folder; None if there is none, or a damaged one. Its ids are mapped, not read into memory."""
     try:
-        record, intact = without_digest(json.loads((folder / RECORD).read_bytes()))
+        record, intact = without_digest(read_json(folder / RECORD, LARGEST))
         if not intact or any(_digest(folder / name) != digest for name, digest in record["files"].items()):
             return None
         source, target = (_map_file(folder, side, record["sizes"][side]) for side in SIDES)
         metadata = {"vocabulary": record["vocabulary"]}
-        metadata |= {"files": {name: (folder / name).read_bytes() for name in record["tokenizer"]}}
+        metadata |= {"files": {name: read_regular(folder / name, LARGEST, "") for name in record["tokenizer"]}}
         return Corpus(open_tokenizers(metadata), source, target, record["cut"], tuple(record["digests"]))
     except (OSError, ValueError, KeyError, TypeError, UserError):
         return None
@@ -119,7 +120,7 @@ def _map_file(folder: Path, side: str, size: int) -> Flat:
 
 
 def _digest(file: Path) -> str:
-    with open(file, "rb") as opened_file:
+    with open_regular(file) as opened_file:
         return hashlib.file_digest(opened_file, bytes_digest).hexdigest()
 
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from ...errors import Field, UserError, about
 from ...files.digests import bytes_digest
-from ...files.lines import quote, read_lines
-from ...files.reading import open_regular
+from ...files.lines import quote, read_lines, too_long
+from ...files.reading import LINE, open_regular
 
 Pairs = Collection[tuple[str, str]]  # (source sentence, target sentence); each iteration begins anew
 
@@ -179,11 +179,14 @@ def _open_decompressed(source: str, path: Path) -> Iterator[gzip.GzipFile | Bina
 
 def _scan(source: str, path: Path) -> tuple[int, str]:
     """(lines, digest) of a file; a file without any has one that is empty."""
-    digest, lines, last = bytes_digest(), 0, b""
+    digest, lines, last, unended = bytes_digest(), 0, b"", 0
     with _open_decompressed(source, path) as file:
         while data := file.read(1 << 20):
             digest.update(data)
             lines, last = lines + data.count(b"\n"), data[-1:]
+            unended = len(data) - 1 - data.rfind(b"\n") if b"\n" in data else unended + len(data)
+            if unended > LINE:  # at once, and not when its lines are read
+                raise too_long(f"data.source {source}: {path.name}", lines + 1)
     return max(1, lines + (last not in (b"", b"\n"))), digest.hexdigest()
 
 
