@@ -389,6 +389,8 @@ def test_any_network_may_have_what_it_has_a_field_for():
     (one,) = adapt.adaptations(Tiny(), ["eps=1e-5"])
     assert one.config == Tiny(1e-5) and not one.steps
     for text, whose in (("activation=relu", "networks with a field activation"), ("head=drop", "a ViT")):
-        with pytest.raises(UserError, match=f"is for {whose} and this is a Tiny, which can only have eps, lora changed"):
+        with pytest.raises(
+            UserError, match=f"is for {whose} and this is a Tiny, which can only have eps, lora changed"
+        ):
             adapt.adaptations(Tiny(), [text])
     assert adapt.texts_to_fit(Tiny(), ["activation=relu", "eps=1e-3"], lambda c: c == Tiny(1e-3)) == ["eps=1e-3"]

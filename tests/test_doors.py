@@ -28,6 +28,7 @@ from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import flatten
 from vit_jax.data.fetch.archives import OFFICIAL
 from vit_jax.files import terminal
+from vit_jax.files.destination import OF_A_RUN
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.runs.values import flat, from_dict, to_dict
 from vit_jax.training import finish, preflight
@@ -376,6 +377,7 @@ def test_the_files_of_a_run(trained):
     assert all(Image.open(p).size == (8, 8) for p in samples)
     assert folder.complete_steps()[0] == 60
     assert not list(folder.path.rglob("*.tmp"))
+    assert {p.name for p in folder.path.iterdir()} <= OF_A_RUN  # so that no output of a command replaces it
 
 
 def test_the_lines_of_metrics(trained):

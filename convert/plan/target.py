@@ -17,6 +17,7 @@ from pathlib import Path
 
 from vit_jax.errors import UserError
 from vit_jax.files.atomic import sync_file, sync_folder
+from vit_jax.files.destination import check_apart
 
 from ..containers import is_program, open_source
 from ..containers.folder import read_json
@@ -56,6 +57,7 @@ class Target:
             if any(os.path.exists(file) and place.exists() and os.path.samefile(place, file) for file in files):
                 raise UserError(place, "is the source itself", "choose another target")
         for place in (self.path, *self.beside):
+            check_apart(str(place), place)
             if not os.path.lexists(place):
                 continue
             if not replaceable:
@@ -216,7 +218,11 @@ def _was_converted(path: Path) -> bool:
 
 
 def free(places: Sequence[str]) -> None:
-    """Raise UserError where a file that is to be written exists."""
-    for place in places:
-        if place and os.path.lexists(place):
+    """Raise UserError where a file that is to be written exists, is of a run, or is named twice; '' is no file."""
+    named = [place for place in places if place]
+    for i, place in enumerate(named):
+        check_apart(place, Path(place))
+        if os.path.lexists(place):
             raise UserError(place, "exists", "choose another name")
+        if os.path.realpath(place) in map(os.path.realpath, named[:i]):
+            raise UserError(place, "is named twice", "choose another name for one of them")

@@ -15,7 +15,7 @@ import numpy as np
 from vit_jax.config.dotted import value_at
 from vit_jax.config.network import NetworkConfig
 from vit_jax.errors import CHECK, DONE, CheckFailed, UserError
-from vit_jax.files.atomic import write_json
+from vit_jax.files.atomic import write_json, write_text
 from vit_jax.files.terminal import print_line
 
 from .. import adapt as adapting
@@ -220,7 +220,7 @@ def leave(report: Report, json: str, markdown: str) -> None:
     if json:
         write_json(Path(json), report.json())
     if markdown:
-        Path(markdown).write_text(report.markdown(), encoding="utf-8")
+        write_text(Path(markdown), report.markdown())
 
 
 def images(path: str, c: NetworkConfig, preprocess: Json | None) -> Inputs:

@@ -18,10 +18,11 @@ from ..config.decoding import SearchFlags
 from ..config.dotted import replace_fields
 from ..config.fields import option
 from ..config.ranges import check_ranges
-from ..config.run import DataConfig, RunConfig
+from ..config.run import DataConfig, RunConfig, paths_in
 from ..errors import DONE, Field, UserError
 from ..files.atomic import write_json
-from ..files.output import check_folder, check_output, write_csv
+from ..files.destination import check_folder, check_outputs
+from ..files.output import write_csv
 from ..files.terminal import printable, run_command
 from ..machine import backend
 from ..tasks.table import task_spec
@@ -366,8 +367,9 @@ class Options(SearchFlags, EvaluateFlags):
 def command(arguments: list[str]) -> int:
     """Parse the arguments, measure and print; returns the exit code. Raises UserError."""
     o = flags.parse(Options, arguments, prog="python -m vit_jax.evaluate")
-    check_output("csv", o.csv, o.force)
-    check_folder("report", o.report, o.force)
+    reads = [*runs.read_from(o.run), *paths_in(o.data.source)]
+    check_outputs({"csv": o.csv}, o.force, reads)
+    check_folder("report", o.report, o.force, reads)
     with flag_advised(o.skip_unreadable):
         m = measure(
             Request(

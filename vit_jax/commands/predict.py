@@ -24,9 +24,11 @@ from ..config.decoding import AnswerFlags
 from ..config.fields import option
 from ..config.network import NetworkConfig
 from ..config.ranges import check_ranges
+from ..config.run import paths_in
 from ..errors import DONE, Field, UserError
+from ..files.destination import check_outputs
 from ..files.lines import Line, read_lines
-from ..files.output import check_output, write_csv
+from ..files.output import write_csv
 from ..files.reading import open_regular
 from ..files.terminal import printable, run_command
 from ..machine import backend
@@ -375,8 +377,8 @@ def _check_outputs(o: Options, stated: Sequence[str]) -> None:
         raise UserError(
             f"--features {o.features}", "in a folder of weights it would be taken for such", "choose another"
         )
-    for flag, path in (("csv", o.csv), ("attention", o.attention), ("features", o.features)):
-        check_output(flag, path, o.force)
+    outputs = {"csv": o.csv, "attention": o.attention, "features": o.features}
+    check_outputs(outputs, o.force, [*runs.read_from(o.run), *paths_in(*o.inputs)])
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ from ..config.fields import option
 from ..config.run import AugmentConfig, DataConfig, RunConfig
 from ..data.images.config import ImageData
 from ..errors import DONE, Field, UserError
-from ..files.output import check_output
+from ..files.destination import check_output
 from ..files.terminal import run_command
 from ..machine import backend
 from ..presets.table import preset
@@ -72,7 +72,7 @@ def parse(arguments: list[str]) -> tuple[str, str, RunConfig, Options]:
     )
     if not file.lower().endswith(".png"):
         raise UserError(file, "the sheet is a PNG", "give a name that ends in .png")
-    check_output("", file, options.force)
+    check_output("", file, options.force, options.data.paths())
     return name, file, run, options
 
 

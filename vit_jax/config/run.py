@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,12 @@ from .fields import Decaying, execution, identity
 from .network import NetworkConfig
 
 NO_DATA = "unknown"  # the data.source of a run that was made from weights only
+
+
+def paths_in(*texts: str) -> list[Path]:
+    """The files and folders, of those that texts such as pairs:FILE,FILE name, that are there."""
+    pieces = {piece for text in texts for piece in (text, text.partition(":")[2], *re.split("[:,]", text)) if piece}
+    return [Path(path) for piece in sorted(pieces) if os.path.exists(path := os.path.expanduser(piece))]
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,10 @@ class DataConfig:
     def in_folder(self, folder: Path) -> Self:
         """The same, but it reads in a run's folder what that keeps of its data, such as a tokenizer."""
         return self
+
+    def paths(self) -> list[Path]:
+        """The files and folders that it is read from."""
+        return paths_in(self.source)
 
     @classmethod
     def beside_weights(cls, folder: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..errors import UserError
+from ..files.atomic import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,7 +70,6 @@ def page(
 
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # missing glyphs and tight layouts are of no use to the user
         matplotlib.rcdefaults()
@@ -78,12 +78,10 @@ def page(
         FigureCanvasAgg(figure)
         yield figure
         try:
-            figure.savefig(temporary, format="png")
-            os.replace(temporary, path)
+            with replacing(path) as temporary:
+                figure.savefig(temporary, format="png")
         except FileNotFoundError as error:  # a folder that says it can be written, such as /proc
             raise UserError(path, "its folder cannot be written", "choose another") from error
-        finally:
-            temporary.unlink(missing_ok=True)
 
 
 def message_page(path: AnyPath, text: str) -> None:

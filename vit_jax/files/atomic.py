@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +30,31 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically: even after a power cut or on a full disk it has the old content or the new one."""
-    temporary = path.with_name(path.name + ".tmp")
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A context with the path of a new file beside another, whose place it takes at the end; if that fails, it is gone.
+
+    It is no file that was there before, nor what a link leads to.
+    """
+    temporary = path.with_name(f"{path.name}.tmp")
+    for number in itertools.count(1):
+        try:
+            open(temporary, "xb").close()
+            break
+        except FileExistsError:
+            temporary = path.with_name(f"{path.name}.{number}.tmp")
     try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        yield temporary
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
 
 
 def read_json(path: Path, largest: int = LARGEST_JSON, remedy: str = RESTORE) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Files that commands write on request: checked before any work is done, written whole or not at all."""
+"""Files that commands write on request, whole or not at all: tables, arrays; and tables for a terminal."""
 
 from __future__ import annotations
 
@@ -14,56 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import UserError
+from .atomic import replacing
 from .terminal import JOINERS
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
-def check_output(flag: str, path: str, force: bool) -> None:
-    """Raise UserError if the file of a flag cannot be written, or exists without `force`; '' is no file.
-
-    `flag` is empty where the file is an argument without one.
-    """
-    if not path:
-        return
-    argument = f"--{flag} {path}" if flag else path
-    if Path(path).is_dir():
-        raise UserError(argument, "is a folder", "give the name of a file")
-    if Path(path).exists() and not force:
-        raise UserError(argument, "exists already", "add --force to overwrite it, or choose another name")
-    folder = Path(path).absolute().parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UserError(argument, "its folder does not exist or cannot be written", "choose another")
-
-
-def check_folder(flag: str, path: str, force: bool) -> None:
-    """Raise UserError if the folder of a flag cannot be made, or holds files without `force`; '' is no folder."""
-    if not path:
-        return
-    argument, folder = f"--{flag} {path}", Path(path)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(argument, "is no folder", "give the name of a new one")
-    if folder.is_dir() and any(folder.iterdir()) and not force:
-        raise UserError(argument, "holds files already", "add --force to overwrite them, or choose another folder")
-    above = folder if folder.is_dir() else folder.absolute().parent
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise UserError(argument, "it cannot be made or written there", "choose another folder")
-
-
 def write_csv(path: str | os.PathLike[str], header: Sequence[str], rows: Iterable[Sequence[str | int]]) -> None:
     """Write a CSV table, atomically. File names keep their bytes, also those that are not UTF-8."""
-    path = Path(path)
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with open(temporary, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-            writer = csv.writer(file)
-            writer.writerow(header)
-            writer.writerows(rows)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with (
+        replacing(Path(path)) as temporary,
+        open(temporary, "w", newline="", encoding="utf-8", errors="surrogateescape") as file,
+    ):
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)
 
 
 def write_npz(

@@ -14,7 +14,7 @@ from ..config.fields import option
 from ..config.flags import parse
 from ..errors import DONE, UserError
 from ..files.atomic import write_text
-from ..files.output import check_output
+from ..files.destination import check_output
 from ..files.reading import show_path
 from ..files.terminal import printable, run_command
 from .compare import Comparison, gather
@@ -95,7 +95,7 @@ def command(arguments: list[str]) -> int:
     o = parse(Options, arguments, prog="vit-jax report")
     if not o.runs:
         raise UserError("runs", "none given", "give the folder of a run, or its name, or several")
-    check_output("out", o.out, o.force)
+    check_output("out", o.out, o.force, own=FILE)
     print(f"the report is in {printable(show_path(write_report(o.runs, o.out, o.dir)))}")
     return DONE
 

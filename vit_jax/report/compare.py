@@ -22,7 +22,8 @@ from ..config.fields import option
 from ..config.flags import parse
 from ..config.run import RunConfig
 from ..errors import DONE, UserError
-from ..files.output import check_output, print_table
+from ..files.destination import check_output
+from ..files.output import print_table
 from ..files.reading import show_path
 from ..files.terminal import printable, run_command
 from ..runs import several

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from ..config.run import RunConfig
 from ..config.vocabulary import FOLDER
 from ..errors import Field, UserError
+from ..files.destination import check_apart
 from ..files.reading import show_path
 from .complete import check_name
 from .folder import Run
@@ -50,12 +52,10 @@ def choose(run: RunConfig, name: str, named: bool, seeds: int = 0, data: Any = N
             return folder
 
 
-_BEGUN = (".lock", "config.json.tmp")
-
-
 def _is_leftover(file: Path, folder: Path) -> bool:
     """Whether a file is what a start that was killed before it wrote config.json may have left."""
-    return file.name in _BEGUN or file.relative_to(folder).parts[0] == FOLDER
+    begun = re.fullmatch(r"\.lock|config\.json(\.\d+)?\.tmp", file.name)
+    return bool(begun) or file.relative_to(folder).parts[0] == FOLDER
 
 
 def _fits(folder: Run, run: RunConfig) -> None:
@@ -101,7 +101,8 @@ def same_data(folder: Run, data: Any) -> None:
 
 
 def check_place(folder: Path) -> None:
-    """Raise UserError if a folder cannot be made or written to."""
+    """Raise UserError if a folder cannot be made or written to, or is one that a run keeps in its own."""
+    check_apart(show_path(folder), folder)
     there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     if not there.is_dir():
         raise UserError(show_path(there), "a file is where a folder is needed", "choose another --dir or --name")
@@ -140,6 +141,15 @@ def is_foreign(text: str, runs_dir: str = "runs") -> bool:
     if here.exists():  # other libraries have a config.json, too
         return not (here.checkpoints.is_dir() or here.is_ours())
     return text.startswith("hf://") or (Path(text).exists() and not Run(Path(runs_dir) / text).exists())
+
+
+def read_from(text: str) -> list[Path]:
+    """The files and folders that a network, and the data of a run, are read from. Raises UserError if it is none."""
+    if is_foreign(text):
+        path = Path(text)
+        return [path, *path.parent.glob("*.json")] if path.is_file() else [path]
+    folder = find(text)
+    return [folder.path, *folder.config().data.paths()]
 
 
 def mean_of(which: str) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import Field, UserError, install
-from ..files.atomic import sync_folder
+from ..files.atomic import replacing, sync_folder
 from ..files.digests import bytes_digest
 from ..files.metrics import HISTOGRAMS, LARGEST_HISTOGRAMS
 from ..files.reading import bounded_lines, check_regular, open_regular
@@ -138,13 +138,11 @@ def _cut_back(path: Path, step: int) -> None:
     with open_regular(path, link=False) as old:
         if all(line is not None and line.endswith(b"\n") and _step_of(line) <= step for line in _lines(old)):
             return
-    temporary = path.with_name(path.name + ".tmp")
-    with open_regular(path, link=False) as old, open(temporary, "wb") as file:
+    with replacing(path) as temporary, open_regular(path, link=False) as old, open(temporary, "wb") as file:
         kept = (line for line in _lines(old) if line is not None and _step_of(line) <= step)
         file.writelines(line.removesuffix(b"\n") + b"\n" for line in kept)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, path)
     sync_folder(path.parent)
 
 

@@ -20,10 +20,10 @@ from ..base import Given, not_given
 from ..images.sources.arrays import Arrays, arrays_split
 from ..images.sources.base import Examples
 from ..images.sources.folders import Files
-from .config import GIVEN
+from .config import GIVEN, TABLE
 
 FOLDER, COCO = "captions:", "coco:"  # begin a data.source
-TABLE, HEADER = "captions.csv", "image,caption"
+HEADER = "image,caption"
 LARGEST = 1 << 30  # bytes of a table or of annotations
 
 Captioned = dict[str, list[str]]  # {path of an image: its captions}, in the order of the file

@@ -12,6 +12,7 @@ from ...config.vocabulary import WORDS
 from ..images.config import ImageData
 from ..texts.config import kept_tokenizer, numbered_words, size_of_side, tokenizer_beside
 
+TABLE = "captions.csv"  # of captions:FOLDER
 SHAPES = "shapes"  # the data.source of scenes that are drawn here
 GIVEN = "captions"  # the data.source of a run whose images and captions were given in Python
 
@@ -36,6 +37,11 @@ class CaptionData(ImageData):
         "RUN/tokenizer",
     )
     vocabulary: int = identity(8000, "bpe, unigram: most ids of the tokenizer")
+
+    def paths(self) -> list[Path]:
+        """The files and folders that it is read from."""
+        found = super().paths()
+        return found + [table for path in found if (table := path / TABLE).is_file()]
 
     def in_folder(self, folder: Path) -> Self:
         """The same, with the tokenizer that a run's folder keeps."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args, get_type_hints
 
 from ...config.fields import execution, identity
 from ...config.run import DataConfig
+from ...errors import UserError
+from ..fetch.places import data_dir
 
 GIVEN = "arrays"  # the data.source of a run whose images were given in Python
 
@@ -53,6 +57,14 @@ class ImageData(DataConfig):
         "read all images again; by default those of a set larger than data.memory are not read again whose name, "
         "size and time of change are as in the index of an earlier start",
     )
+
+    def paths(self) -> list[Path]:
+        """The files and folders that it is read from, that of a prepared set among them."""
+        found = super().paths()
+        with contextlib.suppress(UserError):
+            prepared = data_dir(self.dir) / self.source.partition(":")[0]
+            found += [prepared] if prepared.is_dir() else []
+        return found
 
 
 # The values of ImageData.fit and ImageData.interpolation.
