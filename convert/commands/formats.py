@@ -15,6 +15,7 @@ from ..adapt.kernels import PATCHES, POSITIONS
 from ..dialects import LAYOUTS, refused
 from ..layout import Layout
 from ..plan.shared import find_shared
+from ..recognise.beside import KNOWN
 from ..verify.libraries import OURS, library_of
 from ..write.into_program import image_networks
 from ..write.program import KINDS
@@ -63,6 +64,9 @@ def show(reasons: bool) -> None:
     print("\n" + wrap(f"Programs, which run without vit-jax, of {' and '.join(image_networks())}: DST ends with", 0))
     for suffix, kind in KINDS.items():
         print(wrap(f"  {suffix:11} {kind.title}: {kind.runs}; needs {install(kind.extra)}", 14))
+    print("\n" + wrap("Files beside weights, which are read where a layout's library reads them, and else named:", 0))
+    for names, what in KNOWN.items():
+        print(wrap(f"  {', '.join(names)}: {what}", 6))
     print("\nRecognised and refused by name:")
     for what in refused.titles():
         print(wrap(f"  {what}", 6))
