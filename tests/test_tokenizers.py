@@ -235,6 +235,18 @@ def test_separate_vocabularies_are_two(marian, tmp_path):
         make_tokenizers(str(tmp_path / "two"), 0, [], [], one=True)
 
 
+def test_a_trained_tokenizer_has_words_with_their_marks():
+    """And splits what has none as GPT-2 does, after a space in front."""
+    words = ["नमस्ते", "किताब", "خواهم", "می\u200cخواهم", "cat"]
+    one = make_tokenizers("bpe", 600, [" ".join(words)] * 9, [words[0]] * 9, one=True)[0]
+    assert [one.tokens(one.encode(word)) for word in words] == [[word] for word in words]
+    theirs = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
+    for text in (unicodedata.normalize("NFC", each).strip() for each in (*AWKWARD[:2], *AWKWARD[5:], *SOURCES[:9])):
+        normal = one.tokenizer.normalizer.normalize_str(text)
+        split = [piece for piece, _ in one.tokenizer.pre_tokenizer.pre_tokenize_str(normal)]
+        assert split == [piece for piece, _ in theirs.pre_tokenize_str(text)]
+
+
 @pytest.mark.parametrize("end", ["\r\n", "\n\n"])
 def test_line_ends_and_byte_order_marks_of_older_files_change_no_id(tmp_path, end):
     pieces = [*sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()), "do", "dog", "<|endoftext|>"]

@@ -32,7 +32,7 @@ from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 from vit_jax.tasks.base import Evaluation
-from vit_jax.tasks.generated import said_exactly
+from vit_jax.tasks.generated import answer, said_exactly
 from vit_jax.tasks.next_token import shift_target, token_losses
 from vit_jax.tasks.translate.learn import Translate
 from vit_jax.text.ids import Ids
@@ -204,6 +204,11 @@ def test_scores_counted_by_hand():
             its.score(TINY.model, split, out | {"predicted": np.array([wrong, [9, 0, 0]])}).metrics["exact_match"]
             == 0.5
         )
+
+
+def test_an_answer_is_one_line_whatever_it_says():
+    assert answer("a\u2028b", "c\nd\te").line == "a\\u2028b: c\\nd\\te"
+    assert answer("a", [("b\n", 0.5), ("\x85", 0.25)]).line.split("\n") == ["a: b\\n (0.5000)", "a: \\x85 (0.2500)"]
 
 
 def test_what_a_vocabulary_cannot_say_is_never_right():

@@ -46,17 +46,18 @@ def test_the_worst_are_those_that_are_not_in_the_data_and_least_alike():
 
 
 def test_a_file_of_the_worst_has_what_a_reader_compares(tmp_path):
-    wrong = [Wrong(i, f"test[{i}]", ("drei Hunde", "3 Hunde"), f"zwei {i}", 7.25 + i) for i in range(WORST + 9)]
-    write_worst(tmp_path / "worst.txt", wrong, [f"three {w.number}" for w in wrong], "of run x", 99)
+    wrong = [Wrong(i, f"test[{i}]", ("drei Hunde", "3 Hunde"), f"zwei\n{i}", 7.25 + i) for i in range(WORST + 9)]
+    write_worst(tmp_path / "worst.txt", wrong, [f"three\u2028{w.number}" for w in wrong], "of run x", 99)
     head, first, *rest = (tmp_path / "worst.txt").read_text(encoding="utf-8").split("\n\n")
     assert head == f"The {WORST} worst translations by chrF (0 to 100) of each sentence; of run x"
     assert first.splitlines() == [
         "test[0]  chrF 7.2",
-        *("  source     three 0", "  reference  drei Hunde", "  reference  3 Hunde", "  predicted  zwei 0"),
+        "  source     three\\u20280",
+        *("  reference  drei Hunde", "  reference  3 Hunde", "  predicted  zwei\\n0"),
     ]
     assert len(rest) == WORST - 1
     lines = summarise_worst(wrong, 100, "worst.txt")
-    assert lines[0] == "worst: test[0], chrF 7.2: 'zwei 0', not 'drei Hunde'"
+    assert lines[0] == "worst: test[0], chrF 7.2: 'zwei\\n0', not 'drei Hunde'"
     assert lines[3:] == ("59 of 100 are not as in the data; worst.txt has the worst",)
 
 

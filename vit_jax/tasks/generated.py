@@ -17,6 +17,7 @@ from ..config.decoding import Decoding, check_decoding
 from ..decode.base import Found
 from ..decode.search import generate
 from ..errors import Field, UserError
+from ..files.terminal import printable
 from ..machine import backend
 from ..models.state import merge, split_model
 from ..text.ids import Ids
@@ -193,10 +194,11 @@ def value(texts: Sequence[str], scores: Iterable[Any], nbest: int) -> Any:
 
 
 def answer(given: Any, predicted: Any) -> Answer:
-    """The prediction for one input, which `value` has made."""
+    """The prediction for one input, which `value` has made; each text in one line, whatever it holds."""
+    shown = printable(str(given))
     if isinstance(predicted, str):
-        return Answer(given, predicted, f"{given}: {predicted}", [(str(given), predicted)])
-    lines = [f"{given}: {text} ({score:.4f})" for text, score in predicted]
+        return Answer(given, predicted, f"{shown}: {printable(predicted)}", [(str(given), predicted)])
+    lines = [f"{shown}: {printable(text)} ({score:.4f})" for text, score in predicted]
     rows = [(str(given), rank, text, f"{score:.6f}") for rank, (text, score) in enumerate(predicted, 1)]
     return Answer(given, predicted, "\n".join(lines), list[tuple[str | int, ...]](rows))
 

@@ -12,6 +12,7 @@ import numpy as np
 from ..figures.captions import draw_captions
 from ..figures.kept import keep_texts
 from ..files.atomic import write_text
+from ..files.terminal import printable
 
 ORDER = 6  # letters of the longest n-gram of chrF
 WORST = 50  # most texts in the file of the worst ones
@@ -97,7 +98,9 @@ def write_worst(
     shown = list(zip(wrong, sources, strict=False))[:WORST]
     for w, source in shown:
         lines = [("source", source), *(("reference", text) for text in w.references), ("predicted", w.said)]
-        parts.append(f"{w.name}  chrF {w.score:.1f}\n" + "".join(f"  {what:9}  {text}\n" for what, text in lines))
+        parts.append(
+            f"{w.name}  chrF {w.score:.1f}\n" + "".join(f"  {what:9}  {printable(text)}\n" for what, text in lines)
+        )
     write_text(path, "\n".join(parts))
     rows = [{**_row(w), "source": source} for w, source in shown]
     keep_texts(path.parent, caption, total, len(wrong), rows)

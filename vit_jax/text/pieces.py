@@ -17,6 +17,8 @@ from ..machine.libraries import report_damage, require
 from .ids import Ids
 
 PIECES = "tokenizer.json"  # the file of a tokenizer
+# GPT-2's, but for combining marks and joiners, which belong to the letter before them.
+WORD = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\x{200C}\x{200D}]*| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 UNKEPT = "\N{REPLACEMENT CHARACTER}"  # what a part of a character's bytes decodes to
 
 
@@ -180,7 +182,7 @@ def train_pieces(kind: str, sentences: Iterator[str], size: int) -> dict[str, by
         {name: content}.
     """
     with require("tokenizers"):
-        from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+        from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     specials = list(SPECIALS[: SPECIALS.index("<unk>")])
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -190,8 +192,13 @@ def train_pieces(kind: str, sentences: Iterator[str], size: int) -> dict[str, by
         "unigram": (models.Unigram, lambda: trainers.UnigramTrainer(show_progress=False, **settings)),
     }[kind]
     tokenizer = Tokenizer(model())
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Strip()])
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Strip(), normalizers.Prepend(" ")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(WORD), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     tokenizer.train_from_iterator(sentences, trainer())
     pad, begin, end = specials

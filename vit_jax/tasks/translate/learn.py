@@ -18,6 +18,7 @@ from ...data.texts.config import SentenceData
 from ...data.texts.sentences import Sentences, Texts, open_other_pairs, open_sentences
 from ...figures.attention import draw_cross_attention
 from ...figures.kept import keep_attention
+from ...files.terminal import printable
 from ...models.state import merge, split_model
 from ...models.transformer import Transformer
 from ...models.transformer_config import TransformerConfig
@@ -192,7 +193,7 @@ class Translate(Translation):
         sides = ((data.source, source), (data.target, target), (data.target, found))
         sources, truth, translations = ([vocabulary.decode(row) for row in rows] for vocabulary, rows in sides)
         table = [("source", "truth", "translation"), *zip(sources, truth, translations, strict=True)]
-        lines = "".join("\t".join(row) + "\n" for row in table)
+        lines = "".join("\t".join(map(printable, row)) + "\n" for row in table)
         (samples / "sentences.tsv").write_text(lines, encoding="utf-8")
         examples = []
         for text, ids, said, weights in zip(sources, source, found, maps, strict=True):
