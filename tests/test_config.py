@@ -163,6 +163,7 @@ BAD_TEXTS = [
     (dict(model=TransformerConfig(tie="all", source_vocabulary=7, outputs=8)), "model.tie", "all", "7", "8"),
     *((dict(data=dict(lengths=lengths)), "data.lengths", str(list(lengths))) for lengths in ((), (8, 4), (4, 4))),
     (dict(data=dict(tokens=15)), "data.tokens", "15", "data.lengths", "16"),
+    (dict(data=dict(target_language="fra_Latn")), "data.target_language", "fra_Latn", "words", "leave it out"),
     (dict(data=dict(tokenizer="")), "data.tokenizer", "empty", "bpe"),
     (dict(data=dict(tokenizer="bpe", vocabulary=300)), "data.vocabulary", "300", "512"),
 ]

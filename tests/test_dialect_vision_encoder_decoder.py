@@ -21,7 +21,6 @@ from vit_jax.errors import UserError
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.text.record import made_one
 
 LAYOUT = LAYOUTS["vision-encoder-decoder"]
 CONFIG = CaptionerConfig(
@@ -200,24 +199,3 @@ def test_a_damaged_tokenizer_is_refused_in_one_sentence(speaking, changes, messa
     with pytest.raises(UserError, match=message) as caught:
         vit_jax.load(speaking)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.slow
-def test_merges_give_the_ids_of_the_library(tmp_path):
-    """On texts with spaces, capitals and letters of several bytes, of which only some are merged."""
-    transformers, tokenizers = (pytest.importorskip(name) for name in ("transformers", "tokenizers"))
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    pieces = [*alphabet, "an", "\u0120a", "\u0120an", "dog", "do", "\u0120dog", "<|endoftext|>"]
-    merges = ["a n", "\u0120 a", "\u0120a n", "d o", "do g", "\u0120 dog"]
-    (tmp_path / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
-    (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]), encoding="utf-8")
-    (tmp_path / "special_tokens_map.json").write_text(json.dumps(END))
-    theirs = transformers.GPT2Tokenizer.from_pretrained(tmp_path)
-    ours = made_one(str(tmp_path), 0, ())
-    texts = ["an annoyed dog", " a dog", "Dogs  and\ncats", "ein Häuschen 🦊", "do-g."]
-    for text in texts:
-        ids = ours.encode(text)
-        assert ids.tolist() == theirs.encode(text)
-        assert ours.decode(ids) == theirs.decode(ids) == text
-    assert {len(pieces) - 2, len(alphabet) + 2} & {int(i) for text in texts for i in ours.encode(text)}
-    assert (ours.ids.pad, ours.ids.begin, ours.ids.end) == (len(pieces) - 1,) * 3

@@ -372,7 +372,7 @@ def test_a_repository_with_several_sets_is_refused_before_anything_is_downloaded
         open_source("hf://o/n", "pytorch_model.bin")
     with pytest.raises(UserError, match="no such file"):
         open_source("hf://o/n/pytorch_model.bin.index.json")
-    kinds = ["*.json", "*.spm", "merges.txt", "*.bpe.model"]
+    kinds = ["*.json", "*.spm", "merges.txt", "vocab.txt", "*.bpe.model", "spiece.model"]
     file = ["pytorch_model.bin", "pytorch_model.bin.carried.safetensors"]
     shards = ["pytorch_model.bin.index.json", "pytorch_model-*.bin"]
     assert asked == [[*kinds, *file], [*kinds, *shards]]

@@ -16,7 +16,7 @@ ADDRESS = r"hf://([\w.-]+/[\w.-]+)(?:@([^@/]+))?(?:/(.+))?"
 SECONDS = 10  # without an answer, until the hub counts as out of reach
 SHARD = r"-\d+-of-\d+\."
 DOWNLOAD = "or download the files and give their folder"
-BESIDE = ("*.json", "*.spm", "merges.txt", "*.bpe.model")  # configs and tokenizers
+BESIDE = ("*.json", "*.spm", "merges.txt", "vocab.txt", "*.bpe.model", "spiece.model")  # configs and tokenizers
 
 
 def fetch(address: str, file: str = "") -> str:

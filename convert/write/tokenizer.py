@@ -12,7 +12,8 @@ from ..plan.plan import Plan
 
 NAMES = (
     "source.spm", "target.spm", "vocab.json", "target_vocab.json", "merges.txt", "sentencepiece.bpe.model",
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.txt", "spiece.model", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json",
 )  # fmt: skip
 LARGEST = 64 << 20  # bytes of a file
 

@@ -26,7 +26,8 @@ from ..files.output import write_csv
 from ..files.terminal import printable, run_command
 from ..machine import backend
 from ..tasks.table import task_spec
-from .selection import SelectionFlags
+from ..text.languages import Spoken
+from .selection import LanguageFlags, SelectionFlags
 from .unreadable import UnreadableFlags, flag_advised
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def evaluate(
     flip: bool = False,
     probe: Probe = "none",
     skip_unreadable: bool = False,
+    source_language: str = "",
+    target_language: str = "",
     **search: Any,
 ) -> tuple[int, Evaluation]:
     """Measure a trained network on a split of its data, or on other data.
@@ -77,6 +80,8 @@ def evaluate(
             its mirror image.
         probe: none, knn or linear.
         skip_unreadable: leave out images that cannot be read, and say how many, instead of stopping.
+        source_language: of other data, as of `vit_jax.load`.
+        target_language: likewise.
         search: settings of the search for texts, such as beam=5 (the fields of config.decoding.Decoding).
 
     Returns:
@@ -107,6 +112,7 @@ def evaluate(
             flip=flip,
             probe=probe,
             skip_unreadable=skip_unreadable,
+            spoken=Spoken(source_language, target_language),
             search=search,
         )
     )
@@ -130,6 +136,7 @@ class Request:
     flip: bool
     probe: Probe
     skip_unreadable: bool
+    spoken: Spoken  # the languages of other data
     search: Mapping[str, Any]
 
     def check(self) -> None:
@@ -142,6 +149,12 @@ class Request:
                 "flip", f"is of the network's logits, and the probe {self.probe} has none", "leave one of them out"
             )
         runs.mean_of(self.which)
+        if self.spoken and not self.source and self.given is None:
+            raise UserError(
+                "the languages of texts",
+                "are of other data than the run's own, which it has stated",
+                "leave them out, or name that with --data.source",
+            )
         if runs.is_foreign(self.path) and not self.source and self.given is None:
             raise UserError(
                 self.path,
@@ -177,7 +190,7 @@ def measure(request: Request) -> Measured:
     from .probe import measure_probe
 
     with backend.precision_kept():
-        net = complete(path, request.which, request.ema)
+        net = complete(path, request.which, request.ema, request.spoken)
     if request.probe == "none" and net.unmeasured:
         raise UserError(path, *net.unmeasured)
     task = searching(_asked_for(net, request), request.search)
@@ -303,9 +316,9 @@ def _find_split(dataset: Data, name: str) -> tuple[str, Any]:
     return name, dataset.splits[name]
 
 
-@dataclass(frozen=True)
-class DataOptions:
-    """Where the data is."""
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(LanguageFlags):
+    """Where the data is, and in which languages texts are."""
 
     source: str = option(
         "",
@@ -384,6 +397,7 @@ def command(arguments: list[str]) -> int:
                 flip=o.flip,
                 probe=o.probe,
                 skip_unreadable=o.skip_unreadable,
+                spoken=o.data.spoken,
                 search=flags.given_values(arguments, o, SearchFlags),
             )
         )

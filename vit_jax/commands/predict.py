@@ -32,7 +32,8 @@ from ..files.output import write_csv
 from ..files.reading import open_regular
 from ..files.terminal import printable, run_command
 from ..machine import backend
-from .selection import SelectionFlags
+from ..text.languages import UNSTATED, Spoken
+from .selection import LanguageFlags, SelectionFlags
 from .unreadable import UnreadableFlags, flag_advised
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def predict(
     ema: bool | None = None,
     batch: int = BATCH,
     skip_unreadable: bool = False,
+    source_language: str = "",
+    target_language: str = "",
     **search: Any,
 ) -> Any:
     """Classify images, translate sentences or caption images with a run, or with a file or folder of weights.
@@ -96,6 +99,8 @@ def predict(
         ema: likewise.
         batch: inputs that are computed at a time.
         skip_unreadable: leave out images that cannot be read, and say on stderr how many, instead of stopping.
+        source_language: as of `vit_jax.load`.
+        target_language: likewise.
         search: settings of the search for a text, such as beam=5 (the fields of config.decoding.Decoding).
 
     Returns:
@@ -108,7 +113,7 @@ def predict(
     path, one = os.fspath(path), isinstance(inputs, (str, os.PathLike))
     check_ranges(PredictFlags(run=path, inputs=(), top=top, batch=batch))
     found = _check_inputs(path, [inputs] if one else inputs)
-    network = _network(path, which, ema, search)
+    network = _network(path, which, ema, search, Spoken(source_language, target_language))
     readable = _readable(network, found) if skip_unreadable else found
     answers = [(answer.input, answer.value) for answer in network.answer(readable, top, batch)]
     return answers[0][1] if one and len(answers) == 1 and not os.path.isdir(inputs) else answers
@@ -246,8 +251,10 @@ def sentences(inputs: Sequence[str]) -> list[str]:
     return found
 
 
-def _network(path: str, which: str, ema: bool | None, search: Mapping[str, Any] | None = None) -> Predictor:
-    """The network of a run, or of a file of any layout, with these settings of its search.
+def _network(
+    path: str, which: str, ema: bool | None, search: Mapping[str, Any] | None = None, spoken: Spoken = UNSTATED
+) -> Predictor:
+    """The network of a run, or of a file of any layout, with these settings of its search, and these languages.
 
     A missing run is reported before jax starts.
     """
@@ -257,7 +264,7 @@ def _network(path: str, which: str, ema: bool | None, search: Mapping[str, Any] 
     from ..tasks.computed import searching
     from ..weights.load import complete
 
-    model = complete(path, which, ema)
+    model = complete(path, which, ema, spoken)
     return replace(model, task=searching(model.task, search)) if search else model
 
 
@@ -303,6 +310,7 @@ class PredictFlags(UnreadableFlags, SelectionFlags):
     )
     batch: int = option(BATCH, "inputs that are computed at a time; fewer take less memory", at_least=1)
     force: bool = option(False, "overwrite the files of --csv, --attention and --features if they exist")
+    data: LanguageFlags = field(default_factory=LanguageFlags)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,7 +330,7 @@ def command(arguments: list[str]) -> int:
     stated = flags.given_fields(arguments, Options)
     _check_outputs(o, stated)
     inputs = _check_inputs(o.run, sentences(o.inputs) if takes(o.run) == "ids" else o.inputs)
-    model = _network(o.run, o.weights, o.averaged, flags.given_values(arguments, o, AnswerFlags))
+    model = _network(o.run, o.weights, o.averaged, flags.given_values(arguments, o, AnswerFlags), o.data.spoken)
     if "top" in stated and model.task.searching({}) is not None:
         raise UserError(
             Field("top"),

@@ -1,10 +1,26 @@
-"""The flags that say which weights of a run a command takes."""
+"""Flags of several commands: which weights of a run are taken, and in which languages texts are."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ..config.fields import option
+from ..text.languages import Spoken
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageFlags:
+    """In which languages texts are, of a tokenizer that knows several."""
+
+    source_language: str = option(
+        "", "the code of the language of sources, of a tokenizer that knows several; empty: as its files state it"
+    )
+    target_language: str = option("", "the code of the language of targets; empty: likewise")
+
+    @property
+    def spoken(self) -> Spoken:
+        """Both of them."""
+        return Spoken(self.source_language, self.target_language)
 
 
 @dataclass(frozen=True, kw_only=True)

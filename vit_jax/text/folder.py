@@ -1,9 +1,10 @@
 """The files of a tokenizer: read from a folder, and opened as the tokenizers of source and target.
 
-Three kinds are known: a tokenizer.json for both sides, or GPT-2's vocab.json and merges.txt, of which it is made; one
-in each of the folders source/ and target/; and source.spm, target.spm and vocab.json, with target_vocab.json where the
-vocabularies are separate. ids.json, which a run adds, states the ids with a meaning of their own, and how many ids
-there are where a network's table has some more rows than its tokenizer.json has tokens.
+Four forms are known: a tokenizer.json for both sides, or the older files of a class (classes.py), of which it is made;
+one in each of the folders source/ and target/; source.spm, target.spm and vocab.json, with target_vocab.json where the
+vocabularies are separate; and sentencepiece.bpe.model with vocab.json, of M2M-100. ids.json, which a run adds, states
+the ids with a meaning of their own, and how many ids there are where a network's table has some more rows than its
+tokenizer has tokens.
 """
 
 from __future__ import annotations
@@ -17,68 +18,111 @@ from typing import Any
 
 from ..config.vocabulary import SIDES
 from ..errors import UserError
-from ..files import strict_json
 from ..files.digests import bytes_digest, text_digest
 from ..files.lines import without_mark
 from ..files.reading import read_regular
-from .ids import Ids
-from .pieces import PIECES, Pieces, from_merges, open_pieces
+from .classes import CLIP, check_class, class_name
+from .contents import (
+    CONFIG,
+    IDS,
+    ONE_SPM,
+    SPM,
+    TOKENS,
+    VOCABULARIES,
+    Files,
+    class_of,
+    has_spm,
+    ids_of,
+    numbers_of,
+    of_side,
+    parse_json,
+    text_of,
+    tokens_of,
+    vocabulary_of,
+    with_config,
+)
+from .languages import UNSTATED, Languages, Spoken
+from .older import OLDER
+from .pieces import PIECES, Pieces, open_pieces
+from .rebuild import Parts, end_words, made_of, set_template
 from .sentence_pieces import SentencePieces
+from .spoken import KEYS, TARGET_OF_PAIRS, with_languages
 from .stated import check_ids, stated_ids, token_text
 from .tokenizer import Tokenizer
 
-Files = Mapping[str, bytes]  # {name: content}
-
-IDS = "ids.json"
-TOKENS = ("special_tokens_map.json", "tokenizer_config.json")  # they name the special tokens of a tokenizer
 MODEL = ("config.json", "generation_config.json")  # of a model; what generates counts more than what it consists of
-SPM, VOCABULARIES = ("source.spm", "target.spm"), ("vocab.json", "target_vocab.json")
 KNOWN = (IDS, PIECES, *TOKENS, *SPM, *VOCABULARIES, *(f"{side}/{name}" for side in SIDES for name in (PIECES, *TOKENS)))
-MARIAN = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}  # unless tokenizer_config.json names others
+OF_PAIRS = ("unk_token", "eos_token", "pad_token")  # of Marian, special also where texts hold them
+OF_ONE = (*OF_PAIRS, "bos_token")  # of M2M-100
 LARGEST = 64 << 20  # bytes of a file
 MULTIPLE = 128  # to which libraries round the size of a table up, at most
-MERGES, ADDED = "merges.txt", "added_tokens.json"
+ADDED = "added_tokens.json"
 FORMS = f"a folder with {PIECES}, or with {', '.join(SPM)} and {VOCABULARIES[0]}"
 
 
-def read_folder(path: str, alone: bool = False) -> dict[str, bytes]:
+def read_folder(path: str, alone: bool = False, spoken: Spoken = UNSTATED) -> dict[str, bytes]:
     """The files of the tokenizer in a folder, with an ids.json; a tokenizer.json stands for its folder.
 
-    `alone` as of `stated_ids`. Raises UserError.
+    `alone` as of `stated_ids`, `spoken` as of `with_languages`. Raises UserError.
     """
     folder, where = Path(path).expanduser(), f"data.tokenizer {path}"
     folder = folder.parent if folder.name == PIECES else folder
     if not folder.is_dir():
         raise UserError(where, "there is no such folder", f"give words, bpe, unigram or {FORMS}")
     files = {name: _content(folder / name) for name in KNOWN if os.path.lexists(folder / name)}
-    if PIECES not in files and os.path.lexists(folder / MERGES):
-        files = _of_merges(folder, files, where)
+    model = {} if IDS in files else _model(folder, where)
     if not files.keys() & {PIECES, f"{SIDES[0]}/{PIECES}", SPM[0]}:
-        raise UserError(where, "has no tokenizer", f"give words, bpe, unigram or {FORMS}")
-    if IDS in files:
-        return files
+        files = _of_older(folder, files, model, where)
+    if IDS not in files:
+        name = class_name(tokens_of(files, SIDES[1], where), model)
+        files = with_ids(_with_class(files, name, where), model, where, alone)
+    return with_languages(files, spoken, where, alone)
+
+
+def _model(folder: Path, where: str) -> dict[str, Any]:
+    """What the configs of the model in a folder state; of a model of two others, what its decoder is."""
     model: dict[str, Any] = {}
     for name in MODEL:
-        stated = _parse_json(_content(folder / name), f"{where}: {name}") if os.path.lexists(folder / name) else {}
-        inner = stated.get("decoder")  # of a model of two others
+        stated = parse_json(_content(folder / name), f"{where}: {name}") if os.path.lexists(folder / name) else {}
+        inner = stated.get("decoder")
         known = {key: value for key, value in stated.items() if value is not None or not isinstance(inner, dict)}
-        model |= {**(inner if isinstance(inner, dict) else {}), **known}
-    return with_ids(files, model, where, alone)
+        model |= {**inner, **known, "model_type": inner.get("model_type")} if isinstance(inner, dict) else known
+    return model
 
 
-def _of_merges(folder: Path, files: Files, where: str) -> dict[str, bytes]:
-    """The files with a tokenizer.json in place of the vocab.json and merges.txt in a folder."""
-    name = VOCABULARIES[0]
-    if name not in files:
-        raise UserError(where, f"has {MERGES} but no {name}", "put it there")
-    added = _parse_json(_content(folder / ADDED), f"{where}: {ADDED}") if os.path.lexists(folder / ADDED) else {}
-    tokens = _tokens(files, SIDES[1], where)
-    specials = [text for key, value in tokens.items() if key.endswith("_token") and (text := token_text(value))]
-    made = from_merges(
-        _parse_json(files[name], f"{where}: {name}"), _content(folder / MERGES), added, specials,
-        tokens.get("add_prefix_space") is True, f"{where}: {MERGES}",
-    )  # fmt: skip
-    return {**{key: x for key, x in files.items() if key != name}, PIECES: made}
+def _of_older(folder: Path, files: Files, model: Mapping[str, Any], where: str) -> dict[str, bytes]:
+    """The files of a folder without a tokenizer.json: with one that is made, or those that are opened as they are.
+
+    Raises UserError where there are none, or they are of no class that is known.
+    """
+    there = next((name for name in OLDER if os.path.lexists(folder / name)), "")
+    if not there:
+        raise UserError(where, "has no tokenizer", f"give words, bpe, unigram or {FORMS}")
+    tokens = tokens_of(files, SIDES[1], where, model)
+    name = class_name(tokens, model)
+    known = check_class(name, there, where)
+    if lacking := [each for each in known.files if not os.path.lexists(folder / each)]:
+        raise UserError(where, f"has {there} but no {lacking[0]}", "put it there")
+    needed = {each: _content(folder / each) for each in known.files}
+    if known.build is None:
+        return {**files, **needed}
+    for each in known.files:
+        if each.endswith(".json"):
+            parse_json(needed[each], f"{where}: {each}")
+    added = parse_json(_content(folder / ADDED), f"{where}: {ADDED}") if os.path.lexists(folder / ADDED) else {}
+    last = dict(reversed(needed.items()))  # messages name the file that is of this class alone
+    made = made_of(Parts(last, tokens, where), known.build, known.around, added)
+    kept = {each: content for each, content in files.items() if each not in needed}
+    return with_config({**kept, PIECES: made}, where, tokenizer_class=tokens.get("tokenizer_class", name))
+
+
+def _with_class(files: Files, name: str, where: str) -> dict[str, bytes]:
+    """The files; those of a class that names languages state it, which may stand in its model's config alone."""
+    found = class_of(with_config(files, where, tokenizer_class=name), where) if name else None
+    stated = CONFIG in files and "tokenizer_class" in parse_json(files[CONFIG], f"{where}: {CONFIG}")
+    if found is None or found.languages is None or stated or SPM[0] in files or f"{SIDES[0]}/{PIECES}" in files:
+        return dict(files)
+    return with_config(files, where, tokenizer_class=name)
 
 
 def has_two(files: Files) -> bool:
@@ -88,18 +132,7 @@ def has_two(files: Files) -> bool:
 
 def _content(file: Path) -> bytes:
     content = read_regular(file, LARGEST, "restore it, or give another tokenizer")
-    return content if file.suffix == ".spm" else without_mark(content)
-
-
-def _parse_json(content: bytes, where: str) -> dict[str, Any]:
-    """The JSON object in a file."""
-    try:
-        value = strict_json.parse(content)
-    except ValueError as error:
-        raise UserError(where, f"cannot be read as JSON ({error})", "restore it") from error
-    if not isinstance(value, dict):
-        raise UserError(where, "holds no JSON object", "restore it")
-    return value
+    return content if file.suffix in (".spm", ".model") else without_mark(content)
 
 
 def with_ids(files: Files, model: Mapping[str, Any], where: str, alone: bool = False) -> dict[str, bytes]:
@@ -109,15 +142,13 @@ def with_ids(files: Files, model: Mapping[str, Any], where: str, alone: bool = F
     """
     sides, content = [], dict[str, Any]()
     for side in SIDES:
-        own, tokens = _of(files, side), _tokens(files, side, where)
+        tokens = tokens_of(files, side, where)
+        number, vocabulary = numbers_of(files, side, where)
+        size, rows = _size(vocabulary), model.get("vocab_size")
         if SPM[0] in files:
-            number = _vocabulary(files, side, where).get
-            tokens = {"bos_token": tokens["pad_token"], **tokens}  # Marian begins with padding
-        else:
-            tokenizer = open_pieces(own.get(PIECES, b""), f"{where}: {PIECES}")
-            number, size, rows = tokenizer.token_to_id, _size(tokenizer.get_vocab()), model.get("vocab_size")
-            if type(rows) is int and size < rows <= -(-size // MULTIPLE) * MULTIPLE:
-                content["rows"] = rows
+            tokens = {**tokens, "bos_token": tokens["pad_token"]}  # Marian begins with padding
+        elif type(rows) is int and size < rows <= -(-size // MULTIPLE) * MULTIPLE:
+            content["rows"] = rows
         sides.append(stated_ids(model, tokens, number, where, alone))
     content |= {side: dataclasses.asdict(ids) for side, ids in zip(SIDES, sides, strict=True)}
     return {**files, IDS: json.dumps(content, indent=1).encode()}
@@ -131,23 +162,39 @@ def open_files(files: Files, where: str) -> tuple[Tokenizer, Tokenizer]:
 
 def _open_side(files: Files, side: str, where: str) -> Tokenizer:
     """The tokenizer of one side."""
-    ids, target, tokens = _ids(files, side, where), side == SIDES[1], _tokens(files, side, where)
-    if SPM[0] not in files:
-        tokenizer = open_pieces(
-            _of(files, side).get(PIECES, b""), f"{where}: {PIECES}", tokens.get("split_special_tokens") is True
-        )
-        size = max(_size(tokenizer.get_vocab()), _rows(files, where))
-        check_ids(ids, size, where)
-        return Pieces(tokenizer, ids, target, _record(size, files), files)
-    vocabulary, name = _vocabulary(files, side, where), SPM[target]
-    size = _size(vocabulary)
+    ids, target, tokens = ids_of(files, side, where), side == SIDES[1], tokens_of(files, side, where)
+    known = class_of(files, where, side)
+    languages = known.languages if known else None
+    if languages and has_spm(files):
+        return _open_spm(files, side, languages, where)
+    tokenizer = open_pieces(
+        of_side(files, side).get(PIECES, b""), f"{where}: {PIECES}", tokens.get("split_special_tokens") is True
+    )
+    if known is CLIP:
+        end_words(tokenizer)
+    if languages and (code := text_of(tokens, KEYS["source"])):
+        language, end = [languages.token.format(code)], [token_text(tokens["eos_token"])]
+        set_template(tokenizer, *((language, end) if languages.before else ([], end + language)))
+    size = max(_size(tokenizer.get_vocab()), _rows(files, where))
+    check_ids(ids, size, where)
+    return Pieces(tokenizer, ids, target, _record(size, files), files)
+
+
+def _open_spm(files: Files, side: str, languages: Languages, where: str) -> Tokenizer:
+    """One side of SentencePiece models with lists of pieces."""
+    ids, target, tokens = ids_of(files, side, where), side == SIDES[1], tokens_of(files, side, where)
+    vocabulary, name = vocabulary_of(files, side, where), SPM[target] if SPM[0] in files else ONE_SPM
+    size = max(_size(vocabulary), _rows(files, where))
     check_ids(ids, size, where)
     if name not in files:
         raise UserError(where, f"has {SPM[0]} but no {name}", "put it there")
-    specials = [token_text(tokens[name]) for name in MARIAN]
     if ids.unknown is None:
-        raise UserError(where, f"{VOCABULARIES[0]} has no {MARIAN['unk_token']}", "restore it")
-    opened = SentencePieces(files[name], vocabulary, ids, specials, target, f"{where}: {name}")
+        raise UserError(where, f"{VOCABULARIES[0]} has no {text_of(tokens, OF_PAIRS[0])}", "restore it")
+    specials = [text_of(tokens, each) for each in (OF_PAIRS if languages.in_source else OF_ONE)]
+    code = text_of(tokens, TARGET_OF_PAIRS if languages.in_source else KEYS["source"])
+    opened = SentencePieces(
+        files[name], vocabulary, ids, specials, languages, code, target, f"{where}: {name}"
+    )  # fmt: skip
     opened.kept, opened.files = _record(size, files), files
     return opened
 
@@ -159,7 +206,7 @@ def _size(vocabulary: Mapping[str, int]) -> int:
 
 def _rows(files: Files, where: str) -> int:
     """The number of ids that an ids.json states, 0 if none."""
-    rows = _parse_json(files.get(IDS, b"{}"), f"{where}: {IDS}").get("rows", 0)
+    rows = parse_json(files.get(IDS, b"{}"), f"{where}: {IDS}").get("rows", 0)
     return rows if type(rows) is int and rows < 1 << 24 else 0
 
 
@@ -171,48 +218,3 @@ def _record(size: int, files: Files) -> dict[str, Any]:
         digest.update(content)
         digests[name] = digest.hexdigest()
     return {"size": size, "tokenizer": text_digest(digests)}
-
-
-def _of(files: Files, side: str) -> Files:
-    """The files of one side: those in its folder, or, without one, all."""
-    own = {name.removeprefix(f"{side}/"): x for name, x in files.items() if name.startswith(f"{side}/")}
-    return own or files
-
-
-def _tokens(files: Files, side: str, where: str) -> dict[str, Any]:
-    """What the files state of special tokens, {"pad_token": ...}."""
-    own, found = _of(files, side), dict(MARIAN) if SPM[0] in files else {}
-    for name in TOKENS:
-        if name in own:
-            found |= {
-                key: value for key, value in _parse_json(own[name], f"{where}: {name}").items() if value is not None
-            }
-    return found
-
-
-def _vocabulary(files: Files, side: str, where: str) -> dict[str, int]:
-    """{piece: id} of one side of a SentencePiece pair."""
-    name = VOCABULARIES[side == SIDES[1] and VOCABULARIES[1] in files]
-    if name not in files:
-        raise UserError(where, f"has {SPM[0]} but no {name}", "put it there")
-    found = _parse_json(files[name], f"{where}: {name}")
-    numbers = found.values()
-    if not found or not all(type(i) is int and 0 <= i < 1 << 24 for i in numbers) or len({*numbers}) < len(found):
-        raise UserError(where, f"{name} is no list of pieces with an id each", "restore it")
-    return found
-
-
-def _ids(files: Files, side: str, where: str) -> Ids:
-    """The ids of one side, by ids.json."""
-    remedy = "restore it, or remove it if a model's config.json is there"
-    if IDS not in files:
-        raise UserError(where, f"has no {IDS}", remedy)
-    stated: Any = _parse_json(files[IDS], f"{where}: {IDS}").get(side)
-    try:
-        ids = Ids(**{**stated, "banned": tuple(stated["banned"])})
-        numbers = [value for value in (*vars(ids).values(), *ids.banned) if value is not None and value != ids.banned]
-        if not all(type(i) is int for i in numbers) or None in (ids.pad, ids.begin, ids.end):
-            raise TypeError
-    except (TypeError, KeyError) as error:
-        raise UserError(where, f"{IDS} does not hold the ids of the {side}", remedy) from error
-    return ids

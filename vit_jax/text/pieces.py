@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ import numpy as np
 
 from ..config.vocabulary import SPECIALS
 from ..errors import UserError
-from ..files.lines import quote, read_lines
+from ..files.lines import quote
 from ..machine.libraries import report_damage, require
 from .ids import Ids
 
@@ -120,49 +119,6 @@ def open_pieces(content: bytes, where: str, literal: bool = False) -> Any:
             raise ValueError("it has no vocabulary")
         tokenizer.encode("a")  # what cannot encode this is of no use for any text
     return tokenizer
-
-
-def from_merges(
-    vocabulary: Mapping[str, Any], merges: bytes, added: Mapping[str, Any], specials: Sequence[str], space: bool,
-    where: str,
-) -> bytes:  # fmt: skip
-    """The tokenizer.json of GPT-2's bytes in pairs (Radford et al. 2019), as older folders have it in two files.
-
-    Args:
-        vocabulary: {piece: id}, the vocab.json.
-        merges: the merges.txt: a pair of pieces a line, the most frequent first, after a line with its version.
-        added: {token: id} of those that follow the vocabulary.
-        specials: tokens with a meaning of their own.
-        space: whether a text is read as if it began with a space.
-        where: names the merges in messages.
-    Raises UserError where they are damaged.
-    """
-    with require("tokenizers"):
-        from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    with report_damage(where):
-        tokenizer = Tokenizer(models.BPE(dict(vocabulary), _read_merges(merges, where)))
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
-        tokenizer.decoder = decoders.ByteLevel()
-        in_order = sorted(added, key=lambda token: int(added[token]))
-        for token in [*in_order, *dict.fromkeys(specials)]:
-            tokenizer.add_special_tokens([AddedToken(token, normalized=False)])
-            if tokenizer.token_to_id(token) != added.get(token, tokenizer.token_to_id(token)):
-                raise ValueError(f"the id of {token!r} is not {added[token]}")
-    text: str = tokenizer.to_str()
-    return text.encode()
-
-
-def _read_merges(merges: bytes, where: str) -> list[tuple[str, str]]:
-    """The pairs of pieces of a merges.txt. Raises UserError."""
-    pairs = []
-    for number, line in enumerate(read_lines(io.BytesIO(merges), where), 1):
-        if not line or (number == 1 and line.startswith("#version")):
-            continue
-        first, _, second = line.partition(" ")
-        if not first or not second or " " in second:
-            raise UserError(f"{where} line {number}", f"{quote(line)} is no pair of pieces", "restore it")
-        pairs.append((first, second))
-    return pairs
 
 
 def train_pieces(kind: str, sentences: Iterator[str], size: int) -> dict[str, bytes]:

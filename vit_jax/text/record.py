@@ -10,14 +10,18 @@ from ..config.vocabulary import APART, FOLDER, SIDES, TRAINED, WORDS
 from ..errors import UserError
 from ..files.digests import text_digest
 from .folder import has_two, open_files, read_folder, with_ids
+from .languages import UNSTATED, Spoken
 from .pieces import train_pieces
+from .spoken import with_languages
 from .tokenizer import Tokenizer
 from .vocabulary import Vocabulary, count_words, splits_marks
 
 Pair = tuple[Tokenizer, Tokenizer]
 
 
-def make_tokenizers(kind: str, size: int, sources: Iterable[str], targets: Iterable[str], one: bool) -> Pair:
+def make_tokenizers(
+    kind: str, size: int, sources: Iterable[str], targets: Iterable[str], one: bool, spoken: Spoken = UNSTATED
+) -> Pair:
     """The tokenizers of a run that is trained on these sentences.
 
     Args:
@@ -26,6 +30,7 @@ def make_tokenizers(kind: str, size: int, sources: Iterable[str], targets: Itera
         sources: sentences.
         targets: sentences.
         one: whether both sides have the same ids; words are then the same object.
+        spoken: the languages of a folder's tokenizer that knows several.
 
     Returns:
         (that of sources, that of targets).
@@ -47,7 +52,7 @@ def make_tokenizers(kind: str, size: int, sources: Iterable[str], targets: Itera
             each = {side: train_pieces(kind, iter(its), size) for side, its in zip(SIDES, texts, strict=True)}
             files = {f"{side}/{name}": x for side, its in each.items() for name, x in its.items()}
         return open_files(with_ids(files, {}, where), where)
-    files = read_folder(kind)
+    files = read_folder(kind, spoken=spoken)
     if one and has_two(files):
         raise UserError(
             f"data.tokenizer {kind}",
@@ -83,6 +88,15 @@ def _in_files(metadata: Mapping[str, Any]) -> Pair:
             "the files of its tokenizer are not there", remedy="give the folder of the run, which keeps them"
         )
     return open_files(files, FOLDER)
+
+
+def with_spoken(metadata: Mapping[str, Any], spoken: Spoken) -> Mapping[str, Any]:
+    """The metadata of a run whose texts are in other languages than those that it was trained on. Raises UserError."""
+    if not spoken:
+        return metadata
+    files = {name.removeprefix(f"{FOLDER}/"): content for name, content in metadata.get("files", {}).items()}
+    changed = with_languages(files, spoken, "the tokenizer of the run")
+    return {**metadata, "files": {f"{FOLDER}/{name}": content for name, content in changed.items()}}
 
 
 def made_one(kind: str, size: int, sentences: Sequence[str]) -> Tokenizer:

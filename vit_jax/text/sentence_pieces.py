@@ -1,4 +1,4 @@
-"""Pairs of SentencePiece models with ids by a list of pieces, as Marian's: source.spm, target.spm and vocab.json."""
+"""SentencePiece models with ids by a list of pieces: Marian's source.spm, target.spm and vocab.json, and M2M-100's."""
 
 from __future__ import annotations
 
@@ -8,21 +8,28 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import UserError
+from ..files.lines import quote
 from ..machine.libraries import report_damage, require
 from .ids import Ids
+from .languages import SEVERAL, Languages, list_codes
 from .pieces import check_ids, compared
 
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # stands for a space in pieces
+LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)  # of a target, before the text of Marian's source
 
 
 class SentencePieces:
-    """One side of such a pair, a `Tokenizer`: ids and texts are those of transformers' MarianTokenizer.
+    """One side of such, a `Tokenizer`: ids and texts are those of MarianTokenizer and M2M100Tokenizer of transformers.
 
     Args:
         model: the content of a .spm file.
         vocabulary: {piece: id}.
         ids: those with a meaning of their own; `unknown` is one of them.
         specials: the pieces that are special also where a text holds them: of end, unknown and padding.
+        languages: how the tokens of languages look.
+        language: the code of that with which a source begins: its own, of Marian's its target's, where not each text
+            begins with it; empty: none is stated.
         target: whether this side is the target; a source has an end.
         where: for messages.
     """
@@ -38,6 +45,8 @@ class SentencePieces:
         vocabulary: Mapping[str, int],
         ids: Ids,
         specials: Sequence[str],
+        languages: Languages,
+        language: str,
         target: bool,
         where: str,
     ):
@@ -46,6 +55,14 @@ class SentencePieces:
         self.files: Mapping[str, bytes] = {}
         self.pieces = {i: piece for piece, i in vocabulary.items()}
         self.specials = {vocabulary[piece] for piece in specials if piece in vocabulary}
+        known = [(i, code) for piece, i in vocabulary.items() if (code := languages.code(piece))]
+        self.pairs = languages.in_source
+        self.specials |= set() if self.pairs else {i for i, _ in known}
+        first = ids.forced_begin if target else vocabulary.get(languages.token.format(language))
+        several = not self.pairs or len(known) >= SEVERAL
+        self.before = [first] if first is not None and (target or several) else []
+        # Of languages, with one of which each source begins.
+        self.codes = [code for _, code in sorted(known)] if self.pairs and several and not target else []
         self._special = re.compile("|".join(map(re.escape, sorted(specials, key=len, reverse=True))))
         self.unknown = 0 if ids.unknown is None else ids.unknown
         with require("sentencepiece"):
@@ -54,21 +71,36 @@ class SentencePieces:
             self.model = SentencePieceProcessor(model_proto=model or b"none")  # empty, it would take none for one
 
     def __len__(self) -> int:
-        return max(self.vocabulary.values()) + 1
+        return int(self.kept["size"])
 
     def encode(self, text: str) -> np.ndarray:
         """The ids of a sentence, int32 [N]. Raises UserError if it has none, or holds the token that pads."""
-        found, begin = [], 0
+        found, begin, before = [], 0, self._before(text)
         for special in self._special.finditer(text):
             found += [*self.split(text[begin : special.start()]), special.group()]
             begin = special.end()
         found += self.split(text[begin:])
         ids = [self.vocabulary.get(piece, self.unknown) for piece in found]
-        return check_ids(text, [*ids, *self.after] if ids else [], self)
+        return check_ids(text, [*before, *ids, *self.after] if ids else [], self)
+
+    def _before(self, text: str) -> list[int]:
+        """The ids before those of a text. Raises UserError where it has to name its language."""
+        if not self.codes:
+            return self.before
+        named = LANGUAGE.match(text)
+        if named and named.group() in self.vocabulary:
+            return []
+        if named or not self.before:
+            raise UserError(
+                f"the text {quote(text)} begins with no language that its tokenizer knows",
+                remedy="give that of its translation with --data.target-language, or before the text, as in "
+                f">>{self.codes[0]}<<: there are {list_codes(self.codes)}",
+            )
+        return self.before
 
     def split(self, text: str) -> list[str]:
         """The pieces of a text without special ones; a leading >>language<< is one piece."""
-        language = re.match(r">>.*?<<", text, re.DOTALL)
+        language = LANGUAGE.match(text) if self.pairs else None
         code = [language.group()] if language else []
         return code + (self.model.encode(text[len("".join(code)) :], out_type=str) if text else [])
 

@@ -21,7 +21,7 @@ from ..config.network import NetworkConfig
 from ..config.run import RunConfig
 from ..config.trees import flatten, unflatten
 from ..data.texts.config import is_side, size_of_side
-from ..errors import UserError
+from ..errors import Field, UserError
 from ..files.terminal import printable
 from ..models.build import definition, describe_network
 from ..models.networks import NETWORKS
@@ -30,6 +30,8 @@ from ..runs import Run, find, is_foreign, mean_of
 from ..tasks.base import Predictor, Task, Trained
 from ..tasks.computed import searching, task_class, task_of
 from ..tasks.table import task_spec, untrained_run
+from ..text.languages import UNSTATED, Spoken
+from ..text.record import with_spoken
 from .checkpoint import Checkpoints
 from .interop import convert_first, export_weights, of_load, read_weights, stated_by
 
@@ -63,6 +65,8 @@ def load(
     model: str = "",
     key: str = "",
     fields: Mapping[str, Any] | None = None,
+    source_language: str = "",
+    target_language: str = "",
 ) -> Any:
     """A network with its weights and everything that its use takes.
 
@@ -82,6 +86,9 @@ def load(
         model: of a file, the published model that it holds, as --model.
         key: of a file, which of several sets of weights, as --key.
         fields: of a file, fields of the config, {"heads": 12}, as --set.
+        source_language: of a tokenizer that knows several, the code of the language of sources; empty: as its files
+            state it.
+        target_language: the code of the language of targets; empty: likewise.
 
     Returns:
         A Classifier of images, or a Translator of sentences, and so on by the task. Of a file too, if it states how
@@ -92,34 +99,34 @@ def load(
     Raises:
         UserError: where there are no such weights, or they are not known well enough to be used.
     """
-    path = os.fspath(path)
+    path, spoken = os.fspath(path), Spoken(source_language, target_language)
     if not is_foreign(path):
         if stated := [name for name, value in zip(STATED, (layout, model, key, fields), strict=True) if value]:
             raise UserError(path, "is a run, which states its network", f"leave {', '.join(stated)} out")
-        return _of_run(path, which, ema)
+        return _of_run(path, which, ema, spoken)
     _check_unchosen(path, which, ema)
     with convert_first(path, of_load):
-        network = _foreign(path, layout=layout, model=model, key=key, sets=fields or {})
+        network = _foreign(path, spoken, layout=layout, model=model, key=key, sets=fields or {})
     if isinstance(network, BareNetwork):
         _print_notes(path, network.notes)
     return network
 
 
-def _of_run(path: str, which: str, ema: bool | None) -> Predictor:
+def _of_run(path: str, which: str, ema: bool | None, spoken: Spoken) -> Predictor:
     """The network of a run, by path or by name. Raises UserError."""
     folder = find(path)
-    metadata, run = folder.metadata(), folder.config()
+    metadata, run = with_spoken(folder.metadata(), spoken), folder.config()
     step, tree = weights(folder, run.model, which, ema)
     return _predictor(run, tree, metadata, step)
 
 
-def complete(path: str, which: str = "best", ema: bool | None = None) -> Predictor:
+def complete(path: str, which: str = "best", ema: bool | None = None, spoken: Spoken = UNSTATED) -> Predictor:
     """`load` for what has all that its use takes. Raises UserError with the remedy for what has not."""
     if not is_foreign(path):
-        return _of_run(path, which, ema)
+        return _of_run(path, which, ema, spoken)
     _check_unchosen(path, which, ema)
     with convert_first(path):
-        network = _foreign(path)
+        network = _foreign(path, spoken)
     if not isinstance(network, BareNetwork):
         return network
     if "preprocess" not in network.lacks:
@@ -169,8 +176,8 @@ def _used_by(task: Task, run: RunConfig, tree: dict[str, Any], metadata: Mapping
     return task.predictor(_network(run, tree), task, Trained(run, kept, step))
 
 
-def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
-    """The network of a weight file of any layout."""
+def _foreign(path: str, spoken: Spoken, **options: Any) -> Predictor | BareNetwork:
+    """The network of a weight file of any layout, of which texts are in these languages."""
     given, arrays = read_weights(path, **options)
     config, facts = given.config, given.facts
     double = any(x.dtype == np.float64 for x in arrays.values())
@@ -182,6 +189,7 @@ def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
         if name not in metadata and entry.of_head and (default := entry.default(config)) is not None:
             metadata[name] = default[0]
     beside = run.data.beside_weights(given.folder)
+    run = replace_fields(run, _languages(run, spoken, path)) if spoken else run
     if beside:
         run = replace_fields(run, beside)
         metadata |= _tokenizer_beside(path, run)
@@ -210,6 +218,16 @@ def _foreign(path: str, **options: Any) -> Predictor | BareNetwork:
 def _print_notes(path: str, notes: Iterable[str]) -> None:
     for note in notes:
         print(f"note     {printable(path)}: {printable(note)}", file=sys.stderr)
+
+
+def _languages(run: RunConfig, spoken: Spoken, path: str) -> dict[str, str]:
+    """The languages as fields of a run. Raises UserError where it has no such."""
+    stated = {f"data.{side}_language": code for side, code in vars(spoken).items() if code}
+    name, code = next(iter(stated.items()))
+    if not hasattr(run.data, name.removeprefix("data.")):
+        what = f"is {code[:40]}, but {path} holds a {run.model.name}, which reads no sentences"
+        raise UserError(Field(name), what, "leave it out")
+    return stated
 
 
 def _tokenizer_beside(path: str, run: RunConfig) -> dict[str, Any]:

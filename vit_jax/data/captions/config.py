@@ -33,7 +33,7 @@ class CaptionData(ImageData):
     tokenizer: str = identity(
         WORDS,
         "words, in lower case; bpe or unigram, trained on the captions of train (extra: text); or the folder of a "
-        "tokenizer of Hugging Face (tokenizer.json, or vocab.json and merges.txt), or of a run's, which is "
+        "tokenizer of Hugging Face (tokenizer.json, or the vocabulary of its class), or of a run's, which is "
         "RUN/tokenizer",
     )
     vocabulary: int = identity(8000, "bpe, unigram: most ids of the tokenizer")

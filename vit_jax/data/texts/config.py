@@ -13,16 +13,13 @@ from ...config.run import DataConfig
 from ...config.vocabulary import APART, FOLDER, SPECIALS, WORDS
 from ...errors import UserError
 from ...files.atomic import read_json
+from ...text.languages import Spoken
+from ...text.older import OLDER
 from ...text.vocabulary import splits_marks
 
 GIVEN = "pairs"  # the data.source of a run whose sentences were given in Python
 LEAST = 512  # ids of a tokenizer that is trained: all bytes, the special ones, and some to learn
-KINDS = (
-    "tokenizer.json",
-    "source/tokenizer.json",
-    "source.spm",
-    "merges.txt",
-)  # files by which a folder has a tokenizer
+KINDS = ("tokenizer.json", "source/tokenizer.json", "source.spm", *OLDER)  # files by which a folder has a tokenizer
 
 
 @dataclass(frozen=True)
@@ -46,9 +43,13 @@ class SentenceData(DataConfig):
     tokenizer: str = identity(
         WORDS,
         "words, in lower case; bpe or unigram, trained on train, for any text (extra: text); or the folder of a "
-        "tokenizer of Hugging Face (tokenizer.json; or source.spm, target.spm and vocab.json), or of a run's, which "
-        "is RUN/tokenizer",
+        "tokenizer of Hugging Face (tokenizer.json, or the vocabulary of its class), or of a run's, which is "
+        "RUN/tokenizer",
     )
+    source_language: str = identity(
+        "", "of the tokenizer of a folder that knows several: the code of that of sources; empty: as its files state it"
+    )
+    target_language: str = identity("", "of such a tokenizer: the code of the language of targets; empty: likewise")
     vocabulary: int = identity(
         8000, "bpe, unigram: most ids of the tokenizer, or of each where source and target have tables of their own"
     )
@@ -60,6 +61,11 @@ class SentenceData(DataConfig):
     shuffle_sources: bool = identity(
         False, "control: give each training target the source of another; results must then be at chance"
     )
+
+    @property
+    def spoken(self) -> Spoken:
+        """The languages of both sides."""
+        return Spoken(self.source_language, self.target_language)
 
     def in_folder(self, folder: Path) -> Self:
         """The same, with the tokenizer that a run's folder keeps."""

@@ -276,7 +276,7 @@ def _open_pairs(
 
     def tokenizers() -> tuple[Tokenizer, Tokenizer]:
         left, right = (map(operator.itemgetter(side), train) for side in (0, 1))
-        return make_tokenizers(data.tokenizer, data.vocabulary, left, right, one)
+        return make_tokenizers(data.tokenizer, data.vocabulary, left, right, one, data.spoken)
 
     files = found["train"]
     if not isinstance(files, InFiles):

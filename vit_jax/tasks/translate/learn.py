@@ -66,7 +66,7 @@ class Translate(Translation):
         """The tokenizers beside weights, as a run keeps them."""
         c, data = run.model, run.data
         assert isinstance(c, TransformerConfig) and isinstance(data, SentenceData)
-        return record_tokenizers(*make_tokenizers(data.tokenizer, 0, (), (), c.one_embedding))
+        return record_tokenizers(*make_tokenizers(data.tokenizer, 0, (), (), c.one_embedding, data.spoken))
 
     @property
     def selection_metric(self) -> tuple[str, int]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from ...config.dotted import replace_fields, value_at
 from ...config.network import NetworkConfig
 from ...config.run import NO_DATA, OptimConfig, RunConfig
-from ...config.vocabulary import SIDES, TRAINED
+from ...config.vocabulary import SIDES, TRAINED, WORDS
 from ...data.captions.config import CaptionData
 from ...data.texts.config import LEAST, SentenceData, is_side, numbered_words, size_of_side
 from ...errors import Field, UserError, fields_inside
@@ -86,6 +86,7 @@ class TranslateSpec(TaskSpec):
         if not data.lengths or list(data.lengths) != sorted(set(data.lengths)):
             raise UserError(Field("data.lengths"), f"is {list(data.lengths)}", "give ascending numbers")
         check_tokenizer(data)
+        check_languages(data)
         if data.tokens < data.lengths[-1]:
             raise UserError(
                 Field("data.tokens"),
@@ -119,6 +120,17 @@ def check_network(model: NetworkConfig, ids: int) -> None:
     """Check a network, with a number of ids where the data will determine it. Raises UserError."""
     with fields_inside("model"):
         replace_fields(model, {name: value_at(model, name) or ids for name in model.marked("from_data")}).check()
+
+
+def check_languages(data: SentenceData) -> None:
+    """Raise UserError where languages are stated of a tokenizer that is made here, and knows none."""
+    for name in ("source_language", "target_language"):
+        if (code := getattr(data, name)) and data.tokenizer in (WORDS, *TRAINED):
+            raise UserError(
+                Field(f"data.{name}"),
+                f"is {code[:40]}, but data.tokenizer is {data.tokenizer}, which names no languages",
+                "leave it out",
+            )
 
 
 def check_tokenizer(data: SentenceData | CaptionData) -> None:

@@ -1,0 +1,180 @@
+"""Tokenizers that are made of the older files of their class: ids and texts of transformers' own, or a refusal."""
+
+import io
+import json
+import random
+
+import pytest
+
+from tests.test_tokenizers import AWKWARD, SOURCES, TARGETS
+from vit_jax.errors import UserError
+from vit_jax.text.folder import open_files, read_folder
+from vit_jax.text.languages import NLLB
+
+tokenizers = pytest.importorskip("tokenizers")
+spm = pytest.importorskip("sentencepiece")
+
+CORPUS = SOURCES + TARGETS
+LETTERS = "abz AZ09 \t\n.,'’-–éßÅñ＆Ａ①ﬁ日本ру́ไ👩‍👩\u200b\u00a0\u2028\u0301\u064b<>[]_▁Ġ#@s"
+HARD = [
+    "<s> a </s> b <unk>c <mask> d", "x <mask>", "a<mask>", "[MASK] [CLS] x", "de_DE en_XX fra_Latn", "I'M don't we'll",
+    "한국어 조선말", "हिन्दी में", "a\0b", "\ufeffbom", "½ ²", "http://x.y/z?q=1&r=2", "e\u0301\u0327",
+]  # fmt: skip
+FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+START, END = "<|startoftext|>", "<|endoftext|>"
+
+
+def texts():
+    rng = random.Random(0)
+    drawn = ("".join(rng.choices(LETTERS, k=rng.randint(1, 30))) for _ in range(180))
+    return [text for text in (*AWKWARD, *HARD, *SOURCES[:9], *TARGETS[:9], *drawn) if text.strip()]
+
+
+def merged(specials, suffix=""):
+    """vocab.json and merges.txt of bytes in pairs."""
+    parts, as_bytes = tokenizers.pre_tokenizers, tokenizers.pre_tokenizers.ByteLevel
+    settings = {"end_of_word_suffix": suffix} if suffix else {}
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(**settings))
+    words = [parts.WhitespaceSplit(), as_bytes(add_prefix_space=False, use_regex=False)]
+    made.pre_tokenizer = parts.Sequence(words) if suffix else as_bytes(add_prefix_space=False)
+    alphabet = sorted(as_bytes.alphabet())
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=600, show_progress=False, initial_alphabet=alphabet, special_tokens=specials, **settings
+    )
+    made.train_from_iterator([text.lower() if suffix else text for text in CORPUS], trainer)
+    model = json.loads(made.to_str())["model"]
+    for letter in alphabet:
+        model["vocab"].setdefault(letter + suffix, len(model["vocab"]))
+    merges = "".join(f"{first} {second}\n" for first, second in model["merges"])
+    return {"vocab.json": json.dumps(model["vocab"]).encode(), "merges.txt": f"#version: 0.2\n{merges}".encode()}
+
+
+def word_pieces():
+    letters = sorted({*"".join((*CORPUS, *AWKWARD)), *"".join(CORPUS).lower()})
+    known = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *letters,
+        *(f"##{x}" for x in letters),
+        "dog",
+        "##og",
+        "Hund",
+    ]
+    return {"vocab.txt": "".join(f"{piece}\n" for piece in known if piece.strip()).encode()}
+
+
+def sentence_pieces(name="sentencepiece.bpe.model", kind="unigram", **ids):
+    file = io.BytesIO()
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(CORPUS), model_writer=file, vocab_size=200, hard_vocab_limit=False, model_type=kind,
+        minloglevel=2, normalization_rule_name="nmt_nfkc", num_threads=1, **ids,
+    )  # fmt: skip
+    return {name: file.getvalue()}
+
+
+def of_m2m():
+    model = sentence_pieces()
+    pieces = spm.SentencePieceProcessor(model_proto=model["sentencepiece.bpe.model"])
+    known = [*FAIRSEQ[:4], *(pieces.id_to_piece(i) for i in range(3, len(pieces), 2))]
+    return {**model, "vocab.json": json.dumps({piece: i for i, piece in enumerate(known)}).encode()}
+
+
+CASES = {  # {case: (its files, model_type, tokenizer_config.json)}
+    "gpt2": (lambda: merged([END]), "gpt2", {}),
+    "bart": (lambda: merged(FAIRSEQ), "bart", {}),
+    "roberta-space": (
+        lambda: merged(FAIRSEQ),
+        "x",
+        {"tokenizer_class": "RobertaTokenizerFast", "add_prefix_space": True},
+    ),
+    "led": (lambda: merged(FAIRSEQ), "led", {}),
+    "clip": (lambda: merged([START, END], "</w>"), "clip", {}),
+    "bert": (word_pieces, "bert", {}),
+    "bert-cased": (word_pieces, "x", {"tokenizer_class": "BertTokenizer", "do_lower_case": False}),
+    "electra-accents": (word_pieces, "electra", {"strip_accents": False}),
+    "t5": (lambda: sentence_pieces("spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1), "t5", {}),
+    "trocr": (sentence_pieces, "trocr", {"tokenizer_class": "XLMRobertaTokenizer"}),
+    "mbart": (sentence_pieces, "mbart", {"src_lang": "ro_RO"}),
+    "mbart50": (sentence_pieces, "mbart", {"tokenizer_class": "MBart50Tokenizer", "src_lang": "gl_ES"}),
+    "m2m-100": (of_m2m, "m2m_100", {"src_lang": "zu"}),
+}
+
+
+def write(folder, files, model_type="", config=None):
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    if model_type:
+        (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+    if config:
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def opened(folder):
+    return open_files(read_folder(folder, alone=True), "it")[0]
+
+
+def ids_of(side, text):
+    """As `encode`, also of texts that hold what pads."""
+    return side.trimmed(side.tokenizer.encode(text).ids) if hasattr(side, "trimmed") else side.encode(text).tolist()
+
+
+@pytest.mark.parametrize("form", ["older", "tokenizer.json"])
+@pytest.mark.parametrize("case", CASES)
+def test_ids_and_texts_are_those_of_transformers(case, form, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    make, model_type, config = CASES[case]
+    folder = write(tmp_path, make(), model_type, config)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    if form != "older":
+        theirs.save_pretrained(tmp_path)
+        for name in ("merges.txt", "vocab.txt", *([] if case == "m2m-100" else ["vocab.json"])):
+            (tmp_path / name).unlink(missing_ok=True)
+    ours, decoded, every = opened(folder), set(), texts()
+    special = {*theirs.all_special_ids, ours.ids.pad, ours.ids.end}
+    for text in every:
+        if case == "m2m-100" and ("<pad>" in text or not theirs.tokenize(text)):
+            continue  # refused
+        ids = ids_of(ours, text)
+        assert ids == theirs(text)["input_ids"], text
+        inside = [i for i in ids if i not in special and (case != "m2m-100" or i < len(ours.vocabulary) - 100)]
+        assert ours.decode(inside) == theirs.decode(inside, skip_special_tokens=True), text
+        decoded.add(ours.decode(inside))
+    assert len(every) > 200 and len(decoded) > 60
+
+
+def test_nllb_of_its_pieces_has_its_languages_behind_them(tmp_path):
+    """As v4 and the published tokenizer.json have it; v5 forgets the languages: its code is an unknown word there."""
+    transformers = pytest.importorskip("transformers")
+    config = {"tokenizer_class": "NllbTokenizer", "src_lang": "fra_Latn"}
+    folder = write(tmp_path, sentence_pieces(kind="bpe"), "m2m_100", config)
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), opened(folder)
+    assert theirs.convert_tokens_to_ids("fra_Latn") == theirs.unk_token_id
+    code = len(ours) - 1 - len(NLLB.codes) + NLLB.codes.index("fra_Latn")
+    for text in texts():
+        if not any(token in text for token in ("<mask>", "fra_Latn")):
+            assert ids_of(ours, text) == [code, *theirs(text)["input_ids"][1:]], text
+
+
+def test_a_class_that_is_not_known_or_not_stated_is_refused_by_name(tmp_path):
+    folder, files = write(tmp_path, merged(FAIRSEQ)), ("config.json", "tokenizer_config.json")
+    with pytest.raises(UserError, match=r"has merges\.txt, of which several classes make a tokenizer, and states none"):
+        opened(folder)
+    stated = [({"model_type": "blenderbot"}, {}), ({"model_type": "bart"}, {"tokenizer_class": "WhisperTokenizerFast"})]
+    for contents, name in zip(stated, ("blenderbot", "WhisperTokenizer"), strict=True):
+        for file, content in zip(files, contents, strict=True):
+            (tmp_path / file).write_text(json.dumps(content))
+        with pytest.raises(UserError, match=rf"has merges\.txt and is of '{name}', which is not known here without a"):
+            opened(folder)
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer"}')
+    with pytest.raises(UserError, match=r"has merges\.txt but no spiece\.model; put it there"):
+        opened(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x0a\xff\xff\xff\xff\x7f", b"no model", b"\x0a\x02\x0a\xff", b"\x80" * 30])
+def test_a_damaged_model_of_pieces_is_one_sentence(tmp_path, content):
+    with pytest.raises(UserError, match=r"spiece\.model: is no tokenizer that can be read \(.+\); restore it"):
+        opened(write(tmp_path, {"spiece.model": content}, "t5"))
