@@ -71,9 +71,9 @@ def write_tfds(
 
     folder = root / name / version
     folder.mkdir(parents=True)
-    pixels = {}
+    pixels, sizes = {}, {}
     for split, n in splits:
-        pixels[split] = np.random.default_rng(n).integers(0, 256, (n, 5, 6), np.uint8)
+        pixels[split] = np.random.default_rng([n, len(split)]).integers(0, 256, (n, 5, 6), np.uint8)
         writer = ArrayRecordWriter(str(folder / f"{name}-{split}.{stored}-00000-of-00001"), "group_size:1")
         for i, image in enumerate(pixels[split]):
             file, example = io.BytesIO(), tf_example_pb2.Example()
@@ -81,6 +81,7 @@ def write_tfds(
             example.features.feature["image"].bytes_list.value.append(file.getvalue())
             example.features.feature["label"].int64_list.value.append(i % 2)
             writer.write(example.SerializeToString())
+            sizes[split] = sizes.get(split, 0) + len(example.SerializeToString())
         writer.close()
     place = "tensorflow_datasets.core.features"
     features = {
@@ -92,7 +93,10 @@ def write_tfds(
     }
     spec = {"pythonClassName": f"{place}.features_dict.FeaturesDict", "featuresDict": {"features": features}}
     template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-    shards = [{"name": s, "numBytes": "1", "shardLengths": [str(n)], "filepathTemplate": template} for s, n in splits]
+    shards = [
+        {"name": s, "numBytes": str(sizes[s]), "shardLengths": [str(n)], "filepathTemplate": template}
+        for s, n in splits
+    ]
     info = {"name": name, "version": version, "fileFormat": stored, "moduleName": "a.b", "splits": shards}
     (folder / "features.json").write_text(json.dumps(spec))
     (folder / "dataset_info.json").write_text(json.dumps(info))

@@ -283,8 +283,8 @@ def test_another_tfds_set_is_told_how_to_prepare(home, monkeypatch):
         patch.setattr("tensorflow_datasets.core.DatasetBuilder.download_and_prepare", lambda self: asked.append(self))
         exec(line, {})
     assert asked[0].name == "svhn_cropped" and asked[0].info.file_format.value == "array_record"
-    with pytest.raises(UserError, match=r"tfds\.builder\('cifar10:3\.0\.1', "):
-        open_dataset(a_run("cifar10:3.0.1"))
+    with pytest.raises(UserError, match=r"tfds\.builder\('svhn_cropped:3\.0\.0', "):  # however it is written
+        open_dataset(a_run("svhn_cropped/3.0.0"))
 
 
 def test_a_full_disk_is_foreseen_or_told(home, table, monkeypatch):

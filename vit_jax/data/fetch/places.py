@@ -29,12 +29,12 @@ def find_prepared(root: Path, name: str, version: str = "") -> Path | None:
 
 def prepared_in(root: Path) -> dict[str, list[str]]:
     """{name of each set that is prepared in a data.dir: its versions, the newest last}."""
-    found = {}
-    for depth in ("*", "*/*"):
-        for folder in {file.parents[1] for file in root.glob(f"{depth}/*/{_MARK}")}:
-            if versions := _versions(folder):
-                found[str(folder.relative_to(root))] = versions
-    return dict(sorted(found.items()))
+    folders = {file.parents[1] for file in root.glob(f"*/*/{_MARK}")}
+    # A folder of configs is that of a set, and no other data.dir.
+    nested = (file for file in root.glob(f"*/*/*/{_MARK}") if _set_name(file) == file.parents[2].name)
+    folders |= {file.parents[1] for file in nested}
+    found = {str(folder.relative_to(root)): _versions(folder) for folder in sorted(folders)}
+    return {name: versions for name, versions in found.items() if versions}
 
 
 def prepared_around(folder: Path) -> tuple[Path, dict[str, list[str]]] | None:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ....config.nearest import nearest
 from ....errors import UserError
+from ....files.atomic import read_json
 from ...fetch.archives import OFFICIAL
 from ...fetch.places import data_dir, find_prepared
 from ...fetch.prepare import clear_fetched, plan, prepare
 from ..config import ImageData, numbered_classes
+from .absent import check_level, not_prepared
 from .arrays import Arrays
 from .base import Examples, Source, Stamps, first_line, stamp_files
 from .index import Index, find
+from .shards import AGAIN, Shard, check_different, check_shards, make_room
 
 _ROOM = 256 << 20  # bytes of encoded images that stay in memory, per split, when the labels are read
 
@@ -66,8 +66,10 @@ def open_tfds(data: ImageData, fetch: bool) -> Source:
     name, _, version = data.source.partition(":")
     folder = find_prepared(root, name, version)
     if folder is None:
+        if root.is_dir():
+            check_level(root, name)
         if name not in OFFICIAL or version:
-            raise _not_prepared(data, root, name)
+            raise not_prepared(data, root)
         if not fetch and data.download:
             return _black(root, name)
         folder = prepare(root, name, data.download)
@@ -76,21 +78,28 @@ def open_tfds(data: ImageData, fetch: bool) -> Source:
     builder, features = _open_builder(data, folder, name)
     known = list(builder.info.splits)
     _check_images(data, features, known)
+    shards = {split: _shards(builder, split) for split in ("train", "validation", "test") if split in known}
+    every = [shard for some in shards.values() for shard in some]
+    make_room(f"data.source {data.source}", len(every))
+    check_shards(every)
     splits: dict[str, Examples] = {}
-    unlabelled = {}
-    for split in (each for each in ("train", "validation", "test") if each in known):
-        records = _records(data, builder, split, folder)
+    unlabelled, remarks = {}, []
+    for split in shards:
+        records, remark = _records(data, builder, split, folder, every)
+        remarks += [remark] if remark else []
         if split != "train" and len(records.labels) and (records.labels == -1).all():  # how TFDS marks unpublished ones
             unlabelled[split] = f"the {split} split has no labels"
         else:
             splits[split] = records
-    return Source(name, tuple(features["label"].names), splits, unlabelled=unlabelled)
+    return Source(name, tuple(features["label"].names), splits, tuple(remarks), unlabelled)
 
 
 def _open_builder(data: ImageData, folder: Path, name: str) -> tuple[Any, dict[str, Any]]:
     """(the builder of a prepared set, its features). Raises UserError where it is not such a set."""
     import tensorflow_datasets as tfds
 
+    for file in ("dataset_info.json", "features.json"):
+        read_json(folder / file, remedy="restore it, or prepare the set again")
     try:
         builder = tfds.builder_from_directory(folder)
         features, stored = dict(builder.info.features.items()), builder.info.file_format
@@ -131,42 +140,58 @@ def _check_images(data: ImageData, features: dict[str, Any], known: list[str]) -
         )
 
 
-def _records(data: ImageData, builder: Any, split: str, folder: Path) -> Records:
-    """A split, with its labels and what an index knows of it. Raises UserError where it cannot be read."""
+def _shards(builder: Any, split: str) -> list[Shard]:
+    """The files of a split, as dataset_info.json has them."""
+    info = builder.info.splits[split]
+    return [Shard(str(path), int(n)) for path, n in zip(info.filepaths, info.shard_lengths, strict=True)]
+
+
+def _records(data: ImageData, builder: Any, split: str, folder: Path, every: list[Shard]) -> tuple[Records, str]:
+    """(a split with its labels, a remark on what is in it or nothing). Raises UserError where it cannot be read.
+
+    `every` are the files of all splits.
+    """
     import tensorflow_datasets as tfds
 
     try:
-        info = builder.info.splits[split]
+        info, remark = builder.info.splits[split], ""
         records = builder.as_data_source(split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES)
         files = stamp_files(os.path.abspath(folder), [Path(file).name for file in info.filepaths], whole=True)
         index = Index.of_nothing(len(records)) if data.verify else find(files, len(records))
-        labels, first = (index.labels, []) if index.known.all() else _scan(records)
+        labels = index.labels
+        first: list[bytes] = []
+        if not index.known.all():
+            check_different(every)
+            labels, first, size = _scan(records)
+            if info.num_bytes and size != info.num_bytes:
+                remark = f"{split} has records of {size:,} bytes, and dataset_info.json states {info.num_bytes:,}"
+    except (UserError, MemoryError):
+        raise
     except Exception as error:
         raise UserError(
-            f"data.source {data.source}",
-            f"{split} in {folder} cannot be read ({first_line(error)})",
-            "prepare it again",
+            f"data.source {data.source}", f"{split} in {folder} cannot be read ({first_line(error)})", AGAIN
         ) from error
-    return Records(records, labels, first, split, files)
+    return Records(records, labels, first, split, files), remark
 
 
-def _scan(records: Any) -> tuple[np.ndarray, list[bytes]]:
-    """(labels int32 [n], the first encoded images, up to _ROOM bytes).
+def _scan(records: Any) -> tuple[np.ndarray, list[bytes], int]:
+    """(labels int32 [n], the first encoded images, up to _ROOM bytes, the bytes of all records).
 
     Reading a small record a second time takes a third of the time of decoding its image.
     """
     labels = np.empty(len(records), np.int32)
     first: list[bytes] = []
-    room = _ROOM
+    room, size = _ROOM, 0
     for start in range(0, len(labels), 1024):
         indices = range(start, min(start + 1024, len(labels)))
         for i, record in zip(indices, records.__getitems__(indices), strict=True):
             features = _features(record)
+            size += len(record)
             labels[i] = features["label"].int64_list.value[0]
             if room > 0:
                 first.append(features["image"].bytes_list.value[0])
                 room -= len(first[-1])
-    return labels, first
+    return labels, first, size
 
 
 def _black(root: Path, name: str) -> Source:
@@ -177,52 +202,3 @@ def _black(root: Path, name: str) -> Source:
         for split, n in official.splits.items()
     }
     return Source(name, tuple(numbered_classes(official.classes)), splits, (plan(root, name),), stands_in=True)
-
-
-def _not_prepared(data: ImageData, root: Path, name: str) -> UserError:
-    """The error for a name that is no prepared set, with what to do.
-
-    TFDS itself raises a NotImplementedError about TFRECORD for a missing folder.
-    """
-    place = Path(data.source).expanduser()
-    if name and place.is_dir():
-        return UserError(
-            f"data.source {data.source}", "is a path", f"write folder:{data.source} for a folder of images"
-        )
-    if name and place.exists():
-        return UserError(f"data.source {data.source}", "is a file", "give folder:PATH, FILE.npz or the name of a set")
-
-    there = sorted(
-        {
-            str(file.parents[1].relative_to(root))
-            for depth in ("*/*", "*/*/*")
-            for file in root.glob(f"{depth}/dataset_info.json")
-        }
-    )
-    import tensorflow_datasets as tfds
-
-    official = tfds.list_builders(with_community_datasets=False)
-    if name.partition("/")[0] not in (*official, *there):
-        return UserError(
-            f"data.source {data.source}",
-            f"no such set{_nearest(name, there, official)}",
-            "give digits, folder:PATH, FILE.npz, or a TFDS set by its name",
-        )
-    # Not `tfds build`, which also needs apache_beam.
-    line = f"tfds.builder({data.source!r}, data_dir={str(root)!r}, file_format='array_record').download_and_prepare()"
-    fetched = f"leave out {data.source.removeprefix(name)} to have it fetched, or " if name in OFFICIAL else ""
-    return UserError(
-        f"data.source {data.source}",
-        f"not prepared in data.dir {root} (there: {', '.join(there) or 'none'})",
-        f'{fetched}prepare it once, where TensorFlow is installed, by python -c "import tensorflow_datasets as tfds; '
-        f'{line}", or give --data.dir the folder that holds {name}/VERSION/dataset_info.json',
-    )
-
-
-def _nearest(name: str, there: list[str], official: list[str]) -> str:
-    """A clause with the most similar sets. Letter case, dashes and underscores are no difference."""
-    plain = {re.sub("[-_]", "", known): known for known in ["digits", *official, *there]}
-    same = plain.get(re.sub("[-_]", "", name.lower()))
-    if same:
-        return f"; nearest: {same}"
-    return nearest(name, ["digits", *there, *OFFICIAL, *difflib.get_close_matches(name.lower(), official, n=3)])
