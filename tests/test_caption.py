@@ -156,7 +156,7 @@ def test_a_caption_is_that_of_the_uncached_search(trained):
     """One caption at a time, all tokens again at each step, in numpy."""
     net = vit_jax.load("shapes")
     scenes = shapes.draw(4, 77)
-    read, vocabulary = net.inputs(scenes.pixels), net.task.words
+    read, vocabulary = net.inputs(scenes.pixels), net.task.target
     expected = []
     for image in read:
         said = []
@@ -215,7 +215,7 @@ def test_its_weights_go_through_other_layouts_and_come_back(trained, working_fol
         monkeypatch.setattr(sys, "argv", ["convert", "runs/shapes", target, *extra, "--weights-only"])
         assert convert() == 0, capsys.readouterr()
     one, two = vit_jax.load("runs/shapes"), vit_jax.load("c.safetensors")
-    assert two.task.words.entries == one.task.words.entries
+    assert two.task.target.entries == one.task.target.entries
     pixels = shapes.draw(3, 80).pixels
     assert one.predict(pixels) == two.predict(pixels)
     assert vit_jax.load("c.pt").model.config == two.model.config

@@ -301,4 +301,4 @@ def test_a_run_on_ones_own_images(folder, working_folder, inside):
     done = inside("evaluate", "own", cwd=working_folder)
     assert done.returncode == 2 and "is not the data that this run was trained on" in done.stderr
     assert Run(working_folder / "runs/own").config().data.source.startswith("captions:")
-    assert vit_jax.load(working_folder / "runs/own").task.words.open
+    assert vit_jax.load(working_folder / "runs/own").task.target.open

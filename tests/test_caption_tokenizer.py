@@ -54,7 +54,7 @@ def test_a_folder_is_what_generate_says_and_goes_back_with_all_its_files(inside,
         done = inside(*words, cwd=working_folder)
         assert done.returncode == 0, done.stderr
     net, pixels = vit_jax.load("theirs"), shapes.draw(32, 99).pixels
-    assert net.task.words.ids.pad == net.task.words.ids.end == 0 and net.task.decoding.max_length == 20
+    assert net.task.target.ids.pad == net.task.target.ids.end == 0 and net.task.decoding.max_length == 20
     model = transformers.VisionEncoderDecoderModel.from_pretrained("theirs").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained("theirs")
     images = torch.from_numpy(np.ascontiguousarray(np.asarray(net.inputs(pixels)).transpose(0, 3, 1, 2)))
@@ -63,8 +63,8 @@ def test_a_folder_is_what_generate_says_and_goes_back_with_all_its_files(inside,
         searching = replace(net, task=net.task.searching({**vars(net.task.decoding), "beam": beam}))
         said = searching.predict(pixels)
         assert said == tokenizer.batch_decode(out, skip_special_tokens=True)
-        ids = [net.task.words.encode(text).tolist() for text in said]
-        assert ids == [net.task.words.ids.until_end(row) for row in out[:, 1:].numpy()]
+        ids = [net.task.target.encode(text).tolist() for text in said]
+        assert ids == [net.task.target.ids.until_end(row) for row in out[:, 1:].numpy()]
         print(f"beam {beam}: {len({*said})} different captions of {len({len(row) for row in ids})} lengths")
         assert len({*said}) > 16
     rows = []
@@ -84,5 +84,5 @@ def test_a_folder_is_what_generate_says_and_goes_back_with_all_its_files(inside,
     names = {path.name for path in (working_folder / "back").iterdir()}
     assert {"tokenizer.json", "tokenizer_config.json", "preprocessor_config.json", "generation_config.json"} <= names
     again = transformers.AutoTokenizer.from_pretrained("back")
-    assert again(rows[0][1]).input_ids == vit_jax.load("back").task.words.encode(rows[0][1]).tolist()
+    assert again(rows[0][1]).input_ids == vit_jax.load("back").task.target.encode(rows[0][1]).tolist()
     transformers.VisionEncoderDecoderModel.from_pretrained("back")

@@ -162,9 +162,9 @@ def test_a_folder_with_a_tokenizer_says_captions(speaking, tmp_path):
     """Also after a conversion to our own layout and back, with the tokenizer in the other of its two forms."""
     net = vit_jax.load(speaking)
     assert (net.task.decoding.beam, net.task.decoding.max_length) == (2, 7)
-    ids = net.task.words.ids
+    ids = net.task.target.ids
     assert (ids.pad, ids.begin, ids.end) == (0, 0, 0) and ids.banned == ()
-    assert net.task.words.encode("abcab").tolist() == [10, 9] and net.task.words.decode([10, 9, 0, 3]) == "abcab"
+    assert net.task.target.encode("abcab").tolist() == [10, 9] and net.task.target.decode([10, 9, 0, 3]) == "abcab"
     pixels = np.random.default_rng(0).integers(0, 255, (3, 8, 8, 3), dtype=np.uint8)
     said = net.predict(pixels)
     assert len(said) == 3 and all(set(each) <= set("abcdefgh") for each in said) and any(said)
@@ -172,7 +172,7 @@ def test_a_folder_with_a_tokenizer_says_captions(speaking, tmp_path):
     vit_jax.export(vit_jax.load(tmp_path / "run"), tmp_path / "back", to=LAYOUT.name)
     again = vit_jax.load(tmp_path / "back")
     assert (tmp_path / "back/tokenizer.json").is_file() and not (tmp_path / "back/vocab.json").exists()
-    assert again.task.words.kept["size"] == 11 and again.task.words.ids == ids
+    assert again.task.target.kept["size"] == 11 and again.task.target.ids == ids
     assert (tmp_path / "back/preprocessor_config.json").is_file() and again.preprocess == net.preprocess
     stated = json.loads((tmp_path / "back/generation_config.json").read_text())
     assert stated == {name: 0 for name in IDS}

@@ -281,7 +281,7 @@ def generated(folder: Path) -> Iterator[Check]:
     pixels = np.asarray(net.inputs(shapes.draw(ROWS, 99).pixels))
     for name, settings in SETTINGS.items():
         mine, scores = _ours(net, pixels, settings)
-        tokens, their_scores = _theirs(model, net.task.words.ids, pixels, settings)
+        tokens, their_scores = _theirs(model, net.task.target.ids, pixels, settings)
         kinds = {tuple(row) for row in tokens}, {len(row) for row in tokens}, {i for row in tokens for i in row}
         what = f"{len(kinds[0])} different rows of {len(kinds[1])} lengths, {len(kinds[2])} different tokens"
         apart = sum(a != b for a, b in zip(mine, tokens, strict=True))
@@ -300,7 +300,7 @@ def _ours(net: Any, pixels: np.ndarray, settings: dict[str, Any]) -> tuple[list[
     from vit_jax.decode.search import search
     from vit_jax.models.decoder import Cache
 
-    ids, model = net.task.words.ids, net.model
+    ids, model = net.task.target.ids, net.model
 
     @jax.jit
     def found(images: Any) -> Any:

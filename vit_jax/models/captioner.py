@@ -69,6 +69,7 @@ class Captioner(DecoderModel):
         memory_mask: Array | None = None,
         causal: bool | None = None,
         keys: Array | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Array:
         """The logits of the next tokens of a caption. Paddings and masks are boolean, True where to attend.
 
@@ -81,6 +82,7 @@ class Captioner(DecoderModel):
             memory_mask: 4-D, broadcastable to [B, H, T, S].
             causal: whether a token attends only to itself and those before it; None: as config.text has it.
             keys: PRNG keys [B], one an example, of a training pass, whose dropout they draw; None: evaluation.
+            intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:
             [B, T, K].
@@ -88,8 +90,21 @@ class Captioner(DecoderModel):
         Raises:
             ValueError: for wrong shapes and dtypes.
         """
-        masks = dict(target_padding=target_padding, memory_padding=memory_padding, target_mask=target_mask)
-        return self.forward(source, target, keys, None, **masks, memory_mask=memory_mask, causal=causal)
+        if source.shape[:1] != target.shape[:1]:
+            raise ValueError(
+                f"source {list(source.shape)} and target {list(target.shape)} are batches of different size"
+            )
+        return self.write(
+            self.encode(source, keys=keys, intermediates=intermediates),
+            target,
+            keys,
+            intermediates,
+            target_padding=target_padding,
+            memory_padding=memory_padding,
+            target_mask=target_mask,
+            memory_mask=memory_mask,
+            causal=causal,
+        )
 
     def capture(self, source: Array, target: Array, names: Iterable[str], **masks: Any) -> dict[str, Array]:
         """Inner values of an evaluation pass.
@@ -109,19 +124,7 @@ class Captioner(DecoderModel):
         """
         of_vit = [] if self.vit is None else ["vit.attention"]
         known = [*self.config.captured(), *of_vit, "decoder.self_attention", "decoder.cross_attention"]
-        return capture(names, known, lambda wanted: self.forward(source, target, None, wanted, **masks))
-
-    def forward(
-        self, source: Array, target: Array, keys: Array | None, intermediates: Intermediates | None, **masks: Any
-    ) -> Array:
-        """The forward pass of a call and of `capture`; arguments as in a call."""
-        if source.shape[:1] != target.shape[:1]:
-            raise ValueError(
-                f"source {list(source.shape)} and target {list(target.shape)} are batches of different size"
-            )
-        return self.write(
-            self.encode(source, keys=keys, intermediates=intermediates), target, keys, intermediates, **masks
-        )
+        return capture(names, known, lambda wanted: self(source, target, intermediates=wanted, **masks))
 
     def encode(self, source: Array, *, keys: Array | None = None, intermediates: Intermediates | None = None) -> Array:
         """The memory of images or vectors.

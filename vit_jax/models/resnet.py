@@ -105,11 +105,12 @@ class ResNet(nnx.Module):
         self.head = Linear(c.features, c.classes, dtype=param_dtype)
         state.draw(self, rngs, param_dtype)
 
-    def __call__(self, images: Array) -> Array:
+    def __call__(self, images: Array, *, intermediates: Intermediates | None = None) -> Array:
         """The logits of images.
 
         Args:
             images: floating-point [B, h, w, C], normalised as in training.
+            intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:
             [B, K], float32 or wider.
@@ -117,25 +118,6 @@ class ResNet(nnx.Module):
         Raises:
             ValueError: for images of another shape, or of integers.
         """
-        return self.forward(images, None)
-
-    def capture(self, images: Array, names: Iterable[str]) -> dict[str, Array]:
-        """Inner values of a pass.
-
-        Args:
-            images: as of a call.
-            names: of pooled [B, D] (what enters the head) and logits [B, K].
-
-        Returns:
-            {name: array}.
-
-        Raises:
-            ValueError: as a call, and for any other name.
-        """
-        return capture(names, CAPTURED, lambda wanted: self.forward(images, wanted))
-
-    def forward(self, images: Array, intermediates: Intermediates | None) -> Array:
-        """The forward pass of a call and of `capture`."""
         expected = (*pair(self.config.image), self.config.channels)
         if images.ndim != 4 or images.shape[1:] != expected:
             raise ValueError(
@@ -150,6 +132,21 @@ class ResNet(nnx.Module):
         feature = x.astype(accumulation_dtype(x.dtype)).mean((1, 2))
         sow(intermediates, "pooled", feature)
         return self.head(feature)
+
+    def capture(self, images: Array, names: Iterable[str]) -> dict[str, Array]:
+        """Inner values of a pass.
+
+        Args:
+            images: as of a call.
+            names: of pooled [B, D] (what enters the head) and logits [B, K].
+
+        Returns:
+            {name: array}.
+
+        Raises:
+            ValueError: as a call, and for any other name.
+        """
+        return capture(names, CAPTURED, lambda wanted: self(images, intermediates=wanted))
 
 
 def max_pool(x: Array) -> Array:

@@ -130,6 +130,7 @@ class Transformer(DecoderModel):
         memory_mask: Array | None = None,
         causal: bool | None = None,
         keys: Array | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Array:
         """The logits of the next tokens of a target. Paddings and masks are boolean, True where to attend.
 
@@ -144,6 +145,7 @@ class Transformer(DecoderModel):
             memory_mask: 4-D, broadcastable to [B, H, T, S].
             causal: whether a target token attends only to itself and those before it; None: as the config has it.
             keys: PRNG keys [B], one an example, of a training pass, whose dropout they draw; None: evaluation.
+            intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:
             Logits [B, T, K]; without a head [B, T, D]; of an encoder alone the memory [B, S, D].
@@ -151,54 +153,6 @@ class Transformer(DecoderModel):
         Raises:
             ValueError: for wrong shapes and dtypes.
         """
-        given = dict(
-            source_padding=source_padding,
-            target_padding=target_padding,
-            memory_padding=memory_padding,
-            source_mask=source_mask,
-            target_mask=target_mask,
-            memory_mask=memory_mask,
-            causal=causal,
-        )
-        return self.forward(source, target, keys, None, **given)
-
-    def capture(
-        self, source: Array, target: Array | None = None, names: Iterable[str] = (), **masks: Any
-    ) -> dict[str, Array]:
-        """Inner values of an evaluation pass.
-
-        Args:
-            source, target: as of a call.
-            names: of encoder.blocks.I [B, S, D] and decoder.blocks.I [B, T, D] (what leaves block I), memory [B, S, D],
-                encoder.attention [B, L, H, S, S], decoder.self_attention [B, L, H, T, T] and decoder.cross_attention
-                [B, L, H, T, S] (the weights of all blocks), and logits (what a call returns).
-            masks: keyword arguments of a call.
-
-        Returns:
-            {name: array}.
-
-        Raises:
-            ValueError: as a call, and for any other name.
-        """
-        known = [*self.config.captured(), "encoder.attention", "decoder.self_attention", "decoder.cross_attention"]
-        return capture(names, known, lambda wanted: self.forward(source, target, None, wanted, **masks))
-
-    def forward(
-        self,
-        source: Array,
-        target: Array | None,
-        keys: Array | None,
-        intermediates: Intermediates | None,
-        *,
-        source_padding: Array | None = None,
-        target_padding: Array | None = None,
-        memory_padding: Any = ...,
-        source_mask: Array | None = None,
-        target_mask: Array | None = None,
-        memory_mask: Array | None = None,
-        causal: bool | None = None,
-    ) -> Array:
-        """The forward pass of a call and of `capture`; arguments as in a call."""
         if self.target is None or self.decoder is None:
             if target is not None:
                 raise ValueError("target is given, but this is an encoder alone: call it with a source")
@@ -221,6 +175,27 @@ class Transformer(DecoderModel):
             memory_mask=memory_mask,
             causal=causal,
         )
+
+    def capture(
+        self, source: Array, target: Array | None = None, names: Iterable[str] = (), **masks: Any
+    ) -> dict[str, Array]:
+        """Inner values of an evaluation pass.
+
+        Args:
+            source, target: as of a call.
+            names: of encoder.blocks.I [B, S, D] and decoder.blocks.I [B, T, D] (what leaves block I), memory [B, S, D],
+                encoder.attention [B, L, H, S, S], decoder.self_attention [B, L, H, T, T] and decoder.cross_attention
+                [B, L, H, T, S] (the weights of all blocks), and logits (what a call returns).
+            masks: keyword arguments of a call.
+
+        Returns:
+            {name: array}.
+
+        Raises:
+            ValueError: as a call, and for any other name.
+        """
+        known = [*self.config.captured(), "encoder.attention", "decoder.self_attention", "decoder.cross_attention"]
+        return capture(names, known, lambda wanted: self(source, target, intermediates=wanted, **masks))
 
     def encode(
         self,

@@ -207,13 +207,16 @@ class ViT(nnx.Module):
             values |= {f"blocks.{i}.attention.frequencies": start for i in range(c.depth)}
         return values
 
-    def __call__(self, images: Array, *, keys: Array | None = None) -> Array:
+    def __call__(
+        self, images: Array, *, keys: Array | None = None, intermediates: Intermediates | None = None
+    ) -> Array:
         """The logits of images.
 
         Args:
             images: floating-point [B, h, w, C], normalised as in training. A network that stores no positions takes any
                 h and w that its patch divides.
             keys: PRNG keys [B], one an example, of a training pass, whose dropout they draw; None: evaluation.
+            intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:
             [B, K], float32 or wider; without a head the features [B, D].
@@ -221,7 +224,7 @@ class ViT(nnx.Module):
         Raises:
             ValueError: for images of another shape, or of integers.
         """
-        return self.classify(self.encode(images, keys), keys)
+        return self.classify(self.encode(images, keys, intermediates=intermediates), keys, intermediates)
 
     def both(self, images: Array, *, keys: Array | None = None) -> tuple[Array, Array]:
         """The logits of the class token and of the distillation token, each by its own head.
@@ -254,11 +257,8 @@ class ViT(nnx.Module):
         Raises:
             ValueError: as a call, and for any other name.
         """
-
-        def forward(wanted: Intermediates) -> Array:
-            return self.classify(self.encode(images, intermediates=wanted), None, wanted)
-
-        return capture(names, [*self.config.captured(), "attention"], forward)
+        known = [*self.config.captured(), "attention"]
+        return capture(names, known, lambda wanted: self(images, intermediates=wanted))
 
     def encode(self, images: Array, keys: Array | None = None, *, intermediates: Intermediates | None = None) -> Array:
         """The tokens of images after the last block and norm, before pooling.

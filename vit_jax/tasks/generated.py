@@ -1,12 +1,12 @@
-"""What tasks that generate text have in common: the settings of their search, and its answers as people read them."""
+"""What tasks that generate text have in common: their targets, their search, its answers as people read them."""
 
 from __future__ import annotations
 
 import functools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from ..machine import backend
 from ..models.state import merge, split_model
 from ..text.ids import Ids
 from ..text.tokenizer import Tokenizer
-from .base import BATCH, Answer, Predictor, batches
+from .base import BATCH, Answer, Batch, Predictor, Task, batches
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,59 @@ def said_exactly(
     for i in np.flatnonzero(exact).tolist() if references else ():
         exact[i] = tokenizer.compared(tokenizer.decode(predicted[i])) == tokenizer.compared(references[i])
     return exact
+
+
+@dataclass(frozen=True)
+class Generation(Task, abstract=True):
+    """A task whose network writes texts. Its batches have "target", int32 [B, T], padded.
+
+    The decoder is given a begin and the target, and has to predict the target and an end (teacher forcing).
+    """
+
+    label_smoothing: float  # as PyTorch counts it
+    length: int  # most tokens of a text, its end included
+    target: Tokenizer
+    decoding: Decoding = field(default_factory=Decoding, kw_only=True)  # how texts are searched for
+
+    header_names: ClassVar[tuple[str, str]]  # what inputs and texts are called in `header`
+
+    def shifted(self, batch: Batch) -> tuple[Array, Array, Array]:
+        """`next_token.shift_target` of a batch: the decoder's inputs, the labels, and which labels are real."""
+        raise NotImplementedError
+
+    def denominator(self, batch: Batch) -> Array:
+        """The number of target tokens of a batch, ends included and padding excluded: []."""
+        return self.shifted(batch)[2].sum()
+
+    def searching(self, changes: Mapping[str, Any]) -> Self:
+        """The task with other settings of its search. Raises UserError."""
+        return replace(self, decoding=change_search(self.decoding, changes, self.length, self.target.unit))
+
+    @property
+    def search(self) -> Search:
+        """What a search for texts has to know besides the network and its inputs."""
+        return Search(self.target.ids, self.length, self.decoding)
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The names of the columns of `Answer.rows`."""
+        given, text = self.header_names
+        return (given, text) if self.decoding.nbest == 1 else (given, "rank", text, "score")
+
+    def token_scores(self, split: Any, out: Mapping[str, np.ndarray], references: Sequence[str]) -> dict[str, float]:
+        """The metrics of a split that are counted in tokens: loss and accuracy; and exact match.
+
+        Args:
+            split: with `target`, ids int [n, T].
+            out: {name: [n, ...]} of all its examples: the sums of `next_token.sums`, and "predicted", the texts.
+            references: as of `said_exactly`.
+        """
+        tokens = int(out["tokens"].sum())
+        return {
+            "loss": float(out["loss"].astype(np.float64).sum() / tokens),
+            "accuracy": float(out["right"].sum() / tokens),
+            "exact_match": float(said_exactly(self.target, out["predicted"], split.target, references).mean()),
+        }
 
 
 class Writer(Predictor):
@@ -203,6 +256,6 @@ def answer(given: Any, predicted: Any) -> Answer:
     return Answer(given, predicted, "\n".join(lines), list[tuple[str | int, ...]](rows))
 
 
-def header(given: str, text: str, nbest: int) -> tuple[str, ...]:
-    """The names of the columns of the rows of an `answer`."""
-    return (given, text) if nbest == 1 else (given, "rank", text, "score")
+def tokens_and_end(target: Tokenizer, row: np.ndarray) -> list[str]:
+    """The tokens of a text, int [length], and its end, unless it fills the row without one."""
+    return target.tokens([*target.ids.until_end(row), target.ids.end][: len(row)])

@@ -67,7 +67,7 @@ class CaptionFeatures(Captioning):
         self, split: Vectors, result: Evaluation, metadata: Mapping[str, Any]
     ) -> tuple[tuple[str, ...], Iterator[tuple[str | int, ...]]]:
         """A row for each example: where its vector and its picture are, its caption, and that by the network."""
-        said = ([self.words.decode(row) for row in rows] for rows in (split.target, result.predicted))
+        said = ([self.target.decode(row) for row in rows] for rows in (split.target, result.predicted))
         places = ([of(i) for i in range(len(split))] for of in (split.name, split.address))
         return ("vector", "picture", "true", "predicted"), zip(*places, *said, strict=True)
 

@@ -93,7 +93,7 @@ class Caption(Captioning):
     ) -> tuple[tuple[str, ...], Iterator[tuple[str | int, ...]]]:
         """A row for each image: its place in the data, its caption, and that by the network."""
         rows = (
-            (split.name(i), self.words.decode(split.target[i]), self.words.decode(result.predicted[i]))
+            (split.name(i), self.target.decode(split.target[i]), self.target.decode(result.predicted[i]))
             for i in range(len(split))
         )
         return ("file", "true", "predicted"), rows
@@ -106,8 +106,8 @@ class Caption(Captioning):
         self, split: Captions, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str
     ) -> tuple[str, ...]:
         """The images with the worst captions, by chrF; of several references the most alike counts."""
-        said = [self.words.decode(row) for row in result.predicted]
-        references = split.references or [(self.words.decode(row),) for row in split.target]
+        said = [self.target.decode(row) for row in result.predicted]
+        references = split.references or [(self.target.decode(row),) for row in split.target]
         wrong = worst(map(split.name, range(len(split))), references, said, cased=False)
         draw_worst(lambda numbers: visible(split.take(numbers)), wrong, len(split), folder / "worst.png", caption)
         return summarise_worst(wrong, len(split), "worst.png")

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
 
-from ...config.decoding import Decoding
 from ...decode.base import Found
 from ...models.captioner import Captioner
 from ...models.captioner_config import CaptionerConfig
 from ...models.layers import fold
-from ...text.tokenizer import Tokenizer
-from ..base import Batch, Evaluation, Task
-from ..generated import Search, change_search, compile_search, header, said_exactly
+from ..base import Batch, Evaluation
+from ..generated import Generation, Search, compile_search
 from ..next_token import mean_loss, shift_target, sums
 from .score import WORDS, bleu4, cider_d, plain
 
@@ -26,18 +23,10 @@ CROSS = "decoder.cross_attention"  # the weights from the tokens of a caption to
 
 
 @dataclass(frozen=True)
-class Captioning(Task, abstract=True):
-    """The base of such tasks. The batches have "target", int32 [B, T], padded, and what `inputs` makes the input of.
+class Captioning(Generation, abstract=True):
+    """The base of such tasks, whose batches have, besides "target", what `inputs` makes the network's input of."""
 
-    The decoder is given a begin and the target, and has to predict the target and an end (teacher forcing).
-    """
-
-    label_smoothing: float  # as PyTorch counts it
-    length: int  # most tokens of a caption, its end included
-    words: Tokenizer
-    decoding: Decoding = field(default_factory=Decoding, kw_only=True)  # how captions are searched for
-
-    header_names: ClassVar[tuple[str, str]] = ("file", "caption")  # what inputs and texts are called in `header`
+    header_names: ClassVar[tuple[str, str]] = ("file", "caption")
 
     def inputs(self, batch: Batch, dtype: Any) -> Array:
         """The network's input of a batch: images [B, h, w, C], or vectors [B, S, C], of `dtype`."""
@@ -46,34 +35,15 @@ class Captioning(Task, abstract=True):
     @property
     def selection_metric(self) -> tuple[str, int]:
         """Exact match; in an open vocabulary, where captions are seldom the very same, CIDEr-D."""
-        return ("cider_d" if self.words.open else "exact_match"), 1
-
-    def searching(self, changes: Mapping[str, Any]) -> Self:
-        """The task with other settings of its search. Raises UserError."""
-        return replace(self, decoding=change_search(self.decoding, changes, self.length, self.words.unit))
-
-    @property
-    def search(self) -> Search:
-        """What a search for captions has to know besides the network and its inputs."""
-        return Search(self.words.ids, self.length, self.decoding)
-
-    @property
-    def header(self) -> tuple[str, ...]:
-        """The names of the columns of `Answer.rows`."""
-        return header(*self.header_names, self.decoding.nbest)
+        return ("cider_d" if self.target.open else "exact_match"), 1
 
     def tokens(self, batch: Batch) -> tuple[int, int, int]:
         """(target tokens, ends included; places for ids; how many of these are padding)."""
-        real = batch["target"] != self.words.ids.pad
+        real = batch["target"] != self.target.ids.pad
         return int(real.sum() + real.any(1).sum()), real.size, int(real.size - real.sum())
 
-    def denominator(self, batch: Batch) -> Array:
-        """The number of target tokens of a batch, ends included and padding excluded: []."""
-        return self.shifted(batch)[2].sum()
-
     def shifted(self, batch: Batch) -> tuple[Array, Array, Array]:
-        """`next_token.shifted` of a batch."""
-        return shift_target(batch["target"], batch["target"], self.words.ids, self.words.ids.pad)
+        return shift_target(batch["target"], batch["target"], self.target.ids, self.target.ids.pad)
 
     def loss(self, model: Captioner, batch: Batch, keys: Array, denominator: Array) -> tuple[Array, dict[str, Array]]:
         """(cross entropy [], {"accuracy": []}): sums over target tokens / `denominator`; `keys` [B] are for dropout."""
@@ -108,22 +78,17 @@ class Captioning(Task, abstract=True):
         `outputs` of boxes also their means. Of images with several captions also CIDEr-D and BLEU-4; all other metrics
         are against the first one.
         """
-        tokens = int(out["tokens"].sum())
-        first = [each[0] for each in split.references]
-        exact = said_exactly(self.words, out["predicted"], split.target, first)
-        metrics = {
-            "loss": float(out["loss"].astype(np.float64).sum() / tokens),
-            "accuracy": float(out["right"].sum() / tokens),
-            "exact_match": float(exact.mean()),
-        }
+        metrics = self.token_scores(split, out, [each[0] for each in split.references])
         boxes = {"attention_in_box": "in_box", "uniform_in_box": "uniform"}
         metrics |= {name: float(out[key].astype(np.float64).mean()) for name, key in boxes.items() if key in out}
         if split.references:
-            said = [plain(self.words.decode(row)) for row in out["predicted"]]
+            said = [plain(self.target.decode(row)) for row in out["predicted"]]
             several = [[plain(caption) for caption in each] for each in split.references]
             metrics |= {"cider_d": cider_d(said, several), "bleu4": bleu4(said, several)}
         notes = (WORDS,) if split.references else ()
-        return Evaluation(metrics, out["predicted"], notes=notes + ((self.words.remark,) if self.words.remark else ()))
+        return Evaluation(
+            metrics, out["predicted"], notes=notes + ((self.target.remark,) if self.target.remark else ())
+        )
 
 
 def in_boxes(maps: Array, touched: Array, tokens: int) -> dict[str, Array]:

@@ -16,7 +16,7 @@ from ...figures.attention import draw_words
 from ...models.build import describe_network
 from ...models.captioner import Captioner
 from ..classify.draw import visible
-from ..generated import Writer, value
+from ..generated import Writer, tokens_and_end, value
 from ..images import ImagePredictor
 from .text import CROSS, Captioning, captured_inputs, search_inputs
 
@@ -30,11 +30,11 @@ class CaptionWriter(Writer):
     @property
     def words(self) -> str:
         """The words and the greatest length of captions, in print."""
-        return f"{len(self.task.words):,} {self.task.words.unit}, captions of up to {self.task.length}"
+        return f"{len(self.task.target):,} {self.task.target.unit}, captions of up to {self.task.length}"
 
     def search(self, inputs: Array, first: int) -> list[Any]:
         """The caption of each input of the network [B, ...], of which the first one has the number `first`."""
-        search, words = self.task.search, self.task.words
+        search, words = self.task.search, self.task.target
         keys = search.keys(first + jnp.arange(len(inputs)))
         found = search_inputs(self.model, inputs, search.seedless, None, keys)
         rows = zip(np.asarray(found.tokens), np.asarray(found.scores), strict=True)
@@ -146,8 +146,7 @@ class FeatureDescriber(CaptionWriter):
 def attention(task: Captioning, network: Captioner, images: Array) -> tuple[list[str], np.ndarray]:
     """(the T tokens of the caption of the first image, their cross-attention on its patches [L, H, T, gh, gw])."""
     found, values = captured_inputs(network, images[:1], task.search, (CROSS,))
-    row, ids = np.asarray(found[0]), task.words.ids
-    tokens = task.words.tokens([*ids.until_end(row), ids.end][: len(row)])  # with its end, unless it has none
+    tokens = tokens_and_end(task.target, np.asarray(found[0]))
     return tokens, _on_patches(network, np.asarray(values[CROSS][0]))[:, :, : len(tokens)]
 
 

@@ -24,11 +24,11 @@ from ...models.transformer import Transformer
 from ...models.transformer_config import TransformerConfig
 from ...text.record import make_tokenizers, open_tokenizers, record_tokenizers
 from ..base import Answer, Batch, Evaluation, Predictor
-from ..generated import answer, said_exactly
+from ..generated import answer, tokens_and_end
 from ..next_token import mean_loss, shift_target, sums, with_still_row
 from ..worst import summarise_worst, worst, write_worst
 from .score import corpus_scores, has_scorer
-from .text import CROSS, Translation, capture_translations, strip_padding, tokens_and_end, translation_ids
+from .text import CROSS, Translation, capture_translations, strip_padding, translation_ids
 from .use import Translator
 
 SAMPLES = 4  # sample translations written at the end of a training
@@ -59,7 +59,7 @@ class Translate(Translation):
         source, target = open_tokenizers(metadata)
         smoothing, data = run.loss.spread_over_all(len(target)), run.data
         assert isinstance(data, SentenceData)
-        return cls(smoothing, data.lengths[-1], source, target, bleu=data.bleu)
+        return cls(smoothing, data.lengths[-1], target, source, bleu=data.bleu)
 
     @classmethod
     def metadata_beside(cls, run: RunConfig) -> dict[str, Any]:
@@ -79,12 +79,7 @@ class Translate(Translation):
         real = int(source.sum() + target.sum())
         return int(target.sum() + source.any(1).sum()), source.size + target.size, source.size + target.size - real
 
-    def denominator(self, batch: Batch) -> Array:
-        """The number of target tokens of a batch, ends included and padding excluded: []."""
-        return self.shifted(batch)[2].sum()
-
     def shifted(self, batch: Batch) -> tuple[Array, Array, Array]:
-        """`next_token.shifted` of a batch."""
         return shift_target(batch["target"], batch["source"], self.target.ids, self.source.ids.pad)
 
     def loss(
@@ -128,14 +123,7 @@ class Translate(Translation):
 
         Exact match is the share of translations that are right to the last word, as `said_exactly` counts them.
         """
-        tokens = int(out["tokens"].sum())
-        references = split.references if self.target.open else ()
-        exact = said_exactly(self.target, out["predicted"], split.target, references)
-        metrics = {
-            "loss": float(out["loss"].astype(np.float64).sum() / tokens),
-            "accuracy": float(out["right"].sum() / tokens),
-            "exact_match": float(exact.mean()),
-        }
+        metrics = self.token_scores(split, out, split.references if self.target.open else ())
         if not self.target.open or not has_scorer():
             return Evaluation(metrics, out["predicted"])
         said = [self.target.decode(row) for row in out["predicted"]]

@@ -2,53 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from flax import nnx
 from jax import Array
 
-from ...config.decoding import Decoding
 from ...decode.base import Found
 from ...models.transformer import Transformer
 from ...text.tokenizer import Tokenizer
-from ..base import Task
-from ..generated import Search, change_search, compile_search, header
+from ..generated import Generation, Search, compile_search
 
 CROSS = "decoder.cross_attention"  # the weights from the tokens of a translation to those of its source
 
 
 @dataclass(frozen=True)
-class Translation(Task, abstract=True):
+class Translation(Generation, abstract=True):
     """A task with two sides, and a search for the text of the target."""
 
-    label_smoothing: float  # as PyTorch counts it
-    length: int  # most tokens of a translation, its end included
     source: Tokenizer
-    target: Tokenizer
-    decoding: Decoding = field(default_factory=Decoding)  # how translations are searched for
     bleu: str = "13a"  # the tokeniser of BLEU
 
-    def searching(self, changes: Mapping[str, Any]) -> Self:
-        """The task with other settings of its search. Raises UserError."""
-        return replace(self, decoding=change_search(self.decoding, changes, self.length, self.target.unit))
-
-    @property
-    def search(self) -> Search:
-        """What a search for translations has to know besides the network and the source."""
-        return Search(self.target.ids, self.length, self.decoding)
-
-    @property
-    def header(self) -> tuple[str, ...]:
-        """The names of the columns of `Answer.rows`."""
-        return header("source", "translation", self.decoding.nbest)
-
-
-def tokens_and_end(target: Tokenizer, row: np.ndarray) -> list[str]:
-    """The tokens of a translation, int [length], and its end, unless it fills the row without one."""
-    return target.tokens([*target.ids.until_end(row), target.ids.end][: len(row)])
+    header_names: ClassVar[tuple[str, str]] = ("source", "translation")
 
 
 def strip_padding(side: Tokenizer, row: np.ndarray) -> np.ndarray:

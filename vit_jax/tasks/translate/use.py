@@ -18,8 +18,8 @@ from ...models.build import describe_network
 from ...models.transformer import Transformer
 from ...text.tokenizer import Tokenizer
 from ..base import BATCH, check_batch
-from ..generated import Writer, value
-from .text import CROSS, Translation, captured_ids, searched_ids, strip_padding, tokens_and_end
+from ..generated import Writer, tokens_and_end, value
+from .text import CROSS, Translation, captured_ids, searched_ids, strip_padding
 
 
 class Translator(Writer):
