@@ -133,7 +133,7 @@ class Captioner(DecoderModel):
             for name, value in (inner or {}).items():
                 sow(intermediates, f"vit.{name}", value)
             if c.memory == "patches":
-                x = x[:, sum(count for _, count, _ in c.vit.prefix) :]
+                x = x[:, c.vit.first_patch :]
         x = x if self.memory is None else self.memory(x)
         sow(intermediates, "memory", x)
         return x

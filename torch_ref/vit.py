@@ -290,7 +290,7 @@ class ViT(nn.Module):
     def classify(self, x: Tensor, intermediates: Intermediates | None = None) -> Tensor:
         """Pool the tokens [B, N, D] and apply the head: logits [B, K], or the feature [B, D or 2 D] without a head."""
         c = self.config
-        first = sum(n for _, n, _ in c.prefix)  # the first patch token
+        first = c.first_patch
         if c.pool == "cls":
             pooled = x[:, 0]
         elif c.pool == "cls_distill":

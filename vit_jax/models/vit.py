@@ -356,7 +356,7 @@ class ViT(nnx.Module):
     def classify(self, x: Array, keys: Array | None, intermediates: Intermediates | None = None) -> Array:
         """Pool the tokens [B, N, D] and apply the head: logits [B, K], or the feature [B, D or 2 D] without a head."""
         c = self.config
-        first = sum(n for _, n, _ in c.prefix)  # the first patch token
+        first = c.first_patch
         x = x.astype(accumulation_dtype(x.dtype))
         if c.pool == "cls":
             pooled = x[:, 0]

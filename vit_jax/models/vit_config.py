@@ -133,7 +133,7 @@ class ViTConfig(ViTOptions, NetworkConfig):
 
     def flops(self) -> int:
         """Floating-point operations of the forward pass of one image: products and convolutions, 2 per multiply-add."""
-        n, inner = self.patches + sum(count for _, count, _ in self.prefix), self.heads * self.resolved_head_width
+        n, inner = self.tokens, self.heads * self.resolved_head_width
         mlp = (3 if self.gated else 2) * self.width * self.hidden
         block = 4 * self.width * inner + 2 * n * inner + mlp
         stem = self.patches * math.prod(self.patch_input) * self.width
@@ -154,10 +154,9 @@ class ViTConfig(ViTOptions, NetworkConfig):
         return images + sum(n_out * places for _, n_out, places in self.convolutions) + self.patches * self.width
 
     def largest(self) -> int:
-        tokens = self.patches + sum(count for _, count, _ in self.prefix)
         # The stem's convolutions multiply the window of each place; their outputs are smaller.
         windows = (self.stem_kernel**2 * n_in * places for n_in, _, places in self.convolutions)
-        return max(tokens * max(self.width, self.hidden), self.heads * tokens**2, *windows)
+        return max(self.tokens * max(self.width, self.hidden), self.heads * self.tokens**2, *windows)
 
 
 def _check_patches(c: ViTConfig) -> None:

@@ -244,6 +244,16 @@ class ViTOptions:
         return tuple(t for t in tokens if t[1])
 
     @property
+    def first_patch(self) -> int:
+        """The number of tokens before the patches."""
+        return sum(count for _, count, _ in self.prefix)
+
+    @property
+    def tokens(self) -> int:
+        """The number of all tokens that enter the blocks."""
+        return self.first_patch + self.patches
+
+    @property
     def position_rows(self) -> int:
         """The number of positions: of the prefix tokens that have one, then of the patches."""
         return sum(n for _, n, has_position in self.prefix if has_position) + self.patches

@@ -234,17 +234,12 @@ def stated_by(facts: Any, task: str, config: NetworkConfig) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value and entries[name].fits(value, config)}
 
 
-def _fetch(path: str) -> str:
-    """The path; of hf://owner/name, the local copy."""
-    return _copy(path) if path.startswith("hf://") else path
-
-
 @functools.cache
-def _copy(address: str) -> str:
-    """The local copy of hf://owner/name: the hub is asked once in a process."""
+def _fetch(path: str) -> str:
+    """The path; of hf://owner/name, the local copy: the hub is asked once in a process."""
     from convert.containers.hub import fetch
 
-    return fetch(address)
+    return fetch(path) if path.startswith("hf://") else path
 
 
 def can_hold(layout: str, config: NetworkConfig) -> bool:

@@ -117,7 +117,7 @@ def _of_run(path: str, which: str, ema: bool | None, spoken: Spoken) -> Predicto
     folder = find(path)
     metadata, run = with_spoken(folder.metadata(), spoken), folder.config()
     step, tree = weights(folder, run.model, which, ema)
-    return _predictor(run, tree, metadata, step)
+    return _used_by(task_of(run, metadata), run, tree, metadata, step)
 
 
 def complete(path: str, which: str = "best", ema: bool | None = None, spoken: Spoken = UNSTATED) -> Predictor:
@@ -163,10 +163,6 @@ def _network(run: RunConfig, tree: dict[str, Any]) -> Any:
     if run.compute_dtype == "float64":
         jax.config.update("jax_enable_x64", True)
     return merge(definition(run.model, dtype=jnp.dtype(run.compute_dtype)), jax.tree.map(jnp.asarray, tree))
-
-
-def _predictor(run: RunConfig, tree: dict[str, Any], metadata: Mapping[str, Any], step: int) -> Predictor:
-    return _used_by(task_of(run, metadata), run, tree, metadata, step)
 
 
 def _used_by(task: Task, run: RunConfig, tree: dict[str, Any], metadata: Mapping[str, Any], step: int) -> Predictor:

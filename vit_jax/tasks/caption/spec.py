@@ -15,7 +15,7 @@ from ...errors import Field, UserError
 from ...models.captioner_config import CaptionerConfig
 from ..image_spec import ImageSpec, check_images
 from ..spec import MetadataEntry, TaskSpec
-from ..translate.spec import check_network, check_tokenizer
+from ..translate.spec import check_decoder, check_network, check_tokenizer
 
 
 class Words(MetadataEntry):
@@ -91,10 +91,9 @@ class CaptionSpec(CaptioningSpec, ImageSpec):
         model, data, augment = run.model, run.data, run.augment
         assert isinstance(model, CaptionerConfig)
         assert isinstance(data, CaptionData) and isinstance(augment, ImageAugment)
-        _check_network(model)
+        check_network(model, max(1, model.text.target_vocabulary, model.text.outputs))
         if model.memory == "vectors":
             raise UserError(Field("model.memory"), "is vectors, but the data has images", "set it to tokens or patches")
-        _check_causal(model)
         check_images(model.vit, run)
         for name in ("mixup", "cutmix"):
             if value := getattr(augment, name):
@@ -108,7 +107,7 @@ class CaptionSpec(CaptioningSpec, ImageSpec):
                 Field("augment.flip"), "is True, but captions of data.source shapes say what is left", "set it to False"
             )
         check_tokenizer(data)
-        _check_longest(model, data)
+        check_decoder(model.text, "model.text", data.length, "data.length")
 
 
 class CaptionFeaturesSpec(CaptioningSpec):
@@ -127,32 +126,9 @@ class CaptionFeaturesSpec(CaptioningSpec):
         """Raise UserError naming the first invalid field of a run on vectors with captions."""
         model, data = run.model, run.data
         assert isinstance(model, CaptionerConfig) and isinstance(data, FeatureData)
-        _check_network(model)
+        check_network(model, max(1, model.text.target_vocabulary, model.text.outputs))
         if model.memory != "vectors":
             raise UserError(
                 Field("model.memory"), f"is {model.memory}, but the data has vectors of pictures", "set it to vectors"
             )
-        _check_causal(model)
-        _check_longest(model, data)
-
-
-def _check_network(model: CaptionerConfig) -> None:
-    check_network(model, max(1, model.text.target_vocabulary, model.text.outputs))
-
-
-def _check_causal(model: CaptionerConfig) -> None:
-    if not model.text.causal:
-        raise UserError(
-            Field("model.text.causal"),
-            "is False, so a token could attend to the ones that it predicts",
-            "set it to True",
-        )
-
-
-def _check_longest(model: CaptionerConfig, data: CaptionData | FeatureData) -> None:
-    if 0 < model.text.max_length < data.length:
-        raise UserError(
-            Field("model.text.max_length"),
-            f"is {model.text.max_length} but data.length is {data.length}",
-            "raise one or lower the other",
-        )
+        check_decoder(model.text, "model.text", data.length, "data.length")

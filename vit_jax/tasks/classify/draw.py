@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from ...config.fields import pair
 from ...figures import attention
 from ...figures.classification import draw_confusion, draw_per_class, draw_wrong
 from ...figures.kept import keep_attention, keep_classes, keep_positions
@@ -75,7 +74,7 @@ def draw_inside(
     images' classes, `class_names` all classes.
     """
     c = network.config
-    draw_patches(visible(images)[0], pair(c.patch), plots / "patches.png")
+    draw_patches(visible(images)[0], c.patch_size, plots / "patches.png")
     told, logits = TOLD["class"], np.asarray(found["logits"])
     labels = [told.caption(name, told.says(class_names, x, 1)) for name, x in zip(truth, logits, strict=True)]
     below, file = f"{caption}; true class → predicted class (probability)", plots / "attention.png"
@@ -108,10 +107,8 @@ def draw_attention(c: ViTConfig, images: np.ndarray, maps: np.ndarray, path: Pat
         path: of the PNG.
         options: those of `figures.attention.draw_attention`.
     """
-    prefix = sum(count for _, count, _ in c.prefix)
-    attention.draw_attention(
-        visible(images), maps, prefix, c.grid, c.pool in ("cls", "cls_distill", "cls_mean"), path, **options
-    )
+    of_class = c.pool in ("cls", "cls_distill", "cls_mean")
+    attention.draw_attention(visible(images), maps, c.first_patch, c.grid, of_class, path, **options)
 
 
 def draw_result(split: Any, result: Classified, names: Sequence[str], folder: Path, caption: str) -> None:

@@ -58,8 +58,8 @@ def features(model: Any, images: Array, blocks: tuple[int, ...] = (), norm: bool
     for i in blocks:
         c, x = model.sized(images), found[f"blocks.{i}"]  # [B, P + gh gw, D]
         x = x if model.norm is None or not norm else model.norm(x)
-        x, prefix = x.astype(accumulation_dtype(x.dtype)), sum(count for _, count, _ in c.prefix)
-        out |= {f"maps.{i}": x[:, prefix:].reshape(len(x), *c.grid, -1), f"prefix.{i}": x[:, :prefix]}
+        x = x.astype(accumulation_dtype(x.dtype))
+        out |= {f"maps.{i}": x[:, c.first_patch :].reshape(len(x), *c.grid, -1), f"prefix.{i}": x[:, : c.first_patch]}
     return out
 
 

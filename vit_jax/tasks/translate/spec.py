@@ -94,18 +94,7 @@ class TranslateSpec(TaskSpec):
                 "data.lengths",
                 f"give at least {data.lengths[-1]}",
             )
-        if 0 < model.max_length < data.lengths[-1]:
-            raise UserError(
-                Field("model.max_length"),
-                f"is {model.max_length} but the last of data.lengths is {data.lengths[-1]}",
-                "raise one or lower the other",
-            )
-        if not model.causal:
-            raise UserError(
-                Field("model.causal"),
-                "is False, so a token could attend to the ones that it predicts",
-                "set it to True",
-            )
+        check_decoder(model, "model", data.lengths[-1], "the last of data.lengths")
 
     @classmethod
     def untrained(cls, task: str, model: NetworkConfig) -> RunConfig:
@@ -131,6 +120,17 @@ def check_languages(data: SentenceData) -> None:
                 f"is {code[:40]}, but data.tokenizer is {data.tokenizer}, which names no languages",
                 "leave it out",
             )
+
+
+def check_decoder(model: TransformerConfig, part: str, longest: int, field: str) -> None:
+    """Raise UserError unless a decoder, the field `part` of a run, can write texts of a length, `field` of the run."""
+    with fields_inside(part):
+        if 0 < model.max_length < longest:
+            what = f"is {model.max_length} but {field} is {longest}"
+            raise UserError(Field("max_length"), what, "raise one or lower the other")
+        if not model.causal:
+            what = "is False, so a token could attend to the ones that it predicts"
+            raise UserError(Field("causal"), what, "set it to True")
 
 
 def check_tokenizer(data: SentenceData | CaptionData) -> None:

@@ -17,7 +17,7 @@ from ...config.network import NetworkConfig
 from ...config.run import RunConfig
 from ...tasks.table import task_spec
 from ..interop import Weights, network_in, open_weights, stated_by
-from .opening import Unfit, digest, errors_about, flag, place_of, text
+from .opening import Unfit, differences, digest, errors_about, flag, place_of
 
 FIELD = "init_encoder"
 
@@ -93,11 +93,9 @@ def check_fit(run: RunConfig, given: NetworkConfig) -> None:
     part, there, wanted = run.model.encoder_field, given.normal(), run.model.encoder.normal()
     different = [name for name in there.function_fields() if value_at(there, name) != value_at(wanted, name)]
     if different:
-        values = ", ".join(
-            f"its {n} is {text(value_at(there, n))}, here it is {text(value_at(wanted, n))}" for n in different
-        )
         flags = " ".join(flag(f"{part}.{name}", value_at(there, name)) for name in different)
-        raise Unfit(f"{FIELD} {run.init_encoder}", values, f"leave these fields out, or give {flags}")
+        what = differences(different, there, wanted)
+        raise Unfit(f"{FIELD} {run.init_encoder}", what, f"leave these fields out, or give {flags}")
 
 
 def _known_fields(run: RunConfig) -> dict[str, Any]:

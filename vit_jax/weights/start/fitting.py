@@ -14,7 +14,7 @@ from ...config.run import RunConfig
 from ...errors import Field, UserError, fields_inside
 from ...tasks.table import task_spec
 from ..interop import Change, Weights, can_hold, cannot_hold, plan_change, stated_by
-from .opening import RULES, Unfit, errors_about, flag, text
+from .opening import RULES, Unfit, differences, errors_about, flag, text
 
 
 class OtherNetwork(Unfit):
@@ -94,9 +94,6 @@ def check_fit(run: RunConfig, given: NetworkConfig, change: Change) -> None:
     ]
     if not different:
         return
-    values = ", ".join(
-        f"its {n} is {text(value_at(there, n))}, here it is {text(value_at(wanted, n))}" for n in different
-    )
     own = [name for name in different if name not in RULES and name not in from_data]
     hints = []
     if own:
@@ -109,7 +106,8 @@ def check_fit(run: RunConfig, given: NetworkConfig, change: Change) -> None:
         hints.append("add --new-head to start with a new head")
     if any(name not in of_head for name in of_data):
         hints.append("start from weights that were trained with the same words")
-    raise OtherNetwork(f"init {run.init}", values, " and ".join(hints), there, wanted, own)
+    what = differences(different, there, wanted)
+    raise OtherNetwork(f"init {run.init}", what, " and ".join(hints), there, wanted, own)
 
 
 def _of_any_head(there: NetworkConfig, values: Mapping[str, Any]) -> set[str]:

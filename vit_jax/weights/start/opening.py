@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ...config.dotted import value_at
+from ...config.network import NetworkConfig
 from ...config.run import RunConfig
 from ...errors import Text, UserError
 from ...files.digests import array_digest, text_digest
@@ -87,6 +89,12 @@ def _untold(init: str, fields: Sequence[str]) -> tuple[str, str]:
         f"give {flags}, or a preset with its network (vit-s16, ...), or its published name to `{command}` and "
         "X.safetensors here",
     )
+
+
+def differences(names: Iterable[str], given: NetworkConfig, wanted: NetworkConfig) -> str:
+    """The values of some fields of the network of weights and of a run's, in words."""
+    pairs = ((name, text(value_at(given, name)), text(value_at(wanted, name))) for name in names)
+    return ", ".join(f"its {name} is {its}, here it is {own}" for name, its, own in pairs)
 
 
 def digest(arrays: Iterable[tuple[str, np.ndarray]]) -> str:
