@@ -29,7 +29,7 @@ from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.run import RunConfig
 from vit_jax.data.images.config import ImageData
 from vit_jax.machine import backend
-from vit_jax.machine.mfu import stated_peak, step_flops
+from vit_jax.machine.mfu import published_peak, step_flops
 from vit_jax.models.sizes import sized_config
 
 SIDES = ("ours", "timm")
@@ -100,7 +100,7 @@ def peak(side: str, size: int) -> tuple[str, float, bool]:
         device, devices = (torch.cuda.get_device_name(), 1) if cuda else ("cpu", 1)
         b = torch.ones((size, size), dtype=torch.bfloat16, device="cuda" if cuda else "cpu")
         work = lambda: float((b @ b)[0, 0])  # noqa: E731
-    if stated := stated_peak(device):
+    if stated := published_peak(device):
         return device, devices * stated, True
     work()
     return device, devices * 2 * size**3 / min(measure(work, 5).seconds), False

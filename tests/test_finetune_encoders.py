@@ -234,7 +234,7 @@ def begun(written, layout, **fields):
 )  # fmt: skip
 def test_a_new_head_that_the_layout_cannot_hold_is_told_before_training(written, layout, fields, said):
     started = begun(written, layout, **fields)
-    shown = " ".join(started.says.replace("\u00a0", " ").split())
+    shown = " ".join(started.description.replace("\u00a0", " ").split())
     assert said in shown and ("go back" in said or "go back" not in shown)
     pool = [name for name in started.parameters if name.startswith("pool.")]
     assert bool(pool) is (layout.endswith("siglip") and not fields)

@@ -449,7 +449,7 @@ def test_the_same_command_finds_its_run_and_resuming_needs_no_weights(timm, insi
 def test_what_a_run_has_other_than_its_weights_is_neither_recorded_nor_said_to_be_theirs(timm):
     run = parsed(f"--init vit {SMALL} --data.size 36 --augment.mean 0.1 0.1 0.1 --data.interpolation bicubic")
     started = starting.start(run, open_data(run).metadata())
-    said = " ".join(started.says.split())
+    said = " ".join(started.description.split())
     assert "prepared: data.fit crop, data.interpolation bicubic, data.background 0, augment.normalize given," in said
     assert "other than it, this run has data.size 36, augment.mean 0.1 0.1 0.1" in said
     filled = started.record["filled"]

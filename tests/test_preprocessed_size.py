@@ -172,7 +172,7 @@ def test_the_encoder_of_a_captioner_takes_the_size_of_its_preprocessing(theirs):
     run = starting.filled_encoder(replace(preset("shapes").run, init_encoder="theirs"), {})
     assert run.model.vit.image == 16 and run.data.size == 20
     begun = starting.start(run, {})
-    assert begun.parameters["vit.position"].shape == (17, 16) and RESIZED.format("hf") in begun.says
+    assert begun.parameters["vit.position"].shape == (17, 16) and RESIZED.format("hf") in begun.description
 
 
 @pytest.mark.parametrize(

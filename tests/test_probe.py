@@ -120,7 +120,7 @@ def test_c_is_searched_for_as_in_clip_and_of_equal_ones_it_is_the_smallest(monke
     coarse, fine = tried[:7], tried[7:]
     assert coarse == pytest.approx([-6, -4, -2, 0, 2, 4, 6]) and len(fine) == 8
     assert np.log10(found.chosen["C"]) == pytest.approx(0.5)
-    assert "stopped after 1,000 iterations, before it had converged" in found.says[1]
+    assert "stopped after 1,000 iterations, before it had converged" in found.notes[1]
 
 
 def test_without_a_validation_split_a_tenth_of_train_is_held_out_by_class():
@@ -128,7 +128,7 @@ def test_without_a_validation_split_a_tenth_of_train_is_held_out_by_class():
     labels = np.repeat(np.arange(4), 50)
     split = SimpleNamespace(labels=labels, features=rng.normal(size=(200, 6)) + 3 * np.eye(4, 6)[labels])
     learnt = probe.learn_probe("linear", lambda split: split.features, {"train": split}, seed=3)
-    assert "on 180 images of train" in learnt.says[0] and "chosen on 20 other images of train" in learnt.says[0]
+    assert "on 180 images of train" in learnt.notes[0] and "chosen on 20 other images of train" in learnt.notes[0]
     assert learnt.scores(split.features, 5).shape == (200, 5) and (learnt.scores(split.features, 5)[:, 4] == 0).all()
     few = SimpleNamespace(labels=labels[::60], features=split.features[::60])
     with pytest.raises(UserError, match="4 images of train are too few to hold some out: give more, or take --probe k"):
@@ -139,7 +139,7 @@ def test_fewer_images_than_neighbours_all_vote():
     rng = np.random.default_rng(0)
     found = probe.knn(rng.normal(size=(5, 3)).astype(np.float32), np.array([0, 2, 2, 4, 4]))
     scores = found.scores(rng.normal(size=(2, 3)).astype(np.float32), 6)
-    assert found.chosen["k"] == 5 and "train has only 5 images, so all of them vote, not 20" in found.says[1]
+    assert found.chosen["k"] == 5 and "train has only 5 images, so all of them vote, not 20" in found.notes[1]
     assert scores.sum(1) == pytest.approx([1, 1]) and (scores[:, [1, 3, 5]] == 0).all()
 
 

@@ -161,7 +161,7 @@ def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, setup.Setup]) ->
         if key not in engines:
             engines[key] = set_up(checked, dataset)
         known = engines[key]
-        stated = replace(run, model=known.stated.model)
+        stated = replace(run, model=known.as_given.model)
         return replace(known, stated=stated, run=setup.plan(stated, known.dataset)[0])
 
     monkeypatch.setattr(training, "set_up", once)

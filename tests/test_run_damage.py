@@ -275,7 +275,7 @@ def test_a_log_is_digested_as_it_grows(tmp_path, monkeypatch):
     began = time.perf_counter()
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", None)
-        records = [log.kept() for _ in range(20)]
+        records = [log.sync() for _ in range(20)]
     assert time.perf_counter() - began < 1
     data = path.read_bytes()
     kept = data[: data.rindex(b'{"kind"')]
@@ -285,7 +285,7 @@ def test_a_log_is_digested_as_it_grows(tmp_path, monkeypatch):
     assert log.written()["bytes"] == len(data)
     log.close()
     again = Log(path, 2000)
-    assert again.kept() == records[-1], "and goes on from what is there"
+    assert again.sync() == records[-1], "and goes on from what is there"
     again.close()
 
 
@@ -432,7 +432,7 @@ def test_what_is_no_file_is_neither_waited_for_nor_written_through(run, name, wh
         os.truncate(file, 1 << 30)
     began = time.process_time()
     with contextlib.suppress(UserError), run.lock():
-        run.check_places()
+        run.check_paths()
         for read in (run.record, run.summary, run.metrics, run.steps, lambda: run.saved(7), lambda: run.log_remark(7)):
             with contextlib.suppress(UserError):
                 read()

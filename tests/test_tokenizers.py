@@ -22,7 +22,7 @@ from vit_jax.runs.record import check_record
 from vit_jax.tasks.computed import task_class
 from vit_jax.tasks.translate.score import corpus_scores
 from vit_jax.text.ids import Ids
-from vit_jax.text.record import made_one, make_tokenizers, open_tokenizers, record_tokenizers
+from vit_jax.text.record import make_one, make_tokenizers, open_tokenizers, record_tokenizers
 from vit_jax.training import finish, setup
 from vit_jax.training import train as training
 from vit_jax.training.engine.step import Engine
@@ -256,7 +256,7 @@ def test_line_ends_and_byte_order_marks_of_older_files_change_no_id(tmp_path, en
         (folder / "merges.txt").write_bytes((mark + between.join(lines)).encode())
         (folder / "vocab.json").write_text(mark + json.dumps({piece: i for i, piece in enumerate(pieces)}))
         (folder / "tokenizer_config.json").write_text(mark + json.dumps({"tokenizer_class": "GPT2Tokenizer"}))
-        found.append(made_one(str(folder), 0, ()))
+        found.append(make_one(str(folder), 0, ()))
     assert found[0].files == found[1].files
     assert [x.encode("dog d\r\n").tolist() for x in found] == [[257, *(pieces.index(c) for c in "ĠdčĊ")]] * 2
 
@@ -514,7 +514,7 @@ def test_a_run_that_starts_from_weights_takes_the_tokenizer_beside_them(run, tmp
     data = task_class("translate").open_data(filled, Given([("A red fox.", "Ein roter Fuchs.")] * 20))
     sized = replace(filled, model=filled.model.with_sizes(data.sizes))
     started = starting.start(sized, data.metadata())
-    assert "it gives the network, data.tokenizer" in " ".join(started.says.split())
+    assert "it gives the network, data.tokenizer" in " ".join(started.description.split())
     assert unflatten(started.parameters).keys() == {"target", "encoder", "decoder", "head"}
     stated = starting.fill_run(base, {"data.source": "pairs", "data.tokenizer": "bpe"}, own=False)
     assert stated.data.tokenizer == "bpe", "what the user states goes before"

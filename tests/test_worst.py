@@ -38,7 +38,7 @@ def test_the_worst_are_those_that_are_not_in_the_data_and_least_alike():
         [["a red dog"], ["Two cats", "two birds"], ["a cow"], ["a hen"]],
     )
     said = ["a red dot", "TWO BIRDS", "xyz", "A hen"]
-    assert [(w.number, w.name, w.said) for w in worst(names, references, said, cased=False)] == [
+    assert [(w.number, w.name, w.predicted) for w in worst(names, references, said, cased=False)] == [
         (2, "t[2]", "xyz"),
         (0, "t[0]", "a red dot"),
     ]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 
-def places(
+def patch_positions(
     grid: tuple[int, int], kind: str, first: str, offset: float = 0.0, reference: tuple[int, int] = (0, 0)
 ) -> Tensor:
     """The places of the patches of a grid on the first and the second axis.

@@ -28,7 +28,7 @@ from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.distil.spec import DistilLoss
 from vit_jax.text.ids import Ids
-from vit_jax.text.record import open_tokenizers, opened_one
+from vit_jax.text.record import open_one, open_tokenizers
 
 from .captioner import Captioner
 from .decode import likeliest
@@ -267,7 +267,7 @@ class Caption:
     def __init__(self, run: RunConfig, metadata: Mapping[str, Any]):
         preprocess = metadata["preprocess"]
         self.run, self.mean, self.std = run, tuple(preprocess["mean"]), tuple(preprocess["std"])
-        self.ids = opened_one("words", metadata).ids
+        self.ids = open_one("words", metadata).ids
 
     @staticmethod
     def open_data(run: RunConfig) -> Any:
@@ -326,7 +326,7 @@ class CaptionFeatures(Caption):
     """
 
     def __init__(self, run: RunConfig, metadata: Mapping[str, Any]):
-        self.run, self.ids = run, opened_one("words", metadata).ids
+        self.run, self.ids = run, open_one("words", metadata).ids
 
     @staticmethod
     def open_data(run: RunConfig) -> Any:

@@ -379,7 +379,7 @@ def rotary_table(c: ViTConfig, like: Tensor) -> Tensor | None:
     """What rotary attention needs of each patch: axial [n, Dh/2] angles, mixed [n, 2] places; None without it."""
     if c.rotary == "none":
         return None
-    table = rotary.places(c.grid, c.rotary_places, c.rotary_first, c.rotary_offset, c.rotary_reference)
+    table = rotary.patch_positions(c.grid, c.rotary_places, c.rotary_first, c.rotary_offset, c.rotary_reference)
     if c.rotary == "axial":
         table = rotary.axial(table, c.resolved_head_width, c.rotary_base, c.rotary_periods)
     return table.to(like.device, torch.promote_types(like.dtype, torch.float32))

@@ -61,7 +61,7 @@ class Text(str):
         return text
 
     @classmethod
-    def joined(cls, separator: str, texts: Iterable[str]) -> Text:
+    def concatenate(cls, separator: str, texts: Iterable[str]) -> Text:
         """The texts with the separator between them."""
         return cls(*[piece for text in texts for piece in (separator, text)][1:])
 
@@ -93,12 +93,16 @@ class UserError(Exception):
         self.what, self.remedy = what, remedy
 
     def __str__(self) -> str:
-        return Text.joined(": " if isinstance(self.subject, Field) else "; ", filter(None, [self.fault, self.remedy]))
+        return Text.concatenate(
+            ": " if isinstance(self.subject, Field) else "; ", filter(None, [self.fault, self.remedy])
+        )
 
     @property
     def fault(self) -> Text:
         """What is wrong, with the subject."""
-        return Text.joined(" " if isinstance(self.subject, Field) else ": ", filter(None, [self.subject, self.what]))
+        return Text.concatenate(
+            " " if isinstance(self.subject, Field) else ": ", filter(None, [self.subject, self.what])
+        )
 
     @property
     def options(self) -> set[str]:

@@ -16,7 +16,7 @@ from ..layout import Json
 from ..plan.plan import Plan
 from ..recognise.layouts import find
 from ..write.card import card
-from ..write.tokenizer import tokenizer_beside
+from ..write.tokenizer import tokenizer_with_weights
 from ..write.upload import README, repository, upload
 from ..write.write import Written, goal_of, holds_training
 from .convert import begun_from, check_words, run
@@ -80,6 +80,6 @@ def _verify(plan: Plan, written: Written, address: str) -> Json:
 
 def _add_tokenizer(plan: Plan, folder: Path) -> None:
     """Put the files of a tokenizer beside weights of our own layout, from where `vit_jax.load` opens them."""
-    for name, content in (plan.reading.source.beside() or tokenizer_beside(plan)).items():
+    for name, content in (plan.reading.source.beside() or tokenizer_with_weights(plan)).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)

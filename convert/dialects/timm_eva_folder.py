@@ -97,14 +97,9 @@ def arguments(args: Json, known: Json) -> Json:
 read_side = functools.partial(timm_folder.read_side, arguments=arguments)
 
 
-def write_side(c: ViTConfig, beside: Facts, apart: bool = False, gate_apart: bool = False) -> dict[str, Json]:
-    """The config.json with which `timm.create_model("local-dir:FOLDER", pretrained=True)` builds the network.
-
-    `apart` and `gate_apart`: query, key and value, or the gate of the mlp, are layers of their own.
-    """
-    args: dict[str, Any] = {
-        **timm_folder.sizes(c),
-        "mlp_ratio": ratio(c.hidden, c.width),
+def blocks(c: ViTConfig, apart: bool, gate_apart: bool) -> dict[str, Any]:
+    """The arguments of timm's Eva that state its blocks and prefix tokens; `apart` and `gate_apart` as below."""
+    return {
         "qkv_bias": c.query_bias,
         "qkv_fused": not apart,
         "qk_norm": c.qk_norm,
@@ -116,6 +111,18 @@ def write_side(c: ViTConfig, beside: Facts, apart: bool = False, gate_apart: boo
         "init_values": c.layer_scale or None,
         "class_token": c.cls_token,
         "num_reg_tokens": c.registers,
+    }
+
+
+def write_side(c: ViTConfig, beside: Facts, apart: bool = False, gate_apart: bool = False) -> dict[str, Json]:
+    """The config.json with which `timm.create_model("local-dir:FOLDER", pretrained=True)` builds the network.
+
+    `apart` and `gate_apart`: query, key and value, or the gate of the mlp, are layers of their own.
+    """
+    args: dict[str, Any] = {
+        **timm_folder.sizes(c),
+        "mlp_ratio": ratio(c.hidden, c.width),
+        **blocks(c, apart, gate_apart),
         "no_embed_class": not (c.cls_position if c.cls_token else c.register_position),
         "use_abs_pos_emb": c.position == "learned",
         **_rotary_arguments(vars(c)),

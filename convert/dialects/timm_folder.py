@@ -84,11 +84,7 @@ def write_side(c: ViTConfig, beside: Facts, gate_apart: bool = False) -> dict[st
     args: Json = {
         **sizes(c),
         "mlp_ratio": ratio(c.hidden * (2 if c.gated and not gate_apart else 1), c.width),
-        "qkv_bias": c.query_bias,
-        "proj_bias": c.out_bias,
-        "qk_norm": c.qk_norm,
-        "scale_attn_norm": c.attention_norm,
-        "scale_mlp_norm": c.mlp_norm,
+        **blocks(c),
         "init_values": c.layer_scale,
         "act_layer": c.activation,
         "class_token": c.cls_token,
@@ -121,6 +117,17 @@ def sizes(c: ViTConfig) -> Json:
         "embed_dim": c.width,
         "depth": c.depth,
         "num_heads": c.heads,
+    }
+
+
+def blocks(c: ViTConfig) -> Json:
+    """The arguments of timm's VisionTransformer that state which biases and norms its blocks have."""
+    return {
+        "qkv_bias": c.query_bias,
+        "proj_bias": c.out_bias,
+        "qk_norm": c.qk_norm,
+        "scale_attn_norm": c.attention_norm,
+        "scale_mlp_norm": c.mlp_norm,
     }
 
 

@@ -156,12 +156,12 @@ def _otherwise(layout: Layout, config: NetworkConfig) -> Text:
     """What to do about a network that no adaptation fits to a layout with its head."""
     ways = []
     if others := elsewhere(config)[:FEW]:
-        options = Text.joined(", ", (Option("to", name) for name in others))
+        options = Text.concatenate(", ", (Option("to", name) for name in others))
         ways.append(Text("choose a layout that holds it (", options, ")"))
     if headless := texts_to_fit(config, ["head=drop"], lambda adapted: not layout.cannot(adapted)):
         ways.append(Text("leave its head out with ", Option("adapt", *headless)))
     also = ("choose another layout, or change the network with ", Option("adapt"))
-    return Text.joined(", or ", ways) or Text(*also, " (`python -m convert formats` lists both)")
+    return Text.concatenate(", or ", ways) or Text(*also, " (`python -m convert formats` lists both)")
 
 
 def elsewhere(config: NetworkConfig) -> list[str]:

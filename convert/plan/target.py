@@ -41,7 +41,7 @@ class Target:
         return self.path / self.name if self.folder else self.path
 
     @property
-    def beside(self) -> list[Path]:
+    def sidecars(self) -> list[Path]:
         """Paths of the files that a conversion leaves beside the target."""
         suffixes = [CERTIFICATE]
         if is_program(self.path.name):
@@ -53,10 +53,10 @@ class Target:
     def check(self, source: Source, force: bool, replaceable: bool = True) -> None:
         """Raise UserError where a path is the source itself, or exists and may not be replaced."""
         files = [source.path, *source.files]
-        for place in (self.path, self.weights, *self.beside):
+        for place in (self.path, self.weights, *self.sidecars):
             if any(os.path.exists(file) and place.exists() and os.path.samefile(place, file) for file in files):
                 raise UserError(place, "is the source itself", "choose another target")
-        for place in (self.path, *self.beside):
+        for place in (self.path, *self.sidecars):
             check_apart(str(place), place)
             if not os.path.lexists(place):
                 continue
@@ -140,14 +140,14 @@ class Target:
         names = sorted((p.name for p in workspace.iterdir()), key=lambda name: (name != self.name, name))
         place = self.path if self.folder else self.path.parent
         if not self.folder:
-            self._replace(workspace, names, self.beside)
+            self._replace(workspace, names, self.sidecars)
         elif not self.path.exists():
             os.rename(workspace, self.path)
         elif not self._exchange(workspace):
             listed = self.listed()
             self._replace(workspace, names, [path for path in self.path.iterdir() if path.name in listed])
         if self.folder:
-            for path in self.beside:
+            for path in self.sidecars:
                 path.unlink(missing_ok=True)
         sync_folder(place)
         sync_folder(self.path.parent)

@@ -114,7 +114,7 @@ def which_layout(
     if len(clear) == 1:
         return clear[0]
     if found.layouts and not clear:
-        choices = Text.joined(" or ", (Option("from", name) for name in unclear))
+        choices = Text.concatenate(" or ", (Option("from", name) for name in unclear))
         raise UserError(path, list(unclear.values())[-1], Text("name the right one with ", choices))
     if found.layouts:
         raise UserError(path, f"its names fit {', '.join(unclear)}", Text("name one with ", Option("from")))

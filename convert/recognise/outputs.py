@@ -58,7 +58,7 @@ def unsettled(path: str, c: NetworkConfig, outputs: Outputs) -> UserError | None
     """The error where it has to be known what a network's outputs are, and nothing states it; else None."""
     if outputs.kind or not count(c):
         return None
-    ways = Text.joined(" or ", (Option("set", f"{TARGET}={kind}") for kind in ("number", "set")))
+    ways = Text.concatenate(" or ", (Option("set", f"{TARGET}={kind}") for kind in ("number", "set")))
     return UserError(
         path,
         "has one output, and states no problem_type: it may be a number, or a label that is there or not",
@@ -70,7 +70,7 @@ def note_assumed(source: Layout, target: Layout, c: NetworkConfig, stated: Outpu
     """A sentence where the target states that outputs are classes, and the source could have said otherwise."""
     if stated.kind or outputs.kind != "class" or "set" not in {*source.outputs(c)} & {*target.outputs(c)}:
         return []
-    ways = Text.joined(" or ", (Option("set", f"{TARGET}={kind}") for kind in ("set", "number")))
+    ways = Text.concatenate(" or ", (Option("set", f"{TARGET}={kind}") for kind in ("set", "number")))
     told = f"the source does not state problem_type, so its {count(c)} outputs are written as those of classes"
     return [Text(told, "; change it with ", ways)]
 

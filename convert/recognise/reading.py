@@ -163,7 +163,7 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     stated = replace(stated, extra={**special_ids(source), **stated.extra})
     names = shapes(tensors)
     try:
-        said = _all_stated(options, layout, provenance, (consulted.config, stated.config), model)
+        said = _field_sources(options, layout, provenance, (consulted.config, stated.config), model)
         config = resolve(layout, names, said, source.path, options.typed)
     except UserError as error:
         if not options.layout or layout in found.layouts or found.layouts == ():
@@ -211,7 +211,7 @@ def _published_facts(model: str) -> Facts:
     return Facts(*lookup(model))
 
 
-def _all_stated(
+def _field_sources(
     options: Options, layout: Layout, provenance: Json, stated: tuple[str, Json], model: Facts
 ) -> list[tuple[str, Json]]:
     """(source, {field: value}) of all that state the config, the most reliable first; `stated` is that of side files.

@@ -127,7 +127,7 @@ def hint(source: Source, recognise: Callable[[TensorSet], Any]) -> str:
             found.append(label)
     if not found:
         return ""
-    options = Text.joined(" or ", (Option("key", label) for label in found))
+    options = Text.concatenate(" or ", (Option("key", label) for label in found))
     return Text(f"its weights lie under {', '.join(found)}; add ", options)
 
 
@@ -186,14 +186,14 @@ def _join_chunks(members: Members) -> Members:
     if not places:
         return members
 
-    def joined(name: str) -> str:
+    def join(name: str) -> str:
         found = CHUNKED.fullmatch(name)
         if not found or found["above"] not in places:
             return name
         number = places[found["above"]][int(found["chunk"]), int(found["block"])]
         return f"{found['above']}blocks.{number}.{found['rest']}"
 
-    return {joined(name): member for name, member in members.items()}
+    return {join(name): member for name, member in members.items()}
 
 
 def _follow_each_other(blocks: set[tuple[int, int]]) -> bool:

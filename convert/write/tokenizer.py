@@ -18,7 +18,7 @@ NAMES = (
 LARGEST = 64 << 20  # bytes of a file
 
 
-def tokenizer_beside(plan: Plan) -> dict[str, bytes]:
+def tokenizer_with_weights(plan: Plan) -> dict[str, bytes]:
     """{name: content} of the tokenizer's files beside the source of a plan, or in the run that it is.
 
     Empty where there is none, also where a run has one for each side: no library reads two.

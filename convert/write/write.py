@@ -20,7 +20,7 @@ from ..recognise.outputs import note_assumed, unsettled, unstated
 from ..recognise.preprocessing import left_out, note_defaults
 from ..recognise.provenance import CHECKPOINTS
 from .origin import origin, source_hash
-from .tokenizer import tokenizer_beside
+from .tokenizer import tokenizer_with_weights
 from .training import training
 from .weights import IN_FOLDER, Progress, write_all
 
@@ -71,7 +71,7 @@ def write(
         known = aside.submit(source_hash, plan.reading.source)  # while the weights are written: neither waits
         notes, sums = write_all(plan, workspace / goal.name, provenance, known, progress, state)
         sides = plan.layout.write_side(plan.config, plan.facts) if goal.folder and not weights_only else {}
-        carried = tokenizer_beside(plan) if sides and plan.layout.tokenizer else {}
+        carried = tokenizer_with_weights(plan) if sides and plan.layout.tokenizer else {}
         for name, file in carried.items():
             (workspace / name).write_bytes(file)
         for name, content in (sides | own_side(goal, provenance, sums, [*sides, *carried])).items():

@@ -131,7 +131,7 @@ def angles() -> Iterator[Check]:
     for h, w in ((4, 4), (6, 10), (32, 30)):
         config = transformers.DINOv3ViTConfig(**{**SMALL, "hidden_size": 64})
         theirs = transformers.DINOv3ViTModel(config).eval().rope_embeddings(torch.zeros(1, 2, h, w))
-        places = rotary.places((h // 2, w // 2), "centres", "rows")
+        places = rotary.patch_positions((h // 2, w // 2), "centres", "rows")
         turned = np.tile(rotary.axial(places, 32, 100.0), 2)
         mine = {"cosines": np.cos(turned).astype(np.float32), "sines": np.sin(turned).astype(np.float32)}
         expected = dict(zip(mine, (table.numpy() for table in theirs), strict=True))

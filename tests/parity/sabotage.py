@@ -358,7 +358,10 @@ def faults() -> list[Fault]:
             "rotary pairs of the other kind", wrapped(attention, "apply_rope", other_pairs), "forward", forward(CENTRES)
         ),
         Fault(
-            "rotary axes in the other order", wrapped(rotary, "places", other_axis_first), "forward", forward(CENTRES)
+            "rotary axes in the other order",
+            wrapped(rotary, "patch_positions", other_axis_first),
+            "forward",
+            forward(CENTRES),
         ),
         Fault(
             "rotary angles of the other sign",
@@ -390,21 +393,25 @@ def faults() -> list[Fault]:
         ),
         Fault(
             "rotary indices for centres",
-            wrapped(rotary, "places", lambda f, grid, kind, *args: f(grid, "indices", *args)),
+            wrapped(rotary, "patch_positions", lambda f, grid, kind, *args: f(grid, "indices", *args)),
             "forward",
             forward(CENTRES),
         ),
         Fault(
             "rotary offset left out",
             wrapped(
-                rotary, "places", lambda f, grid, kind, first, offset, reference: f(grid, kind, first, 0.0, reference)
+                rotary,
+                "patch_positions",
+                lambda f, grid, kind, first, offset, reference: f(grid, kind, first, 0.0, reference),
             ),
             "forward",
             forward(SCALED_INDICES),
         ),
         Fault(
             "rotary indices not scaled to the reference grid",
-            wrapped(rotary, "places", lambda f, grid, kind, first, offset, reference: f(grid, kind, first, offset)),
+            wrapped(
+                rotary, "patch_positions", lambda f, grid, kind, first, offset, reference: f(grid, kind, first, offset)
+            ),
             "forward",
             forward(SCALED_INDICES),
         ),

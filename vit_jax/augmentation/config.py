@@ -97,7 +97,7 @@ def check_augment(c: ImageAugment, channels: int, batch: int) -> None:
             f"is {c.crop_padding} and augment.scale is {c.scale[0]} {c.scale[1]}",
             "these are two ways to crop, so set crop_padding to 0 or scale to 1 1",
         )
-    _check_beside(c)
+    _check_unused(c)
     if c.policy != "none" and channels not in (1, 3):
         raise UserError(
             Field("augment.policy"),
@@ -118,7 +118,7 @@ def check_augment(c: ImageAugment, channels: int, batch: int) -> None:
         )
 
 
-def _check_beside(c: ImageAugment) -> None:
+def _check_unused(c: ImageAugment) -> None:
     on = {
         **dict.fromkeys(("layers", "magnitude", "magnitude_std"), (c.policy == "randaugment", "policy to randaugment")),
         "ratio": (c.scale != (1, 1), "scale"),

@@ -189,7 +189,7 @@ def measure(request: Request) -> Measured:
     from ..weights.teacher import open_teacher
     from .probe import measure_probe
 
-    with backend.precision_kept():
+    with backend.restore_precision():
         net = complete(path, request.which, request.ema, request.spoken)
     if request.probe == "none" and net.unmeasured:
         raise UserError(path, *net.unmeasured)

@@ -35,7 +35,7 @@ class Probe:
 
     estimator: Any  # of scikit-learn
     chosen: Mapping[str, float]  # its settings
-    says: tuple[str, ...]  # sentences for the user
+    notes: tuple[str, ...]  # sentences for the user
 
     def scores(self, features: np.ndarray, classes: int) -> np.ndarray:
         """The share of each of K classes, float [n, K]; 0 of those that it has not learnt."""
@@ -53,12 +53,12 @@ def knn(features: np.ndarray, labels: np.ndarray) -> Probe:
 
     k = min(NEIGHBOURS, len(labels))
     estimator = KNeighborsClassifier(k, weights=weights, metric="cosine", algorithm="brute").fit(features, labels)
-    says: tuple[str, ...] = (
+    notes: tuple[str, ...] = (
         f"the {k} nearest of {len(labels):,} images of train vote: cosine similarity, temperature {TEMPERATURE}",
     )
     if k < NEIGHBOURS:
-        says += (f"train has only {k} images, so all of them vote, not {NEIGHBOURS}",)
-    return Probe(estimator, {"k": k, "temperature": TEMPERATURE}, says)
+        notes += (f"train has only {k} images, so all of them vote, not {NEIGHBOURS}",)
+    return Probe(estimator, {"k": k, "temperature": TEMPERATURE}, notes)
 
 
 def linear(
@@ -93,13 +93,13 @@ def linear(
         step /= 2
         best = max((p for p in (best - step, best, best + step) if abs(p) <= LARGEST), key=quality)
     accuracy, estimator = tried[best]
-    says: tuple[str, ...] = (
+    notes: tuple[str, ...] = (
         f"logistic regression on {len(labels):,} images of train, its C {10**best:.3g} chosen on {where} "
         f"(accuracy {accuracy:.4f}) of {len(tried)} values from 1e-06 to 1e+06",
     )
     if estimator.n_iter_.max() >= ITERATIONS:
-        says += (f"the regression stopped after {ITERATIONS:,} iterations, before it had converged",)
-    return Probe(estimator, {"C": 10**best, "chosen_accuracy": accuracy}, says)
+        notes += (f"the regression stopped after {ITERATIONS:,} iterations, before it had converged",)
+    return Probe(estimator, {"C": 10**best, "chosen_accuracy": accuracy}, notes)
 
 
 def learn_probe(kind: str, features: Callable[[Any], np.ndarray], splits: Mapping[str, Any], seed: int) -> Probe:
@@ -162,4 +162,4 @@ def measure_probe(
     with threadpool_limits(1 if train.size < FEW else backend.cores()):
         probe = learn_probe(kind, features, data.splits, run.seed)
         scores = probe.scores(features(split), data.sizes["classes"])
-    return replace(task.score(run.model, split, {"scores": scores}), chosen=probe.chosen, notes=probe.says)
+    return replace(task.score(run.model, split, {"scores": scores}), chosen=probe.chosen, notes=probe.notes)

@@ -41,7 +41,7 @@ from ..weights.start import start as starting
 from ..weights.start.again import resumable
 from ..weights.start.fitting import OtherNetwork
 from ..weights.start.opening import Unfit
-from ..weights.start.recipes import apply_recipe, says
+from ..weights.start.recipes import apply_recipe, describe_recipe
 
 # Flags that each host may give in its own way.
 OF_A_COMMAND = {"hosts", *OF_A_HOST}
@@ -351,7 +351,7 @@ def _check_options(options: Options, folder: runs.Run | None = None) -> RunConfi
     if options.tune != "none" and not run.init:
         raise UserError(Field("tune"), f"is {options.tune} but init is empty", "name the weights to start from")
     if options.tune != "none" and not options.print_config:
-        print(says(run, options.tune))
+        print(describe_recipe(run, options.tune))
     if folder:
         _same_run(folder, run, options.resume)
     return run

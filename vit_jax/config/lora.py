@@ -60,7 +60,7 @@ def averaged_parameters(run: RunConfig) -> tuple[str, ...]:
     return (*(name for name in trainable(run.optim, trainable_table(run)) if name in own), *adapted_kernels(run))
 
 
-def kept_beside(run: RunConfig) -> dict[str, set[str]]:
+def lora_names(run: RunConfig) -> dict[str, set[str]]:
     """{role: names} of what a checkpoint of a run with LoRA holds beside the network, as `State.lora`; else empty."""
     if not run.lora.rank:
         return {}

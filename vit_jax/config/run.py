@@ -50,7 +50,7 @@ class DataConfig:
         return paths_in(self.source)
 
     @classmethod
-    def beside_weights(cls, folder: Path) -> dict[str, Any]:
+    def fields_with_weights(cls, folder: Path) -> dict[str, Any]:
         """{field of a run: value} by what lies in the folder of weights from which it starts, such as a tokenizer."""
         return {}
 

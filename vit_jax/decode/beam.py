@@ -22,7 +22,7 @@ class State(NamedTuple):
     """What the loop carries. Hypotheses are in descending order of their sums, answers of their scores."""
 
     place: Array  # int32 []: tokens of each hypothesis so far
-    said: Array  # int32 [B, K, room + 1]: the first input, and these tokens
+    tokens: Array  # int32 [B, K, room + 1]: the first input, and these tokens
     sums: Array  # float32 [B, K]: of their log-probabilities
     answers: Array  # int32 [B, K, room + 1]: the first input, and the tokens of the best answers so far
     scores: Array  # float32 [B, K]: of the answers; NEVER where there is none yet
@@ -56,13 +56,13 @@ def beam_search(step: Step, take: Take, cache: Any, rows: Array, rules: Rules, r
         return (s.place < room) & ~over(s).all()
 
     def one(s: State) -> State:
-        last = jax.lax.dynamic_index_in_dim(s.said, s.place, 2, keepdims=False)  # [B, K]
+        last = jax.lax.dynamic_index_in_dim(s.tokens, s.place, 2, keepdims=False)  # [B, K]
         logits, cache = step(last.reshape(-1), s.cache)
         gains = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
-        gains = rules(gains, s.said.reshape(batch * beam, -1), s.place)
+        gains = rules(gains, s.tokens.reshape(batch * beam, -1), s.place)
         sums, source, token = _candidates(s.sums, gains.reshape(batch, beam, -1))
         count = s.place + jnp.int32(1)
-        said = jax.lax.dynamic_update_slice_in_dim(_of(s.said, source), token[:, :, None], count, axis=2)
+        tokens = jax.lax.dynamic_update_slice_in_dim(_of(s.tokens, source), token[:, :, None], count, axis=2)
         ended = (token == ids.end) | (count == rules.longest)  # [B, 2K]
 
         running, kept = _running(sums, ended, beam)
@@ -73,16 +73,16 @@ def beam_search(step: Step, take: Take, cache: Any, rows: Array, rules: Rules, r
         every = jnp.concatenate([s.scores, sums / penalties[count] + _never(~counts)], 1)
         lengths = jnp.concatenate([s.lengths, jnp.where(counts, count, 0)], 1)
         scores, best = jax.lax.top_k(every, beam)
-        answers = _of(jnp.concatenate([s.answers, said], 1), best)
+        answers = _of(jnp.concatenate([s.answers, tokens], 1), best)
         goes_on = s.open & _goes_on(running[:, 0], scores[:, -1], rules, penalties, count)
-        return State(count, _of(said, kept), running, answers, scores, _of(lengths, best), goes_on, cache)
+        return State(count, _of(tokens, kept), running, answers, scores, _of(lengths, best), goes_on, cache)
 
-    said = jnp.full((batch, beam, room + 1), ids.pad, jnp.int32).at[:, :, 0].set(ids.begin)
+    tokens = jnp.full((batch, beam, room + 1), ids.pad, jnp.int32).at[:, :, 0].set(ids.begin)
     # All hypotheses begin alike: only the first may go on, lest the same answer be found K times.
     sums = jnp.full((batch, beam), NEVER, jnp.float32).at[:, 0].set(0)
     scores, lengths = jnp.full_like(sums, NEVER), jnp.zeros((batch, beam), jnp.int32)
     cache = take(cache, jnp.repeat(jnp.arange(batch, dtype=jnp.int32), beam))
-    start = State(jnp.zeros((), jnp.int32), said, sums, said, scores, lengths, rows, cache)
+    start = State(jnp.zeros((), jnp.int32), tokens, sums, tokens, scores, lengths, rows, cache)
     s = jax.lax.while_loop(more, one, start)
     return Found(s.answers[:, :, 1:], s.scores, s.lengths, over(s) | (s.place == rules.longest))
 

@@ -20,7 +20,7 @@ class State(NamedTuple):
     """What the loop carries."""
 
     place: Array  # int32 []: tokens of each row so far
-    said: Array  # int32 [R, room + 1]: the first input, and these tokens
+    tokens: Array  # int32 [R, room + 1]: the first input, and these tokens
     sums: Array  # float32 [R]: of their log-probabilities
     lengths: Array  # int32 [R]: tokens up to the end
     ended: Array  # bool [R]
@@ -47,23 +47,23 @@ def one_by_one(step: Step, cache: Any, rows: Array, rules: Rules, room: int, cho
         return (s.place < room) & ~s.ended.all()
 
     def one(s: State) -> State:
-        logits, cache = step(jax.lax.dynamic_index_in_dim(s.said, s.place, 1, keepdims=False), s.cache)
+        logits, cache = step(jax.lax.dynamic_index_in_dim(s.tokens, s.place, 1, keepdims=False), s.cache)
         logits = logits.astype(jnp.float32)
-        tokens = choose(rules(logits, s.said, s.place), s.place)
-        gains = jnp.take_along_axis(logits, tokens[:, None], 1)[:, 0] - jax.nn.logsumexp(logits, axis=-1)
+        chosen = choose(rules(logits, s.tokens, s.place), s.place)
+        gains = jnp.take_along_axis(logits, chosen[:, None], 1)[:, 0] - jax.nn.logsumexp(logits, axis=-1)
         gains = jnp.where(s.ended | rules.forced(s.place), jnp.float32(0), gains)
-        tokens = jnp.where(s.ended, jnp.int32(ids.pad), tokens)
+        chosen = jnp.where(s.ended, jnp.int32(ids.pad), chosen)
         place = s.place + jnp.int32(1)
-        said = jax.lax.dynamic_update_slice_in_dim(s.said, tokens[:, None], place, axis=1)
-        ended = s.ended | (tokens == ids.end)
-        return State(place, said, s.sums + gains, s.lengths + ~s.ended, ended, cache)
+        tokens = jax.lax.dynamic_update_slice_in_dim(s.tokens, chosen[:, None], place, axis=1)
+        ended = s.ended | (chosen == ids.end)
+        return State(place, tokens, s.sums + gains, s.lengths + ~s.ended, ended, cache)
 
-    said = jnp.full((count, room + 1), ids.pad, jnp.int32).at[:, 0].set(ids.begin)
+    tokens = jnp.full((count, room + 1), ids.pad, jnp.int32).at[:, 0].set(ids.begin)
     nothing = jnp.zeros((count,), jnp.float32), jnp.zeros((count,), jnp.int32)
-    s = jax.lax.while_loop(more, one, State(jnp.zeros((), jnp.int32), said, *nothing, ~rows, cache))
+    s = jax.lax.while_loop(more, one, State(jnp.zeros((), jnp.int32), tokens, *nothing, ~rows, cache))
     scores = s.sums / jnp.asarray(rules.penalties())[s.lengths]
     complete = s.ended | (s.place == rules.longest)
-    return Found(s.said[:, None, 1:], scores[:, None], s.lengths[:, None], complete)
+    return Found(s.tokens[:, None, 1:], scores[:, None], s.lengths[:, None], complete)
 
 
 def likeliest(scores: Array, place: Array) -> Array:

@@ -77,7 +77,7 @@ def precision(compute_dtype: str) -> Any:
 
 
 @contextlib.contextmanager
-def precision_kept() -> Iterator[None]:
+def restore_precision() -> Iterator[None]:
     """A context after which jax allows float64 if and only if it did before, whatever was loaded in between."""
     import jax
 

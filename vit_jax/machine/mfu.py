@@ -22,7 +22,7 @@ PEAKS = {
 }  # fmt: skip
 
 
-def stated_peak(device: str) -> float:
+def published_peak(device: str) -> float:
     """FLOP/s in dense bfloat16 products that the maker of a device states; 0 if PEAKS does not have it.
 
     A slice of a GPU (MIG), and a slower card whose name only goes on (RTX 4090 Laptop GPU, TPU v4 lite), are not that
@@ -57,4 +57,4 @@ def most_examples(run: RunConfig, teacher: Teacher | None, device: str, devices:
     if flops and teacher is not None and teacher.config is not None:
         of_teacher = teacher.config.flops()
         flops = flops + of_teacher if of_teacher else 0.0
-    return devices * stated_peak(device) / flops if flops else 0.0
+    return devices * published_peak(device) / flops if flops else 0.0

@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array, lax
 
 
-def places(
+def patch_positions(
     grid: tuple[int, int], kind: str, first: str, offset: float = 0.0, reference: tuple[int, int] = (0, 0)
 ) -> np.ndarray:
     """The places of the patches of a grid on the first and the second axis.

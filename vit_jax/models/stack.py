@@ -23,7 +23,7 @@ from .state import merge, split_model
 
 # What the backward pass has without computing it again, besides the inputs of blocks: nothing, or products of tokens
 # and weights, which are most of the work.
-KEPT: dict[str, Callable[..., Any] | None] = {
+POLICIES: dict[str, Callable[..., Any] | None] = {
     "full": None,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }
@@ -85,7 +85,7 @@ class Stack(nnx.List[Any]):
 
         if self.remat != "none":
             # Within a loop XLA does not take the second computation for the first, and needs no barrier against it.
-            after = jax.checkpoint(after, policy=KEPT[self.remat], prevent_cse=not self.scan)
+            after = jax.checkpoint(after, policy=POLICIES[self.remat], prevent_cse=not self.scan)
         numbers = jnp.arange(len(self), dtype=jnp.int32)
         if self.scan:
             stacked = jax.tree.map(lambda *weights: jnp.stack(weights), *trees)

@@ -423,7 +423,7 @@ def rotary_table(c: ViTConfig, dtype: Any) -> Array | None:
     """What rotary attention needs of each patch: axial [n, Dh/2] angles, mixed [n, 2] places; None without it."""
     if c.rotary == "none":
         return None
-    places = rotary.places(c.grid, c.rotary_places, c.rotary_first, c.rotary_offset, c.rotary_reference)
+    places = rotary.patch_positions(c.grid, c.rotary_places, c.rotary_first, c.rotary_offset, c.rotary_reference)
     if c.rotary == "axial":
         places = rotary.axial(places, c.resolved_head_width, c.rotary_base, c.rotary_periods)
     return jnp.asarray(places, dtype)

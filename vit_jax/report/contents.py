@@ -11,7 +11,7 @@ from .compare import Comparison, Member
 from .curves import Chart, charts_of
 from .tables import Table, spelled_out
 
-KEPT = ("classes", "texts", "attention", "positions")  # what report/kept.py writes
+FIGURE_FILES = ("classes", "texts", "attention", "positions")  # what report/kept.py writes
 
 
 @dataclass
@@ -86,7 +86,7 @@ def _lines(member: Member) -> int:
 
 def _add_network(out: Contents, member: Member) -> None:
     """What the run keeps of its network: the result on test, attention and positions."""
-    kept = {name: f"{name}.json" for name in KEPT if (member.folder.plots / f"{name}.json").exists()}
+    kept = {name: f"{name}.json" for name in FIGURE_FILES if (member.folder.plots / f"{name}.json").exists()}
     for name, file in kept.items():
         found, fault = parts.read_part(member.folder.plots / file, getattr(parts, name))
         setattr(out, name, found)

@@ -22,7 +22,7 @@ from .compare import Comparison, Line, Member, columns, text_of
 
 GIB = 1 << 30
 RATE = "_per_second"  # ends the names of speeds in a log
-PLACES = ("name", "dir", "data.dir")  # fields that say where a run and its data lie
+LOCATIONS = ("name", "dir", "data.dir")  # fields that say where a run and its data lie
 PROVENANCE = "provenance.json"  # convert writes it into a run that it makes
 CERTIFICATE = "certificate.json"  # convert writes RUN.certificate.json beside what it has compared
 
@@ -66,7 +66,7 @@ def from_preset(member: Member) -> Table:
         why = "converted, not trained" if is_converted(member) else f"the preset {name} is not known here"
         return Table(f"All settings: {why}", ("setting", "this run"), rows)
     changed = differences(member.run, usual) | differences(member.run, usual, execution=True)
-    changes = [(k, text_of(own), text_of(preset)) for k, (own, preset) in changed.items() if k not in PLACES]
+    changes = [(k, text_of(own), text_of(preset)) for k, (own, preset) in changed.items() if k not in LOCATIONS]
     title = (
         f"Settings that differ from the preset {name}" if changes else f"All settings are those of the preset {name}"
     )

@@ -77,7 +77,7 @@ class Run:
             with contextlib.suppress(OSError):  # somebody else's
                 sync_folder(folder)
 
-    def check_places(self) -> None:
+    def check_paths(self) -> None:
         """Raise UserError where training cannot write, or would write outside the folder, through a link in it."""
         for folder in (self.plots, self.samples):
             if folder.is_symlink() or (folder.exists() and not folder.is_dir()):

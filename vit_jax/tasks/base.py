@@ -292,10 +292,11 @@ class Task:
         return "loss", -1
 
     @classmethod
-    def metadata_beside(cls, run: RunConfig) -> dict[str, Any]:
+    def metadata_with_weights(cls, run: RunConfig) -> dict[str, Any]:
         """Entries of `Data.metadata` of what lies beside weights from elsewhere, such as a tokenizer.
 
-        Called where `DataConfig.beside_weights` has found something, which the fields of `run` name. Raises UserError.
+        Called where `DataConfig.fields_with_weights` has found something, which the fields of `run` name. Raises
+        UserError.
         """
         return {}
 

@@ -29,7 +29,7 @@ def shift_target(target: Array, source: Array, ids: Ids, source_pad: int) -> tup
     return jnp.concatenate([begin, target], 1), labels, (index <= count) & (source != source_pad).any(-1, keepdims=True)
 
 
-def with_still_row(table: Array, row: int) -> Array:
+def freeze_row(table: Array, row: int) -> Array:
     """A table [V, D], one row of which has no gradient."""
     return table.at[row].set(jax.lax.stop_gradient(table[row]))
 

@@ -26,7 +26,7 @@ class Wrong(NamedTuple):
     number: int  # in its split
     name: str  # as messages name it
     references: Sequence[str]
-    said: str
+    predicted: str
     score: float  # chrF, 0 to 100
 
 
@@ -77,7 +77,7 @@ def worst(names: Iterable[str], references: Iterable[Sequence[str]], said: Itera
 
 def summarise_worst(wrong: Sequence[Wrong], total: int, file: str) -> tuple[str, ...]:
     """A few lines on the worst of `total` texts, for a terminal; `file` has more of them."""
-    first = [f"worst: {w.name}, chrF {w.score:.1f}: {w.said!r}, not {w.references[0]!r}" for w in wrong[:PRINTED]]
+    first = [f"worst: {w.name}, chrF {w.score:.1f}: {w.predicted!r}, not {w.references[0]!r}" for w in wrong[:PRINTED]]
     return (*first, f"{len(wrong):,} of {total:,} are not as in the data; {file} has the worst")
 
 
@@ -97,7 +97,7 @@ def write_worst(
     parts = [f"The {min(len(wrong), WORST)} worst {what} by chrF (0 to 100) of each sentence; {caption}\n"]
     shown = list(zip(wrong, sources, strict=False))[:WORST]
     for w, source in shown:
-        lines = [("source", source), *(("reference", text) for text in w.references), ("predicted", w.said)]
+        lines = [("source", source), *(("reference", text) for text in w.references), ("predicted", w.predicted)]
         parts.append(
             f"{w.name}  chrF {w.score:.1f}\n" + "".join(f"  {what:9}  {printable(text)}\n" for what, text in lines)
         )
@@ -108,7 +108,7 @@ def write_worst(
 
 def _row(w: Wrong) -> dict[str, Any]:
     """One of the worst texts, as `figures.kept.keep_texts` takes it."""
-    return {"name": w.name, "references": list(w.references), "said": w.said, "score": round(w.score, 2)}
+    return {"name": w.name, "references": list(w.references), "said": w.predicted, "score": round(w.score, 2)}
 
 
 def draw_worst(
@@ -126,7 +126,7 @@ def draw_worst(
     worst = wrong[:PICTURES]
     shown = images(np.array([w.number for w in worst], int))
     title = f"Worst captions by chrF: {len(worst)} of {len(wrong):,} that are not as in the data, of {total:,}"
-    references, said = [w.references[0] for w in worst], [w.said for w in worst]
+    references, said = [w.references[0] for w in worst], [w.predicted for w in worst]
     draw_captions(shown, references, said, path, title, caption)
     rows = [{**_row(w), "image": image} for w, image in zip(worst, shown, strict=True)]
     keep_texts(path.parent, caption, total, len(wrong), rows)

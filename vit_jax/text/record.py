@@ -99,7 +99,7 @@ def with_spoken(metadata: Mapping[str, Any], spoken: Spoken) -> Mapping[str, Any
     return {**metadata, "files": {f"{FOLDER}/{name}": content for name, content in changed.items()}}
 
 
-def made_one(kind: str, size: int, sentences: Sequence[str]) -> Tokenizer:
+def make_one(kind: str, size: int, sentences: Sequence[str]) -> Tokenizer:
     """The tokenizer of a run whose only texts are these, which it generates; else as `make_tokenizers`.
 
     Its padding may be the same id as its end, as it is of GPT-2.
@@ -111,13 +111,13 @@ def made_one(kind: str, size: int, sentences: Sequence[str]) -> Tokenizer:
     return open_files(files or read_folder(kind, alone=True), where)[1]
 
 
-def kept_one(name: str, tokenizer: Tokenizer) -> dict[str, Any]:
-    """The metadata of such a run under `name`, from which `opened_one` makes its tokenizer again."""
+def record_one(name: str, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The metadata of such a run under `name`, from which `open_one` makes its tokenizer again."""
     files = {f"{FOLDER}/{path}": x for path, x in tokenizer.files.items()}
     return {name: tokenizer.kept, **({"files": files} if files else {})}
 
 
-def opened_one(name: str, metadata: Mapping[str, Any]) -> Tokenizer:
+def open_one(name: str, metadata: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer of such a run, from its metadata. Raises UserError."""
     kept = metadata[name]
     return Vocabulary(kept) if isinstance(kept, list) else _in_files(metadata)[1]

@@ -13,7 +13,7 @@ from ..files.terminal import printable
 from ..machine import backend
 from ..machine.division import Division
 from ..machine.memory import run_bytes
-from ..weights.teacher import says
+from ..weights.teacher import describe_teacher
 
 if TYPE_CHECKING:
     from .setup import Setup
@@ -57,7 +57,7 @@ def announce(setup: Setup) -> None:
     if run.optim.name == "muon":
         print(f"         {_by_rule(run)}")
     if setup.teacher:
-        print(printable(f"teacher  {says(setup.teacher)}"))
+        print(printable(f"teacher  {describe_teacher(setup.teacher)}"))
     print(printable(f"data     {setup.dataset.name}: {setup.dataset.contents}; {sizes}"))
     for remark in setup.dataset.remarks:
         print(printable(f"         {remark}"))

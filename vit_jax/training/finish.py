@@ -61,7 +61,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         return summary
     summary["sample"] = draw(s, result, network, best is not None)
     # With a summary nothing is done again: what it stands for has to outlast a power cut as well.
-    s.log.kept()
+    s.log.sync()
     for folder in (s.folder.plots, s.folder.samples):
         sync_tree(folder)
     s.folder.write_summary(summary, s.log.written())

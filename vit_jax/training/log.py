@@ -74,7 +74,7 @@ class Log:
     def write(self, row: dict[str, Any], in_turn: bool = True) -> None:
         """Append one row. NaN and infinity become null, because JSON has no such numbers.
 
-        `in_turn` is False for a row that a run which goes on from here removes: `kept` ends before it.
+        `in_turn` is False for a row that a run which goes on from here removes: `sync` ends before it.
         """
         row = {name: _plain(value) for name, value in row.items()}
         line = (json.dumps(row, allow_nan=False) + "\n").encode()
@@ -112,8 +112,8 @@ class Log:
         """{"bytes", "digest"} of metrics.jsonl as it was written, whatever has happened to the file since."""
         return {"bytes": self._bytes, "digest": self._digest.hexdigest()}
 
-    def kept(self) -> dict[str, Any]:
-        """`written` of the rows that a run which goes on from here keeps. They are durable on return."""
+    def sync(self) -> dict[str, Any]:
+        """Make the rows durable that a run which goes on from here keeps; `written` of them."""
         os.fsync(self._file.fileno())
         return dict(self._kept)
 

@@ -356,7 +356,7 @@ def save(s: Session) -> None:
 
 def _state_of_files(s: Session) -> dict[str, Any]:
     """What a checkpoint records of config.json and the log, so that damage to them is noticed."""
-    return {"config": s.record, "log": s.log.kept()}
+    return {"config": s.record, "log": s.log.sync()}
 
 
 def _checkpoint_notes(s: Session) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import runs
 from ..config.groups import moments
-from ..config.lora import averaged_parameters, factor_shapes, kept_beside, trainable_table
+from ..config.lora import averaged_parameters, factor_shapes, lora_names, trainable_table
 from ..config.trees import flatten
 from ..errors import UserError
 from ..files.terminal import printable
@@ -112,8 +112,8 @@ def restore(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved |
     Raises UserError if the run in the folder is another one, or cannot be continued.
     """
     run = setup.run
-    folder.check_places()
-    runs.same_identity(folder, setup.stated)
+    folder.check_paths()
+    runs.same_identity(folder, setup.as_given)
     record = folder.record()
     if not setup.dataset.same_as(record["data"]):
         raise UserError(
@@ -150,7 +150,7 @@ def starting_parameters(setup: Setup, folder: runs.Run | None = None) -> tuple[d
     started = start_from(setup.run, setup.dataset.metadata())
     if folder is not None and folder.exists():
         check_same(folder, started.record)
-    print(started.says)
+    print(started.description)
     return started.parameters, started.record
 
 
@@ -162,7 +162,7 @@ def _check_continues(folder: runs.Run, saved: Saved, setup: Setup) -> None:
     if (
         kept != {role: {*names} for role, names in moments(run.optim, trainable_table(run)).items()}
         or flatten(state.ema or {}).keys() != {*(averaged_parameters(run) if run.ema else ())}
-        or beside != kept_beside(run)
+        or beside != lora_names(run)
         or (best is not None and not {setup.task.selection_metric[0], "loss"} <= best.keys())
     ):
         raise UserError(
@@ -206,7 +206,7 @@ def _create_or_mend(folder: runs.Run, setup: Setup, preset: str, init: dict[str,
     if not folder.exists():
         folder.create(
             runs.record_of(
-                setup.stated,
+                setup.as_given,
                 preset,
                 **setup.dataset.metadata(),
                 **setup.identity,
@@ -227,4 +227,4 @@ def _open_log(folder: runs.Run, setup: Setup, step: int, notes: dict[str, Any]) 
         print(f"note     {printable(remark)}")
     folder.drop_metrics(lambda row: _is_rewritten(row, step, notes))
     tensorboard = folder.path / "tensorboard" if setup.run.tensorboard else None
-    return Log(folder.metrics_file, step, tensorboard, setup.run.wandb, folder.path.name, to_dict(setup.stated))
+    return Log(folder.metrics_file, step, tensorboard, setup.run.wandb, folder.path.name, to_dict(setup.as_given))

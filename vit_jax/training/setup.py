@@ -32,7 +32,7 @@ OVERFIT_STEPS = 100  # steps of a run with overfit_batches and no max_steps
 class Setup:
     """What is determined by a run's config and its data."""
 
-    stated: RunConfig  # as the user gave it, with the sizes that the data determines
+    as_given: RunConfig  # by the user, with the sizes that the data determines
     run: RunConfig  # as it is trained: the same without overfit_batches, else changed by `plan`
     dataset: Data
     order: Order
@@ -82,8 +82,8 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     from .engine.optim import Optimizer
     from .engine.step import Engine, Evaluator, check_divisible, check_together
 
-    stated = replace(checked.run, model=checked.run.model.with_sizes(dataset.sizes))
-    run, order, epochs = plan(stated, dataset)
+    as_given = replace(checked.run, model=checked.run.model.with_sizes(dataset.sizes))
+    run, order, epochs = plan(as_given, dataset)
     if (teacher := checked.teacher) is not None:
         task_spec(run.task).check_teacher(teacher, run, dataset)
     task = task_of(run, dataset.metadata()).load_auxiliary(teacher)
@@ -103,7 +103,7 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     environment |= {"devices": len(engine.devices), "accumulate": engine.parts, "hosts": hosts.count}
     environment |= {"steps_per_dispatch": run.steps_per_dispatch, "async_save": run.async_save}
     evaluator = Evaluator(run.model, network, task, engine.devices)
-    setup = Setup(stated, run, dataset, order, epochs, teacher, task, engine, evaluator, environment)
+    setup = Setup(as_given, run, dataset, order, epochs, teacher, task, engine, evaluator, environment)
     hosts.compare({"data": text_digest(setup.identity)} | environment["versions"])
     return setup
 

@@ -105,7 +105,7 @@ class Checkpoints:
             stale.unlink(missing_ok=True)
 
     def save(
-        self, state: State, notes: dict[str, Any], best: int | None, keep: int, beside: dict[str, Any] | None = None
+        self, state: State, notes: dict[str, Any], best: int | None, keep: int, files: dict[str, Any] | None = None
     ) -> None:
         """Write the checkpoint of a state, durably, then delete all but the newest and the best.
 
@@ -114,7 +114,7 @@ class Checkpoints:
             notes: JSON.
             best: the step of the best checkpoint, or None.
             keep: how many of the newest stay.
-            beside: what its digest file records of the run's other files: {"config": content of config.json, "log":
+            files: what its digest file records of the run's other files: {"config": content of config.json, "log":
                 {"bytes", "digest"} of metrics.jsonl, which has to be durable}.
 
         Raises:
@@ -129,15 +129,15 @@ class Checkpoints:
             self.checkpointer.save(self._folder(step), args=self.ocp.args.Composite(**arguments))
             sync_tree(self._folder(step))
             digests = {item: {name: array_digest(x) for name, x in tree.items()} for item, tree in items.items()}
-            self._write_record({"step": step, "notes": notes, "arrays": digests, **(beside or {})})
+            self._write_record({"step": step, "notes": notes, "arrays": digests, **(files or {})})
         except Exception as error:
             self._undo(step)
             raise _saving_failed(error, self.run, step) from error
         self.prune(step, best, keep)
 
-    def note(self, step: int, notes: dict[str, Any], beside: dict[str, Any] | None = None) -> None:
-        """Replace the notes of a checkpoint, and what is recorded `beside` them, as in `save`."""
-        self._write_record({**self.run.saved(step), "notes": notes, **(beside or {})})
+    def note(self, step: int, notes: dict[str, Any], files: dict[str, Any] | None = None) -> None:
+        """Replace the notes of a checkpoint, and what is recorded of `files`, as in `save`."""
+        self._write_record({**self.run.saved(step), "notes": notes, **(files or {})})
 
     def prune(self, newest: int, best: int | None, keep: int) -> None:
         """Delete the checkpoints up to step `newest`, except the last `keep` of them and the best.
@@ -256,14 +256,14 @@ class Checkpoints:
 
     def _undo(self, step: int) -> None:
         """Delete what a failed save has written, and what its threads go on writing after the failure."""
-        quiet, give_up = 0, time.monotonic() + 10
-        while quiet < 5 and time.monotonic() < give_up:
+        idle, give_up = 0, time.monotonic() + 10
+        while idle < 5 and time.monotonic() < give_up:
             with contextlib.suppress(OSError):
                 self._forget(step)
             left = list(self.run.checkpoints.glob(f"{step}*{TEMPORARY}*"))
             for folder in left:
                 shutil.rmtree(folder, ignore_errors=True)
-            quiet = 0 if left else quiet + 1
+            idle = 0 if left else idle + 1
             time.sleep(0.05)
 
     def _room(self, size: int) -> None:
@@ -291,11 +291,11 @@ def _hush_closed_loops() -> None:
     if hook.__module__ == __name__:
         return
 
-    def quiet(unraisable: Any) -> None:
+    def ignore_closed_loop(unraisable: Any) -> None:
         if str(unraisable.exc_value) != "Event loop is closed":
             hook(unraisable)
 
-    sys.unraisablehook = quiet
+    sys.unraisablehook = ignore_closed_loop
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

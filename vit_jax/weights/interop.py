@@ -29,7 +29,7 @@ def read_weights(path: str, **options: Any) -> tuple[Weights, dict[str, np.ndarr
 
     Args:
         path: of the file or folder, or hf://owner/name.
-        options: as of `stating`.
+        options: as of `open_complete`.
 
     Returns:
         (what it states, {our parameter name: array}), float32, or float64 if the file has float64.
@@ -39,7 +39,7 @@ def read_weights(path: str, **options: Any) -> tuple[Weights, dict[str, np.ndarr
     """
     from convert.recognise.outputs import unsettled
 
-    with stating(path, **options) as weights:
+    with open_complete(path, **options) as weights:
         if error := unsettled(path, weights.config, weights.facts.outputs):
             raise error
         arrays = {name: x if x.dtype == np.float64 else x.astype(np.float32) for name, x in weights.arrays()}
@@ -53,7 +53,7 @@ class Weights:
     layout: str
     config: NetworkConfig
     facts: Any  # preprocessing, class names and notes, as far as they are stated: convert.layout.Facts
-    untold: tuple[str, ...]  # fields of the config that only the caller stated
+    assumed: tuple[str, ...]  # fields of the config that only the caller stated
     chosen: str  # of a run: which step and which of its weights; else empty
     plan: Any
     resize: str = (
@@ -80,7 +80,7 @@ class Weights:
 
 
 @contextlib.contextmanager
-def stating(path: str, **options: Any) -> Iterator[Weights]:
+def open_complete(path: str, **options: Any) -> Iterator[Weights]:
     """The weights in a file or folder that state their network, for images as large as they are prepared.
 
     Args:
@@ -97,7 +97,7 @@ def stating(path: str, **options: Any) -> Iterator[Weights]:
         yield _plan(reading, ())
 
 
-def _plan(reading: Any, untold: tuple[str, ...], resize: bool = True) -> Weights:
+def _plan(reading: Any, assumed: tuple[str, ...], resize: bool = True) -> Weights:
     """A reading's weights; with `resize`, of a network for images of the size that its preprocessing makes."""
     from convert.plan.plan import plan
     from convert.recognise import weights_in
@@ -108,7 +108,7 @@ def _plan(reading: Any, untold: tuple[str, ...], resize: bool = True) -> Weights
     says = "".join(_as_library(each.says) for each in planned.adaptations)
     chosen = weights_in.describe_choice(reading.source, reading.label, option=False)
     rest = "" if resized else reading.resize
-    return Weights(reading.layout.name, planned.config, facts, untold, chosen, planned, rest, says)
+    return Weights(reading.layout.name, planned.config, facts, assumed, chosen, planned, rest, says)
 
 
 def _as_library(says: str) -> str:
@@ -152,14 +152,14 @@ def open_weights(
     from convert.recognise.reading import Options, read
 
     place = _fetch(path)
-    untold: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
     try:
         reading = read(place, Options(headless=headless))
     except Untold as error:
         check_network(error.network, network)
-        untold = error.fields
+        assumed = error.fields
         shown = [name for name in network.function_fields() if name not in network.marked("not_in_weights")]
-        seen = [name for name in shown if name in untold and name in otherwise]
+        seen = [name for name in shown if name in assumed and name in otherwise]
         flags = [f"--model.{name}".replace("_", "-") for name in seen]
         resample = ", or resample its positions with --init-resize timm" if "image" in seen else ""
         unfit = f"correct {' '.join(flags)}{resample}"
@@ -172,15 +172,15 @@ def open_weights(
             reading = read(place, Options(otherwise={**otherwise, "image": tried[0]}, headless=headless))
     with reading.source:
         check_network(type(reading.config), network)
-        yield _plan(reading, untold, resize)
+        yield _plan(reading, assumed, resize)
 
 
-def _square(path: str, otherwise: Mapping[str, Any], untold: Any, headless: bool) -> list[tuple[int, int]]:
+def _square(path: str, otherwise: Mapping[str, Any], error: Any, headless: bool) -> list[tuple[int, int]]:
     """The images, as many patches high as wide, of which the tensors of a file can hold the positions."""
     from convert.recognise.reading import Options, read
 
-    (h, w), found = pair(untold.known["patch"]), []
-    lengths = {length for shape in untold.names.values() for length in shape}
+    (h, w), found = pair(error.known["patch"]), []
+    lengths = {length for shape in error.names.values() for length in shape}
     sides = {math.isqrt(length - prefix) for length in lengths for prefix in range(min(PREFIX, length))}
     for side in sorted(sides - {0}):
         with contextlib.suppress(UserError):
@@ -226,7 +226,7 @@ def check_network(given: type[NetworkConfig], wanted: type[NetworkConfig]) -> No
         )
 
 
-def stated_by(facts: Any, task: str, config: NetworkConfig) -> dict[str, Any]:
+def task_metadata(facts: Any, task: str, config: NetworkConfig) -> dict[str, Any]:
     """The metadata {name: value} of a task that a file states in its `facts`, as far as it fits the network."""
     entries = task_spec(task).metadata
     stated = {**facts.extra, "preprocess": facts.preprocess, **facts.outputs.to_metadata()}

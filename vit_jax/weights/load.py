@@ -33,7 +33,7 @@ from ..tasks.table import task_spec, untrained_run
 from ..text.languages import UNSTATED, Spoken
 from ..text.record import with_spoken
 from .checkpoint import Checkpoints
-from .interop import convert_first, export_weights, of_load, read_weights, stated_by
+from .interop import convert_first, export_weights, of_load, read_weights, task_metadata
 
 NO_ID = -1  # of a token that no file states
 STATED = ("layout", "model", "key", "fields")  # what `load` may be told of other weights
@@ -178,17 +178,17 @@ def _foreign(path: str, spoken: Spoken, **options: Any) -> Predictor | BareNetwo
     config, facts = given.config, given.facts
     double = any(x.dtype == np.float64 for x in arrays.values())
     run, tree = replace(untrained_run(config), compute_dtype="float64" if double else "float32"), unflatten(arrays)
-    metadata = stated_by(facts, run.task, run.model)
+    metadata = task_metadata(facts, run.task, run.model)
     entries = task_spec(run.task).needed(metadata)
     for name, entry in entries.items():
         # Outputs may be named by default, but inputs can only be prepared as the file states.
         if name not in metadata and entry.of_head and (default := entry.default(config)) is not None:
             metadata[name] = default[0]
-    beside = run.data.beside_weights(given.folder)
+    beside = run.data.fields_with_weights(given.folder)
     run = replace_fields(run, _languages(run, spoken, path)) if spoken else run
     if beside:
         run = replace_fields(run, beside)
-        metadata |= _tokenizer_beside(path, run)
+        metadata |= _tokenizer_with_weights(path, run)
     of_texts = config.inputs()[0].kind == "ids"
     # For texts, only a run or a tokenizer beside the weights states how they become words.
     lacks = tuple(
@@ -226,9 +226,9 @@ def _languages(run: RunConfig, spoken: Spoken, path: str) -> dict[str, str]:
     return stated
 
 
-def _tokenizer_beside(path: str, run: RunConfig) -> dict[str, Any]:
+def _tokenizer_with_weights(path: str, run: RunConfig) -> dict[str, Any]:
     """The metadata of the tokenizer that lies beside weights. Raises UserError where it is not that of the network."""
-    entries, metadata = task_spec(run.task).metadata, task_class(run.task).metadata_beside(run)
+    entries, metadata = task_spec(run.task).metadata, task_class(run.task).metadata_with_weights(run)
     for name in entries.keys() & metadata.keys():
         if not entries[name].fits(metadata[name], run.model):
             both = [f"{i.size:,}" for i in run.model.inputs() if i.kind == "ids"]

@@ -13,7 +13,7 @@ from ..config.run import RunConfig
 from ..errors import UserError
 from ..files.arrays import read_array, read_arrays
 from ..tasks.table import task_spec, untrained_run
-from .interop import convert_first, stated_by, stating
+from .interop import convert_first, open_complete, task_metadata
 from .start.opening import fault_of, place_of
 
 
@@ -32,8 +32,8 @@ def open_teacher(run: RunConfig, before_reading: Callable[[Teacher], object] | N
             if logits := _logits(place):
                 teacher = Teacher(run.teacher, "logits", None, {}, logits)
             else:
-                weights = stack.enter_context(stating(place))
-                metadata = stated_by(weights.facts, untrained_run(weights.config).task, weights.config)
+                weights = stack.enter_context(open_complete(place))
+                metadata = task_metadata(weights.facts, untrained_run(weights.config).task, weights.config)
                 teacher = Teacher(run.teacher, weights.layout, weights.config, metadata, {})
         spec.check_teacher(teacher, run, None)
         if before_reading is not None:
@@ -42,7 +42,7 @@ def open_teacher(run: RunConfig, before_reading: Callable[[Teacher], object] | N
             return teacher if logits else replace(teacher, arrays=dict(weights.arrays()))
 
 
-def says(teacher: Teacher) -> str:
+def describe_teacher(teacher: Teacher) -> str:
     """What a teacher is, in a line."""
     if teacher.config is None:
         images, classes = teacher.arrays["logits"].shape

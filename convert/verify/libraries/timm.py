@@ -15,7 +15,7 @@ from vit_jax.config.fields import pair
 from vit_jax.models.vit_config import ViTConfig
 
 from ... import rules
-from ...dialects import LAYOUTS
+from ...dialects import LAYOUTS, timm_folder
 from ..weights import Weights
 from .built import (
     Built,
@@ -87,13 +87,9 @@ def _options(c: ViTConfig, gate_apart: bool) -> dict[str, Any]:
         "depth": c.depth,
         "num_heads": c.heads,
         "mlp_ratio": (hidden + 0.5) / c.width,  # timm cuts width times mlp_ratio down to an integer
-        "qkv_bias": c.query_bias,
-        "proj_bias": c.out_bias,
-        "qk_norm": c.qk_norm,
+        **timm_folder.blocks(c),
         "init_values": c.layer_scale or None,
         "pre_norm": c.pre_norm,
-        "scale_attn_norm": c.attention_norm,
-        "scale_mlp_norm": c.mlp_norm,
         "block_fn": blocks.ResPostBlock if c.branch_norm else blocks.Block,
         "norm_layer": norms[c.norm_kind],
         "act_layer": act,

@@ -12,7 +12,7 @@ from vit_jax.config.fields import pair
 from vit_jax.models.vit_config import ViTConfig
 
 from ... import rules
-from ...dialects import LAYOUTS
+from ...dialects import LAYOUTS, timm_eva_folder
 from ...layout import Layout
 from ..weights import Weights
 from .built import Built, Places, Unavailable, fill_module, load, of_images, tensors, with_version
@@ -40,19 +40,9 @@ def network(c: ViTConfig, apart: bool = False, gate_apart: bool = False, **optio
         "embed_dim": c.width,
         "depth": c.depth,
         "num_heads": c.heads,
-        "qkv_bias": c.query_bias,
-        "qkv_fused": not apart,
-        "qk_norm": c.qk_norm,
+        **timm_eva_folder.blocks(c, apart, gate_apart),
         "mlp_ratio": (c.hidden + 0.5) / c.width,  # timm cuts width times mlp_ratio down to an integer
-        "swiglu_mlp": c.gated,
-        "swiglu_align_to": 1 if gate_apart else 0,
-        "scale_mlp": c.mlp_norm,
-        "scale_attn_inner": c.attention_norm,
-        "attn_type": "rope" if c.key_bias else "eva",
         "norm_layer": functools.partial(torch.nn.LayerNorm, eps=c.eps),
-        "init_values": c.layer_scale or None,
-        "class_token": c.cls_token,
-        "num_reg_tokens": c.registers,
         "no_embed_class": bool(c.prefix) and c.position_rows == c.patches,
         "use_abs_pos_emb": c.position != "none",
         "use_post_norm": c.branch_norm,

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import Field, UserError
 from ...files.digests import text_digest
-from ...text.record import kept_one
+from ...text.record import record_one
 from ...text.tokenizer import Tokenizer
 from ..order import Order
 
@@ -34,7 +34,7 @@ class CaptionSet:
 
     def metadata(self) -> dict[str, Any]:
         """The words, for config.json."""
-        return kept_one("words", self.vocabulary)
+        return record_one("words", self.vocabulary)
 
     @property
     def sizes(self) -> dict[str, int]:

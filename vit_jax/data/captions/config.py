@@ -10,7 +10,7 @@ from typing import Any, Self
 from ...config.fields import identity
 from ...config.vocabulary import WORDS
 from ..images.config import ImageData
-from ..texts.config import kept_tokenizer, numbered_words, size_of_side, tokenizer_beside
+from ..texts.config import numbered_words, size_of_side, tokenizer_of_run, tokenizer_with_weights
 
 TABLE = "captions.csv"  # of captions:FOLDER
 SHAPES = "shapes"  # the data.source of scenes that are drawn here
@@ -45,12 +45,12 @@ class CaptionData(ImageData):
 
     def in_folder(self, folder: Path) -> Self:
         """The same, with the tokenizer that a run's folder keeps."""
-        return replace(self, tokenizer=kept_tokenizer(self.tokenizer, folder))
+        return replace(self, tokenizer=tokenizer_of_run(self.tokenizer, folder))
 
     @classmethod
-    def beside_weights(cls, folder: Path) -> dict[str, Any]:
+    def fields_with_weights(cls, folder: Path) -> dict[str, Any]:
         """The tokenizer in the folder of weights."""
-        return tokenizer_beside(folder)
+        return tokenizer_with_weights(folder)
 
 
 def other_caption_words(given: Any, wanted: Any) -> str:

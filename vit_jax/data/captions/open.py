@@ -16,7 +16,7 @@ from ...config.vocabulary import WORDS
 from ...errors import Field, UserError
 from ...files.digests import array_digest
 from ...files.lines import quote
-from ...text.record import made_one
+from ...text.record import make_one
 from ...text.tokenizer import Tokenizer, encode_named
 from ...text.vocabulary import closed_vocabulary
 from ...text.vocabulary import words as words_of
@@ -251,7 +251,7 @@ def _scenes(data: CaptionData, preprocess: Preprocess, grid: tuple[int, int]) ->
     if data.tokenizer == WORDS:
         vocabulary: Tokenizer = closed_vocabulary(shapes.WORDS)
     else:
-        vocabulary = made_one(data.tokenizer, data.vocabulary, scenes["train"].captions)
+        vocabulary = make_one(data.tokenizer, data.vocabulary, scenes["train"].captions)
         for name, some in scenes.items():
             _check_lengths(data, vocabulary, [(f"{name}[{i}]", said) for i, said in enumerate(some.captions)])
     splits = {name: _drawn_split(name, some, vocabulary, data, preprocess, grid) for name, some in scenes.items()}
@@ -342,7 +342,7 @@ def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found
         train, rows[name], parts[name] = train[stay], train[held], own
     several = own.several(train)
     captions = [caption for each in several for caption in each]
-    vocabulary = made_one(data.tokenizer, data.vocabulary, captions)
+    vocabulary = make_one(data.tokenizer, data.vocabulary, captions)
     for part in {id(part): part for part in parts.values()}.values():
         _check(data, vocabulary, part)
     target = _pad(vocabulary, captions, data.length - 1)

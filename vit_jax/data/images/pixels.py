@@ -80,7 +80,7 @@ class Images:
     def _loaded(self, seen: Index, remark: str = "") -> Loaded:
         """What an index of all images says of them under this preprocessing."""
         shapes, which = np.unique(seen.shapes, axis=0, return_inverse=True)  # 0 where no image was decoded
-        kept = np.array([self.preprocess.kept(*shape.tolist()) if shape.all() else 1.0 for shape in shapes])
+        kept = np.array([self.preprocess.uncropped_share(*shape.tolist()) if shape.all() else 1.0 for shape in shapes])
         unreadable = {row: UserError(why) for row, why in sorted(seen.unreadable.items())}
         self.digest = array_digest(seen.digests)
         return Loaded(self.digest, kept[which.reshape(-1)], unreadable, remark)

@@ -115,7 +115,7 @@ class Preprocess:
         unscaled = self.fit != "crop" or self.size <= min(height, width)
         return (height, width, channels) == (*self.image, self.channels) and unscaled
 
-    def kept(self, width: int, height: int) -> float:
+    def uncropped_share(self, width: int, height: int) -> float:
         """The share of an image's area that `apply` does not crop away."""
         if self.fit != "crop":
             return 1.0

@@ -69,15 +69,15 @@ class SentenceData(DataConfig):
 
     def in_folder(self, folder: Path) -> Self:
         """The same, with the tokenizer that a run's folder keeps."""
-        return replace(self, tokenizer=kept_tokenizer(self.tokenizer, folder))
+        return replace(self, tokenizer=tokenizer_of_run(self.tokenizer, folder))
 
     @classmethod
-    def beside_weights(cls, folder: Path) -> dict[str, Any]:
+    def fields_with_weights(cls, folder: Path) -> dict[str, Any]:
         """The tokenizer in the folder of weights."""
-        return tokenizer_beside(folder)
+        return tokenizer_with_weights(folder)
 
 
-def kept_tokenizer(tokenizer: str, folder: Path) -> str:
+def tokenizer_of_run(tokenizer: str, folder: Path) -> str:
     """data.tokenizer of a run: the one that its folder keeps, if it keeps one; of words, how those of it are split."""
     kept = folder / FOLDER
     if tokenizer != WORDS:
@@ -91,7 +91,7 @@ def kept_tokenizer(tokenizer: str, folder: Path) -> str:
     return APART if any(are_texts(each) and splits_marks(each) for each in lists) else WORDS
 
 
-def tokenizer_beside(folder: Path) -> dict[str, Any]:
+def tokenizer_with_weights(folder: Path) -> dict[str, Any]:
     """The tokenizer beside weights, as a field of the run that starts from them; a run keeps its own in a folder.
 
     As an absolute path: the same command in another working directory is to continue the same run.

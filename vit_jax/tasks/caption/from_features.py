@@ -19,7 +19,7 @@ from ...data.captions.vectors import Vector, Vectors, open_features, open_other_
 from ...data.other import Other
 from ...models.captioner import Captioner
 from ...models.captioner_config import CaptionerConfig
-from ...text.record import opened_one
+from ...text.record import open_one
 from ..base import Answer, Batch, Evaluation, Predictor
 from ..generated import answer
 from ..worst import summarise_worst, worst, write_worst
@@ -47,7 +47,7 @@ class CaptionFeatures(Captioning):
         """The task of a run."""
         data = run.data
         assert isinstance(data, FeatureData)
-        words = opened_one("words", metadata)
+        words = open_one("words", metadata)
         return cls(run.loss.spread_over_all(len(words)), data.length, words)
 
     def inputs(self, batch: Batch, dtype: Any) -> Array:
@@ -61,7 +61,7 @@ class CaptionFeatures(Captioning):
         """Vectors and captions of another source, whose words have to be the network's."""
         c, data = run.model, run.data
         assert isinstance(c, CaptionerConfig) and isinstance(data, FeatureData)
-        return open_other_features(data, split, c.memory_width, opened_one("words", metadata))
+        return open_other_features(data, split, c.memory_width, open_one("words", metadata))
 
     def table(
         self, split: Vectors, result: Evaluation, metadata: Mapping[str, Any]

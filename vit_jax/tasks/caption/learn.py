@@ -23,7 +23,7 @@ from ...figures.kept import keep_attention
 from ...models.captioner import Captioner
 from ...models.captioner_config import CaptionerConfig
 from ...models.layers import fold
-from ...text.record import kept_one, made_one, opened_one
+from ...text.record import make_one, open_one, record_one
 from ..base import Answer, Batch, Evaluation, Predictor
 from ..classify.draw import save_samples, visible
 from ..generated import answer
@@ -59,16 +59,16 @@ class Caption(Captioning):
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Caption:
         """The task of a run, with the mean and std of its preprocessing."""
         mean, std = (tuple(metadata["preprocess"][name]) for name in ("mean", "std"))
-        data, augment, words = run.data, run.augment, opened_one("words", metadata)
+        data, augment, words = run.data, run.augment, open_one("words", metadata)
         assert isinstance(data, CaptionData) and isinstance(augment, ImageAugment)
         return cls(run.loss.spread_over_all(len(words)), data.length, words, augment, mean, std)
 
     @classmethod
-    def metadata_beside(cls, run: RunConfig) -> dict[str, Any]:
+    def metadata_with_weights(cls, run: RunConfig) -> dict[str, Any]:
         """The tokenizer beside weights, as a run keeps it."""
         data = run.data
         assert isinstance(data, CaptionData)
-        return kept_one("words", made_one(data.tokenizer, data.vocabulary, ()))
+        return record_one("words", make_one(data.tokenizer, data.vocabulary, ()))
 
     def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
         """The batch with its images augmented: uint8 [B, h, w, C]."""
@@ -86,7 +86,7 @@ class Caption(Captioning):
         preprocess = Preprocess.from_dict(metadata["preprocess"])
         data = run.data
         assert isinstance(data, CaptionData)
-        return open_other_captions(data, split, preprocess, opened_one("words", metadata), run.seed, given)
+        return open_other_captions(data, split, preprocess, open_one("words", metadata), run.seed, given)
 
     def table(
         self, split: Captions, result: Evaluation, metadata: Mapping[str, Any]

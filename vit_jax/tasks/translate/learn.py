@@ -25,7 +25,7 @@ from ...models.transformer_config import TransformerConfig
 from ...text.record import make_tokenizers, open_tokenizers, record_tokenizers
 from ..base import Answer, Batch, Evaluation, Predictor
 from ..generated import answer, tokens_and_end
-from ..next_token import mean_loss, shift_target, sums, with_still_row
+from ..next_token import freeze_row, mean_loss, shift_target, sums
 from ..worst import summarise_worst, worst, write_worst
 from .score import corpus_scores, has_scorer
 from .text import CROSS, Translation, capture_translations, strip_padding, translation_ids
@@ -62,7 +62,7 @@ class Translate(Translation):
         return cls(smoothing, data.lengths[-1], target, source, bleu=data.bleu)
 
     @classmethod
-    def metadata_beside(cls, run: RunConfig) -> dict[str, Any]:
+    def metadata_with_weights(cls, run: RunConfig) -> dict[str, Any]:
         """The tokenizers beside weights, as a run keeps them."""
         c, data = run.model, run.data
         assert isinstance(c, TransformerConfig) and isinstance(data, SentenceData)
@@ -92,7 +92,7 @@ class Translate(Translation):
         """
         ids = self.target.ids
         if ids.begin == ids.pad and model.target is not None and (table := model.target.embedding) is not None:
-            table[...] = with_still_row(table[...], ids.pad)
+            table[...] = freeze_row(table[...], ids.pad)
         logits, labels, real = self.logits(model, batch, keys)
         return mean_loss(logits, labels, real, self.label_smoothing, denominator)
 
@@ -123,7 +123,8 @@ class Translate(Translation):
 
         Exact match is the share of translations that are right to the last word, as `said_exactly` counts them.
         """
-        metrics = self.token_scores(split, out, split.references if self.target.open else ())
+        references = split.references if self.target.open else ()
+        metrics = self.token_scores(split, out, references)
         if not self.target.open or not has_scorer():
             return Evaluation(metrics, out["predicted"])
         said = [self.target.decode(row) for row in out["predicted"]]

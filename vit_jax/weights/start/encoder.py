@@ -16,7 +16,7 @@ from ...config.dotted import replace_fields, value_at
 from ...config.network import NetworkConfig
 from ...config.run import RunConfig
 from ...tasks.table import task_spec
-from ..interop import Weights, network_in, open_weights, stated_by
+from ..interop import Weights, network_in, open_weights, task_metadata
 from .opening import Unfit, differences, digest, errors_about, flag, place_of
 
 FIELD = "init_encoder"
@@ -58,7 +58,7 @@ def fill_encoder(run: RunConfig, stated: Mapping[str, Any]) -> RunConfig:
     inside = {name: value for name, value in stated.items() if name.startswith(f"model.{part}.")}
     with _opened_encoder(asked, inside) as (weights, encoder):
         given = {f"model.{part}.{name}": value_at(encoder, name) for name in encoder.function_fields()}
-        prepared = task_spec(run.task).prepared_as(stated_by(weights.facts, run.task, weights.config), stated)
+        prepared = task_spec(run.task).prepared_as(task_metadata(weights.facts, run.task, weights.config), stated)
         out = replace_fields(run, {**given, **prepared, **stated})
         check_fit(out, encoder)
     return out

@@ -13,7 +13,7 @@ from ...config.network import NetworkConfig
 from ...config.run import RunConfig
 from ...errors import Field, UserError, fields_inside
 from ...tasks.table import task_spec
-from ..interop import Change, Weights, can_hold, cannot_hold, plan_change, stated_by
+from ..interop import Change, Weights, can_hold, cannot_hold, plan_change, task_metadata
 from .opening import RULES, Unfit, differences, errors_about, flag, text
 
 
@@ -44,10 +44,10 @@ def known_fields(model: NetworkConfig) -> dict[str, Any]:
 
 def decide_fields(task: str, change: Change, stated: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """{field of a run: value} that weights decide, after a change, and what lies in their folder."""
-    given = stated_by(change.facts, task, change.config)
+    given = task_metadata(change.facts, task, change.config)
     from_data = change.config.marked("from_data")
     model = {f"model.{name}": value for name, value in known_fields(change.config).items() if name not in from_data}
-    return model | task_spec(task).prepared_as(given, stated) | task_spec(task).data.beside_weights(folder)
+    return model | task_spec(task).prepared_as(given, stated) | task_spec(task).data.fields_with_weights(folder)
 
 
 def change_for(run: RunConfig, weights: Weights) -> Change:

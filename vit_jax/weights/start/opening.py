@@ -52,7 +52,7 @@ def errors_about(init: str, field: str = "init", part: str = "") -> Iterator[Non
         with convert_first(init):
             yield
     except Unstated as error:
-        raise Unfit(f"{field} {init}", *_untold(init, [f"{part}{name}" for name in error.fields])) from error
+        raise Unfit(f"{field} {init}", *_explain_missing(init, [f"{part}{name}" for name in error.fields])) from error
     except UserError as error:
         raise Unfit(f"{field} {init}", fault_of(init, error), error.remedy) from error
 
@@ -78,7 +78,7 @@ def place_of(init: str, folder: str) -> str:
         raise
 
 
-def _untold(init: str, fields: Sequence[str]) -> tuple[str, str]:
+def _explain_missing(init: str, fields: Sequence[str]) -> tuple[str, str]:
     """(a clause naming fields that weights do not tell, how to state them)."""
     if len(fields) > FEW:
         return "states no config", "name the preset whose network it holds, before --init"

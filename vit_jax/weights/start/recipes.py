@@ -53,7 +53,7 @@ def apply_recipe(run: RunConfig, recipe: str, stated: Collection[str] = ()) -> R
     return replace_fields(run, {name: value for name, value in fields.items() if name not in stated})
 
 
-def says(run: RunConfig, recipe: str) -> str:
+def describe_recipe(run: RunConfig, recipe: str) -> str:
     """A line for the user: the fields of a run that a recipe sets, as they are."""
     names = ("optim.freeze", "optim.layer_decay", "optim.lr", "optim.weight_decay")
     values = {name: flat(run)[name][0] for name in names}

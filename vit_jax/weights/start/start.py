@@ -18,7 +18,7 @@ from ...presets.entry import Preset
 from ...runs.check import check_encoder
 from ...runs.values import flat, with_fields
 from ...tasks.table import task_spec, untrained_run
-from ..interop import network_in, stated_by
+from ..interop import network_in, task_metadata
 from . import encoder
 from .fitting import about_head, change_for, check_fit, check_metadata, decide_fields, going_back, known_fields
 from .opening import RULES, digest, errors_about, opened_for, place_of, text
@@ -123,7 +123,7 @@ class Started:
 
     parameters: dict[str, np.ndarray]  # {dotted name: array, in the file's dtype}, without those of a new head
     record: dict[str, Any]  # the entry `init` of config.json
-    says: str  # lines for the user
+    description: str  # lines for the user
 
 
 def check(run: RunConfig) -> None:
@@ -152,7 +152,7 @@ def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
     with opened_for(run, known_fields(run.model)) as weights:
         change = change_for(run, weights)
         check_fit(run, weights.config, change)
-        check_metadata(run, stated_by(weights.facts, run.task, weights.config), metadata)
+        check_metadata(run, task_metadata(weights.facts, run.task, weights.config), metadata)
         with errors_about(run.init):
             arrays = dict(weights.arrays())
     given, own = decide_fields(run.task, change, {}, weights.folder), flat(run)
@@ -164,7 +164,7 @@ def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
         "filled": {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in given.items()
-            if name.removeprefix("model.") not in weights.untold and own[name][0] == value
+            if name.removeprefix("model.") not in weights.assumed and own[name][0] == value
         },
         "changed": list(change.says),
     }
@@ -172,10 +172,10 @@ def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
     new = {name for name, each in known.items() if run.new_head and each.head}
     kept = {name: x for name, x in change.apply(arrays).items() if name in known.keys() - new}
     notes = (*about_head(run, change.config), *weights.facts.notes, *going_back(run, weights.layout, change.config))
-    return Started(kept, record, _says(run, record, given, notes))
+    return Started(kept, record, _describe_start(run, record, given, notes))
 
 
-def _says(run: RunConfig, record: Mapping[str, Any], given: Mapping[str, Any], notes: Iterable[str]) -> str:
+def _describe_start(run: RunConfig, record: Mapping[str, Any], given: Mapping[str, Any], notes: Iterable[str]) -> str:
     """What a run takes from its weights, of what they decide (`given`), in lines as wide as the terminal."""
     chosen = f" {record['chosen']}," if "chosen" in record else ""
     which = f"{run.init}:{chosen} {record['layout']}, {record['tensors']} tensors, digest {record['digest'][:DIGITS]}"
