@@ -162,7 +162,7 @@ def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, setup.Setup]) ->
             engines[key] = set_up(checked, dataset)
         known = engines[key]
         stated = replace(run, model=known.as_given.model)
-        return replace(known, stated=stated, run=setup.plan(stated, known.dataset)[0])
+        return replace(known, as_given=stated, run=setup.plan(stated, known.dataset)[0])
 
     monkeypatch.setattr(training, "set_up", once)
     monkeypatch.setattr(finish, "draw", lambda *_: None)

@@ -374,7 +374,7 @@ def run(tmp_path_factory, quick_compilation):
             setups.append(set_up(checked, dataset))
         stated = replace(checked.run, model=setups[0].stated.model)
         planned, order, _ = setup.plan(stated, dataset)
-        return replace(setups[0], stated=stated, run=planned, dataset=dataset, order=order)
+        return replace(setups[0], as_given=stated, run=planned, dataset=dataset, order=order)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "set_up", once)

@@ -303,7 +303,7 @@ def quicken(monkeypatch, engines):
             engines["known"] = set_up(checked, dataset)
         known = engines["known"]
         stated = replace(checked.run, model=known.as_given.model)
-        return replace(known, stated=stated, run=setup.plan(stated, known.dataset)[0])
+        return replace(known, as_given=stated, run=setup.plan(stated, known.dataset)[0])
 
     monkeypatch.setattr(training, "set_up", once)
 
