@@ -100,7 +100,12 @@ def fused_attention(q: Array, k: Array, v: Array, causal: bool) -> Array:
 def implementation(dtype: str, width: int, capability: tuple[int, int]) -> Literal["cudnn", "xla"]:
     """Who computes fused attention: cuDNN where it can, on NVIDIA GPUs from Ampere on.
 
-    It takes float16 and bfloat16, and heads of a `width` that is a multiple of 8 and at most 128, from Hopper on 256.
+    It takes float16 and bfloat16, and heads of a width that is a multiple of 8 and at most 128, from Hopper on 256.
+
+    Args:
+        dtype: of queries, keys and values.
+        width: Dh.
+        capability: that of the GPU.
     """
     widest = 256 if capability >= (9, 0) else 128
     can = capability >= (8, 0) and dtype in ("bfloat16", "float16") and width % 8 == 0 and width <= widest

@@ -295,15 +295,19 @@ class Task:
     def metadata_with_weights(cls, run: RunConfig) -> dict[str, Any]:
         """Entries of `Data.metadata` of what lies beside weights from elsewhere, such as a tokenizer.
 
-        Called where `DataConfig.fields_with_weights` has found something, which the fields of `run` name. Raises
-        UserError.
+        Args:
+            run: with the fields that `DataConfig.fields_with_weights` has found.
+
+        Raises:
+            UserError: it cannot be opened.
         """
         return {}
 
     def load_auxiliary(self, teacher: Teacher | None) -> Self:
         """A copy of the task with `auxiliary` filled, or the task itself. Called for training and evaluation only.
 
-        `teacher` is the run's, opened and checked by the task's spec; None if the run names none. Raises UserError.
+        Args:
+            teacher: the run's, opened and checked by the task's spec; None if the run names none.
         """
         return self
 
@@ -389,7 +393,10 @@ class Task:
     def score(self, config: Any, split: Any, out: dict[str, np.ndarray]) -> Evaluation:
         """The metrics of a split, "loss" among them: by default the means of the outputs that are a number each.
 
-        `out` is {name: [n, ...]}, the concatenated `outputs` of all its examples in order; `config` is the network's.
+        Args:
+            config: the network's.
+            split: the n examples.
+            out: {name: [n, ...]}, the concatenated `outputs` of all of them, in order.
         """
         numbers = {name: values for name, values in out.items() if name != "predicted" and values.ndim == 1}
         means = {name: float(values.astype(np.float64).mean()) for name, values in numbers.items()}
@@ -398,9 +405,15 @@ class Task:
     def table(
         self, split: Any, result: Any, metadata: Mapping[str, Any]
     ) -> tuple[tuple[str, ...], Iterable[tuple[str | int, ...]]]:
-        """(names of columns, a row for each example) of an evaluation, for a CSV file.
+        """An evaluation as a table, for a CSV file.
 
-        `split` is what was measured and `result` its Evaluation; `metadata` is the network's.
+        Args:
+            split: what was measured.
+            result: its Evaluation.
+            metadata: the network's.
+
+        Returns:
+            (names of columns, a row for each example).
         """
         return ("example", "predicted"), ((split.name(i), str(said)) for i, said in enumerate(result.predicted))
 
@@ -411,19 +424,29 @@ class Task:
 
         What report.html is to show of them is kept there too, by `keep_classes` or `keep_texts` of figures.kept.
 
-        The arguments are those of `table`; `caption` is a line for each figure, which says what it shows. Returns lines
-        to print, which say in short what is in the folder.
+        Args:
+            split, result, metadata: as of `table`.
+            folder: for the files.
+            caption: a line for each figure, which says what it shows.
+
+        Returns:
+            lines to print, which say in short what is in the folder.
         """
         return ()
 
     def pictures(self, network: Any, data: Any, plots: Path, samples: Path, caption: str) -> str:
-        """Draw a trained network: write PNGs into the folder `plots` and sample inputs into `samples` (both exist).
+        """Draw a trained network, and write sample inputs.
 
-        What report.html is to show of it is kept in `plots`, by `figures.kept.keep_attention`.
+        Args:
+            network: with its weights.
+            data: what `open_data` returned.
+            plots: a folder, for PNGs, and for what report.html is to show (`figures.kept.keep_attention`).
+            samples: a folder, for sample inputs.
+            caption: a line for each figure, which says which weights it shows.
 
-        `data` is what `open_data` returned; `caption` is a line for each figure, which says which weights it shows.
-        Returns an input for the command `vit_jax.predict` to show to the user: a text, or a file's path from the
-        folder that holds `samples`; '' if there is none.
+        Returns:
+            an input for the command `vit_jax.predict` to show to the user: a text, or a file's path from the folder
+            that holds `samples`; '' if there is none.
         """
         return ""
 

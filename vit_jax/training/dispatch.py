@@ -11,12 +11,18 @@ Batch = dict[str, Any]  # {name: array [B, ...]}
 
 
 def steps_together(step: int, most: int, every: Sequence[int], stop: int, profile: range = range(0)) -> int:
-    """How many steps may be done by one call once `step` of them are done: a full number, or 1.
+    """How many steps may be done by one call: a full number, the largest possible, or 1.
 
-    The full number is the largest possible: `most`, or less where what happens `every` so many steps is closer: rows of
-    the log, ends of epochs, histograms. Between would be others, but each is a program of its own that has to be
-    compiled. None of the steps but the last is followed by one of these, ends the run (at step `stop`), or is just
-    before the first or is the last of those that are traced (`profile`, counted from 1).
+    Between would be others, but each is a program of its own that has to be compiled. None of the steps but the last is
+    followed by what happens `every` so many steps, ends the run, or is just before the first or is the last of those
+    that are traced.
+
+    Args:
+        step: how many are done.
+        most: the most by one call.
+        every: after so many steps each something happens: a row of the log, the end of an epoch, a histogram.
+        stop: the last step of the run.
+        profile: the steps that are traced, counted from 1.
     """
     full = min(most, *every)
     ends = [stop, *((step // each + 1) * each for each in every)]

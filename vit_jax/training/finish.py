@@ -23,9 +23,17 @@ if TYPE_CHECKING:
 
 
 def finish(s: Session, status: str) -> dict[str, Any]:
-    """Evaluate the test split, draw figures, write summary.json and print the results; returns the summary.
+    """Evaluate the test split, draw figures, write summary.json and print the results.
 
-    `status` is what `loop` returned. Raises Interrupted if a signal ended the loop; everything is saved by then.
+    Args:
+        s: the run after its last step.
+        status: what `loop` returned.
+
+    Returns:
+        The content of summary.json.
+
+    Raises:
+        Interrupted: a signal ended the loop; everything is saved by then.
     """
     if signal := s.decision.signal:
         s.hosts.barrier()
@@ -88,10 +96,16 @@ def _speeds(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def draw(s: Session, result: Evaluation | None, parameters: dict[str, Any], best: bool) -> str:
-    """Draw the training curves and the task's figures; returns a sample input, as `Task.pictures` does.
+    """Draw the training curves and the task's figures.
 
-    `result` is the Evaluation of the test split, or None. The figures show these parameters, which are the `best`, or
-    else the last.
+    Args:
+        s: the run after its last step.
+        result: of the test split; None: there is none.
+        parameters: those of the network that the figures show.
+        best: whether these are the best by validation, and not the last.
+
+    Returns:
+        A sample input, as `Task.pictures` does.
     """
     from ..figures.curves import draw_curves
     from ..figures.figure import weights_caption

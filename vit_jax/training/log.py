@@ -74,7 +74,9 @@ class Log:
     def write(self, row: dict[str, Any], in_turn: bool = True) -> None:
         """Append one row. NaN and infinity become null, because JSON has no such numbers.
 
-        `in_turn` is False for a row that a run which goes on from here removes: `sync` ends before it.
+        Args:
+            row: as of `Log`.
+            in_turn: False for a row that a run which goes on from here removes: `sync` ends before it.
         """
         row = {name: _plain(value) for name, value in row.items()}
         line = (json.dumps(row, allow_nan=False) + "\n").encode()

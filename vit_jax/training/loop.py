@@ -174,10 +174,12 @@ class Meter:
         return self.cpu_clock - before
 
     def add(self, step: int, metrics: dict[str, Any], tokens: list[tuple[int, int, int]]) -> list[Measured]:
-        """Store the metrics of the steps up to `step`, on the device, and return those of the steps before.
+        """Store the metrics of some steps, and return those of the steps before.
 
-        `tokens` has what `Task.tokens` gives of the batch of each of these steps; of one step metrics are scalars, of n
-        steps arrays [n].
+        Args:
+            step: the last of these steps.
+            metrics: on the device: scalars, or of n steps arrays [n].
+            tokens: what `Task.tokens` gives of the batch of each of these steps.
         """
         previous = self.settle()
         self.pending = (step, metrics, tokens)
@@ -214,8 +216,12 @@ class Meter:
         """A row of metrics.jsonl, with the loss and the task's metrics as means over the steps since the last row.
 
         Where the peak of the devices is known also the MFU. Of batches of ids also the target tokens per second and the
-        padding, a share of all places in these batches. `in_turn` is False for a row that a budget adds out of turn;
-        then the means continue in the next row.
+        padding, a share of all places in these batches.
+
+        Args:
+            step: the last.
+            epoch: epochs done, with fractions.
+            in_turn: False for a row that a budget adds out of turn: then the means continue in the next row.
         """
         means = {name: self.totals[name] / self.totals["steps"] for name in self.means}
         seconds = max(time.monotonic() - self.clock, 1e-9)

@@ -37,9 +37,13 @@ class Checked:
 
 
 def checked_arguments(run: Any, data: Any, class_names: Sequence[str]) -> tuple[RunConfig, Given | None]:
-    """The arguments of `train`: (the checked run, which names `data` as its source where there is such, that data).
+    """The arguments of `train`, checked.
 
-    Raises UserError.
+    Returns:
+        (the run, which names the examples as its source where some are given, these examples).
+
+    Raises:
+        UserError: naming the first argument or field that is invalid.
     """
     if not isinstance(run, RunConfig):
         what = f"run is a {type(run).__name__}"
@@ -61,8 +65,9 @@ def checked_arguments(run: Any, data: Any, class_names: Sequence[str]) -> tuple[
 def preflight(run: RunConfig, hosts: Hosts = ALONE) -> Checked:
     """Plan how a run that `check_run` has passed is divided, and open its teacher.
 
-    Raises UserError if a field is missing, several hosts cannot train it, the memory of this machine is too small, the
-    teacher does not fit, or an extra is not installed.
+    Raises:
+        UserError: a field is missing, several hosts cannot train it, the memory of this machine is too small, the
+            teacher does not fit, or an extra is not installed.
     """
     if hosts.several and run.parallel == "pmap":
         raise UserError("hosts", "parallel is pmap, which is of one host only", "set it to jit")
@@ -78,10 +83,18 @@ def preflight(run: RunConfig, hosts: Hosts = ALONE) -> Checked:
 def choose_folder(
     run: RunConfig, preset: str, folder: runs.Run | None = None, seeds: int = 0, data: Data | None = None
 ) -> runs.Run:
-    """The folder in which to train a run (or a group of `seeds` runs), new or with this run in it; writes nothing.
+    """The folder in which to train a run, new or with this run in it; writes nothing.
 
-    `folder` is that of a run to resume, `data` are examples that the caller holds. Raises UserError if the folder is
-    that of another run or not to be written, or the weights of `init`, as far as they are needed, do not fit.
+    Args:
+        run: the run.
+        preset: names the folder of a run without a name.
+        folder: that of a run to resume.
+        seeds: how many runs the folder is of, which differ in their seed; 0: of this one.
+        data: examples that the caller holds.
+
+    Raises:
+        UserError: the folder is that of another run or not to be written, or the weights of `init`, as far as they are
+            needed, do not fit.
     """
     if folder is None:
         if run.init:

@@ -116,11 +116,15 @@ class Progress:
         padding: float | None = None,
         mfu: float | None = None,
     ) -> None:
-        """Report that `step` is done.
+        """Report a step; None: as in the last call.
 
-        `values` are the loss and the task's metrics, of which the first is shown; `speed` is in examples per second,
-        `tokens` in target tokens per second, `padding` the share of the ids of batches that are padding, and `mfu` the
-        share of the devices' peak. None: as in the last call.
+        Args:
+            step: the step that is done.
+            values: the loss and the task's metrics, of which the first is shown.
+            speed: in examples per second.
+            tokens: in target tokens per second.
+            padding: the share of the ids of batches that are padding.
+            mfu: the share of the devices' peak.
         """
         self.step = step
         if values is not None:

@@ -34,8 +34,15 @@ if TYPE_CHECKING:
 def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught, hosts: Hosts = ALONE) -> Session:
     """Restore or initialise the state of a run and create its folder if it is new.
 
-    `preset` is the preset's name for config.json. Raises UserError if the run in the folder is another one, or cannot
-    be continued.
+    Args:
+        setup: of the run.
+        folder: its folder.
+        preset: the preset's name, for config.json.
+        caught: the signal that was caught.
+        hosts: which train the run together.
+
+    Raises:
+        UserError: the run in the folder is another one, or cannot be continued.
     """
     import jax
 
@@ -81,10 +88,14 @@ def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught, hosts: H
 def starting_state(
     setup: Setup, folder: runs.Run, checkpoints: Checkpoints, hosts: Hosts = ALONE
 ) -> tuple[TrainState, dict[str, Any], dict[str, Any]]:
-    """(state on the devices, the notes of its checkpoint, the entry `init` of config.json for a run with `init`).
+    """The state that a run goes on from, or begins with; the weights of `init` are opened for nothing else.
 
-    For a new run the initial state and no notes; the weights of `init` are opened for nothing else. Raises UserError if
-    the run in the folder is another one, or cannot be continued.
+    Returns:
+        (state on the devices, the notes of its checkpoint, the entry `init` of config.json for a run with `init`); of
+        a new run there are no notes.
+
+    Raises:
+        UserError: the run in the folder is another one, or cannot be continued.
     """
     saved = restore(setup, folder, checkpoints) if hosts.owner and folder.exists() else None
     notes = hosts.share(saved.notes if saved else None)
@@ -140,10 +151,13 @@ def restore(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved |
 
 
 def starting_parameters(setup: Setup, folder: runs.Run | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(parameters that the weights of `init` give, {dotted name: array}, the entry `init` of config.json).
+    """What the weights of `init` or `init_encoder` give a run. Prints what they are.
 
-    Both are empty for a run without `init` or `init_encoder`. Prints what the weights are. Raises UserError where they
-    do not fit, or are not those that the run in the folder began with.
+    Returns:
+        (parameters {dotted name: array}, the entry `init` of config.json); both are empty for a run without weights.
+
+    Raises:
+        UserError: they do not fit, or are not those that the run in the folder began with.
     """
     if not (setup.run.init or setup.run.init_encoder):
         return {}, {}

@@ -61,9 +61,16 @@ class Setup:
 
 
 def open_data(run: RunConfig, folder: runs.Run | None = None, given: Given | None = None, fetch: bool = True) -> Data:
-    """Open the data of a run, `given` examples or by what its folder keeps of it, such as a tokenizer.
+    """Open the data of a run.
 
-    Without `fetch` nothing is downloaded. Raises UserError.
+    Args:
+        run: the run.
+        folder: its folder, which may keep something of the data, such as a tokenizer.
+        given: examples in place of the run's source.
+        fetch: whether what is not there is downloaded.
+
+    Raises:
+        UserError: the data is not there, or does not fit the run.
     """
     from ..tasks.computed import task_class
 
@@ -114,10 +121,13 @@ def parameter_dtype(run: RunConfig) -> str:
 
 
 def plan(run: RunConfig, dataset: Data) -> tuple[RunConfig, Order, int]:
-    """(the run as it is trained, the order of its examples, its epochs).
+    """How a run is trained: with overfit_batches without augmentation, dropout, decay, schedule and early stopping.
 
-    With overfit_batches the run has no augmentation, dropout, weight decay, schedule and early stopping. Raises
-    UserError if the training set is smaller than a batch.
+    Returns:
+        (the run as it is trained, the order of its examples, its epochs).
+
+    Raises:
+        UserError: the training set is smaller than a batch.
     """
     order = dataset.order(run.batch, run.seed, run.overfit_batches)
     if not run.overfit_batches:

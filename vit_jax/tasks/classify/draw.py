@@ -68,10 +68,16 @@ def draw_inside(
     truth: Sequence[str],
     class_names: Sequence[str],
 ) -> None:
-    """Draw patches, position embeddings and attention of a network on images uint8 [m, h, w, C]; keep the latter two.
+    """Draw patches, position embeddings and attention of a network, and keep the latter two for report.html.
 
-    `found` has the "logits" and the "attention" of the network on them, as `ViT.capture` gives them; `truth` has the
-    images' classes, `class_names` all classes.
+    Args:
+        network: with its weights.
+        images: uint8 [m, h, w, C].
+        found: the "logits" and the "attention" of the network on them, as `ViT.capture` gives them.
+        plots: a folder, for PNGs.
+        caption: a line for each figure.
+        truth: the names of the images' classes.
+        class_names: those of all classes.
     """
     c = network.config
     draw_patches(visible(images)[0], c.patch_size, plots / "patches.png")

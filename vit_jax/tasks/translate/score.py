@@ -16,11 +16,21 @@ def has_scorer() -> bool:
 def corpus_scores(
     said: Sequence[str], references: Sequence[str], cased: bool, words: str = "13a"
 ) -> tuple[dict[str, float], tuple[str, ...]]:
-    """({"bleu", "chrf"}, the signature of each) of translations, with one reference each, from 0 to 100.
+    """BLEU and chrF of translations.
 
-    BLEU: Papineni et al. 2002, as defined by Post 2018 (arXiv 1804.08771); chrF: Popović 2015. `words` is the
-    tokeniser of BLEU, "13a" or "none", of texts of tokens. Where not `cased`, and for "none", both sides are put in
-    lower case. Raises UserError without sacrebleu.
+    BLEU: Papineni et al. 2002, as defined by Post 2018 (arXiv 1804.08771); chrF: Popović 2015.
+
+    Args:
+        said: the translations.
+        references: one of each.
+        cased: whether case counts; with words "none" it never does.
+        words: the tokeniser of BLEU, "13a", or "none", of texts of tokens.
+
+    Returns:
+        ({"bleu", "chrf"}, from 0 to 100, the signature of each).
+
+    Raises:
+        UserError: without sacrebleu.
     """
     with require("sacrebleu"):
         from sacrebleu.metrics import BLEU, CHRF

@@ -123,7 +123,17 @@ def check_languages(data: SentenceData) -> None:
 
 
 def check_decoder(model: TransformerConfig, part: str, longest: int, field: str) -> None:
-    """Raise UserError unless a decoder, the field `part` of a run, can write texts of a length, `field` of the run."""
+    """Check that a decoder can write.
+
+    Args:
+        model: with the decoder.
+        part: the field of a run that it is.
+        longest: the most tokens of a text.
+        field: of the run, which says so.
+
+    Raises:
+        UserError: naming the field of the decoder that does not allow it.
+    """
     with fields_inside(part):
         if 0 < model.max_length < longest:
             what = f"is {model.max_length} but {field} is {longest}"

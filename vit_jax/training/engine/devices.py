@@ -132,9 +132,11 @@ class Devices:
         )
 
     def broadcast(self, tree: Any | None, shapes: Any) -> Any:
-        """A tree that host 0 has as arrays, and the others as None, on the devices of all, as `shardings_of` says.
+        """A tree that host 0 has, on the devices of all, as `shardings_of` says. Arrays go one at a time, to the bit.
 
-        `shapes` are those of its arrays. They go to the other hosts one at a time, to the bit.
+        Args:
+            tree: of arrays; None at the other hosts.
+            shapes: those of its arrays.
         """
         self.hosts.barrier()
         leaves, structure = jax.tree.flatten(shapes)

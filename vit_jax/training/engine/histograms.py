@@ -28,10 +28,13 @@ class Histograms:
         self.compiled = engine.devices.compiled(compiled, batch_at=1)
 
     def of(self, state: TrainState, batch: Batch) -> dict[str, dict[str, dict[str, Any]]]:
-        """{"parameters" | "gradients": {dotted name: {"min", "max", "mean", "std" (float), "counts" (int [BINS])}}}.
+        """The histograms of a step. Bins have equal width; each holds its left end, the last its right end too.
 
-        `state` and `batch` are what `Engine.train` is then given. Bins have equal width, from the least value to the
-        largest; each holds its left end, the last its right end too.
+        Args:
+            state, batch: what `Engine.train` is then given.
+
+        Returns:
+            {"parameters" | "gradients": {dotted name: {"min", "max", "mean", "std" (float), "counts" (int [BINS])}}}.
         """
         return jax.device_get(self.compiled(*self.engine.whole(state, batch)))
 

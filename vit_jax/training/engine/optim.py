@@ -338,9 +338,16 @@ def name_leaves(tree: Any) -> tuple[Arrays, Any]:
 def apply_rule(
     rule: optax.GradientTransformation, gradients: Arrays, moments: Mapping[str, Arrays], count: Array
 ) -> tuple[Arrays, dict[str, Arrays]]:
-    """One update by an optax rule, (directions, {role: new moments}).
+    """One update by an optax rule.
 
-    The roles are the names of the fields of the rule's state. `moments` may have those of other parameters too.
+    Args:
+        rule: whose state has a field for each role.
+        gradients: of the parameters that it updates.
+        moments: {role: arrays}, also of other parameters.
+        count: the updates done before, int32 [].
+
+    Returns:
+        (directions, {role: new moments}).
     """
     state: Any = jax.eval_shape(rule.init, gradients)
     roles = [field for field in state._fields if field != "count"]

@@ -348,9 +348,15 @@ class Engine:
         )(auxiliary, state.parameters, batch, keys)
 
     def prepare_and_cut(self, step: Array, batch: Batch, seed: Array, auxiliary: Tree) -> Batch:
-        """The batch after `Task.prepare`, cut for the devices: {name: [devices, B / devices, ...]}.
+        """The batch after `Task.prepare`, cut for the devices.
 
-        `step` and `auxiliary` have a leading axis of replicas.
+        Args:
+            step, auxiliary: with a leading axis of replicas.
+            batch: {name: [B, ...]}.
+            seed: that of the run.
+
+        Returns:
+            {name: [devices, B / devices, ...]}.
         """
         keys = example_keys(seed, step[0], jnp.arange(_rows(batch)))
         task = with_auxiliary(self.task, jax.tree.map(lambda x: x[0], auxiliary))
