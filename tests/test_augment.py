@@ -15,7 +15,7 @@ from vit_jax.augmentation.config import ImageAugment
 from vit_jax.augmentation.crops import resample_windows
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-augment = jax.jit(batch.augment, static_argnums=2)
+augment, resample = jax.jit(batch.augment, static_argnums=2), jax.jit(resample_windows)
 
 
 def keys(seed=0):
@@ -60,12 +60,19 @@ def test_a_crop_is_one_of_all_shifts_of_the_padded_image_and_each_is_as_likely()
 
 
 def test_a_resized_crop_takes_each_place_that_fits_as_often():
-    images, resample = jnp.asarray(pictures()), jax.jit(resample_windows)
+    images = jnp.asarray(pictures())
     got = augment(images, keys(), ImageAugment(scale=(9 / 35, 9 / 35), ratio=(1.0, 1.0)))  # 3 x 3 of 5 x 7 pixels
     places = [[jnp.full(BATCH, n) for n in (top, 3, left, 3)] for top, left in np.ndindex(3, 5)]
     found = np.stack([(resample(images, *place) == got).all((1, 2, 3)) for place in places])
     assert (found.sum(0) == 1).all()
     assert np.abs(found.sum(1) - BATCH / 15).max() < 5 * math.sqrt(BATCH / 15)
+
+
+@pytest.mark.parametrize(("ratio", "window"), [(3.0, (1, 2, 0, 7)), (0.5, (0, 5, 2, 2))])
+def test_where_no_crop_fits_the_middle_is_taken_as_torchvision_does(ratio, window):
+    images = jnp.asarray(pictures())
+    got = augment(images, keys(), ImageAugment(scale=(0.99, 1.0), ratio=(ratio, ratio)))
+    np.testing.assert_array_equal(got, resample(images, *(jnp.full(BATCH, n) for n in window)))
 
 
 def test_an_erased_rectangle_has_the_areas_and_ratios_of_timm():

@@ -343,8 +343,8 @@ def test_a_budget_that_is_spent_does_nothing_more(folder, capsys):
     assert folder.complete_steps()[0] == 7
 
 
-def minutes_a_step(monkeypatch) -> None:
-    """A clock by which every step takes a minute, and nothing else takes any time."""
+def minutes_a_step(monkeypatch) -> list[float]:
+    """A clock, [its seconds], by which every step takes a minute, and nothing else takes any time."""
     clock = [0.0]
     for module in (loop, session, resume, stopping):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0], process_time=time.process_time))
@@ -355,6 +355,20 @@ def minutes_a_step(monkeypatch) -> None:
         return step(self, state, batch, votes)
 
     monkeypatch.setattr(Engine, "train", minute)
+    return clock
+
+
+def test_the_time_of_a_save_counts_in_no_speed(folder, monkeypatch):
+    clock, save = minutes_a_step(monkeypatch), loop.save
+
+    def slow_save(session):
+        save(session)
+        clock[0] += 3600
+
+    monkeypatch.setattr(loop, "save", slow_save)
+    go(folder)
+    speeds = [row["images_per_second"] for row in folder.metrics() if row["kind"] == "train"]
+    assert {*speeds} == {TINY.batch / 60} and len(speeds) > 3
 
 
 def test_minutes_end_a_run_and_do_not_shorten_its_schedule(reference, folder, monkeypatch):
