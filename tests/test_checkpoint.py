@@ -440,12 +440,16 @@ def test_the_digest_goes_first_and_the_number_second(run, monkeypatch):
 
     def look(path, *_, **__):
         seen.append((run.digest_file(10).exists(), (run.checkpoints / "10").exists(), Path(path).name))
+
+    def look_and_stop(path, *_, **__):
+        look(path)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint.shutil, "rmtree", look)
+    monkeypatch.setattr(checkpoint, "sync_folder", look)
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", look_and_stop)
     with pytest.raises(KeyboardInterrupt):
         Checkpoints(run).save(state(30), NOTES, None, keep=2)
-    assert seen == [(False, False, "10.deleted.orbax-checkpoint-tmp")]
+    assert seen == [(False, True, "digests"), (False, False, "10.deleted.orbax-checkpoint-tmp")]
     monkeypatch.undo()
     saved, skipped = restored(run)
     assert saved is not None and saved.step == 30 and not skipped

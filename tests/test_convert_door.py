@@ -22,6 +22,7 @@ from convert.dialects import LAYOUTS
 from convert.plan import target as target_module
 from convert.write import weights
 from convert.write.origin import file_hash
+from vit_jax.errors import CHECK
 from vit_jax.models.vit_config import ViTConfig
 
 CONFIG = ViTConfig(image=8, patch=4, classes=5, width=12, depth=2, heads=2, hidden=20)
@@ -618,6 +619,20 @@ def test_a_reader_who_goes_away_neither_ends_the_work_nor_changes_its_result(sou
         text=True,
     )
     assert done.returncode == 0 and not done.stderr
+
+
+@pytest.mark.parametrize("suffix", ["npz", "pt", "msgpack"])
+def test_other_values_than_were_handed_over_to_be_written_are_noticed(run, source, tmp_path, monkeypatch, suffix):
+    """As of bad memory: the container's own sums are those of the wrong values."""
+    container, write = weights.writer(f"x.{suffix}")
+
+    def negated(path, specs, arrays, metadata):
+        write(path, specs, ((name, -array) for name, array in arrays), metadata)
+
+    monkeypatch.setattr(weights, "writer", lambda _: (container, negated))
+    code, _, error = run(source, tmp_path / f"out.{suffix}", "--to", "timm", *SAID, *STATISTICS)
+    assert code == CHECK and "was not read back from the disk as it was written" in error
+    assert [*tmp_path.iterdir()] == [source]
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])

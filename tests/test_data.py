@@ -12,9 +12,12 @@ import pytest
 from PIL import Image
 
 from tests.image_sources import a_run, everything, names, open_dataset, write_images, write_npz, write_tfds
+from vit_jax.data.base import Given
 from vit_jax.data.images.preprocess import open_image
+from vit_jax.data.images.splits import open_images
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
+from vit_jax.runs.check import check_run
 
 
 def refusal(*args, **kwargs):
@@ -239,6 +242,58 @@ def test_unreadable_images_stop_the_run_or_are_left_out_and_counted(tmp_path, me
     assert "9 unreadable images" in (text := refusal(source, channels=3)) or "10 unreadable images" in text
     assert text.count(".png") + text.count(".jpg") == 5 and "..." in text
     assert "no train image of a class" in refusal(source, channels=3, skip_unreadable=True)
+
+
+@pytest.mark.parametrize("memory", [1.0, 0.0])
+def test_wide_pixels_are_told_with_their_range_and_refused_where_they_do_not_fit(memory, tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        for k in range(6):
+            pixels = rng.integers(0, 3000, (8, 8)).astype(np.uint16)
+            pixels[0, 0] = 4095 if name + str(k) == "b3" else 0
+            Image.fromarray(pixels).save(tmp_path / "set" / name / f"{k}.png")
+            os.utime(tmp_path / "set" / name / f"{k}.png", (1, 1))  # so that the index takes it for known
+    source = f"folder:{tmp_path / 'set'}"
+    for _ in range(2):  # the second time from the index, where the set is larger than the memory
+        (remark,) = open_dataset(a_run(source, memory=memory)).remarks
+        assert remark == (
+            "12 images have more than 8 bits, read as 0 to 65535; the values go from 0 to 4095: to use all grey levels "
+            "give --data.range 0 4095"
+        )
+        data = open_dataset(a_run(source, memory=memory, range=(0.0, 4095.0), test=0.0, validation=0.0))
+        assert data.remarks == () and data.preprocess.to_dict()["range"] == [0, 4095]
+        for i, image in enumerate(everything(data.splits["train"])):
+            raw = np.asarray(Image.open(data.splits["train"].name(i))).astype(np.float64)
+            np.testing.assert_array_equal(image[..., 0], np.floor(raw * 255 / 4095 + 0.5))
+        text = refusal(source, memory=memory, range=(0.0, 3000.0))
+        assert f"{tmp_path}/set/b/3.png holds values from" in text and text.endswith("give --data.range 0 4095")
+    Image.new("L", (8, 8)).save(tmp_path / "set/a/6.png")
+    text = refusal(source, memory=memory, range=(0.0, 4095.0))
+    assert "6.png has pixels of 8 bits, from 0 to 255; give only images with more than 8 bits" in text
+    assert "leave --data.range out" in refusal("digits", range=(0.0, 16.0))
+
+
+@pytest.mark.parametrize("dtype", ["uint16", ">u2", "int64", "float32", "float16", "int8"])
+def test_arrays_of_any_numbers_become_8_bits_by_a_range(dtype, tmp_path):
+    top = 1000 if dtype != "int8" else 127
+    images = np.random.default_rng(0).integers(0, top, (300, 8, 8), endpoint=True).astype(dtype)
+    source = write_npz(tmp_path / "a.npz", n=300, images=images)
+    assert f"of unknown range; give --data.range 0 {1023 if top == 1000 else 127}, or store pixels" in refusal(source)
+    assert f"holds values from 0 to {top}, not all within 0 to 9; give" in refusal(source, range=(0.0, 9.0))
+    for low, high in ((0.0, float(top)), (-3.0, 5000.0)):
+        kept = {"test": 0.0, "validation": 0.0, "range": (low, high)}
+        for given in (None, Given((images, np.arange(300) % 2))):
+            run = a_run("arrays" if given else source, **kept)
+            found = everything(open_images(run.data, 8, 1, given=given).splits["train"])[..., 0]
+            wanted = np.floor((images.astype(np.float64) - low) * 255 / (high - low) + 0.5)
+            np.testing.assert_array_equal(found, wanted)
+    few = open_dataset(a_run(source, **kept)).remarks
+    assert "300 images have more than 8 bits, read as -3 to 5000; the values go from 0 to" in few[0]
+    write_npz(tmp_path / "b.npz", images=np.full((20, 8, 8), np.nan))
+    assert "no finite numbers; replace them" in refusal(tmp_path / "b.npz", range=(0.0, 1.0))
+    with pytest.raises(UserError, match=r"data.range is 5.0 1.0: give two numbers, the second one greater"):
+        check_run(a_run(source, range=(5.0, 1.0)))
 
 
 def test_a_pipe_among_the_images_is_unreadable_and_not_waited_for(tmp_path):

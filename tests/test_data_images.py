@@ -1,13 +1,18 @@
 """One image: decoding, orientation, modes and sizes, each against Pillow or numpy used by hand."""
 
+import dataclasses
 import json
 import os
+import struct
+import zlib
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from vit_jax.data.images.preprocess import Preprocess, open_image
+from vit_jax.data.images.preprocess import Preprocess, decode_image, open_image
+from vit_jax.data.images.wide import Kind, eight_bits
 from vit_jax.errors import UserError
 
 COLOUR = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
@@ -113,9 +118,106 @@ def test_sixteen_bit_one_bit_and_cmyk(tmp_path):
     np.testing.assert_array_equal(preprocess().apply(cmyk), COLOUR)
 
 
-def test_floating_point_pixels_are_refused(tmp_path):
-    with pytest.raises(UserError, match="floating-point"):
-        saved(tmp_path, Image.fromarray(GREY.astype(np.float32)), "image.tif")
+@pytest.mark.parametrize("stated", [(0, 65535), (0, 4095), (-1000, 3000), (0, 510), (7, 8)])
+def test_a_range_becomes_8_bits_as_fractions_say(stated):
+    low, high = stated
+    values = np.arange(low, high + 1)
+    wanted = [int(Fraction(255 * (v - low), high - low) + Fraction(1, 2)) for v in values.tolist()]  # halves go up
+    for dtype in (np.int32, np.float64) if low < 0 else (np.uint16, ">u2", np.int64, np.float32):
+        np.testing.assert_array_equal(eight_bits(values.astype(dtype), *stated), wanted)
+
+
+def stored(pixels, order="<", bits=None, raw=None):
+    """A TIFF file of these pixels, uncompressed: signed, unsigned or floating-point ones in either order of bytes."""
+    data = raw or pixels.astype(pixels.dtype.newbyteorder(order)).tobytes()
+    kind = {"u": 1, "i": 2, "f": 3}[pixels.dtype.kind]
+    (h, w), bits = pixels.shape, bits or 8 * pixels.itemsize
+    tags = [(256, w), (257, h), (258, bits), (259, 1), (262, 1), (273, 122), (277, 1), (279, len(data)), (339, kind)]
+    entries = b"".join(struct.pack(f"{order}HHII", tag, 4, 1, value) for tag, value in tags)
+    return struct.pack(f"{order}2sHIH", b"II" if order == "<" else b"MM", 42, 8, len(tags)) + entries + bytes(4) + data
+
+
+def png_of_16_bits(pixels):
+    """A PNG file of uint16 [h, w, C]."""
+    header = struct.pack(">IIBBBBB", *pixels.shape[1::-1], 16, {1: 0, 2: 4, 3: 2, 4: 6}[pixels.shape[2]], 0, 0, 0)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    out = b"\x89PNG\r\n\x1a\n"
+    for name, data in ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")):
+        out += struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    return out
+
+
+WIDE = {
+    **{f"{t}{order}": np.array([[0, 1, 900, 4095]], t) for t in ("u2", "i2", "i4", "f4") for order in "<>"},
+    "u4<": np.array([[0, 1, 900, 4095]], "u4"),
+    "negative<": np.array([[-900, -1, 0, 32000]], "i2"),
+    "negative>": np.array([[-(2**31), -1, 0, 2**31 - 1]], "i4"),
+    "beyond<": np.array([[0, 5, 2**31, 2**32 - 1]], "u4"),
+    "float>": np.array([[-0.5, 0, 0.25, 3e9]], "f4"),
+    "signed<": np.array([[-128, -1, 0, 127]], "i1"),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_integers_and_floats_of_any_width_become_8_bits_by_a_range_and_are_never_wrapped(name):
+    pixels = WIDE[name]
+    image = decode_image(stored(pixels, name[-1]), "x.tif")
+    exact = pixels.astype(np.float64)
+    for low, high in ((exact.min(), exact.max()), (exact.min() - 7, exact.max() + 100)):
+        one = dataclasses.replace(preprocess((1, 4), channels=1), range=(low, high))
+        one.check(image, "x")
+        np.testing.assert_array_equal(one.apply(image)[0, :, 0], np.floor((exact[0] - low) * 255 / (high - low) + 0.5))
+    for low, high in ((exact.min() + 1, exact.max()), (exact.min(), exact.max() - 20)):
+        if high < exact.max() or low > exact.min():
+            with pytest.raises(UserError, match=r"x: holds values from .*, not all within .* to .*; save it with more"):
+                dataclasses.replace(one, range=(low, high)).check(image, "x")
+    plain = preprocess((1, 4), channels=1)
+    if name[:2] in ("u2", "i2", "i4", "u4"):
+        plain.check(image, "x")
+        np.testing.assert_array_equal(plain.apply(image)[0, :, 0], np.rint(exact[0] / 257))
+    else:
+        with pytest.raises(
+            UserError, match=r"(of unknown range|not all within 0 to 65535); save it with 8 bits, or with"
+        ):
+            plain.check(image, "x")
+
+
+def test_a_file_that_says_its_greatest_value_is_taken_at_its_word():
+    values = np.array([0, 1, 2048, 4095])
+    pgm = b"P5\n4 1\n4095\n" + values.astype(">u2").tobytes()  # which Pillow multiplies to 16 bits
+    packed = stored(np.zeros((1, 4), "u2"), bits=12, raw=bytes([0x00, 0x00, 0x01, 0x80, 0x0F, 0xFF]))
+    for file in (pgm, packed):
+        image = decode_image(file, "x")
+        for stated, high in (((), 4095), ((0.0, 4095.0), 4095), ((0.0, 8190.0), 8190)):
+            one = dataclasses.replace(preprocess((1, 4), channels=1), range=stated)
+            assert one.check(image, "x")[1:3] == (0, 4095)
+            np.testing.assert_array_equal(one.apply(image)[0, :, 0], np.floor(values * 255 / high + 0.5))
+
+
+def test_of_colours_with_16_bits_pillow_keeps_8_and_a_range_is_refused():
+    for channels in (2, 3, 4):
+        pixels = np.full((1, 4, channels), 65535, np.uint16)
+        pixels[0, :, 0] = [0, 255, 4095, 65535]
+        image = decode_image(png_of_16_bits(pixels), "x.png")
+        assert preprocess((1, 4)).check(image, "x").kind == Kind.CUT
+        np.testing.assert_array_equal(preprocess((1, 4)).apply(image)[0, :, 0], pixels[0, :, 0] >> 8)
+        with pytest.raises(UserError, match="has colours of 16 bits, of which Pillow keeps the upper 8"):
+            dataclasses.replace(preprocess((1, 4)), range=(0, 4095)).check(image, "x")
+    with pytest.raises(UserError, match="has pixels of 8 bits"):
+        dataclasses.replace(preprocess((1, 4)), range=(0, 4095)).check(Image.new("P", (4, 1)), "x")
+
+
+def test_no_number_is_no_pixel():
+    for value in (np.nan, np.inf):
+        image = decode_image(stored(np.array([[0, value]], "f4")), "x.tif")
+        with pytest.raises(UserError, match="no finite numbers"):
+            dataclasses.replace(preprocess((1, 2)), range=(0, 1)).check(image, "x")
+
+
+def test_a_transparent_level_of_16_bits_is_laid_over_the_background(tmp_path):
+    wide = np.array([[0, 300, 40000]], np.uint16)
+    image = saved(tmp_path, Image.fromarray(wide), transparency=300)
+    assert preprocess((1, 3), channels=1, background=9).apply(image)[0, :, 0].tolist() == [0, 9, 156]
 
 
 PICTURE = Image.fromarray(np.random.default_rng(2).integers(0, 256, (40, 61, 3), np.uint8))
@@ -154,10 +256,12 @@ def test_stretch_and_pad_are_pillows(kernel):
 
 def test_preprocess_survives_json_and_refuses_other_fields():
     one = preprocess((8, 9), channels=1)
-    stored = json.loads(json.dumps(one.to_dict()))
-    assert Preprocess.from_dict(stored) == one
+    kept = json.loads(json.dumps(one.to_dict()))
+    assert Preprocess.from_dict(kept) == one and "range" not in kept  # as those of earlier runs
+    ranged = dataclasses.replace(one, range=(0.0, 4095.0))
+    assert Preprocess.from_dict(json.loads(json.dumps(ranged.to_dict()))) == ranged
     with pytest.raises(UserError, match="extra"):
-        Preprocess.from_dict({**stored, "extra": 1})
+        Preprocess.from_dict({**kept, "extra": 1})
 
 
 def test_unreadable_files_are_named_in_one_sentence(tmp_path):

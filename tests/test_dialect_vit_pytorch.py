@@ -136,6 +136,8 @@ def test_the_newest_mean_has_a_class_token_of_no_rows():
     config = resolve(LAYOUTS["vit-pytorch@1.16.1"], {n: a.shape for n, a in theirs.items()}, [("--set", SAID)], "file")
     assert (config.cls_token, config.pool) == (False, "mean")
     assert all(np.array_equal(a, numbers(mean)[n]) for n, a in rules.read(vit_pytorch.rows(config), theirs).items())
+    half = {n: a.astype(np.float32 if "norm" in n else np.float16) for n, a in numbers(mean).items()}
+    assert rules.write(vit_pytorch.rows(mean), half)["cls_token"].dtype == np.float16  # as most of the others
 
 
 @pytest.mark.parametrize(("heads", "count"), [(16, 54_622_184), (8, 42_039_272)])

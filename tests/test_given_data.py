@@ -95,7 +95,7 @@ def test_evaluation_measures_the_run_s_own_split_of_its_arrays_and_all_of_others
     _, named = vit_jax.evaluate("run", data=(other[0], 2 - other[1]), class_names=["c", "b", "a"])
     assert named.metrics["accuracy"] == result.metrics["accuracy"], "classes are matched by name"
     for options, says in (
-        ({"data": (other[0] / 255, other[1])}, r"images of train is float64; .* \(images \* 255\)"),
+        ({"data": (other[0] / 255, other[1])}, r"images of train is float64 .* \(images \* 255\)"),
         ({"data": other, "class_names": ["a", "b", "x"]}, "the network has no class 'x'"),
         ({"data": other, "source": "digits"}, "data: is given, and so is digits; leave one of them out"),
         ({"path": net, "data": other}, "path is a Classifier; give the folder of a run"),
@@ -176,9 +176,15 @@ class Refusing:
 
 FLOATS = IMAGES / np.float32(255)
 WRONG = {
-    "floats of 0 to 1": ((FLOATS, LABELS), r"images of train is float32; store pixels as uint8, .* \(images \* 255\)"),
-    "floats of 0 to 255": ((IMAGES.astype(float), LABELS), r"is float64; .*, as images.astype\('uint8'\)"),
-    "normalised": ((FLOATS - 0.5, LABELS), "is float32; store pixels as uint8, 0 to 255, without normalisation"),
+    "floats of 0 to 1": (
+        (FLOATS, LABELS),
+        r"images of train is float32 and .*give --data.range 0 1, or store .*\(images \* 255\)",
+    ),
+    "floats of 0 to 255": (
+        (IMAGES.astype(float), LABELS),
+        r"is float64 and .*; give --data.range 0 255, or .*, as images.astype\('uint8'\)",
+    ),
+    "normalised": ((FLOATS - 0.5, LABELS), "is float32 and .*, or store pixels as uint8, without normalisation"),
     "channels first": ((np.zeros((96, 3, 8, 8), np.uint8), LABELS), r"images.transpose\(0, 2, 3, 1\)"),
     "flat": ((IMAGES.reshape(96, 64), LABELS), r"has shape \[96, 64\]; store images as \[n, h, w\]"),
     "several sizes": (([IMAGES[0], IMAGES[1][:4]], [0, 1]), "train has images of several sizes; give one array"),

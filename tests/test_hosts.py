@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from vit_jax.machine.hosts import watch
 from vit_jax.machine.hosts.group import Hosts, differing, join_hosts
 from vit_jax.machine.hosts.place import read_place
 from vit_jax.runs import Run
+from vit_jax.training.stopping import Decision
 from vit_jax.weights.checkpoint import Checkpoints
 
 SMALL = ["digits", "--model.width", 16, "--model.depth", 2, "--model.heads", 2, "--model.hidden", 32, "--log-every", 1]
@@ -382,6 +384,7 @@ def test_processes_that_do_not_come_together_say_why(monkeypatch):
     ("others", "why"),
     [
         ([(1, 4)], "process 0 has COUNT 3, but .* 4; give all the same"),
+        ([(1, 2)], "process 0 has COUNT 3, but .* 2; give all the same"),
         ([(1, 3), (1, 3)], "has INDEX 1, as another process has; give each its own"),
     ],
 )
@@ -403,6 +406,25 @@ def test_places_that_do_not_belong_together_are_refused_by_all(others, why):
     for thread in threads:
         thread.join(10)
     assert len(told) == len(others) and all("process 0, at 127.0.0.1" in each for each in told)
+
+
+def test_who_comes_early_waits_longer_than_process_0_does(monkeypatch):
+    waits = []
+
+    class Noted(socket.socket):
+        def settimeout(self, seconds):
+            waits.append(seconds)
+            super().settimeout(seconds)
+
+    both, port = [watch.Watch(0, 0), watch.Watch(1, 0)], free_port()
+    first = threading.Thread(target=both[0].gather, args=(port, 2, 7))
+    first.start()
+    monkeypatch.setattr(socket, "socket", Noted)
+    both[1].join("127.0.0.1", port, 2, 7)
+    first.join(5)
+    assert max(filter(None, waits)) > 7
+    for each in both:
+        each.leave({})
 
 
 def test_slurm_is_found(monkeypatch):
@@ -518,6 +540,13 @@ def test_a_silent_peer_is_told_to_all(watches, monkeypatch):
         assert re.match(r"host 1 \(.*\) was lost at step 0: it has been silent for", each.wait_for_fault(5))
 
 
+def test_a_process_that_was_stopped_itself_blames_nobody(watches, monkeypatch):
+    """Its clock has gone on, and it has heard nobody meanwhile."""
+    clock = time.monotonic
+    monkeypatch.setattr(watch.time, "monotonic", lambda: clock() + 5)
+    assert not any(each.wait_for_fault(0.2) for each in watches)
+
+
 def test_a_peer_that_fails_is_told_with_its_reason(watches):
     watches[1].leave({"failed": "the disk is full"})
     for each in (watches[0], watches[2]):
@@ -540,6 +569,14 @@ def test_the_host_that_has_done_least_is_named_once_when_all_stand_still(watches
     time.sleep(0.6)
     noted = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note")]
     assert len(noted) == 1 and re.match(r"note     host 1 \(.*\) has stood still at step 4 for", noted[0]), noted
+
+
+def test_a_save_that_hosts_agreed_on_is_done_once():
+    decision = Decision(SimpleNamespace(several=True), SimpleNamespace(name=""), time.monotonic() + 60, 60.0)
+    decision.read(np.array([0, 0, 1, 1]))  # another host's time is over, and it wants to save
+    assert decision.late and decision.save_due
+    decision.has_saved()
+    assert decision.late and not decision.save_due
 
 
 def test_what_a_run_states_is_json():

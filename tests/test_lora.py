@@ -182,6 +182,9 @@ def test_the_run_begins_with_the_given_weights_and_keeps_all_but_factors_and_hea
         np.testing.assert_array_equal(x, flatten(done.lora["kernels"])[name])
     changed = {name for name, x in flatten(done.parameters).items() if not np.array_equal(x, given[name])}
     assert changed == {*kernels(run), "head.kernel", "head.bias"} == flatten(done.ema).keys()
+    for name, x in flatten(began.lora["factors"]).items():  # A as torch.nn.Linear draws its weight, B is 0
+        bound = len(x) ** -0.5 if name.endswith("a") else 0.0
+        assert bound / 2 <= np.abs(x).max() <= bound, name
     factors = {name.replace("kernel", f"lora_{f}") for name in kernels(run) for f in "ab"}
     assert flatten(done.lora["factors"]).keys() == factors == factor_shapes(run).keys()
     for tree in done.moments.values():

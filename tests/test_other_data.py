@@ -15,6 +15,8 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import precision_recall_fscore_support
 
 import vit_jax
+from convert import __main__ as convert
+from vit_jax import runs
 from vit_jax.commands import evaluate
 from vit_jax.data.images.config import ImageData
 from vit_jax.data.images.preprocess import Preprocess
@@ -42,8 +44,6 @@ def folder(place, name: str, rows, called=str):
 @pytest.fixture(scope="module", autouse=True)
 def place(tmp_path_factory, digits_run):
     """A folder with a trained run of the digits, and its weights in two other layouts."""
-    from convert import __main__ as convert
-
     here = tmp_path_factory.mktemp("other")
     jax.config.update("jax_disable_most_optimizations", True)
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
@@ -234,6 +234,61 @@ def test_unreadable_images_are_left_out_when_told_so(tmp_path, capsys):
         path.write_bytes(b"no image")
     with pytest.raises(UserError, match="none of its 39 images can be read"):
         vit_jax.evaluate("digits", source=there, skip_unreadable=True)
+
+
+def test_wide_pixels_are_measured_as_8_bits_by_the_range_of_the_data_or_of_the_run(
+    tmp_path, capsys, rewrite_record, monkeypatch
+):
+    """Digits in 12 of 16 bits, v to 16 v: by the range 0 to 4080 exactly the digits in 8 bits."""
+    plain = folder(tmp_path, "plain", range(40))
+    wide = f"folder:{shutil.copytree(tmp_path / 'plain', tmp_path / 'wide')}"
+    for path in (tmp_path / "wide").rglob("*.png"):
+        Image.fromarray(np.asarray(Image.open(path)).astype(np.uint16) * 16).save(path)
+    images, labels = digit_images()
+    np.savez(tmp_path / "wide.npz", images=images[:40].astype(np.float32) * 16, labels=labels[:40])
+    wanted = vit_jax.evaluate("digits", source=plain)[1]
+    for source in (wide, str(tmp_path / "wide.npz")):
+        result = vit_jax.evaluate("digits", source=source, data_range=(0, 4080))[1]
+        assert result.metrics == pytest.approx(wanted.metrics)
+    assert evaluate.command(["digits", "--data.source", wide]) == 0
+    out = capsys.readouterr().out
+    assert "40 images have more than 8 bits, read as 0 to 65535; the values go from 0 to 4080: to use all" in out
+    assert "give --data.range 0 4095" in out and f"accuracy         {wanted.metrics['accuracy']:.4f}" not in out
+    with pytest.raises(UserError, match=r"data.range is \(4080.0, 0.0\): give two numbers, the second one greater"):
+        evaluate.command(["digits", "--data.source", wide, "--data.range", "4080", "0"])
+    with pytest.raises(UserError, match=r"data.range is of other images than the run's own: add --data.source"):
+        evaluate.command(["digits", "--data.range", "0", "4080"])
+    with pytest.raises(UserError, match=r"\.png: has pixels of 8 bits"):
+        vit_jax.evaluate("digits", source=plain, data_range=(0, 4080))
+
+    run = runs.Run(shutil.copytree("runs/digits", tmp_path / "run"))
+    record = run.record()
+    rewrite_record(run, preprocess={**record["preprocess"], "range": [0.0, 4080.0]})
+    paths = sorted((tmp_path / "wide").rglob("*.png"))
+    ours = vit_jax.predict(run.path, paths, top=10)
+    assert [a for _, a in ours] == [
+        a for _, a in vit_jax.predict("digits", sorted((tmp_path / "plain").rglob("*.png")), 10)
+    ]
+    assert vit_jax.evaluate(run.path, source=wide)[1].metrics == pytest.approx(wanted.metrics)
+    network = vit_jax.load(run.path)
+    for wider in (np.uint16, np.float64):
+        np.testing.assert_array_equal(network.pixels(images[:40].astype(wider) * 16)[..., 0], images[:40])
+    for target, kept in (("again --to vit-jax", True), ("timm.safetensors --to timm", False)):
+        capsys.readouterr()
+        monkeypatch.setattr("sys.argv", ["convert", str(run.path), *f"{tmp_path}/{target}".split()])
+        assert convert.main() == 0
+        assert ("it does not state that pixels from 0 to 4080 become 0 to 255" in capsys.readouterr().out) != kept
+    assert runs.Run(tmp_path / "again").record()["preprocess"]["range"] == [0, 4080]
+    with pytest.raises(
+        UserError, match=r"plain/.*\.png: has pixels of 8 bits, from 0 to 255; save it with more than 8"
+    ):
+        vit_jax.predict(run.path, [str(tmp_path / "plain")])
+    capsys.readouterr()
+    vit_jax.predict("digits", paths)
+    assert (
+        "note     40 images have more than 8 bits" in (told := capsys.readouterr().err) and "--data.range" not in told
+    )
+    assert "spread them over 0 to 65535" in told
 
 
 def test_the_table_of_the_run_s_own_data(tmp_path):

@@ -381,7 +381,8 @@ def test_metrics_without_the_line_that_a_crash_cut_off(tmp_path):
     assert folder.metrics() == [] and folder.summary() is None
     lines = [json.dumps({"kind": "train", "step": i, "loss": 0.1 + 0.2 * i}) for i in range(4)]
     folder.metrics_file.write_bytes(
-        "\n".join([*lines, "5", '{"step": 3}', "[]"]).encode() + b'\n{"kind": "train", "\xff\n{"'
+        "\n".join([*lines, "5", '{"step": 3}', "[]", lines[0].replace("0.1", '"0.1"')]).encode()
+        + b'\n{"kind": "train", "\xff\n{"'
     )
     assert [row["step"] for row in folder.metrics()] == [0, 1, 2, 3]
     folder.drop_metrics(lambda row: row["step"] == 2)

@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -281,6 +282,21 @@ def test_muon_is_torchs_muon_for_the_blocks_and_torchs_adamw_for_the_rest():
         is_muons = inside.fullmatch(name) is not None
         apart[is_muons] = max(apart[is_muons], (p - q).abs().max().item())
     assert apart[False] < 1e-12 and 1e-4 < apart[True] < 1e-2, apart
+
+
+def test_lion_is_optaxs():
+    c = OptimConfig(name="lion", lr=0.01, beta1=0.7, lion_beta2=0.95, weight_decay=0.3)
+    layer, rule = torch.nn.Linear(5, 4, bias=False).double(), optax.lion(0.01, b1=0.7, b2=0.95, weight_decay=0.3)
+    optimizer, weight = make_optimizer(layer, c), layer.weight
+    with jax.enable_x64(True):
+        expected = jnp.asarray(weight.detach().numpy())
+        state = rule.init(expected)
+        for _ in range(10):
+            weight.grad = torch.randn_like(weight)
+            optimizer.step()
+            update, state = rule.update(jnp.asarray(weight.grad.numpy()), state, expected)
+            expected = optax.apply_updates(expected, update)
+    np.testing.assert_allclose(weight.detach(), expected, rtol=0, atol=1e-12)
 
 
 # ------------------------------------------------------------------------------------------- steps
@@ -592,6 +608,7 @@ def test_sentences_are_translated_and_measured_as_by_the_product():
     data = torch_ref.tasks.Translate.open_data(small)
     small = replace(small, model=model.with_sizes(data.sizes))
     one, split = Trainer(small, 1, 1, data.metadata()), data.splits["test"].subset(np.arange(20))
+    one.model.head.bias.data[one.task.ids.end] = 2.6  # so that some translations end early
     batch = split.examples(np.arange(20))
     with torch.no_grad(), jax.enable_x64(True):
         found = one.task.outputs(one.model, tensors(batch, one.device), one.dtype)
@@ -600,6 +617,7 @@ def test_sentences_are_translated_and_measured_as_by_the_product():
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-12)
     assert len({*expected["predicted"].ravel()}) > 4
+    assert len({*(expected["predicted"] != one.task.ids.pad).sum(1)}) > 4
     said = expected["predicted"].copy()
     said[::2] = np.pad(split.target, ((0, 0), (0, 1)))[::2]  # half of the translations are right
     with_right = {**found, "predicted": torch.as_tensor(said)}

@@ -266,6 +266,8 @@ def _other_head(layout: Layout, config: NetworkConfig, names: Names, rows: Itera
     if "classes" not in config.function_fields():
         return []
     whole, bare = (replace_fields(config, {"classes": number}).normal() for number in (1, 0))
+    if layout.cannot(whole, weights_only=True):  # it has no head at all
+        return []
     head = whole.parameters().keys() - bare.parameters().keys()
     of_head = (name for r in layout.rows(whole) if head.intersection(r.ours) for name in r.theirs)
     modules = {f"{name.rpartition('.')[0]}." for name in of_head} - {"."}

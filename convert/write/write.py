@@ -121,6 +121,10 @@ def remarks(plan: Plan, goal: Target, weights_only: bool) -> list[str]:
     if goal.folder and not weights_only:
         out += note_assumed(reading.layout, layout, plan.config, reading.facts.outputs, plan.facts.outputs)
     out += [f"left out: {what}" for what in unstated(layout, plan.config, plan.facts.outputs)]
+    stated = (plan.facts.preprocess or {}).get("range")
+    if stated and layout.dialect != "vit-jax":
+        values = " to ".join(f"{value:.10g}" for value in stated)
+        out.append(f"it does not state that pixels from {values} become 0 to 255: give its library images of 8 bits")
     container = SUFFIXES.get(goal.weights.suffix)
     if container and container not in layout.containers and layout.dialect != "vit-jax":
         usual = " or ".join(layout.containers)

@@ -52,6 +52,7 @@ def evaluate(
     skip_unreadable: bool = False,
     source_language: str = "",
     target_language: str = "",
+    data_range: tuple[float, ...] = (),
     **search: Any,
 ) -> tuple[int, Evaluation]:
     """Measure a trained network on a split of its data, or on other data.
@@ -82,6 +83,7 @@ def evaluate(
         skip_unreadable: leave out images that cannot be read, and say how many, instead of stopping.
         source_language: of other data, as of `vit_jax.load`.
         target_language: likewise.
+        data_range: (low, high), the values of other images that become black and white; empty: those of training.
         search: settings of the search for texts, such as beam=5 (the fields of config.decoding.Decoding).
 
     Returns:
@@ -113,6 +115,7 @@ def evaluate(
             probe=probe,
             skip_unreadable=skip_unreadable,
             spoken=Spoken(source_language, target_language),
+            data_range=tuple(data_range),
             search=search,
         )
     )
@@ -137,6 +140,7 @@ class Request:
     probe: Probe
     skip_unreadable: bool
     spoken: Spoken  # the languages of other data
+    data_range: tuple[float, ...]  # of other images
     search: Mapping[str, Any]
 
     def check(self) -> None:
@@ -182,6 +186,7 @@ def measure(request: Request) -> Measured:
     folder = None if runs.is_foreign(path) else runs.find(path)
     recorded = folder.record()["data"] if folder else None
     backend.configure_jax()
+    from ..data.images.splits import Split
     from ..models.state import split_model as parts
     from ..tasks.computed import searching
     from ..training.engine.step import Evaluator
@@ -197,8 +202,7 @@ def measure(request: Request) -> Measured:
     source = request.source if given is None else net.run.data.given
     run = replace(net.run, data=_with_source(net.run.data, source, request.data_dir))
     run = replace(run, data=run.data.in_folder(folder.path)) if folder else run
-    if request.skip_unreadable:
-        run = replace(run, data=_without_unreadable(run.data))
+    run = replace(run, data=_of_images(run.data, request))
     other = given is not None or bool(source and source != net.run.data.source)
     with backend.precision(run.compute_dtype):
         definition, tree = parts(net.model)
@@ -216,6 +220,7 @@ def measure(request: Request) -> Measured:
             result = measure_probe(request.probe, features, dataset, name, task, run)
         else:
             result = evaluator.measure(parameters, examples, batch)
+            remarks = (*remarks, *(examples.wide_remarks() if other and isinstance(examples, Split) else ()))
     metadata = net.metadata if request.probe == "none" else dataset.metadata()
     return Measured(net, name, examples, result, remarks, metadata)
 
@@ -272,13 +277,23 @@ def _own(run: RunConfig, split: str, recorded: Any) -> tuple[str, Any, tuple[str
     return *_find_split(dataset, split), tuple(each for each in dataset.remarks if "unreadable" in each)
 
 
-def _without_unreadable(data: DataConfig) -> DataConfig:
-    """The data config that leaves out unreadable images. Raises UserError where it is not of images."""
+def _of_images(data: DataConfig, request: Request) -> DataConfig:
+    """The data config with what is asked for of images. Raises UserError where there are none."""
     from ..data.images.config import ImageData
+    from ..data.images.wide import is_range
 
+    for name, value in (("skip_unreadable", request.skip_unreadable), ("data.range", request.data_range)):
+        if value and not isinstance(data, ImageData):
+            raise UserError(Field(name), "is for images, and this network takes none", "leave it out")
     if not isinstance(data, ImageData):
-        raise UserError(Field("skip_unreadable"), "is for images, and this network takes none", "leave it out")
-    return replace(data, skip_unreadable=True)
+        return data
+    stated = request.data_range
+    if not is_range(stated):
+        raise UserError(Field("data.range"), f"is {stated}", "give two numbers, the second one greater")
+    if stated and not request.source and request.given is None:
+        raise UserError(Field("data.range"), "is of other images than the run's own", "add --data.source")
+    skip = request.skip_unreadable or data.skip_unreadable
+    return replace(data, skip_unreadable=skip, range=stated or data.range)
 
 
 def _not_its_data(run: RunConfig) -> UserError:
@@ -327,6 +342,11 @@ class DataOptions(LanguageFlags):
         "coco-features:...; empty: the run's own data",
     )
     dir: str = option("", "folder of prepared TFDS sets, if it has moved since training; empty: as then")
+    range: tuple[float, ...] = option(
+        (),
+        "of other data with pixels of more than 8 bits, or floating-point ones: two numbers, LOW HIGH, the values that "
+        "become black and white; empty: as in training",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,6 +418,7 @@ def command(arguments: list[str]) -> int:
                 probe=o.probe,
                 skip_unreadable=o.skip_unreadable,
                 spoken=o.data.spoken,
+                data_range=o.data.range,
                 search=flags.given_values(arguments, o, SearchFlags),
             )
         )

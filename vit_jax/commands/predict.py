@@ -114,6 +114,7 @@ def predict(
     check_ranges(PredictFlags(run=path, inputs=(), top=top, batch=batch))
     found = _check_inputs(path, [inputs] if one else inputs)
     network = _network(path, which, ema, search, Spoken(source_language, target_language))
+    _note_wide(network, found)
     readable = _readable(network, found) if skip_unreadable else found
     answers = [(answer.input, answer.value) for answer in network.answer(readable, top, batch)]
     return answers[0][1] if one and len(answers) == 1 and not os.path.isdir(inputs) else answers
@@ -226,6 +227,15 @@ def _readable(model: Predictor, inputs: Sequence[Any]) -> Sequence[Any]:
     if unreadable:
         _note(left_out([*map(str, unreadable)]))
     return found
+
+
+def _note_wide(model: Predictor, inputs: Sequence[Any]) -> None:
+    """Say on stderr what becomes of pixels with more than 8 bits."""
+    from ..data.inputs import wide_remarks
+
+    if "preprocess" in model.metadata:
+        for remark in wide_remarks(inputs, tuple(model.metadata["preprocess"].get("range", ()))):
+            _note(remark)
 
 
 def _note(remark: str) -> None:
@@ -341,6 +351,7 @@ def command(arguments: list[str]) -> int:
         what, remedy = model.no_top
         raise UserError(Field("top"), f"is {o.top}, but {what}", remedy)
     with flag_advised(o.skip_unreadable):
+        _note_wide(model, inputs)
         _answer(o, model, _readable(model, inputs) if o.skip_unreadable else inputs)
     return DONE
 

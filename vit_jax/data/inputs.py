@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import UserError
-from .images.preprocess import Preprocess, open_image
+from .images.preprocess import Preprocess, is_wide, open_image
+from .images.sources.arrays import narrowed
+from .images.wide import Range, extent_of, remark_on
+from .unreadable import Unreadable
 
 _WANTED = "give paths, Pillow images or uint8 arrays"
 
@@ -53,7 +58,9 @@ def prepare_image(image: Any, preprocess: Preprocess) -> np.ndarray:
     wanted = (*preprocess.image, preprocess.channels)
     if hasattr(image, "__array__"):
         pixels = _array(image)
-        if pixels.dtype != np.uint8:
+        if pixels.dtype != np.uint8 and preprocess.range:
+            pixels = narrowed("images", "an array", pixels, preprocess.range)[0]
+        elif pixels.dtype != np.uint8:
             raise UserError(
                 "images", _describe(pixels), "give pixels as uint8, 0 to 255, or normalised ones to the network, .model"
             )
@@ -63,7 +70,9 @@ def prepare_image(image: Any, preprocess: Preprocess) -> np.ndarray:
             raise UserError(
                 "images", _describe(pixels), "give uint8 pixels [h, w] or [h, w, C] with 1, 3 or 4 channels"
             )
-        image = Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[-1] == 1 else pixels)
+        return preprocess.apply(
+            Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[-1] == 1 else pixels)
+        )
     if not isinstance(image, (str, os.PathLike, Image.Image)):
         raise UserError("images", f"{type(image).__name__} is no image", _WANTED)
     if preprocess.channels not in (1, 3):
@@ -72,7 +81,19 @@ def prepare_image(image: Any, preprocess: Preprocess) -> np.ndarray:
             f"this network takes {preprocess.channels} channels, which image files do not have",
             f"give uint8 arrays {list(wanted)}",
         )
-    return preprocess.apply(image if isinstance(image, Image.Image) else open_image(image))
+    opened = image if isinstance(image, Image.Image) else open_image(image)
+    preprocess.check(opened, "images" if opened is image else str(image))
+    return preprocess.apply(opened)
+
+
+def wide_remarks(paths: Iterable[Path], stated: Range) -> tuple[str, ...]:
+    """Remarks on image files with pixels of more than 8 bits. Only these are decoded, as far as they can be read."""
+    extents = []
+    for path in paths:
+        with contextlib.suppress(Unreadable):
+            if path.is_file() and is_wide(path):
+                extents.append(extent_of(open_image(path)))
+    return remark_on(np.array(extents).reshape(-1, 4), stated, flag=False)
 
 
 def _array(images: Any) -> np.ndarray:

@@ -39,7 +39,7 @@ def open_other_images(
     """Open a split of images for evaluation, decoded when they are taken; their labels are the network's.
 
     Args:
-        data: where the images are; of its fields only source, dir, threads and skip_unreadable count.
+        data: where the images are; of its fields only source, dir, threads, skip_unreadable and range count.
         wanted: the split; empty: test, else validation, else the only one. A folder without splits is taken as a whole.
         preprocess: how the network takes images.
         class_names: the classes of the network; only numbers if they have no names.
@@ -49,6 +49,8 @@ def open_other_images(
         UserError: where there is no such data, and for classes that the network does not have.
     """
     field = f"data.source {data.source}" if given is None else "data"
+    data = replace(data, range=data.range or preprocess.range)
+    preprocess = replace(preprocess, range=data.range)
     folder = data.source.startswith("folder:")
     source = open_test_folder(data.source.removeprefix("folder:")) if folder else open_image_source(data, given)
     if given is not None and given.whole:
@@ -77,6 +79,8 @@ def open_other_images(
             f"labels{of} go from {present[0]} to {present[-1]} but there are {len(source.class_names)} classes",
             "number them from 0",
         )
+    if isinstance(examples, Arrays) and (fault := examples.extent.fault(data.range)):
+        raise UserError(field, f"{examples.title} {fault}", "give pixels of more, as in training")
     places, remark = _match_classes(field, source.class_names, present, class_names)
     images, rows = Images(examples, preprocess, False, data.threads), np.arange(len(examples.labels))
     unreadable = [*images.load().unreadable] if data.skip_unreadable else []
@@ -95,7 +99,8 @@ def open_other_images(
             f"its images are of {len(split.classes)} of the network's {len(class_names)} classes; "
             "macro averages are over these"
         )
-    return Other(name, split, sum(len(each.labels) for each in source.splits.values()), tuple(filter(None, remarks)))
+    total = sum(len(each.labels) for each in source.splits.values())
+    return Other(name, split, total, tuple(filter(None, remarks)))
 
 
 def _choose_split(field: str, source: Source, wanted: str) -> str:

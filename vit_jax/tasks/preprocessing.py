@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..data.images.config import FITS, KERNELS
+from ..data.images.wide import is_range
 
 # Bounds of a std and of a mean: beyond them a normalised float32 pixel is zero or infinite.
 SMALLEST, LARGEST = 1e-6, 1e6
 LARGEST_SIZE = 4096  # pixels to which the shorter side of an image may always be scaled
 # The fields of a run that determine how its images are prepared.
 PREPARED = (
-    *(f"data.{name}" for name in ("fit", "size", "interpolation", "background")),
+    *(f"data.{name}" for name in ("fit", "size", "interpolation", "background", "range")),
     *(f"augment.{name}" for name in ("normalize", "mean", "std")),
 )
 
@@ -40,6 +41,7 @@ def preprocess_fields(
         "interpolation": (lambda v: v in KERNELS, f"one of {', '.join(KERNELS)}"),
         "size": (lambda v: type(v) is int and 0 <= v <= (v if largest is None else largest), pixels),
         "background": (lambda v: type(v) is int and 0 <= v <= 255, "a grey level from 0 to 255"),
+        "range": (is_range, "two numbers, the second one greater"),
         "mean": (lambda v: _numbers(v, channels) and all(abs(each) <= LARGEST for each in v), numbers),
         "std": (
             lambda v: _numbers(v, channels) and all(SMALLEST <= each <= LARGEST for each in v),
@@ -61,9 +63,11 @@ def preprocess_fault(value: Any, shape: tuple[int, int, int], largest: int | Non
         whole is not an object of these fields.
     """
     fields = preprocess_fields(*shape, largest)
-    if not isinstance(value, Mapping) or value.keys() != fields.keys():
+    if not isinstance(value, Mapping) or {*value, "range"} != fields.keys():
         return "preprocess", f"an object of {', '.join(fields)}"
-    return next(((name, must) for name, (valid, must) in fields.items() if not valid(value[name])), ("", ""))
+    return next(
+        ((name, must) for name, (valid, must) in fields.items() if name in value and not valid(value[name])), ("", "")
+    )
 
 
 def fits_network(value: Mapping[str, Any], shape: tuple[int, int, int] | None) -> bool:
@@ -86,7 +90,10 @@ def prepared_as(preprocess: Mapping[str, Any], stated: Mapping[str, Any]) -> dic
         preprocess: as `Preprocess.to_dict` gives it.
         stated: {field: value} of the run besides; fields that would have no effect beside these are left out.
     """
-    fields = {name: preprocess[name.removeprefix("data.")] for name in PREPARED if name.startswith("data.")}
+    of_data = (name for name in PREPARED if name.startswith("data.") and name != "data.range")
+    fields = {name: preprocess[name.removeprefix("data.")] for name in of_data}
+    if "range" in preprocess:
+        fields["data.range"] = tuple(map(float, preprocess["range"]))
     if stated.get("data.fit", preprocess["fit"]) != "crop" or preprocess["size"] < min(preprocess["image"]):
         fields["data.size"] = 0
     if stated.get("augment.normalize", "given") == "given":

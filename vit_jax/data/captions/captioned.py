@@ -20,6 +20,7 @@ from ..base import Given, not_given
 from ..images.sources.arrays import Arrays, arrays_split
 from ..images.sources.base import Examples
 from ..images.sources.folders import Files
+from ..images.wide import Range
 from .config import GIVEN, TABLE
 
 FOLDER, COCO = "captions:", "coco:"  # begin a data.source
@@ -30,13 +31,13 @@ Captioned = dict[str, list[str]]  # {path of an image: its captions}, in the ord
 Found = dict[str, tuple[Examples, list[list[str]]]]  # {split: (its images, the captions of each)}
 
 
-def find_captions(source: str, given: Given | None = None) -> Found:
+def find_captions(source: str, given: Given | None = None, stated: Range = ()) -> Found:
     """Images with captions by split: those `given` in Python, or those of a source, which are all train.
 
     Raises UserError.
     """
     if given is not None:
-        return _read_given(given)
+        return _read_given(given, stated)
     if source == GIVEN:
         raise not_given(GIVEN, "(images, captions)")
     captioned = read_captioned(source)
@@ -44,7 +45,7 @@ def find_captions(source: str, given: Given | None = None) -> Found:
     return {"train": (Files(paths, np.zeros(len(paths), np.int32)), [captioned[path] for path in paths])}
 
 
-def _read_given(given: Given) -> Found:
+def _read_given(given: Given, stated: Range) -> Found:
     """The same of (images, captions), or {split: (images, captions)}, a caption being a text or several."""
     if given.class_names:
         raise UserError("class_names", "captions have no classes", "leave them out")
@@ -64,7 +65,7 @@ def _read_given(given: Given) -> Found:
                 "data", f"{name} has {len(pixels)} images and captions of {len(several)}", "give each image its own"
             )
         labels = np.zeros(len(pixels), np.int32)
-        images: Arrays = arrays_split("data", f"images of {name}", pixels, labels, "")
+        images: Arrays = arrays_split("data", f"images of {name}", pixels, labels, "", stated)
         out[name] = images, several
     return out
 

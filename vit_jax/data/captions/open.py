@@ -21,7 +21,7 @@ from ...text.tokenizer import Tokenizer, encode_named
 from ...text.vocabulary import closed_vocabulary
 from ...text.vocabulary import words as words_of
 from ..base import Given
-from ..images.pixels import Images
+from ..images.pixels import Images, check_ranges
 from ..images.preprocess import Preprocess
 from ..images.sources.arrays import Arrays
 from ..images.sources.base import Examples
@@ -161,9 +161,13 @@ def open_captions(
         UserError: where there is no such data, or it does not suit the network.
     """
     preprocess = Preprocess(
-        pair(image), channels, data.fit, data.size, data.interpolation, data.background, mean=(), std=()
+        pair(image), channels, data.fit, data.size, data.interpolation, data.background, (), (), data.range
     )
     if data.source == SHAPES and given is None:
+        if data.range:
+            raise UserError(
+                Field("data.range"), "is of images with more than 8 bits, and these are drawn", "leave it out"
+            )
         opened = _scenes(data, preprocess, grid)
     else:
         opened = _split_up(data, preprocess, seed, _find(data, given))
@@ -205,12 +209,13 @@ def open_other_captions(
     name = wanted or next((each for each in ("test", "validation") if each in there), next(iter(there)))
     if name not in there:
         raise UserError(f"there is no split {name!r}", remedy=f"the data has {', '.join(there)}; choose one of them")
+    preprocess = replace(preprocess, range=data.range or preprocess.range)
     read = _decode(data, preprocess, *there[name])
     _check(data, vocabulary, read)
     total = 0  # examples of all splits, as a run on this data would have them
     with contextlib.suppress(UserError):
         total = sum(map(len, _split_up(data, preprocess, seed, _find(data, given)).splits.values()))
-    remarks = (left_out(read.unreadable),) if read.unreadable else ()
+    remarks = (*read.remarks, *([left_out(read.unreadable)] if read.unreadable else []))
     return Other(name, _each_image(data, read, read.rows, vocabulary), total, remarks)
 
 
@@ -222,7 +227,7 @@ def _find(data: CaptionData, given: Given | None) -> Found:
             f"is {data.source}, which has no captions",
             f"give {SHAPES}, captions:FOLDER or coco:FILE.json:FOLDER",
         )
-    return find_captions(data.source, given)
+    return find_captions(data.source, given, data.range)
 
 
 def _pad(vocabulary: Tokenizer, captions: Sequence[str], length: int) -> np.ndarray:
@@ -299,6 +304,7 @@ class _Read(NamedTuple):
 
     images: Images
     digest: str
+    remarks: tuple[str, ...]
     rows: np.ndarray  # int [n]: those that can be read
     captions: Sequence[Sequence[str]]  # of every image, also of those that cannot be read
 
@@ -319,7 +325,8 @@ def _decode(data: CaptionData, preprocess: Preprocess, examples: Examples, capti
     loaded = images.load(data.verify)
     if loaded.unreadable and not data.skip_unreadable:
         raise refuse_unreadable(f"data.source {data.source}", [examples.name(row) for row in loaded.unreadable])
-    return _Read(images, loaded.digest, np.delete(np.arange(len(captions)), list(loaded.unreadable)), captions)
+    remarks = check_ranges(data, {"": images}, {"": loaded})
+    return _Read(images, loaded.digest, remarks, np.delete(np.arange(len(captions)), list(loaded.unreadable)), captions)
 
 
 def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found) -> CaptionedImages:
@@ -361,6 +368,7 @@ def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found
         f"{images:,} images with {said:,} captions; validation and test have each image "
         "once, with all its captions as references"
     ]
+    remarks += dict.fromkeys(remark for part in whole for remark in part.remarks)
     if unreadable := [name for part in whole for name in part.unreadable]:
         remarks.append(left_out(unreadable))
     if data.tokenizer == WORDS:

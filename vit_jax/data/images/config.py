@@ -47,6 +47,11 @@ class ImageData(DataConfig):
     background: int = identity(
         255, "grey level under transparent pixels and around padded images", at_least=0, at_most=255
     )
+    range: tuple[float, ...] = identity(
+        (),
+        "two numbers, LOW HIGH: the values of pixels that become black and white, where these have more than 8 bits or "
+        "are floating-point; empty: 0 65535 of 16 bits, 0 255 of 8",
+    )
     skip_unreadable: bool = identity(False, "leave out unreadable images, and report how many, instead of stopping")
     memory: float = execution(
         4.0, "gigabytes of memory for decoded images; a dataset that fits is decoded only once", at_least=0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .preprocess import SIXTEEN_BIT
+from .wide import wide_pixels
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -65,8 +65,8 @@ def is_lossless(encoded: bytes) -> bool:
 
 def decoded_pixels(image: Image.Image) -> np.ndarray:
     """The pixels of a decoded image, without its palette: [h, w] or [h, w, C], uint8 (uint16 of 16-bit grey files)."""
-    if image.mode in SIXTEEN_BIT:
-        return np.asarray(image).astype(np.uint16)
+    if wide := wide_pixels(image):  # of a PNG file: 16 bits
+        return wide[0].astype(np.uint16)
     if image.has_transparency_data:  # also where one colour of a palette or of a file without alpha is transparent
         image = image.convert("RGBA")
     elif image.mode not in ("L", "RGB"):

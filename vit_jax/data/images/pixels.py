@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,10 +14,12 @@ from ...files.digests import array_digest
 from ...machine import backend
 from ..progress import progress
 from . import identity
+from .config import ImageData
 from .preprocess import Preprocess, decode_image
 from .sources.arrays import Arrays
 from .sources.base import Examples, Stamps
 from .sources.index import Index, find, save
+from .wide import Extent, Kind, extent_of, range_for, remark_on
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -33,6 +35,7 @@ class Loaded(NamedTuple):
     digest: str  # of what identifies the images
     kept: np.ndarray  # float [n]: the share of each image's area that is not cropped away
     unreadable: dict[int, UserError]  # {row: the error}
+    extents: np.ndarray  # float [n, 4]: of each image a wide.Extent
     remark: str = ""  # for the user, where no index can be kept
 
 
@@ -43,6 +46,7 @@ class Images:
         self.examples, self.preprocess, self.in_memory = examples, preprocess, in_memory
         self.threads = threads or backend.cores()
         self.digest = ""  # of all images, once they are loaded
+        self.wide: dict[int, Extent] = {}  # {row: its extent} of those that `take` found to have more than 8 bits
         self._pixels: np.ndarray | None = None  # uint8 [n, h, w, C]
         if isinstance(examples, Arrays) and preprocess.leaves_unchanged(*sizes(examples.pixels.shape[1:])):
             self._pixels = examples.pixels.reshape(-1, *preprocess.image, preprocess.channels)
@@ -69,6 +73,8 @@ class Images:
         stamps = None if self.in_memory else self.examples.stamps()
         seen = Index.of_nothing(n) if stamps is None or verify else find(stamps, n)
         seen.labels = self.examples.labels
+        if isinstance(self.examples, Arrays):
+            seen.extents[:] = self.examples.extent
         if stamps is None:
             shape = (n, *self.preprocess.image, self.preprocess.channels)
             stored = np.empty(shape, np.uint8) if self.in_memory and self._pixels is None else None
@@ -83,7 +89,7 @@ class Images:
         kept = np.array([self.preprocess.uncropped_share(*shape.tolist()) if shape.all() else 1.0 for shape in shapes])
         unreadable = {row: UserError(why) for row, why in sorted(seen.unreadable.items())}
         self.digest = array_digest(seen.digests)
-        return Loaded(self.digest, kept[which.reshape(-1)], unreadable, remark)
+        return Loaded(self.digest, kept[which.reshape(-1)], unreadable, seen.extents, remark)
 
     def _extend(self, seen: Index, stamps: Stamps) -> str:
         """Look at the images that an index does not know, and save it in between; returns what `save` remarks."""
@@ -113,9 +119,10 @@ class Images:
             if self._pixels is None:
                 image = self.open(row, raw)
                 seen.shapes[row] = image.size
+                seen.extents[row] = extent_of(image)
                 if isinstance(raw, bytes) and identity.is_lossless(raw):
                     whole = identity.decoded_pixels(image)
-                if stored is not None:
+                if stored is not None and not Extent(*seen.extents[row]).fault(self.preprocess.range):
                     stored[row] = self._pixels_of(image, whole)
             seen.digests[row] = _bytes(identity.pixel_digest(whole) if whole is not None else identity.digest(raw))
 
@@ -146,7 +153,13 @@ class Images:
 
         def decode_into(i: int) -> None:
             row = int(rows[i])
-            out[i] = self.preprocess.apply(self.open(row, self.examples.read(row)))
+            raw = self.examples.read(row)
+            image = self.open(row, raw)
+            if isinstance(raw, bytes):
+                extent = self.preprocess.check(image, self.examples.name(row))
+                if extent.kind != Kind.EIGHT:
+                    self.wide[row] = extent
+            out[i] = self.preprocess.apply(image)
 
         self._each(decode_into, range(len(rows)))
         return out
@@ -155,6 +168,40 @@ class Images:
         with ThreadPoolExecutor(self.threads, thread_name_prefix="vit-jax-decode") as pool:
             for _ in pool.map(work, items):
                 pass
+
+
+def check_ranges(data: ImageData, images: Mapping[str, Images], loaded: Mapping[str, Loaded]) -> tuple[str, ...]:
+    """Remarks on pixels of more than 8 bits. Raises UserError where `data.range`, or that of their kind, is not theirs.
+
+    Args:
+        data: the config of the data.
+        images: {split: its images}.
+        loaded: {split: what decoding them has shown}.
+    """
+    held, misfits = [], []
+    for split, found in loaded.items():
+        rows = np.delete(np.arange(len(found.extents)), [*found.unreadable])
+        held.append(found.extents[rows])
+        different, first = np.unique(held[-1], axis=0, return_index=True)
+        for extent, i in zip(different, first.tolist(), strict=True):
+            if fault := Extent(*extent).fault(data.range):
+                misfits.append(f"{images[split].examples.name(int(rows[i]))} {fault}")
+    extents = np.concatenate(held)
+    if misfits:
+        raise UserError(f"data.source {data.source}", misfits[0], _range_remedy(extents))
+    return remark_on(extents, data.range)
+
+
+def _range_remedy(extents: np.ndarray) -> str:
+    """What to do where some of these extents, float [n, 4], do not fit."""
+    wide = extents[extents[:, 0] == Kind.WIDE]
+    if not len(wide):
+        return "leave --data.range out"
+    if len(wide) < len(extents):
+        return "give only images with more than 8 bits of grey"
+    if not np.isfinite(wide[:, 1:3]).all():
+        return "replace it"
+    return f"give {range_for(wide[:, 1].min(), wide[:, 2].max())}"
 
 
 def _bytes(digest: bytes) -> np.ndarray:

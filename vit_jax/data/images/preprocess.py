@@ -6,12 +6,14 @@ differ.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from ...errors import UserError
 from ...files.reading import read_regular
 from ..unreadable import Unreadable
 from .resample import resized_part
+from .wide import LARGEST, Extent, Range, eight_bits, extent_of, may_be_wide, note_stored, number, wide_pixels
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -39,7 +42,6 @@ LARGEST_FILE = 256 << 20  # bytes
 DECODED, RATIO = 128 << 20, 100  # bytes of any image's pixels; how many more than its encoded ones they may be beyond
 SMALLER = "scale the image down"
 LARGEST_SCALED = 1 << 24  # pixels of a scaled image, beyond which only the part is computed that is not cropped away
-SIXTEEN_BIT = ("I", "I;16", "I;16L", "I;16B", "I;16N")  # Pillow's modes of 16-bit grey files
 
 
 def open_image(path: str | os.PathLike[str]) -> Image.Image:
@@ -60,13 +62,38 @@ def read_image(path: str | os.PathLike[str]) -> bytes:
 
 def decode_image(encoded: bytes, name: str) -> Image.Image:
     """`open_image` for the bytes of a file; `name` is what an error calls it."""
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import ImageOps
 
-    try:
-        image: Image.Image = Image.open(io.BytesIO(encoded), formats=tuple(_FORMATS))
+    with _reported(name):
+        image = _opened(io.BytesIO(encoded))
         _check_pixels(image.size, len(encoded), name)
         image.load()
         ImageOps.exif_transpose(image, in_place=True)
+        return image
+
+
+def is_wide(path: str | os.PathLike[str]) -> bool:
+    """Whether the header of an image file says that pixels have more than 8 bits. Raises Unreadable."""
+    with _reported(str(path)), open(path, "rb") as file:
+        return may_be_wide(_opened(file))
+
+
+def _opened(file: IO[bytes]) -> Image.Image:
+    """An image that is not decoded yet."""
+    from PIL import Image
+
+    image: Image.Image = Image.open(file, formats=tuple(_FORMATS))
+    note_stored(image)
+    return image
+
+
+@contextlib.contextmanager
+def _reported(name: str) -> Iterator[None]:
+    """A context in which errors of Pillow become Unreadable."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        yield
     except (MemoryError, UserError):
         raise
     except Image.DecompressionBombError as error:
@@ -76,9 +103,6 @@ def decode_image(encoded: bytes, name: str) -> Image.Image:
     except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error and more
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise Unreadable(name, f"cannot be decoded ({reason})", "replace or remove it") from error
-    if image.mode == "F":
-        raise UserError(name, "has floating-point pixels of unknown range", "save it with 8 or 16 bits")
-    return image
 
 
 def _check_pixels(size: tuple[int, int], encoded: int, name: str) -> None:
@@ -97,8 +121,8 @@ def _check_pixels(size: tuple[int, int], encoded: int, name: str) -> None:
 class Preprocess:
     """How an image of any size and mode becomes the input of a network.
 
-    The fields fit, size, interpolation and background are those of ImageData. `mean` and `std` have one value per
-    channel, for pixels in 0..1; they are applied later, on the device.
+    The fields fit, size, interpolation, background and range are those of ImageData. `mean` and `std` have one value
+    per channel, for pixels in 0..1; they are applied later, on the device.
     """
 
     image: tuple[int, int]  # height and width of the result
@@ -109,6 +133,16 @@ class Preprocess:
     background: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    range: Range = ()
+
+    def check(self, image: Image.Image, name: str) -> Extent:
+        """The extent of an image's pixels. Raises UserError about one, called `name`, that the range does not hold."""
+        extent = extent_of(image)
+        if fault := extent.fault(self.range):
+            bits = "more than 8 bits" if self.range else "8 bits, or with 16"
+            between = " to ".join(map(number, self.range or (0, LARGEST)))
+            raise UserError(name, fault, f"save it with {bits} and values from {between}")
+        return extent
 
     def leaves_unchanged(self, height: int, width: int, channels: int) -> bool:
         """Whether `apply` returns images of this shape unchanged."""
@@ -124,7 +158,9 @@ class Preprocess:
 
     def apply(self, image: Image.Image) -> np.ndarray:
         """The pixels of an image of any size and mode: uint8 [h, w, C]."""
-        image = self._resized(_flatten_alpha(image, self.channels, self.background))
+        image = self._resized(
+            _flatten_alpha(_narrow(image, self.range, self.background), self.channels, self.background)
+        )
         return np.asarray(image).reshape(*self.image, self.channels)
 
     def _resized(self, image: Image.Image) -> Image.Image:
@@ -164,31 +200,44 @@ class Preprocess:
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON values."""
         return {
-            name: list(value) if isinstance(value, tuple) else value for name, value in dataclasses.asdict(self).items()
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in dataclasses.asdict(self).items()
+            if name != "range" or value
         }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Preprocess:
         """The Preprocess of the JSON values of `to_dict`. Raises UserError if fields are missing or unknown."""
         fields = {f.name for f in dataclasses.fields(cls)}
-        if set(values) != fields:
+        if set(values) | {"range"} != fields:
             raise UserError(
                 "preprocess",
-                f"the fields {sorted(set(values) ^ fields)} are missing or unknown",
+                f"the fields {sorted((set(values) | {'range'}) ^ fields)} are missing or unknown",
                 "use the version of vit-jax that made this run",
             )
         frozen: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in values.items()}
         return cls(**frozen)
 
 
+def _narrow(image: Image.Image, stated: Range, background: int) -> Image.Image:
+    """The image with 8 bits: one with more in mode L, with a transparent grey level as `background`."""
+    from PIL import Image
+
+    wide = wide_pixels(image)
+    if wide is None:
+        return image
+    values, top = wide
+    pixels = eight_bits(values, *(stated or (0, top)))
+    if image.has_transparency_data:
+        pixels[values == image.info["transparency"]] = background
+    return Image.fromarray(pixels)
+
+
 def _flatten_alpha(image: Image.Image, channels: int, background: int) -> Image.Image:
     """The image in mode L (1 channel) or RGB (3), with transparent pixels laid over a grey `background`."""
     from PIL import Image
 
-    if image.mode in SIXTEEN_BIT:
-        wide = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
-        image = Image.fromarray(((wide + 128) // 257).astype(np.uint8))  # 65535 / 255 = 257, rounded
-    elif image.has_transparency_data:
+    if image.has_transparency_data:
         opaque = Image.new("RGBA", image.size, (background, background, background, 255))
         opaque.alpha_composite(image.convert("RGBA"))
         image = opaque

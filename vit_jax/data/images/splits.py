@@ -20,12 +20,13 @@ from ..base import Given
 from ..order import TEST, VALIDATION, Order, hold_out
 from ..unreadable import left_out, refuse_unreadable
 from .config import ImageData
-from .pixels import Images, Loaded, sizes
+from .pixels import Images, Loaded, check_ranges, sizes
 from .preprocess import Preprocess
 from .sources.arrays import Arrays
 from .sources.base import Source
 from .sources.index import compute_once
 from .sources.open import open_image_source
+from .wide import remark_on
 
 _CHUNK = 64  # images at a time of which statistics are counted
 
@@ -72,6 +73,11 @@ class Split:
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The images at these indices, int [k]: uint8 [k, h, w, C]."""
         return self.images.take(self.rows[indices])
+
+    def wide_remarks(self) -> tuple[str, ...]:
+        """Remarks on pixels of more than 8 bits in the images that were taken."""
+        wide = [*self.images.wide.values()]
+        return remark_on(np.array(wide).reshape(-1, 4), self.images.preprocess.range)
 
     def name(self, i: int) -> str:
         """The name of example i in messages: its file, or its index in the source, such as test[17]."""
@@ -159,12 +165,13 @@ def open_images(
     _check_fields(data, pair(image))
     source = open_image_source(data, given, fetch)
     preprocess = Preprocess(
-        pair(image), channels, data.fit, data.size, data.interpolation, data.background, mean=(), std=()
+        pair(image), channels, data.fit, data.size, data.interpolation, data.background, (), (), data.range
     )
     _check_source(data, source, preprocess, classes)
 
     images, loaded = _decode(data, source, preprocess)
     rows, remarks = _readable(data, images, loaded)
+    remarks += check_ranges(data, images, loaded)
     splits = _with_held_out(data, images, rows, seed, len(source.class_names))
 
     if normalize != "given":

@@ -12,6 +12,7 @@ from ....errors import UserError
 from ....files.arrays import array_sizes, read_arrays
 from ....machine.memory import host_memory
 from ..config import numbered_classes
+from ..wide import PLAIN, Extent, Kind, Range, eight_bits, range_for
 from .base import Source, first_line
 
 
@@ -23,6 +24,7 @@ class Arrays:
     labels: np.ndarray
     title: str
     sealed: bool = False
+    extent: Extent = PLAIN  # of the pixels before they became 8 bits
 
     def read(self, i: int) -> np.ndarray:
         return self.pixels[i]
@@ -44,6 +46,7 @@ def open_digits() -> Source:
     return Source("digits", tuple(str(name) for name in digits.target_names), {"train": train})
 
 
+_CHUNK = 256  # images that become 8 bits at a time, by way of float64
 _MOST_CLASSES = 1 << 20  # an array with greater labels does not hold class numbers
 # {split: pairs of names that arrays of images and labels often have}.
 _NPZ_NAMES = {
@@ -53,7 +56,8 @@ _NPZ_NAMES = {
 }
 
 
-def open_npz(source: str) -> Source:
+def open_npz(source: str, stated: Range = ()) -> Source:
+    """The arrays of an .npz file, brought to 8 bits by a `stated` range. Raises UserError."""
     path = Path(source).expanduser()
     try:
         sizes = array_sizes(path)
@@ -80,7 +84,7 @@ def open_npz(source: str) -> Source:
             f"its arrays are {', '.join(sizes) or 'none'}",
             "name them images and labels, or train_images, train_labels, ...",
         )
-    splits = {split: _npz_split(source, arrays, *pair) for split, pair in names.items() if pair}
+    splits = {split: _npz_split(source, arrays, *pair, stated) for split, pair in names.items() if pair}
     class_names = tuple(str(name) for name in arrays["class_names"].ravel()) if "class_names" in arrays else ()
     return arrays_source(path.stem, class_names, splits)
 
@@ -96,17 +100,20 @@ def _check_room(source: str, needed: int) -> None:
         )
 
 
-def _npz_split(source: str, arrays: Mapping[str, np.ndarray], images: str, labels: str) -> Arrays:
+def _npz_split(source: str, arrays: Mapping[str, np.ndarray], images: str, labels: str, stated: Range) -> Arrays:
     field = f"data.source {source}"
     if labels not in arrays:
         raise UserError(field, f"holds {images} but no {labels}", "add that array")
-    return arrays_split(field, images, arrays[images], arrays[labels], labels)
+    return arrays_split(field, images, arrays[images], arrays[labels], labels, stated)
 
 
-def arrays_split(field: str, title: str, pixels: np.ndarray, labels: np.ndarray, labels_title: str) -> Arrays:
-    """The examples of two arrays, which messages call `title` and `labels_title` of `field`. Raises UserError."""
-    if pixels.dtype != np.uint8:
-        raise UserError(field, f"{title} is {pixels.dtype}", f"store pixels as uint8, 0 to 255{_as_uint8(pixels)}")
+def arrays_split(
+    field: str, title: str, pixels: np.ndarray, labels: np.ndarray, labels_title: str, stated: Range = ()
+) -> Arrays:
+    """The examples of two arrays, which messages call `title` and `labels_title` of `field`.
+
+    Pixels of another dtype than uint8 become such by a `stated` range. Raises UserError.
+    """
     if pixels.ndim not in (3, 4) or 0 in pixels.shape[1:] or (pixels.ndim == 4 and pixels.shape[-1] > 4):
         first = pixels.ndim == 4 and 0 < pixels.shape[1] <= 4
         raise UserError(
@@ -123,7 +130,29 @@ def arrays_split(field: str, title: str, pixels: np.ndarray, labels: np.ndarray,
         )
     if labels.size and not 0 <= labels.min() <= labels.max() < _MOST_CLASSES:
         raise UserError(field, f"{labels_title} go from {labels.min()} to {labels.max()}", "number the classes from 0")
-    return Arrays(np.ascontiguousarray(pixels), labels.reshape(-1).astype(np.int32), title)
+    labels = labels.reshape(-1).astype(np.int32)
+    if pixels.dtype == np.uint8:
+        return Arrays(np.ascontiguousarray(pixels), labels, title)
+    narrow, extent = narrowed(field, title, pixels, stated)
+    return Arrays(narrow, labels, title, extent=extent)
+
+
+def narrowed(field: str, title: str, pixels: np.ndarray, stated: Range) -> tuple[np.ndarray, Extent]:
+    """(pixels of any dtype as uint8, by a stated range; their extent). Raises UserError where no range holds them."""
+    if pixels.dtype.kind not in "iuf" or not pixels.size:
+        raise UserError(field, f"{title} is {pixels.dtype}", "store pixels as uint8, 0 to 255")
+    extent = Extent(Kind.WIDE, float(pixels.min()), float(pixels.max()), np.nan)
+    if fault := extent.fault(stated):
+        ranges = (
+            f"give {range_for(extent.least, extent.greatest)}" if np.isfinite(extent[1:3]).all() else "replace them"
+        )
+        raise UserError(
+            field, f"{title} is {pixels.dtype} and {fault}", f"{ranges}, or store pixels as uint8{_as_uint8(pixels)}"
+        )
+    out = np.empty(pixels.shape, np.uint8)
+    for start in range(0, len(pixels), _CHUNK):
+        out[start : start + _CHUNK] = eight_bits(pixels[start : start + _CHUNK], *stated)
+    return out, extent
 
 
 def _as_uint8(pixels: np.ndarray) -> str:

@@ -10,22 +10,26 @@ import numpy as np
 from ....errors import UserError
 from ...base import Given
 from ..config import GIVEN
+from ..wide import Range
 from .arrays import Arrays, arrays_source, arrays_split
 from .base import Source, first_line
 
 _SPLITS = ("train", "validation", "test")
 
 
-def open_given(given: Given) -> Source:
-    """The source of (images, labels), or of {split: (images, labels)}. Raises UserError."""
+def open_given(given: Given, stated: Range = ()) -> Source:
+    """The source of (images, labels), or of {split: (images, labels)}, brought to 8 bits by a `stated` range.
+
+    Raises UserError.
+    """
     names = given.class_names
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise UserError("class_names", "give a list of texts, one for each class, in the order of their numbers")
-    splits = {name: _given_split(name, value) for name, value in given.splits(_SPLITS).items()}
+    splits = {name: _given_split(name, value, stated) for name, value in given.splits(_SPLITS).items()}
     return arrays_source(GIVEN, tuple(names), splits)
 
 
-def _given_split(name: str, value: Any) -> Arrays:
+def _given_split(name: str, value: Any, stated: Range) -> Arrays:
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         what = f"{type(value).__name__} of {len(value)}" if isinstance(value, Sized) else type(value).__name__
         raise UserError("data", f"{name} is a {what}", "give a pair of arrays, (images, labels)")
@@ -35,4 +39,4 @@ def _given_split(name: str, value: Any) -> Arrays:
         raise UserError("data", f"{name} has images of several sizes", "give one array [n, h, w, C]") from error
     except (TypeError, RuntimeError) as error:  # a tensor on another device, or with a gradient
         raise UserError("data", f"{name} cannot be read ({first_line(error)})", "give numpy arrays") from error
-    return arrays_split("data", f"images of {name}", images, labels, f"labels of {name}")
+    return arrays_split("data", f"images of {name}", images, labels, f"labels of {name}", stated)

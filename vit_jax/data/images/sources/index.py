@@ -25,10 +25,11 @@ from ....files.atomic import read_json, write_json
 from ....files.digests import text_digest, with_digest, without_digest
 from ....machine.backend import cache_folder
 from ..identity import SIZE
+from ..wide import PLAIN
 from .base import Stamps
 
-FORMAT = 1
-ARRAYS = ("format", "names", "sizes", "times", "known", "digests", "shapes", "labels", "unreadable")
+FORMAT = 2
+ARRAYS = ("format", "names", "sizes", "times", "known", "digests", "shapes", "extents", "labels", "unreadable")
 SETTLED = 2_000_000_000  # ns: a file that changed less than this before it was read may have changed again unseen
 
 
@@ -57,6 +58,7 @@ class Index:
     known: np.ndarray  # bool [n]: whether the rest is known of an image
     digests: np.ndarray  # uint8 [n, identity.SIZE], of what identifies it; 0 of one that cannot be read
     shapes: np.ndarray  # int32 [n, 2]: width and height, as it is shown
+    extents: np.ndarray  # float64 [n, 4]: a row a wide.Extent
     labels: np.ndarray  # int32 [n]
     unreadable: dict[int, str]  # {image: why it cannot be read}
 
@@ -64,12 +66,12 @@ class Index:
     def of_nothing(cls, n: int) -> Index:
         """Nothing is known of n images."""
         digests, shapes, labels = np.zeros((n, SIZE), np.uint8), np.zeros((n, 2), np.int32), np.zeros(n, np.int32)
-        return cls(np.zeros(n, bool), digests, shapes, labels, {})
+        return cls(np.zeros(n, bool), digests, shapes, np.tile(np.array(PLAIN, float), (n, 1)), labels, {})
 
     def rows(self, here: np.ndarray, there: np.ndarray, n: int) -> Index:
         """What is known of n images, of which those at `here` are those at `there` of this index."""
         out = Index.of_nothing(n)
-        for name in ("known", "digests", "shapes", "labels"):
+        for name in ("known", "digests", "shapes", "extents", "labels"):
             getattr(out, name)[here] = getattr(self, name)[there]
         places = dict(zip(there.tolist(), here.tolist(), strict=True))
         out.unreadable = {places[row]: why for row, why in self.unreadable.items() if row in places}
@@ -91,7 +93,8 @@ def find(stamps: Stamps, n: int) -> Index:
         names = file["names"].tobytes().decode("utf-8", "surrogateescape").split("\0")
         sizes, times = file["sizes"], file["times"]
         unreadable = {int(row): str(why) for row, why in json.loads(file["unreadable"].tobytes()).items()}
-        index = Index(file["known"], file["digests"], file["shapes"], file["labels"], unreadable)
+        known = {name: file[name] for name in ("known", "digests", "shapes", "extents", "labels")}
+        index = Index(**known, unreadable=unreadable)
         here, there = _same(stamps, names, sizes, times)
         if stamps.whole:  # its files hold all images together
             here = there = np.arange(n if len(here) == len(names) == len(stamps.names) else 0)
@@ -128,6 +131,7 @@ def save(stamps: Stamps, index: Index, began: int) -> str:
         "known": known,
         "digests": index.digests,
         "shapes": index.shapes,
+        "extents": index.extents,
         "labels": index.labels,
         "unreadable": np.frombuffer(json.dumps(index.unreadable).encode(), np.uint8),
     }

@@ -23,7 +23,7 @@ def open_image_source(data: ImageData, given: Given | None = None, fetch: bool =
         UserError: where there is none, or it cannot be used.
     """
     if given is not None:
-        return open_given(given)
+        return open_given(given, data.range)
     if data.source == GIVEN:
         raise not_given(GIVEN, "(images, labels)")
     if data.source == "digits":
@@ -31,5 +31,5 @@ def open_image_source(data: ImageData, given: Given | None = None, fetch: bool =
     if data.source.startswith("folder:"):
         return open_folder(data.source.removeprefix("folder:"))
     if data.source.lower().endswith(".npz"):
-        return open_npz(data.source)
+        return open_npz(data.source, data.range)
     return open_tfds(data, fetch)
