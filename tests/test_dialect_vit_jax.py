@@ -358,11 +358,12 @@ def test_what_export_wrote_says_its_own_config(tmp_path, convert):
     vit_jax.export(tmp_path / "run", tmp_path / "a.safetensors")
     with (reading := read(str(tmp_path / "a.safetensors"))).source:
         assert reading.config == VIT
-    save_file(
-        load_file(tmp_path / "a.safetensors"), tmp_path / "b.safetensors", metadata={"format": "vit-jax", "config": "{"}
-    )
-    with pytest.raises(UserError, match="the config in the file's metadata is damaged"):
-        read(str(tmp_path / "b.safetensors"))
+    config = json.dumps(to_dict(replace(untrained_run(VIT), seed=1)))
+    for damaged in ("{", config[:-1] + ', "seed": 2}'):  # cut; a key twice
+        metadata = {"format": "vit-jax", "config": damaged}
+        save_file(load_file(tmp_path / "a.safetensors"), tmp_path / "b.safetensors", metadata=metadata)
+        with pytest.raises(UserError, match="the config in the file's metadata is damaged"):
+            read(str(tmp_path / "b.safetensors"))
 
 
 # ------------------------------------------------------------------------------------------ targets

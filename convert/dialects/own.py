@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.config.outputs import Outputs
 from vit_jax.config.trees import flatten
 from vit_jax.errors import Option, Text, UserError
+from vit_jax.files import strict_json
 from vit_jax.models.networks import NETWORKS
 from vit_jax.runs.formats import strip_format
 from vit_jax.runs.values import to_dict
@@ -38,7 +38,7 @@ def own_layout(source: Source) -> str:
     dialect = "torch-ref" if stated else "vit-jax"
     if source.metadata.get("format") == "vit-jax":
         with contextlib.suppress(KeyError, TypeError, ValueError, RecursionError):  # reported where the config is read
-            stated = json.loads(source.metadata["config"])
+            stated = strict_json.parse(source.metadata["config"].encode())
     task = stated.get("task") if isinstance(stated, dict) else None
     if not isinstance(task, str):
         return ""

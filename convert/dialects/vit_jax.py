@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from vit_jax.config.network import NetworkConfig
 from vit_jax.errors import Option, Text, UserError
+from vit_jax.files import strict_json
 from vit_jax.models.networks import NETWORKS
 
 from ..layout import Facts, Field, Json, Layout
@@ -25,7 +25,8 @@ def read_side(files: Mapping[str, Json]) -> Facts:
     if facts.config or note.get("format") != "vit-jax":
         return facts
     try:
-        return run_facts({"config": json.loads(note["config"]), **json.loads(note.get("kept", "{}"))})
+        config, kept = (strict_json.parse(text.encode()) for text in (note["config"], note.get("kept", "{}")))
+        return run_facts({"config": config, **kept})
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise UserError(
             "the config in the file's metadata is damaged",

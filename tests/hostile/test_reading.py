@@ -150,6 +150,15 @@ def test_arrays_that_a_file_cannot_hold_are_not_allocated(form: str, tmp_path: P
     refuses(tmp_path / form, says, function=reading.logits)
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("function", [reading.logits, reading.images])
+def test_arrays_of_one_name_are_not_chosen_from(function, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        for name in ("images", "logits", "labels.npy", "labels"):
+            archive.writestr(name, npy_header((1,)) + bytes(8))
+    refuses(tmp_path / "a.npz", "the array 'labels' is there twice", function=function)
+
+
 @pytest.mark.parametrize("content", [b"1," * (50 * MB) + b"1]}", b"[" * (100 * MB)], ids=["wide", "deep"])
 @pytest.mark.parametrize("kind", ["metrics", "histograms"])
 def test_a_row_of_a_hundred_megabytes_is_left_out(kind: str, content: bytes, tmp_path: Path) -> None:
@@ -178,4 +187,5 @@ def test_a_line_of_gigabytes_is_refused(name: str, tmp_path: Path) -> None:
 def test_json_of_lists_without_end_is_refused(content: bytes, says: str, tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_bytes(content)
     (tmp_path / "merges.txt").write_text("a b\n")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
     refuses(tmp_path, "cannot be read as JSON", says, function=reading.tokenizer)

@@ -62,7 +62,14 @@ def _damage() -> Iterator[None]:
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    return {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+    """The members by the names of their arrays. Raises ValueError where two have one name."""
+    found: dict[str, zipfile.ZipInfo] = {}
+    for member in archive.infolist():
+        name = member.filename.removesuffix(".npy")
+        if name in found:
+            raise ValueError(f"the array {name[:100]!r} is there twice")
+        found[name] = member
+    return found
 
 
 def _check_unpacked(path: str | os.PathLike[str], name: str, member: zipfile.ZipInfo) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..config.run import RunConfig
 from ..errors import Field, UserError
+from ..files.terminal import JOINERS
 from ..tasks.table import task_spec
 
 LONGEST = 200  # bytes of a run's name: file systems take 255, of which names that are made from it need some
@@ -48,7 +49,7 @@ def check_name(name: str) -> str:
 def is_name(name: str) -> bool:
     """Whether a text can be the name of a run, which becomes that of a folder."""
     return (
-        name.isprintable()
+        all(c.isprintable() or c in JOINERS for c in name)
         and name not in ("", ".", "..")
         and not name.startswith("-")
         and not set(name) & set("/\\")

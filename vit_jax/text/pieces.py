@@ -98,7 +98,7 @@ def check_ids(text: str, ids: Sequence[int], side: Any) -> np.ndarray:
     if side.ids.pad in ids:
         (token,) = side.tokens([side.ids.pad])
         raise UserError(
-            f"the text {quote(text)} holds {token!r}, by which the tokenizer pads sentences", remedy="remove that"
+            f"the text {quote(text)} holds {quote(token)}, by which the tokenizer pads sentences", remedy="remove that"
         )
     return np.array(ids, np.int32)
 

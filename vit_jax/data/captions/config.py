@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from ...config.fields import identity
 from ...config.vocabulary import WORDS
+from ...files.lines import quote
 from ..images.config import ImageData
 from ..texts.config import numbered_words, size_of_side, tokenizer_of_run, tokenizer_with_weights
 
@@ -64,4 +65,4 @@ def other_caption_words(given: Any, wanted: Any) -> str:
     if isinstance(given, Mapping) or isinstance(wanted, Mapping):
         return "its tokenizer is another than here"
     i = next(i for i, pair in enumerate(zip(given, wanted, strict=True)) if pair[0] != pair[1])
-    return f"its id {i} is {given[i]!r} and here it is {wanted[i]!r}"
+    return f"its id {i} is {quote(given[i])} and here it is {quote(wanted[i])}"

@@ -12,6 +12,7 @@ from ...config.vocabulary import SIDES, TRAINED, WORDS
 from ...data.captions.config import CaptionData
 from ...data.texts.config import LEAST, SentenceData, is_side, numbered_words, size_of_side
 from ...errors import Field, UserError, fields_inside
+from ...files.lines import quote
 from ...models.transformer_config import TransformerConfig
 from ..spec import MetadataEntry, TaskSpec
 
@@ -52,7 +53,7 @@ class Vocabularies(MetadataEntry):
             if isinstance(a, Mapping) or isinstance(b, Mapping):
                 return f"its {side} tokenizer is another than here"
             i = next(i for i, pair in enumerate(zip(a, b, strict=True)) if pair[0] != pair[1])
-            return f"its {side} id {i} is {a[i]!r} and here it is {b[i]!r}"
+            return f"its {side} id {i} is {quote(a[i])} and here it is {quote(b[i])}"
         return ""
 
     def in_files(self, value: Any) -> bool:
