@@ -442,6 +442,9 @@ def test_the_command_leaves_model_optimizer_step_and_config(monkeypatch, tmp_pat
     ]
     assert door(monkeypatch, tmp_path, "digits", *QUICK, "--name", "digits-torch") == 2
     assert "digits-torch.pt: exists; choose another --name" in capsys.readouterr().err
+    (tmp_path / "runs/mine.json").write_text("mine")
+    assert door(monkeypatch, tmp_path, "digits", *QUICK, "--name", "mine") == 2
+    assert "mine.json: exists" in capsys.readouterr().err and (tmp_path / "runs/mine.json").read_text() == "mine"
 
 
 def test_a_run_starts_from_given_weights(monkeypatch, tmp_path):

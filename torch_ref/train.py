@@ -8,6 +8,7 @@ Validation after each epoch, the best weights, and the other splits at the end a
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from dataclasses import dataclass, fields, replace
@@ -33,6 +34,8 @@ from vit_jax.tasks.table import task_spec
 if TYPE_CHECKING:
     from .evaluation import Evaluations
     from .trainer import Trainer
+
+WRITTEN = (".pt", ".safetensors", "-best.safetensors", ".json")  # ends of the names of the files of a run
 
 
 @dataclass(frozen=True)
@@ -181,17 +184,17 @@ def require_torch() -> None:
 
 
 def free(folder: Path, name: str, given: bool) -> Path:
-    """A new path for the file of a run.
+    """A new path for the file of a run, with none of the files that it leaves beside it there yet.
 
     Raises UserError if the user gave the name (`given`) and it is taken, or if no file can be written there.
     """
     check_place(folder)
-    path, number = folder / f"{check_name(name)}.pt", 2
-    while path.exists() or path.with_suffix(".safetensors").exists():
+    stem, number = check_name(name), 2
+    while there := [path for end in WRITTEN if os.path.lexists(path := folder / f"{stem}{end}")]:
         if given:
-            raise UserError(path, "exists", "choose another --name")
-        path, number = folder / f"{name}-{number}.pt", number + 1
-    return path
+            raise UserError(there[0], "exists", "choose another --name")
+        stem, number = f"{name}-{number}", number + 1
+    return folder / f"{stem}.pt"
 
 
 def parse(arguments: list[str]) -> tuple[str, RunConfig, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from convert.optimizer import TORCH_NAMES
 from vit_jax.config.groups import moments
 from vit_jax.config.run import RunConfig
 from vit_jax.errors import UserError, about
-from vit_jax.files.atomic import sync_file, sync_folder
+from vit_jax.files.atomic import replacing, sync_file, sync_folder
 from vit_jax.runs.values import differences, from_dict, to_dict
 
 from .optim import freeze, frozen, make_optimizer, make_schedule
@@ -143,13 +142,11 @@ class Trainer:
         if self.average is not None:
             state["ema"] = self.average.module.state_dict()
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".tmp")
-        torch.save(state, partial)
-        weights = path.with_suffix(".safetensors")
-        save_file(our_names(self.model, self.model.state_dict()), f"{weights}.tmp")
-        for temporary, final in ((Path(f"{weights}.tmp"), weights), (partial, path)):
-            sync_file(temporary)
-            os.replace(temporary, final)
+        with replacing(path) as partial, replacing(path.with_suffix(".safetensors")) as weights:
+            torch.save(state, partial)
+            save_file(our_names(self.model, self.model.state_dict()), weights)
+            for temporary in (weights, partial):
+                sync_file(temporary)
         sync_folder(path.parent)
 
 

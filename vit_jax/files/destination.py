@@ -12,13 +12,12 @@ from pathlib import Path
 from ..errors import UserError
 from .reading import show_path
 
-# What a run keeps in its folder, besides event files. Another file may be written there.
+# What a run keeps in its folder. Another file may be written there.
 OF_A_RUN = frozenset(
     {"config.json", "metrics.jsonl", "histograms.jsonl", "summary.json", "report.html", "checkpoints", "digests"}
-    | {"plots", "samples", "tokenizer", "wandb", ".lock"}
+    | {"plots", "samples", "tokenizer", "tensorboard", "wandb", "profile", ".lock"}
 )
 BY_NAME = (".csv", ".npz", ".html")  # suffixes of files that are read by their names alone, not with their folder
-EVENTS = "events.out.tfevents"  # begins the names of these
 ANOTHER = "choose another name"
 
 
@@ -87,7 +86,7 @@ def check_apart(argument: str, path: Path, reads: Iterable[str | Path] = (), own
     real = Path(os.path.realpath(path))
     for folder in filter(_is_run, real.parents):
         name = real.relative_to(folder).parts[0]
-        if name != own and (name.casefold() in OF_A_RUN or name.startswith(EVENTS)):
+        if name != own and name.casefold() in OF_A_RUN:
             raise UserError(argument, f"is of the run {show_path(folder)}", ANOTHER)
     for read in map(Path, reads) if real.exists() else ():
         held = _is_data(read) and real.suffix not in BY_NAME and _is_in(real, read)
