@@ -5,7 +5,9 @@ import functools
 import gzip
 import io
 import json
+import random
 import sys
+import unicodedata
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from vit_jax.presets.table import preset
 from vit_jax.tasks.caption.score import plain
 from vit_jax.tasks.computed import task_class
 from vit_jax.text.record import make_tokenizers, open_tokenizers
-from vit_jax.text.vocabulary import Vocabulary, closed_vocabulary, count_words, words
+from vit_jax.text.vocabulary import Vocabulary, closed_vocabulary, count_words, is_mark, words
 
 # ------------------------------------------------------------------------------------- vocabularies
 
@@ -55,6 +57,22 @@ def test_marks_belong_to_the_character_before_them(script):
     assert said == " ".join(expected) == vocabulary.compared(text) and plain(text) == [
         word for word in expected if any(map(str.isalnum, word))
     ]
+
+
+def test_words_are_those_that_are_found_letter_by_letter():
+    """In random texts of all planes of Unicode; \u200b is a word, as any character that is no letter."""
+    every = [chr(i) for i in range(0x20000) if unicodedata.category(chr(i)) not in ("Cs", "Co", "Cn")]
+    pools, draw = (every, [c for c in every if is_mark(c)], "abc é.,!_1", "\u200b  ", "👍🏽👩"), random.Random(0)
+    for _ in range(2000):
+        text, found, last = "".join(draw.choice(draw.choice(pools)) for _ in range(12)), list[str](), ""
+        for c in text.lower():
+            letter = "letter" if c.isalnum() or c == "_" else "other"
+            if not c.isspace() and ((last and is_mark(c)) or last == letter == "letter"):
+                found[-1] += c
+            elif not c.isspace():
+                found.append(c)
+            last = "" if c.isspace() else last if last and is_mark(c) else letter
+        assert words(text) == found
 
 
 def test_a_vocabulary_of_the_first_runs_is_read_as_it_was_written(tmp_path):

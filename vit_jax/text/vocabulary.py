@@ -34,8 +34,10 @@ def words(text: str, apart: bool = False) -> list[str]:
 @functools.cache
 def _words() -> re.Pattern[str]:
     """A word, or any other character, with the marks behind it."""
-    marks = re.escape("".join(filter(is_mark, map(chr, (*range(0x20000), *range(0xE0000, 0xE0200))))))
-    return re.compile(rf"\w[\w{marks}]*|[^\w\s][{marks}]*")
+    marks = [c for c in map(chr, (*range(0x20000), *range(0xE0000, 0xE0200))) if is_mark(c)]
+    low, high = (re.escape("".join(c for c in marks if (c > "\uffff") is above)) for above in (False, True))
+    mark = rf"(?:[{low}]|(?=[\U00010000-\U0010ffff])[{high}])"  # apart, as Python searches sets of both slowly
+    return re.compile(rf"\w+(?:{mark}+\w*)*|[^\w\s]{mark}*")
 
 
 def is_mark(character: str) -> bool:
