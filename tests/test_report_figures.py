@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.figures.attention import draw_attention, draw_cross_attention, rollout, to_patches
+from vit_jax.figures.attention import WORDS, draw_attention, draw_cross_attention, draw_words, rollout, to_patches
 from vit_jax.figures.classification import draw_confusion, draw_per_class, draw_wrong
 from vit_jax.figures.curves import draw_curves, smooth
 from vit_jax.figures.figure import BLUE, GREEN, ORANGE
@@ -22,10 +23,25 @@ def rng():
     return np.random.default_rng(0)
 
 
-@pytest.fixture
+def check_sheet(figure) -> None:
+    """Pictures lie apart or one upon another, and nothing is cut off by the page or leaves much of it empty."""
+    from matplotlib.image import AxesImage
+    from matplotlib.text import Text
+
+    pictures = {tuple(picture.get_window_extent().extents.round()) for picture in figure.findobj(AxesImage)}
+    for a, b in itertools.combinations(map(np.array, pictures), 2):
+        assert (np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2])).min() <= 1, (a, b)
+    texts = {tuple(text.get_window_extent().extents) for text in figure.findobj(Text) if text.get_text()}
+    boxes = np.array([*pictures, *texts])
+    margins = np.concatenate([boxes[:, :2].min(0), figure.bbox.size - boxes[:, 2:].max(0)]) / figure.dpi
+    assert margins.min() >= 0 and margins.max() < 0.5, margins
+
+
+@pytest.fixture(autouse=True)
 def texts(monkeypatch):
-    """Collects every text of the figures drawn after it."""
+    """Collects every text of the figures drawn after it, and looks at how their pictures are laid out."""
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
     from matplotlib.text import Text
 
     found: list[str] = []
@@ -33,6 +49,8 @@ def texts(monkeypatch):
 
     def listen(figure, *args, **kwargs):
         save(figure, *args, **kwargs)
+        if figure.findobj(AxesImage) and [axes.get_position().bounds for axes in figure.axes] == [(0, 0, 1, 1)]:
+            check_sheet(figure)
         found.extend(text.get_text() for text in figure.findobj(Text) if text.get_text())
 
     monkeypatch.setattr(Figure, "savefig", listen)
@@ -298,6 +316,15 @@ def test_cross_attention_of_one_layer(tmp_path, rng, texts):
     draw_cross_attention(rng.random((3, 2, 4, 2)), list("abcd"), list("xy"), tmp_path / "a.png", layers=[1])
     check(tmp_path / "a.png")
     assert {text.split(",")[0] for text in texts if text.startswith("layer")} == {"layer 2"}
+
+
+@pytest.mark.parametrize("layers", [(), (0, 1)])
+def test_words_of_a_caption(tmp_path, rng, texts, layers):
+    image, words = rng.integers(0, 256, (8, 12, 3), dtype=np.uint8), [f"word{i}" for i in range(WORDS + 2)]
+    draw_words(image, rng.random((2, 2, len(words), 2, 3)), words, tmp_path / "a.png", layers=layers, caption="test")
+    check(tmp_path / "a.png")
+    assert [text for text in texts if text.startswith("word")] == words * max(len(layers), 1)
+    assert [text for text in texts if "2 heads" in text] == [f"layer {i + 1}, 2 heads" for i in layers] or not layers
 
 
 def test_names_that_cannot_be_drawn_as_they_are():
