@@ -162,6 +162,13 @@ def test_what_cannot_be_trained_on_is_refused(folder, tmp_path):
         open_(f"captions:{tmp_path}")
     left = open_(f"captions:{tmp_path}", skip_unreadable=True, validation=0.0, test=0.25)
     assert sum(map(len, left.splits.values())) == 3
+    assert f"1 unreadable image left out: {tmp_path / '2.png'}" in left.remarks
+    (tmp_path / "more").mkdir()
+    for name in ("more/5.png", "4.JPG"):
+        (tmp_path / name).touch()
+    more = open_(f"captions:{tmp_path}", skip_unreadable=True, validation=0.0, test=0.25)
+    assert more.remarks[-1] == f"2 images have no caption and are left out, such as {tmp_path / '4.JPG'}"
+    assert more.identity == left.identity
 
 
 # -------------------------------------------------------------------------- other data, and from Python

@@ -110,7 +110,7 @@ def test_a_set_too_large_for_memory_gives_the_same_pixels_and_identity(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "keys", [("images", "labels"), ("image", "label"), ("x_train", "y_train"), ("train_images", "train_labels")]
+    "keys", [("images", "labels"), ("image", "label"), ("x_train", "Y_train"), ("Train_images", "Train_labels")]
 )
 def test_npz_names(tmp_path, keys):
     images = np.random.default_rng(0).integers(0, 256, (20, 8, 8), np.uint8)
@@ -121,10 +121,12 @@ def test_npz_names(tmp_path, keys):
 
 
 def test_npz_with_its_own_splits_and_other_channels(tmp_path):
-    shape = (8, 8, 2)
-    parts = {f"x_{s}": np.full((4, *shape), i, np.uint8) for i, s in enumerate(("train", "val", "test"))}
-    np.savez(tmp_path / "a.npz", **parts, **{f"y_{s}": np.array([0, 1, 2, 1]) for s in ("train", "val", "test")})
+    shape = (8, 8, 2)  # of whatever names, in letters of any case
+    parts = {f"x_{s}": np.full((4, *shape), i, np.uint8) for i, s in enumerate(("train", "valid", "Test"))}
+    labels = {f"y_{s}": np.array([0, 1, 2, 1]) for s in ("train", "valid", "test")}
+    np.savez(tmp_path / "a.npz", **parts, **labels, x_holdout=np.zeros(3))
     data = open_dataset(a_run(tmp_path / "a.npz", channels=2))
+    assert data.remarks == ("arrays left out: x_holdout",)
     assert [int(everything(s).max()) for s in data.splits.values()] == [0, 1, 2] and data.class_names == ("0", "1", "2")
     assert everything(data.splits["train"]).shape == (4, *shape)
     grey = open_dataset(a_run(write_npz(tmp_path / "b.npz", shape=(9, 9, 1)), channels=3))  # resized, so through Pillow
@@ -362,3 +364,39 @@ def test_open_image_is_what_training_sees(tmp_path):
     train = data.splits["train"]
     for i in range(len(train)):
         np.testing.assert_array_equal(data.preprocess.apply(open_image(train.name(i))), train.take(np.array([i]))[0])
+
+
+LABELS = np.arange(40)
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "says"),
+    [
+        (
+            LABELS % 10 + 1,
+            None,
+            "labels go from 1 to 10, and none is 0; subtract 1 if they begin at 1; if not, name all",
+        ),
+        (LABELS % 3 + 5, None, "labels go from 5 to 7, and none is 0; subtract 5"),
+        (LABELS % 10 + 1, 10, "there are 10 classes; number them from 0, as labels - 1"),
+        (LABELS % 10 + 1, 11, "train has no example of 1 of the 11 classes (0)"),
+        (LABELS % 5 * 2, None, "train has no example of 4 of the 9 classes (1, 3, 5, ...)"),
+        ((LABELS % 3, LABELS % 4), None, "label 3 is in test but not in train; add examples of it to train"),
+        ((LABELS % 3, LABELS % 2), None, "test has no example of 1 of the 3 classes (2); its macro averages are over"),
+    ],
+)
+@pytest.mark.parametrize("given", [False, True])
+def test_labels_are_asked_whether_they_begin_at_1_and_no_class_is_empty_in_silence(
+    given, labels, names, says, tmp_path
+):
+    train, test = labels if isinstance(labels, tuple) else (labels, None)
+    pixels, names = np.zeros((40, 8, 8), np.uint8), [str(k) for k in range(names or 0)]
+    arrays = {"train": (pixels, train), **({"test": (pixels, test)} if test is not None else {})}
+    stored = {f"{xy}_{split}": array for split, pair in arrays.items() for xy, array in zip("xy", pair, strict=True)}
+    np.savez(tmp_path / "a.npz", **stored, **({"class_names": names} if names else {}))
+    run = a_run("arrays" if given else tmp_path / "a.npz", validation=0.1)
+    try:
+        said = open_images(run.data, 8, 1, given=Given(arrays, names) if given else None).remarks[0]
+    except UserError as error:
+        said = str(error)
+    assert says in said

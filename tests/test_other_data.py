@@ -190,6 +190,18 @@ def test_classes_that_the_network_does_not_have(names, network, says, tmp_path):
     assert str(told.value).isprintable()
 
 
+def test_a_folder_of_one_class_is_measured_with_what_lies_in_folders_of_it(tmp_path, capsys):
+    (tmp_path / "one").mkdir()
+    shutil.copytree(
+        tmp_path / folder(tmp_path, "set", range(10)).rpartition("/")[2] / "7", tmp_path / "one" / "7" / "in"
+    )
+    (tmp_path / "one" / "7" / "a.heic").touch()
+    assert evaluate.command(["digits", "--data.source", f"folder:{tmp_path / 'one'}"]) == 0
+    out = capsys.readouterr().out
+    assert ": 1 examples" in out and "note: 1 image lies in folders of their class's folder" in out
+    assert "note: 1 file is left out, not being images that are read: 1 .heic" in out
+
+
 def test_what_else_is_refused(tmp_path):
     (tmp_path / "flat").mkdir()
     Image.new("L", (8, 8)).save(tmp_path / "flat" / "x.png")

@@ -11,6 +11,7 @@ import numpy as np
 from ..config.nearest import nearest
 from ..errors import UserError
 from .base import Given
+from .images.classes import check_counted
 from .images.config import ImageData, composed, numbered_classes
 from .images.pixels import Images, sizes
 from .images.preprocess import Preprocess
@@ -19,7 +20,7 @@ from .images.sources.base import Source
 from .images.sources.folders import open_test_folder
 from .images.sources.layout import WHOLE
 from .images.sources.open import open_image_source
-from .images.splits import Split, check_counted
+from .images.splits import Split
 from .unreadable import left_out
 
 

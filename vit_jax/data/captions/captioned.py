@@ -20,6 +20,7 @@ from ..base import Given, not_given
 from ..images.sources.arrays import Arrays, arrays_split
 from ..images.sources.base import Examples
 from ..images.sources.folders import Files
+from ..images.tree import Folder, Unused
 from ..images.wide import Range
 from .config import GIVEN, TABLE
 
@@ -43,6 +44,18 @@ def find_captions(source: str, given: Given | None = None, stated: Range = ()) -
     captioned = read_captioned(source)
     paths = list(captioned)
     return {"train": (Files(paths, np.zeros(len(paths), np.int32)), [captioned[path] for path in paths])}
+
+
+def without_captions(source: str, there: Found) -> tuple[str, ...]:
+    """A remark on images in the folder of a source that have no captions; none if all have some."""
+    if not source.startswith((FOLDER, COCO)):
+        return ()
+    path = source.removeprefix(FOLDER) if source.startswith(FOLDER) else source.rpartition(":")[2]
+    folder = Folder(os.path.expanduser(path))
+    used = {os.path.normpath(images.name(i)) for images, said in there.values() for i in range(len(said))}
+    left = [path for path in folder.image_paths(Unused()) if os.path.normpath(path) not in used]
+    count = f"{len(left):,} image{' has' if len(left) == 1 else 's have'} no caption"
+    return (f"{count} and {'is' if len(left) == 1 else 'are'} left out, such as {left[0]}",) if left else ()
 
 
 def _read_given(given: Given, stated: Range) -> Found:

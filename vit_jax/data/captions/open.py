@@ -32,7 +32,7 @@ from ..other import Other
 from ..unreadable import left_out, refuse_unreadable
 from . import shapes
 from .caption_set import CaptionSet, identity_of
-from .captioned import COCO, FOLDER, Found, find_captions
+from .captioned import COCO, FOLDER, Found, find_captions, without_captions
 from .config import GIVEN, SHAPES, CaptionData
 
 # {split of the drawn scenes: how many it has}; how many there are to train on, the config says.
@@ -170,7 +170,10 @@ def open_captions(
             )
         opened = _scenes(data, preprocess, grid)
     else:
-        opened = _split_up(data, preprocess, seed, _find(data, given))
+        there = _find(data, given)
+        opened = _split_up(data, preprocess, seed, there)
+        if given is None:
+            opened = replace(opened, remarks=(*opened.remarks, *without_captions(data.source, there)))
     if words not in (0, len(opened.vocabulary)):
         whose = f"data.source {data.source}" if data.tokenizer == WORDS else f"data.tokenizer {data.tokenizer}"
         raise UserError(

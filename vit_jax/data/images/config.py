@@ -14,6 +14,12 @@ from ...config.run import DataConfig
 from ...errors import UserError
 from ..fetch.places import data_dir
 
+# {split: the names that people give it}
+SPLITS = {
+    "train": ("train", "training", "trn"),
+    "validation": ("validation", "val", "valid", "validate", "dev", "development"),
+    "test": ("test", "testing", "tst"),
+}
 GIVEN = "arrays"  # the data.source of a run whose images were given in Python
 
 

@@ -19,6 +19,7 @@ from ...files.digests import array_digest, text_digest
 from ..base import Given
 from ..order import TEST, VALIDATION, Order, hold_out
 from ..unreadable import left_out, refuse_unreadable
+from .classes import check_counted, class_remarks
 from .config import ImageData
 from .pixels import Images, Loaded, check_ranges, sizes
 from .preprocess import Preprocess
@@ -183,7 +184,7 @@ def open_images(
         splits,
         replace(preprocess, mean=mean, std=std),
         identity,
-        source.remarks + _class_remarks(data, source) + remarks + _crop_remark(loaded) + _index_remarks(loaded),
+        source.remarks + class_remarks(data, source) + remarks + _crop_remark(loaded) + _index_remarks(loaded),
         repeats,
         source.stands_in,
     )
@@ -268,44 +269,6 @@ def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wante
             f"is {wanted} but {field} has {classes} classes",
             f"give --model.classes {classes}, or 0 for the number that the data has",
         )
-
-
-def check_counted(field: str, source: Source, classes: int = 0) -> None:
-    """Raise UserError where labels without names seem not to begin at 0, or are of classes that nothing is learned of.
-
-    `classes` are those of a trained network that is only evaluated; its data may lack classes.
-    """
-    labels = {name: np.unique(each.labels) for name, each in source.splits.items() if len(each.labels)}
-    first, last = min(each[0] for each in labels.values()), max(each[-1] for each in labels.values())
-    if first > 0 and (not classes or last >= classes):
-        raise UserError(
-            field,
-            f"labels go from {first} to {last}, and none is 0" + (f" of {classes} classes" if classes else ""),
-            f"subtract {first} if they begin at {first}; if not, name all classes from 0 on as class_names",
-        )
-    for name, each in labels.items() if not classes else ():
-        if len(extra := np.setdiff1d(each, labels["train"])):
-            raise UserError(
-                field, f"label {extra[0]} is in {name} but not in train", "add examples of it to train, or leave it out"
-            )
-
-
-def _class_remarks(data: ImageData, source: Source) -> tuple[str, ...]:
-    """Which splits have no labels, and which lack classes."""
-    remarks = []
-    for name, why in source.unlabelled.items():
-        share = data.test if name == "test" else data.validation
-        instead = f"; {share:.0%} of train is held out as {name} in its place (data.{name})" if share else ""
-        remarks.append(f"{why} and is left out{instead}")
-    for name, examples in source.splits.items():
-        lacking = np.setdiff1d(np.arange(len(source.class_names)), examples.labels)
-        if len(lacking):
-            listed = ", ".join(source.class_names[k] for k in lacking[:3]) + (", ..." if len(lacking) > 3 else "")
-            averages = "" if name == "train" else "; its macro averages are over the others"
-            remarks.append(
-                f"{name} has no example of {len(lacking)} of the {len(source.class_names)} classes ({listed}){averages}"
-            )
-    return tuple(remarks)
 
 
 def _readable(

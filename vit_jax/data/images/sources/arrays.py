@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 from ....errors import UserError
 from ....files.arrays import array_sizes, read_arrays
 from ....machine.memory import host_memory
-from ..config import numbered_classes
+from ..config import SPLITS, numbered_classes
 from ..wide import PLAIN, Extent, Kind, Range, eight_bits, range_for
 from .base import Source, first_line
 
@@ -48,12 +48,12 @@ def open_digits() -> Source:
 
 _CHUNK = 256  # images that become 8 bits at a time, by way of float64
 _MOST_CLASSES = 1 << 20  # an array with greater labels does not hold class numbers
-# {split: pairs of names that arrays of images and labels often have}.
+# {split: pairs of names that arrays of images and labels often have, in lower case}.
 _NPZ_NAMES = {
-    "train": (("train_images", "train_labels"), ("x_train", "y_train"), ("images", "labels"), ("image", "label")),
-    "validation": (("validation_images", "validation_labels"), ("val_images", "val_labels"), ("x_val", "y_val")),
-    "test": (("test_images", "test_labels"), ("x_test", "y_test")),
+    split: tuple(pair for name in names for pair in ((f"{name}_images", f"{name}_labels"), (f"x_{name}", f"y_{name}")))
+    for split, names in SPLITS.items()
 }
+_NPZ_NAMES["train"] += (("images", "labels"), ("image", "label"))
 
 
 def open_npz(source: str, stated: Range = ()) -> Source:
@@ -61,7 +61,7 @@ def open_npz(source: str, stated: Range = ()) -> Source:
     path = Path(source).expanduser()
     try:
         sizes = array_sizes(path)
-        names = {split: next((pair for pair in known if pair[0] in sizes), None) for split, known in _NPZ_NAMES.items()}
+        names = {split: _pair_in(sizes, known) for split, known in _NPZ_NAMES.items()}
         wanted = ["class_names", *(name for pair in names.values() if pair for name in pair)]
         _check_room(source, sum(size for name, size in sizes.items() if name in wanted))
         arrays = read_arrays(path, wanted)
@@ -86,7 +86,15 @@ def open_npz(source: str, stated: Range = ()) -> Source:
         )
     splits = {split: _npz_split(source, arrays, *pair, stated) for split, pair in names.items() if pair}
     class_names = tuple(str(name) for name in arrays["class_names"].ravel()) if "class_names" in arrays else ()
-    return arrays_source(path.stem, class_names, splits)
+    unused = [name for name in sizes if name not in wanted]
+    remarks = (f"arrays left out: {', '.join(unused)}",) if unused else ()
+    return arrays_source(path.stem, class_names, splits, remarks)
+
+
+def _pair_in(sizes: Mapping[str, int], known: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
+    """The first of the known pairs whose images are there, in letters of any case, as it is written."""
+    there = {name.lower(): name for name in sizes}
+    return next(((there[images], there.get(labels, labels)) for images, labels in known if images in there), None)
 
 
 def _check_room(source: str, needed: int) -> None:
@@ -165,7 +173,9 @@ def _as_uint8(pixels: np.ndarray) -> str:
     return ", as images.astype('uint8')" if low >= 0 and high <= 255 else ", without normalisation"
 
 
-def arrays_source(name: str, class_names: tuple[str, ...], splits: Mapping[str, Arrays]) -> Source:
+def arrays_source(
+    name: str, class_names: tuple[str, ...], splits: Mapping[str, Arrays], remarks: tuple[str, ...] = ()
+) -> Source:
     """The source of arrays, whose classes are called by their numbers if they state no names."""
     most = 1 + max(int(split.labels.max(initial=0)) for split in splits.values())
-    return Source(name, class_names or tuple(numbered_classes(most)), {**splits}, counted=not class_names)
+    return Source(name, class_names or tuple(numbered_classes(most)), {**splits}, remarks, counted=not class_names)

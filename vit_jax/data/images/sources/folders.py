@@ -76,7 +76,7 @@ def open_test_folder(path: str) -> Source:
     Unlike a folder to train on, it may lack train/, and its splits may have any classes.
     """
     field, root = _root(path, "CLASS/image, or test/CLASS/image")
-    layout = find_layout(field, root)
+    layout = find_layout(field, root, several=False)
     classes: dict[str, list[Folder]] = {}
     for folder in layout.splits.values():
         classes = {**_classes(folder), **classes}

@@ -11,16 +11,12 @@ from pathlib import Path
 
 from ....errors import UserError
 from ...fetch.places import prepared_around
+from ..config import SPLITS
 from ..tree import Folder, Unused
 
 WHOLE = "all"  # what data without splits is called in place of one
-_SPLITS = {
-    "train": ("train", "training", "trn"),
-    "validation": ("validation", "val", "valid", "validate", "dev", "development"),
-    "test": ("test", "testing", "tst"),
-}
 _PLAIN = ("train", "val", "validation", "test")  # names that need no remark
-_SPLIT_OF = {name: split for split, names in _SPLITS.items() for name in names}
+_SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names}
 _FILLERS = ("set", "data", "dataset", "images", "split")  # words beside a split's in the name of its folder
 
 
@@ -33,8 +29,14 @@ class Layout:
     remarks: tuple[str, ...]
 
 
-def find_layout(field: str, root: Folder) -> Layout:
-    """How a folder is sorted. `field` is what messages call it. Raises UserError where that cannot be told."""
+def find_layout(field: str, root: Folder, several: bool = True) -> Layout:
+    """How a folder is sorted. Raises UserError where that cannot be told.
+
+    Args:
+        field: what messages call the folder.
+        root: the folder.
+        several: whether it has to have more than one class.
+    """
     named = _named_splits(field, root)
     sorted_ = {split: folder for split, folder in named.items() if folder.folders and not _is_class(folder, root)}
     if not sorted_:
@@ -43,7 +45,7 @@ def find_layout(field: str, root: Folder) -> Layout:
             raise UserError(
                 field, f"{_name(first)}/ holds no class folders", "sort its images into one folder per class"
             )
-        _check_classes(field, root)
+        _check_classes(field, root, several)
         return Layout({WHOLE: root}, {}, ())
     unlabelled = {split: folder for split, folder in named.items() if split not in sorted_ and folder.images}
     used = {folder.path for folder in (*sorted_.values(), *unlabelled.values())}
@@ -81,7 +83,7 @@ def _named_splits(field: str, root: Folder) -> dict[str, Folder]:
     for names in found.values():
         if len(names) > 1:
             raise UserError(field, f"both {names[0]}/ and {names[1]}/ are there", "keep one of them")
-    return {split: root.folders[found[split][0]] for split in _SPLITS if split in found}
+    return {split: root.folders[found[split][0]] for split in SPLITS if split in found}
 
 
 def _is_class(folder: Folder, root: Folder) -> bool:
@@ -89,7 +91,7 @@ def _is_class(folder: Folder, root: Folder) -> bool:
     return bool(folder.images) and any(other.images for other in root.folders.values() if other is not folder)
 
 
-def _check_classes(field: str, root: Folder) -> None:
+def _check_classes(field: str, root: Folder, several: bool) -> None:
     """Raise UserError where the folders in `root` are seen not to be classes: where it is of another level."""
     if not root.folders:
         raise _no_classes(field, root)
@@ -105,7 +107,7 @@ def _check_classes(field: str, root: Folder) -> None:
     holding = [folder for folder in root.folders.values() if folder.holds_images]
     if not holding and (advice := _prepared(field, Path(root.path))):
         raise advice
-    if len(holding) == 1 and (deeper := _deeper(holding[0])):
+    if several and len(holding) == 1 and (deeper := _deeper(holding[0])):
         empty = [name for name, folder in root.folders.items() if folder is not holding[0]]
         others = f", and {', '.join(empty[:3])} no images" if empty else ""
         raise UserError(
