@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .layers import Intermediates, Mlp
+from .layers import Intermediates, Mlp, sow
 from .rotary import angles, apply_rope
 
 
@@ -113,6 +113,7 @@ class Attention(nn.Module):
         *,
         rotary: Tensor | None = None,
         intermediates: Intermediates | None = None,
+        name: str = "attention",
     ) -> Tensor:
         """A call with keys and values that `project` has given.
 
@@ -123,6 +124,7 @@ class Attention(nn.Module):
             mask: as of a call.
             rotary: the angles [..., N, Dh/2] by which `k` is turned already.
             intermediates: as of a call.
+            name: that of the weights among the intermediates.
 
         Returns:
             [B, Nq, D].
@@ -131,12 +133,12 @@ class Attention(nn.Module):
         q = q if self.query_norm is None else self.query_norm(q)
         q = q if rotary is None else apply_rope(q, rotary, self.pairs)
         check_mask(mask, (len(q), self.heads, q.shape[2], k.shape[2]))
-        if intermediates is None and not (self.training and self.dropout.p):
+        asked = intermediates is not None and name in intermediates
+        if not asked and not (self.training and self.dropout.p):
             context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # zero for a query without a key
         else:
             weights = self.weights(q, k, mask)
-            if intermediates is not None and "attention" in intermediates:
-                intermediates["attention"] = weights
+            sow(intermediates, name, weights)
             context = self.dropout(weights) @ v
         context = context.transpose(1, 2).flatten(2)  # [B, H, Nq, Dh] -> [B, Nq, (H Dh)]
         return self.out(context if self.inner_norm is None else self.inner_norm(context))

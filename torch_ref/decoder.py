@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vit_jax.models.transformer_config import TransformerConfig
 
 from .attention import Attention, attention_mask
-from .layers import Intermediates, Mlp, sow
+from .layers import Intermediates, Mlp, through
 
 KeyValue = tuple[Tensor, Tensor]  # keys and values per head, [B, H, N, Dh] each
 
@@ -59,12 +59,9 @@ class DecoderBlock(nn.Module):
         memory_mask: Tensor | None = None,
         *,
         intermediates: Intermediates | None = None,
-        cross_intermediates: Intermediates | None = None,
     ) -> Tensor:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
-        return self.step(
-            x, None, self.cross_attention.project(memory, memory), mask, memory_mask, intermediates, cross_intermediates
-        )[0]
+        return self.step(x, None, self.cross_attention.project(memory, memory), mask, memory_mask, intermediates)[0]
 
     def step(
         self,
@@ -74,7 +71,6 @@ class DecoderBlock(nn.Module):
         mask: Tensor | None,
         memory_mask: Tensor | None,
         intermediates: Intermediates | None = None,
-        cross_intermediates: Intermediates | None = None,
     ) -> tuple[Tensor, KeyValue]:
         """A call for tokens that follow others.
 
@@ -84,8 +80,7 @@ class DecoderBlock(nn.Module):
             memory: keys and values [B, H, S, Dh] of the memory.
             mask: of the target, as of `Attention`.
             memory_mask: of the memory.
-            intermediates: receives the weights of self-attention, as of `Attention`.
-            cross_intermediates: receives the weights of attention to the memory.
+            intermediates: receives the weights of self_attention and cross_attention, as far as it asks for them.
 
         Returns:
             ([B, N, D], the keys and values of all tokens so far).
@@ -94,23 +89,27 @@ class DecoderBlock(nn.Module):
         own = _concatenate(past, self.self_attention.project(y, y))
         if self.norm_first:
             x = x + self.attend(y, own, mask, intermediates)
-            x = x + self.attend_memory(self.norm2(x), memory, memory_mask, cross_intermediates)
+            x = x + self.attend_memory(self.norm2(x), memory, memory_mask, intermediates)
             return x + self.feed_forward(self.norm3(x)), own
         x = self.norm1(x + self.attend(x, own, mask, intermediates))
-        x = self.norm2(x + self.attend_memory(x, memory, memory_mask, cross_intermediates))
+        x = self.norm2(x + self.attend_memory(x, memory, memory_mask, intermediates))
         return self.norm3(x + self.feed_forward(x)), own
 
     def attend(
         self, x: Tensor, pair: KeyValue, mask: Tensor | None, intermediates: Intermediates | None = None
     ) -> Tensor:
         """Self-attention and dropout: [B, N, D] -> [B, N, D]; `pair` has its keys and values."""
-        return self.dropout(self.self_attention.attend(x, *pair, mask, intermediates=intermediates))
+        return self.dropout(
+            self.self_attention.attend(x, *pair, mask, intermediates=intermediates, name="self_attention")
+        )
 
     def attend_memory(
         self, x: Tensor, pair: KeyValue, mask: Tensor | None, intermediates: Intermediates | None = None
     ) -> Tensor:
         """Attention to the memory and dropout: [B, N, D] -> [B, N, D]; `pair` has its keys and values."""
-        return self.dropout(self.cross_attention.attend(x, *pair, mask, intermediates=intermediates))
+        return self.dropout(
+            self.cross_attention.attend(x, *pair, mask, intermediates=intermediates, name="cross_attention")
+        )
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """The mlp and dropout: [B, N, D] -> [B, N, D]."""
@@ -135,19 +134,11 @@ class Decoder(nn.Module):
         intermediates: Intermediates | None = None,
     ) -> Tensor:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
-        maps: list[Any] = []
-        cross_maps: list[Any] = []
-        for i, block in enumerate(self.blocks):
-            inner, cross = (
-                is_wanted(intermediates, "decoder.self_attention"),
-                is_wanted(intermediates, "decoder.cross_attention"),
-            )
-            x = block(x, memory, mask, memory_mask, intermediates=inner, cross_intermediates=cross)
-            sow(intermediates, f"decoder.blocks.{i}", x)
-            maps += [inner["attention"]] if inner else []
-            cross_maps += [cross["attention"]] if cross else []
-        sow_maps(intermediates, "decoder.self_attention", maps)
-        sow_maps(intermediates, "decoder.cross_attention", cross_maps)
+
+        def call(block: nn.Module, x: Tensor, intermediates: Intermediates) -> Tensor:
+            return block(x, memory, mask, memory_mask, intermediates=intermediates)
+
+        x = through(self.blocks, x, call, intermediates, "decoder.", ("self_attention", "cross_attention"))
         return x if self.norm is None else self.norm(x)
 
     # Decoding, one token at a time.
@@ -224,12 +215,3 @@ def mlp(c: TransformerConfig) -> Mlp:
 def attention(c: TransformerConfig) -> Attention:
     """An attention of a block."""
     return Attention(c.width, c.heads, c.resolved_head_width, bias=c.bias, dropout=c.attention_dropout)
-
-
-def is_wanted(intermediates: Intermediates | None, name: str) -> Intermediates | None:
-    return {"attention": None} if intermediates is not None and name in intermediates else None
-
-
-def sow_maps(intermediates: Intermediates | None, name: str, maps: list[Any]) -> None:
-    if maps:
-        sow(intermediates, name, torch.stack(maps, dim=1))  # [B, L, H, Nq, Nk]

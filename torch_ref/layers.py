@@ -148,6 +148,41 @@ def capture(
     return intermediates
 
 
+def through(
+    blocks: Iterable[nn.Module],
+    x: Tensor,
+    call: Callable[[nn.Module, Tensor, Intermediates], Tensor],
+    intermediates: Intermediates | None,
+    prefix: str = "",
+    maps: tuple[str, ...] = ("attention",),
+) -> Tensor:
+    """What x is after all blocks, as `Stack.through` of vit_jax has it.
+
+    Args:
+        blocks: in order.
+        x: [B, N, D].
+        call: `call(block, x, intermediates)` gives x after a block; its intermediates ask for those of `maps` that are
+            wanted.
+        intermediates: receives, where it asks for them, the outputs {prefix}blocks.I and the weights of all blocks
+            {prefix}{map} [B, L, H, Nq, Nk].
+        prefix: precedes these names.
+        maps: the kinds of attention weights that a block has.
+
+    Returns:
+        [B, N, D].
+    """
+    asked = [name for name in maps if intermediates is not None and prefix + name in intermediates]
+    taken: list[Intermediates] = []
+    for i, block in enumerate(blocks):
+        inner: Intermediates = dict.fromkeys(asked)
+        x = call(block, x, inner)
+        sow(intermediates, f"{prefix}blocks.{i}", x)
+        taken.append(inner)
+    for name in asked:
+        sow(intermediates, prefix + name, torch.stack([inner[name] for inner in taken], dim=1))
+    return x
+
+
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """A context in which a model is in evaluation mode; on leaving it, each of its modules gets back its own mode."""

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from vit_jax.models.transformer_config import TransformerConfig
 
 from .attention import attention_mask
-from .decoder import attention, is_wanted, mlp, norm, sow_maps
+from .decoder import attention, mlp, norm
 from .decoder_model import DecoderModel, Embedding, check_vectors
 from .initial import initialise
-from .layers import Intermediates, capture, sow
+from .layers import Intermediates, capture, sow, through
 
 
 class EncoderBlock(nn.Module):
@@ -60,13 +60,11 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None, *, intermediates: Intermediates | None = None) -> Tensor:
         """[B, S, D] -> [B, S, D]."""
-        maps: list[Any] = []
-        for i, block in enumerate(self.blocks):
-            inner = is_wanted(intermediates, "encoder.attention")
-            x = block(x, mask, intermediates=inner)
-            sow(intermediates, f"encoder.blocks.{i}", x)
-            maps += [inner["attention"]] if inner else []
-        sow_maps(intermediates, "encoder.attention", maps)
+
+        def call(block: nn.Module, x: Tensor, intermediates: Intermediates) -> Tensor:
+            return block(x, mask, intermediates=intermediates)
+
+        x = through(self.blocks, x, call, intermediates, "encoder.")
         return x if self.norm is None else self.norm(x)
 
 

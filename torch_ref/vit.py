@@ -19,7 +19,7 @@ from vit_jax.models.vit_options import MAPS
 from . import rotary
 from .attention import Attention, AttentionPool
 from .initial import initialise
-from .layers import ACTIVATIONS, NORMS, Convolution, Intermediates, Mlp, capture, drop_path, sow
+from .layers import ACTIVATIONS, NORMS, Convolution, Intermediates, Mlp, capture, drop_path, sow, through
 
 
 class Patches(nn.Conv2d):
@@ -212,16 +212,11 @@ class ViT(nn.Module):
             raise ValueError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
         x, table = self.embed(images.to(self.patch.weight.dtype), c)  # [B, N, D]
         sow(intermediates, "tokens", x)
-        maps = []
-        for i, block in enumerate(self.blocks):
-            inner: Intermediates | None = (
-                {"attention": None} if intermediates is not None and "attention" in intermediates else None
-            )
-            x = block(x, rotary=table, intermediates=inner)
-            sow(intermediates, f"blocks.{i}", x)
-            maps += [inner["attention"]] if inner else []
-        if maps:
-            sow(intermediates, "attention", torch.stack(maps, dim=1))  # [B, L, H, N, N]
+
+        def call(block: nn.Module, x: Tensor, intermediates: Intermediates) -> Tensor:
+            return block(x, rotary=table, intermediates=intermediates)
+
+        x = through(self.blocks, x, call, intermediates)
         x = x if self.norm is None else self.norm(x)
         sow(intermediates, "features", x)
         return x

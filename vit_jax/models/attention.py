@@ -124,6 +124,7 @@ class Attention(nnx.Module):
         rotary: Array | None = None,
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
+        name: str = "attention",
     ) -> Array:
         """A call with keys and values that `project` has given.
 
@@ -134,6 +135,7 @@ class Attention(nnx.Module):
             mask: as of a call.
             rotary: the angles [..., N, Dh/2] by which `k` is turned already.
             keys, intermediates: as of a call.
+            name: that of the weights among the intermediates.
 
         Returns:
             [B, Nq, D].
@@ -144,9 +146,9 @@ class Attention(nnx.Module):
         shape = (q.shape[0], self.heads, q.shape[2], k.shape[2])
         check_mask(mask, shape)
         kept = keep(shape, self.dropout, keys)
-        fused = self.fused and intermediates is None
+        fused = self.fused and (intermediates is None or name not in intermediates)
         context, weights = plain_or_fused(q * self.head_width**-0.5, k, v, mask, kept, self.dropout, fused)
-        sow(intermediates, "attention", weights)
+        sow(intermediates, name, weights)
         context = context.transpose(0, 2, 1, 3)  # [B, Nq, H, Dh]
         context = context.reshape(*context.shape[:2], -1)
         return self.out(context if self.inner_norm is None else self.inner_norm(context))

@@ -71,7 +71,6 @@ class DecoderBlock(nnx.Module):
         *,
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
-        cross_intermediates: Intermediates | None = None,
     ) -> Array:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
         crossed = self.cross_attention.project(memory, memory)
@@ -84,7 +83,6 @@ class DecoderBlock(nnx.Module):
             memory_mask,
             keys=keys,
             intermediates=intermediates,
-            cross_intermediates=cross_intermediates,
         )[0]
 
     def step(
@@ -98,7 +96,6 @@ class DecoderBlock(nnx.Module):
         *,
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
-        cross_intermediates: Intermediates | None = None,
     ) -> tuple[Array, KeyValue]:
         """A call for tokens that follow others.
 
@@ -110,8 +107,7 @@ class DecoderBlock(nnx.Module):
             mask: of the target, as of `Attention`.
             memory_mask: of the memory.
             keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
-            intermediates: receives the weights of self-attention, as of `Attention`.
-            cross_intermediates: receives the weights of attention to the memory.
+            intermediates: receives the weights of self_attention and cross_attention, as far as it asks for them.
 
         Returns:
             ([B, N, D], the keys and values of all tokens so far).
@@ -121,10 +117,10 @@ class DecoderBlock(nnx.Module):
         own = own if past is None or index is None else _insert(past, own, index)
         if self.norm_first:
             x = x + self.attend(y, own, mask, keys, intermediates)
-            x = x + self.attend_memory(self.norm2(x), memory, memory_mask, keys, cross_intermediates)
+            x = x + self.attend_memory(self.norm2(x), memory, memory_mask, keys, intermediates)
             return x + self.feed_forward(self.norm3(x), keys), own
         x = self.norm1(x + self.attend(x, own, mask, keys, intermediates))
-        x = self.norm2(x + self.attend_memory(x, memory, memory_mask, keys, cross_intermediates))
+        x = self.norm2(x + self.attend_memory(x, memory, memory_mask, keys, intermediates))
         return self.norm3(x + self.feed_forward(x, keys)), own
 
     def attend(
@@ -137,7 +133,9 @@ class DecoderBlock(nnx.Module):
     ) -> Array:
         """Self-attention and dropout: [B, N, D] -> [B, N, D]; `pair` has its keys and values."""
         return dropout(
-            self.self_attention.attend(x, *pair, mask, keys=fold(keys, 0), intermediates=intermediates),
+            self.self_attention.attend(
+                x, *pair, mask, keys=fold(keys, 0), intermediates=intermediates, name="self_attention"
+            ),
             self.dropout,
             fold(keys, 1),
         )
@@ -159,7 +157,9 @@ class DecoderBlock(nnx.Module):
             [R, N, D].
         """
         together = x.reshape(len(pair[0]), -1, x.shape[-1])  # [B, K N, D]
-        y = self.cross_attention.attend(together, *pair, mask, keys=fold(keys, 2), intermediates=intermediates)
+        y = self.cross_attention.attend(
+            together, *pair, mask, keys=fold(keys, 2), intermediates=intermediates, name="cross_attention"
+        )
         return dropout(y.reshape(x.shape), self.dropout, fold(keys, 3))
 
     def feed_forward(self, x: Array, keys: Array | None) -> Array:
@@ -191,7 +191,6 @@ class Decoder(nnx.Module):
             x: Array,
             i: int | Array,
             intermediates: Intermediates | None = None,
-            cross_intermediates: Intermediates | None = None,
         ) -> Array:
             return block(
                 x,
@@ -200,7 +199,6 @@ class Decoder(nnx.Module):
                 memory_mask,
                 keys=fold(keys, i),
                 intermediates=intermediates,
-                cross_intermediates=cross_intermediates,
             )
 
         x = self.blocks.through(x, call, intermediates, "decoder.", ("self_attention", "cross_attention"))

@@ -48,8 +48,8 @@ class Stack(nnx.List[Any]):
 
         Args:
             x: [B, N, D].
-            call: `call(block, x, i, *asked)` gives x after block i. `asked` has, for each of `maps`, intermediates with
-                the name "attention", or None; `i` is an int, or in remat and scan an int32 [].
+            call: `call(block, x, i, intermediates)` gives x after block i. Its intermediates ask for the wanted ones of
+                `maps`; `i` is an int, or in remat and scan an int32 [].
             intermediates: receives, where it asks for them, the outputs {prefix}blocks.I and the weights of all blocks
                 {prefix}{map} [B, L, H, Nq, Nk].
             prefix: precedes these names.
@@ -60,18 +60,15 @@ class Stack(nnx.List[Any]):
         """
         if intermediates is None and (self.scan or self.remat != "none"):
             return self._chosen(x, call)
-        taken: list[dict[str, Any]] = []
+        taken: list[Intermediates] = []
+        asked = [name for name in maps if intermediates is not None and prefix + name in intermediates]
         for i, block in enumerate(self):
-            inner = {
-                name: {"attention": None}
-                for name in maps
-                if intermediates is not None and prefix + name in intermediates
-            }
-            x = call(block, x, i, *(inner.get(name) for name in maps))
+            inner: Intermediates = dict.fromkeys(asked)
+            x = call(block, x, i, inner)
             sow(intermediates, f"{prefix}blocks.{i}", x)
             taken.append(inner)
-        for name in taken[0]:
-            sow(intermediates, prefix + name, jnp.stack([inner[name]["attention"] for inner in taken], axis=1))
+        for name in asked:
+            sow(intermediates, prefix + name, jnp.stack([inner[name] for inner in taken], axis=1))
         return x
 
     def _chosen(self, x: Array, call: Callable[..., Array]) -> Array:
