@@ -13,7 +13,7 @@ from vit_jax import train
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.augmentation.policies import POLICIES
 from vit_jax.config.run import OptimConfig
-from vit_jax.machine import backend
+from vit_jax.machine.numerics import fixed_settings
 from vit_jax.models.build import build
 from vit_jax.presets.table import preset
 from vit_jax.tasks.computed import task_of
@@ -121,7 +121,7 @@ def test_parts_of_a_batch_are_announced_where_there_are_several(capsys):
 def test_memory_is_counted_in_the_parameters_dtype(capsys):
     def memory(**fields):
         run = dataclasses.replace(preset("digits").run, **fields)
-        with backend.precision(run.compute_dtype):
+        with fixed_settings(run.compute_dtype):
             announce(set_up(preflight(run), open_data(run)))
         return float(
             next(line for line in capsys.readouterr().out.splitlines() if line.startswith("memory")).split()[1]

@@ -63,9 +63,15 @@ def __getattr__(name: str) -> object:
             return "0+unknown"
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import sys
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    from .machine.backend import check_flags, naming_variables
+
+    if "jax" not in sys.modules:
+        check_flags()
+    with naming_variables():
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -11,6 +11,7 @@ from jax import Array
 
 from ..config.dotted import with_options
 from ..errors import Field, UserError
+from ..machine.numerics import with_fixed_settings
 from ..models.layers import fold
 from .config import ImageAugment, check_augment
 from .crops import erase, flip, padded_crop, resized_crop
@@ -19,6 +20,7 @@ from .policies import apply_policy
 
 
 @overload
+@with_fixed_settings
 def augment(
     images: Array,
     keys: Array,
@@ -32,9 +34,11 @@ def augment(
 
 
 @overload
+@with_fixed_settings
 def augment(images: Array, keys: Array, config: ImageAugment | None = None, **options: Any) -> Array: ...
 
 
+@with_fixed_settings
 def augment(
     images: Array,
     keys: Array,

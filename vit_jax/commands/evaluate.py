@@ -25,6 +25,7 @@ from ..files.destination import check_folder, check_outputs
 from ..files.output import write_csv
 from ..files.terminal import printable, run_command
 from ..machine import backend
+from ..machine.numerics import fixed_settings
 from ..tasks.table import task_spec
 from ..text.languages import Spoken
 from .selection import LanguageFlags, SelectionFlags
@@ -204,7 +205,7 @@ def measure(request: Request) -> Measured:
     run = replace(run, data=run.data.in_folder(folder.path)) if folder else run
     run = replace(run, data=_of_images(run.data, request))
     other = given is not None or bool(source and source != net.run.data.source)
-    with backend.precision(run.compute_dtype):
+    with fixed_settings(run.compute_dtype):
         definition, tree = parts(net.model)
         if request.probe != "none":
             dataset, name = _learnable(net, run, task, request, None if other else recorded)

@@ -19,6 +19,7 @@ from ..errors import DONE, Field, UserError
 from ..files.destination import check_output
 from ..files.terminal import run_command
 from ..machine import backend
+from ..machine.numerics import random_key, with_fixed_settings
 from ..presets.table import preset
 from ..runs.check import check_run
 from ..runs.complete import check_complete
@@ -128,6 +129,7 @@ class Sheet:
         return " + ".join(f"{target[k]:.0%} {self.class_names[k]}" for k in order if target[k] >= 0.005)
 
 
+@with_fixed_settings
 def views_of(run: RunConfig, images: int, views: int) -> Sheet:
     """The views of up to `images` training images in the first `views` steps. Raises UserError where data does.
 
@@ -152,7 +154,7 @@ def views_of(run: RunConfig, images: int, views: int) -> Sheet:
 
     @partial(jax.jit, static_argnums=1)
     def seen(step: jax.Array, config: ImageAugment) -> tuple[jax.Array, jax.Array | None]:
-        of_step = jax.random.fold_in(jax.random.key(run.seed), step)
+        of_step = jax.random.fold_in(random_key(run.seed), step)
         keys = fold(jax.vmap(jax.random.fold_in, (None, 0))(of_step, jnp.arange(count)), 0)
         originals = jnp.asarray(examples["image"])
         if not config.mixes:

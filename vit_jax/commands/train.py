@@ -25,6 +25,7 @@ from ..errors import DONE, Field, UserError
 from ..files.terminal import lasting_output, run_command
 from ..machine import backend
 from ..machine.hosts.group import ALONE, Hosts, join_hosts
+from ..machine.numerics import fixed_settings
 from ..models.sizes import is_sized
 from ..presets.table import DEFAULT, FINETUNE, PRESETS, preset
 from ..runs.check import check_run
@@ -375,7 +376,7 @@ def dry_run(run: RunConfig, preset: str, folder: runs.Run | None = None, seeds: 
     checked = preflight(run)
     folder = choose_folder(run, preset, folder, seeds)
     backend.configure_jax(checked.division.devices)
-    with backend.precision(run.compute_dtype):
+    with fixed_settings(run.compute_dtype):
         setup = set_up(checked, open_data(run, folder, fetch=False))
         announce(setup)
         if not folder.complete_steps():

@@ -76,7 +76,7 @@ def draw_tokens(d: Decoding, keys: Array) -> Choose:
 
     def choose(scores: Array, place: Array) -> Array:
         def one(key: Array, row: Array) -> Array:
-            noise = jax.random.gumbel(jax.random.fold_in(key, place), row.shape, jnp.float32)
+            noise = jax.random.gumbel(jax.random.fold_in(key, place), row.shape, jnp.float32, "low")
             return jnp.argmax(row + noise, -1).astype(jnp.int32)
 
         return jax.vmap(one)(keys, filter_logits(scores, d))

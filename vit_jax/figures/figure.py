@@ -46,6 +46,21 @@ _MORE_FONTS = (
 
 
 @functools.cache
+def _matplotlib() -> Any:
+    """The library, imported without MPLBACKEND: a name that it does not know would end it, and no figure needs one."""
+    backend = os.environ.pop("MPLBACKEND", None)
+    try:
+        import matplotlib
+    finally:
+        if backend is not None:
+            os.environ["MPLBACKEND"] = backend
+    if backend:  # as it would be by now: the user may draw with pyplot
+        with contextlib.suppress(ValueError):
+            matplotlib.rcParams["backend"] = backend
+    return matplotlib
+
+
+@functools.cache
 def _fonts() -> list[str]:
     from matplotlib.font_manager import fontManager
 
@@ -64,7 +79,7 @@ def page(
         height: in inches.
         layout: of matplotlib.
     """
-    import matplotlib
+    matplotlib = _matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

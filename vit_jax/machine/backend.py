@@ -8,6 +8,8 @@ import glob
 import importlib.metadata
 import os
 import platform
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,12 @@ from typing import Any
 
 from ..errors import UserError
 from .limits import core_limits
+from .numerics import SETTINGS
 
+EIGEN = "--xla_cpu_experimental_ynn_fusion_type=-dot,-individual_dot"
+KNOWN_FLAGS = rf"--xla_force_host_platform_device_count=\d{{1,4}}|{EIGEN}"  # XLA starts with these
+# Variables of jax that change no number: they are not recorded.
+INERT = r"JAX_(PLATFORMS|.*CACHE.*|COORDINATOR_.*|.*LOG.*|.*TRACEBACK.*|TRANSFER_GUARD.*|NUM_CPU_DEVICES)"
 _eigen = False  # whether configure_jax has chosen Eigen for products of matrices
 _made = False  # whether a CPU is several devices because configure_jax was asked for that
 
@@ -24,25 +31,19 @@ def configure_jax(host_devices: int = 1) -> None:
     """Set up this process for training or inference. Call it before the first import of jax.
 
     It affects speed only, and overrides no setting of the user's. A CPU becomes `host_devices` devices, if jax has not
-    started in this process. Raises UserError if JAX_PLATFORMS names a platform that jax does not find.
+    started in this process. Raises UserError if jax does not start with a variable of the environment.
     """
     if "jax" not in sys.modules:
+        check_flags()
         _keep_freed_memory(arenas=1 if host_devices == 1 else 2 * host_devices)
         _cpu_flags()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    import jax
+    with naming_variables():
+        import jax
 
-    if host_devices > 1:
-        _make_devices(host_devices)
-    try:
+        if host_devices > 1:
+            _make_devices(host_devices)
         jax.devices()
-    except (RuntimeError, AssertionError) as error:
-        wanted = os.environ.get("JAX_PLATFORMS")
-        if not wanted:
-            raise
-        raise UserError(
-            f"JAX_PLATFORMS is {wanted[:60]!r}: jax finds no such device here", remedy="unset it, or set it to cpu"
-        ) from error
     if not jax.config.jax_compilation_cache_dir:
         with contextlib.suppress(OSError):  # a read-only home means no cache, not no training
             folder = cache_folder()
@@ -50,6 +51,46 @@ def configure_jax(host_devices: int = 1) -> None:
             jax.config.update("jax_compilation_cache_dir", str(folder))
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
             jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@contextlib.contextmanager
+def naming_variables() -> Iterator[None]:
+    """A context in which an exception of jax's start becomes a UserError that names the variable that is to blame."""
+    try:
+        yield
+    except (UserError, ImportError):
+        raise
+    except Exception as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        names = sorted((name for name in os.environ if name.startswith("JAX_")), key="JAX_PLATFORMS".__eq__)
+        named = [name for name in names if name.lower() in said.lower() or repr(os.environ[name]) in said]
+        if "process_index" in said and "JAX_NUM_CPU_DEVICES" in names:  # what jax says of 0 devices
+            named = ["JAX_NUM_CPU_DEVICES"]
+        if not named and "JAX_PLATFORMS" in names:
+            named = ["JAX_PLATFORMS"]
+        if not named:
+            raise
+        raise _bad_variable(named[0], said) from error
+
+
+def _bad_variable(name: str, said: str) -> UserError:
+    subject = f"{name} is {os.environ[name][:60]!r}"
+    if name == "JAX_PLATFORMS":
+        return UserError(subject, "jax finds no such device here", "unset it, or set it to cpu")
+    return UserError(subject, f"jax does not start with it ({said})", "unset it")
+
+
+def check_flags() -> None:
+    """Raise UserError where XLA would end the process because of XLA_FLAGS: another process tries those not known."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if all(re.fullmatch(KNOWN_FLAGS, flag) for flag in flags.split()):
+        return
+    start = "from jaxlib import xla_client; xla_client.make_cpu_client()"
+    tried = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, errors="replace", check=False)
+    if tried.returncode and "Traceback" not in tried.stderr:  # it was ended, without a word of Python
+        told = re.search(r"(unknown flag|failed|could not|invalid|error)[^\n]*", tried.stderr, re.IGNORECASE)
+        said = told[0][:200].strip() if told else f"it ends with {tried.returncode}"
+        raise UserError(f"XLA_FLAGS is {flags[:200]!r}", f"XLA does not start with it ({said})", "unset it")
 
 
 def made_devices() -> bool:
@@ -67,13 +108,6 @@ def _make_devices(count: int) -> None:
         with contextlib.suppress(RuntimeError):  # jax has started
             jax.config.update("jax_num_cpu_devices", count)
             _made = True
-
-
-def precision(compute_dtype: str) -> Any:
-    """A context manager in which jax allows float64 if and only if `compute_dtype` is "float64"."""
-    import jax
-
-    return jax.enable_x64(compute_dtype == "float64")
 
 
 @contextlib.contextmanager
@@ -118,7 +152,7 @@ def _cpu_flags() -> None:
     global _eigen
     flags = os.environ.get("XLA_FLAGS", "")
     if importlib.metadata.version("jaxlib") == "0.10.2" and "Intel" in cpu_name() and "ynn_fusion" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_experimental_ynn_fusion_type=-dot,-individual_dot".strip()
+        os.environ["XLA_FLAGS"] = f"{flags} {EIGEN}".strip()
         _eigen = True
 
 
@@ -181,7 +215,18 @@ def environment() -> dict[str, Any]:
         "cpu": cpu_name(),
         "cores": cores(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        **({"jax_variables": variables} if (variables := _variables()) else {}),
     }
+
+
+def _variables() -> str:
+    """The variables of jax that are neither set otherwise while our numbers are computed nor without effect on them."""
+    fixed = {f"JAX_{name.upper()}" for name in SETTINGS}
+    return " ".join(
+        f"{name}={value}"
+        for name, value in sorted(os.environ.items())
+        if name.startswith("JAX_") and name not in fixed and not re.fullmatch(INERT, name)
+    )
 
 
 def memory_peak() -> int:

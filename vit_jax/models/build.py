@@ -13,6 +13,7 @@ from jax import Array
 from ..config.network import NetworkConfig
 from ..config.trees import flatten, unflatten
 from ..machine.memory import check_weights
+from ..machine.numerics import random_key, with_fixed_settings
 from .sizes import sized_config
 from .state import initial_values, split_model
 
@@ -47,6 +48,7 @@ def definition(config: NetworkConfig, dtype: Any = jnp.float32, param_dtype: Any
     return made
 
 
+@with_fixed_settings
 def start(
     config: NetworkConfig, key: Array, dtype: Any = jnp.float32, given: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -73,6 +75,7 @@ def describe_network(config: NetworkConfig) -> str:
     return f"{size}; {config.parameter_count():,} parameters, {cost}"
 
 
+@with_fixed_settings
 def build(name: str, classes: int = 1000, image: int = 224, seed: int = 0, **fields: Any) -> Any:
     """An untrained Vision Transformer by name.
 
@@ -92,4 +95,4 @@ def build(name: str, classes: int = 1000, image: int = 224, seed: int = 0, **fie
     config = sized_config(name, classes, image, **fields)
     config.check()
     check_weights(config)
-    return network_class(config)(config, rngs=nnx.Rngs(seed))
+    return network_class(config)(config, rngs=nnx.Rngs(random_key(seed)))

@@ -18,6 +18,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from ..machine.numerics import with_promotion
 from . import state
 from .captioner_config import CaptionerConfig
 from .decoder_model import DecoderModel, check_vectors
@@ -58,6 +59,7 @@ class Captioner(DecoderModel):
         """Initial values of the parameters whose start is "computed", as `ViT.computed` gives them."""
         return {} if c.encoder is None else {f"vit.{name}": x for name, x in ViT.computed(c.encoder).items()}
 
+    @with_promotion
     def __call__(
         self,
         source: Array,
@@ -106,6 +108,7 @@ class Captioner(DecoderModel):
             causal=causal,
         )
 
+    @with_promotion
     def capture(self, source: Array, target: Array, names: Iterable[str], **masks: Any) -> dict[str, Array]:
         """Inner values of an evaluation pass.
 
@@ -126,6 +129,7 @@ class Captioner(DecoderModel):
         known = [*self.config.captured(), *of_vit, "decoder.self_attention", "decoder.cross_attention"]
         return capture(names, known, lambda wanted: self(source, target, intermediates=wanted, **masks))
 
+    @with_promotion
     def encode(self, source: Array, *, keys: Array | None = None, intermediates: Intermediates | None = None) -> Array:
         """The memory of images or vectors.
 

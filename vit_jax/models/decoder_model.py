@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from ..machine.numerics import with_promotion
 from .attention import Causal, attention_mask
 from .decoder import Cache, Decoder, norm
 from .layers import Intermediates, accumulation_dtype, dropout, fold, sinusoids
@@ -141,6 +142,7 @@ class DecoderModel(nnx.Module):
 
     # Decoding, one token at a time.
 
+    @with_promotion
     def init_cache(self, memory: Array, memory_padding: Array | None, length: int) -> Cache:
         """The cache to decode with `decode_step`; projects the keys and values of the memory once.
 
@@ -163,6 +165,7 @@ class DecoderModel(nnx.Module):
             raise ValueError(f"length is {length}: give 1 to max_length {c.max_length}")
         return self.decoder.init_cache(memory, memory_padding, length)
 
+    @with_promotion
     def decode_step(self, tokens: Array, cache: Cache) -> tuple[Array, Cache]:
         """Decode one position. Beyond the length of the cache the result is undefined: the caller has to stop.
 

@@ -17,6 +17,7 @@ from flax import nnx
 from jax import Array, lax
 
 from ..config.fields import pair
+from ..machine.numerics import with_promotion
 from . import state
 from .layers import Intermediates, Linear, accumulation_dtype, capture, sow
 from .resnet_config import CAPTURED, EPS, Convolution, ResNetConfig
@@ -105,6 +106,7 @@ class ResNet(nnx.Module):
         self.head = Linear(c.features, c.classes, dtype=param_dtype)
         state.draw(self, rngs, param_dtype)
 
+    @with_promotion
     def __call__(self, images: Array, *, intermediates: Intermediates | None = None) -> Array:
         """The logits of images.
 

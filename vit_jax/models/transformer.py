@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from ..machine.numerics import with_promotion
 from . import state
 from .attention import attention_mask
 from .decoder import attention, mlp, norm
@@ -117,6 +118,7 @@ class Transformer(DecoderModel):
         self.add_target(c, dtype, param_dtype)
         state.draw(self, rngs, param_dtype)
 
+    @with_promotion
     def __call__(
         self,
         source: Array,
@@ -197,6 +199,7 @@ class Transformer(DecoderModel):
         known = [*self.config.captured(), "encoder.attention", "decoder.self_attention", "decoder.cross_attention"]
         return capture(names, known, lambda wanted: self(source, target, intermediates=wanted, **masks))
 
+    @with_promotion
     def encode(
         self,
         source: Array,

@@ -20,6 +20,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from ..machine.numerics import with_promotion
 from . import rotary, state
 from .attention import Attention, AttentionPool
 from .layers import (
@@ -207,6 +208,7 @@ class ViT(nnx.Module):
             values |= {f"blocks.{i}.attention.frequencies": start for i in range(c.depth)}
         return values
 
+    @with_promotion
     def __call__(
         self, images: Array, *, keys: Array | None = None, intermediates: Intermediates | None = None
     ) -> Array:
@@ -260,6 +262,7 @@ class ViT(nnx.Module):
         known = [*self.config.captured(), "attention"]
         return capture(names, known, lambda wanted: self(images, intermediates=wanted))
 
+    @with_promotion
     def encode(self, images: Array, keys: Array | None = None, *, intermediates: Intermediates | None = None) -> Array:
         """The tokens of images after the last block and norm, before pooling.
 

@@ -19,6 +19,7 @@ from ..decode.search import generate
 from ..errors import Field, UserError
 from ..files.terminal import printable
 from ..machine import backend
+from ..machine.numerics import random_key
 from ..models.state import merge, split_model
 from ..text.ids import Ids
 from ..text.tokenizer import Tokenizer
@@ -60,7 +61,7 @@ class Search:
 
     def keys(self, numbers: Array) -> Array | None:
         """The PRNG keys of inputs by their numbers, int32 [B]; None if nothing is drawn."""
-        one = jax.random.key(self.decoding.seed)
+        one = random_key(self.decoding.seed)
         return jax.vmap(jax.random.fold_in, (None, 0))(one, numbers) if self.decoding.sample else None
 
     @property

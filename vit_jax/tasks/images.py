@@ -13,6 +13,7 @@ from ..augmentation.batch import normalise
 from ..data.images.preprocess import Preprocess
 from ..data.inputs import list_images, prepare_image
 from ..data.unreadable import Unreadable
+from ..machine.numerics import with_fixed_settings
 from .base import Predictor
 
 
@@ -68,6 +69,7 @@ class ImagePredictor(Predictor):
         """
         return self.normalised(self.pixels(images))
 
+    @with_fixed_settings
     def normalised(self, pixels: Any) -> Array:
         """Preprocessed pixels, uint8 [B, h, w, C], as the network takes them."""
         return normalise(pixels, self.preprocess.mean, self.preprocess.std, self.model.dtype)

@@ -15,6 +15,7 @@ from ..config.trees import flatten
 from ..errors import UserError
 from ..files.terminal import printable
 from ..machine.hosts.group import ALONE, Hosts
+from ..machine.numerics import random_key
 from ..runs.values import to_dict
 from ..weights.start.again import check_same
 from ..weights.start.start import start as start_from
@@ -107,13 +108,12 @@ def starting_state(
 
 def _new_state(setup: Setup, folder: runs.Run) -> tuple[TrainState, dict[str, Any]]:
     """(the state before the first step, the entry `init` of config.json for a run with `init`). Raises UserError."""
-    import jax
 
     from ..models.build import start
 
     given, init = starting_parameters(setup, folder)
     with setup.engine.devices.apart():
-        parameters = start(setup.run.model, jax.random.key(setup.run.seed), parameter_dtype(setup.run), given)
+        parameters = start(setup.run.model, random_key(setup.run.seed), parameter_dtype(setup.run), given)
         return setup.engine.initial_state(parameters), init
 
 
@@ -205,8 +205,8 @@ def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:
     was = {**then, **versions} if versions else {}
     changed = [
         f"{k} {was.get(k)} -> {v}"
-        for k, v in {**now, **now["versions"]}.items()
-        if was and k != "versions" and v != was.get(k)
+        for k, v in {"jax_variables": "", **now, **now["versions"]}.items()
+        if was and k != "versions" and v != was.get(k, "" if k == "jax_variables" else None)
     ]
     if changed:
         print(

@@ -19,6 +19,7 @@ from ..files.reading import show_path
 from ..files.terminal import printable
 from ..machine import backend
 from ..machine.hosts.group import Hosts, join_hosts
+from ..machine.numerics import fixed_settings
 from ..report.command import leave_report
 from ..report.compare import draw, gather
 from ..runs.complete import check_complete
@@ -101,7 +102,7 @@ def train_with(
         caught = stack.enter_context(signals())
         hosts.barrier()  # where jax starts, each host waits for the others, but not long
         backend.configure_jax(checked.division.devices)
-        stack.enter_context(backend.precision(run.compute_dtype))
+        stack.enter_context(fixed_settings(run.compute_dtype))
         setup = set_up(checked, dataset or open_data(run, folder), hosts)
         announce(setup)
         session = resume(setup, folder, preset, caught, hosts)

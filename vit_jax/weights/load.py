@@ -23,6 +23,7 @@ from ..config.trees import flatten, unflatten
 from ..data.texts.config import is_side, size_of_side
 from ..errors import Field, UserError
 from ..files.terminal import printable
+from ..machine.numerics import with_fixed_settings
 from ..models.build import definition, describe_network
 from ..models.networks import NETWORKS
 from ..models.state import merge, split_model
@@ -56,6 +57,7 @@ class BareNetwork:
         return f"BareNetwork({what}; to be called as .model, its file lacks {', '.join(self.lacks)})"
 
 
+@with_fixed_settings
 def load(
     path: str | os.PathLike[str],
     which: str = "best",
@@ -120,6 +122,7 @@ def _of_run(path: str, which: str, ema: bool | None, spoken: Spoken) -> Predicto
     return _used_by(task_of(run, metadata), run, tree, metadata, step)
 
 
+@with_fixed_settings
 def complete(path: str, which: str = "best", ema: bool | None = None, spoken: Spoken = UNSTATED) -> Predictor:
     """`load` for what has all that its use takes. Raises UserError with the remedy for what has not."""
     if not is_foreign(path):
@@ -323,6 +326,7 @@ def _newest(folder: Run) -> list[int]:
     return steps[:-1] if len(steps) > folder.config().keep and steps[-1] == best else steps
 
 
+@with_fixed_settings
 def export(
     network: Any,
     path: str | os.PathLike[str],

@@ -13,6 +13,7 @@ from jax import Array
 
 from ...data.captions.vectors import Vector, checked_vectors, vectors_in
 from ...figures.attention import draw_words
+from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.captioner import Captioner
 from ..classify.draw import visible
@@ -32,6 +33,7 @@ class CaptionWriter(Writer):
         """The words and the greatest length of captions, in print."""
         return f"{len(self.task.target):,} {self.task.target.unit}, captions of up to {self.task.length}"
 
+    @with_fixed_settings
     def search(self, inputs: Array, first: int) -> list[Any]:
         """The caption of each input of the network [B, ...], of which the first one has the number `first`."""
         search, words = self.task.search, self.task.target
@@ -40,6 +42,7 @@ class CaptionWriter(Writer):
         rows = zip(np.asarray(found.tokens), np.asarray(found.scores), strict=True)
         return [value([*map(words.decode, each)], scores, search.decoding.nbest) for each, scores in rows]
 
+    @with_fixed_settings
     def captured(self, inputs: Array, names: Iterable[str], one: bool) -> dict[str, np.ndarray]:
         """Inner values of the network while it writes.
 
@@ -85,6 +88,7 @@ class Describer(CaptionWriter, ImagePredictor):
         several, one = self.listed(images)
         return self.captured(self.inputs(several), names, one)
 
+    @with_fixed_settings
     def attention(self, image: Any) -> tuple[list[str], np.ndarray]:
         """(the T tokens of the caption of one image, their cross-attention on its patches [L, H, T, gh, gw])."""
         return attention(self.task, self.model, self.inputs([image]))
@@ -94,6 +98,7 @@ class Describer(CaptionWriter, ImagePredictor):
         """The number of layers of the decoder."""
         return self.model.config.text.decoder_depth
 
+    @with_fixed_settings
     def draw_attention(self, inputs: Sequence[Any], path: Path, layers: Sequence[int] = (), caption: str = "") -> None:
         """Draw the cross-attention of the first image's caption, word by word, as the PNG `path`. Raises UserError."""
         words, maps = self.attention(inputs[0])
@@ -143,6 +148,7 @@ class FeatureDescriber(CaptionWriter):
         return self.captured(several, names, one)
 
 
+@with_fixed_settings
 def attention(task: Captioning, network: Captioner, images: Array) -> tuple[list[str], np.ndarray]:
     """(the T tokens of the caption of the first image, their cross-attention on its patches [L, H, T, gh, gw])."""
     found, values = captured_inputs(network, images[:1], task.search, (CROSS,))

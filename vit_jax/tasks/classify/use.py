@@ -15,6 +15,7 @@ from ...config.outputs import KINDS, Outputs
 from ...data.images.config import numbered_classes
 from ...errors import Field, UserError
 from ...files.output import shorten, write_npz
+from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.vit import ViT
 from ..base import BATCH, batches
@@ -70,6 +71,7 @@ class Classifier(ImagePredictor):
         told = {"set": "every label over one half is told", "number": "every number is told"}.get(self.outputs.kind)
         return (told, "leave it out") if told else None
 
+    @with_fixed_settings
     def logits(self, images: Any, batch: int = BATCH) -> np.ndarray:
         """The logits of the images.
 
@@ -85,6 +87,7 @@ class Classifier(ImagePredictor):
         """
         return self.capture(images, ["logits"], batch)["logits"]
 
+    @with_fixed_settings
     def predict(self, images: Any, top: int = 1, batch: int = BATCH) -> list[Any]:
         """What the network says of each image, by the kind of its `outputs`.
 
@@ -111,6 +114,7 @@ class Classifier(ImagePredictor):
         answers = [kind.says(self.outputs.names, row, top) for row in np.atleast_2d(logits)]
         return answers if logits.ndim == 2 else answers[0]
 
+    @with_fixed_settings
     def capture(self, images: Any, names: Iterable[str], batch: int = BATCH) -> dict[str, np.ndarray]:
         """Inner values of the network on the images.
 
@@ -132,6 +136,7 @@ class Classifier(ImagePredictor):
         found = {name: np.concatenate([np.asarray(part[name]) for part in parts]) for name in wanted}
         return {name: array[0] for name, array in found.items()} if one else found
 
+    @with_fixed_settings
     def features(
         self, images: Any, blocks: Sequence[int] = (), norm: bool = True, batch: int = BATCH
     ) -> dict[str, np.ndarray]:
@@ -174,6 +179,7 @@ class Classifier(ImagePredictor):
             part = compiled_features(self.model, self.inputs(some), blocks, norm)
             yield {name: np.asarray(part[name]) for name in names}
 
+    @with_fixed_settings
     def write_features(
         self, inputs: Sequence[Any], path: Path, blocks: Sequence[int] = (), norm: bool = True, batch: int = BATCH
     ) -> str:
@@ -191,6 +197,7 @@ class Classifier(ImagePredictor):
         """The number of layers."""
         return self.model.config.depth
 
+    @with_fixed_settings
     def draw_attention(self, inputs: Sequence[Any], path: Path, layers: Sequence[int] = (), caption: str = "") -> None:
         """Draw the attention maps of the first images and write them to `path` as one PNG. Raises UserError."""
         inputs = inputs[:SHOWN]

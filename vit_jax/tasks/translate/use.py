@@ -14,6 +14,7 @@ from ...decode.buckets import in_buckets, lengths_to
 from ...errors import UserError
 from ...figures.attention import draw_cross_attention
 from ...files.lines import quote
+from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.transformer import Transformer
 from ...text.tokenizer import Tokenizer
@@ -95,6 +96,7 @@ class Translator(Writer):
         """(text, its ids) of each, so that any bad one is refused before the first is translated."""
         return list(zip(inputs, self.encoded(inputs), strict=True))
 
+    @with_fixed_settings
     def predict(self, texts: str | Iterable[str], batch: int = BATCH) -> Any:
         """The translation of each text; those of like length are computed together.
 
@@ -113,6 +115,7 @@ class Translator(Writer):
         translations = self.write(several, batch=batch)
         return translations[0] if one else translations
 
+    @with_fixed_settings
     def write(self, several: list[np.ndarray], first: int = 0, batch: int = 0) -> list[Any]:
         """The translation of each text.
 
@@ -135,6 +138,7 @@ class Translator(Writer):
         """The same as `predict`."""
         return self.predict(texts)
 
+    @with_fixed_settings
     def capture(self, texts: str | Iterable[str], names: Iterable[str]) -> dict[str, np.ndarray]:
         """Inner values of the network while it translates.
 
@@ -158,6 +162,7 @@ class Translator(Writer):
         )
         return {name: np.asarray(found[name] if ids.ndim == 2 else found[name][0]) for name in wanted}
 
+    @with_fixed_settings
     def attention(self, text: str) -> tuple[list[str], list[str], np.ndarray]:
         """(the S tokens of a sentence, the T tokens of its translation, the cross-attention float [L, H, T, S])."""
         ids = self.inputs([text])
@@ -171,6 +176,7 @@ class Translator(Writer):
         """The number of layers of the decoder."""
         return self.model.config.decoder_depth
 
+    @with_fixed_settings
     def draw_attention(self, inputs: Sequence[str], path: Path, layers: Sequence[int] = (), caption: str = "") -> None:
         """Draw the cross-attention of the first sentence's translation and write it to `path`. Raises UserError."""
         source, target, maps = self.attention(inputs[0])

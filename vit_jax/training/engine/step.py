@@ -26,6 +26,7 @@ from ...errors import Field, UserError
 from ...files.metrics import RESERVED_METRICS
 from ...machine.division import find_division
 from ...machine.hosts.group import ALONE, Hosts
+from ...machine.numerics import random_key
 from ...models.stack import as_chosen
 from ...models.state import merge
 from ...tasks.base import Batch, Evaluation, Task
@@ -55,7 +56,7 @@ class TrainState:
 
 def example_keys(seed: Array | int, step: Array, indices: Array) -> Array:
     """PRNG keys [B], one per example, folded from the seed, the step and the example's index in the global batch."""
-    key = jax.random.fold_in(jax.random.key(seed), step)
+    key = jax.random.fold_in(random_key(seed), step)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, indices)
 
 
@@ -192,7 +193,7 @@ class Engine:
     def initial_state(self, parameters: Tree) -> TrainState:
         """The state before the first step, of the network's parameters."""
         if self.lora:
-            parameters = combine(parameters, self.lora.initial_factors(parameters, jax.random.key(self.run.seed)))
+            parameters = combine(parameters, self.lora.initial_factors(parameters, random_key(self.run.seed)))
         trainable, _ = self.optimizer.partition(parameters)
         step, moments = self.optimizer.init(trainable)
         return TrainState(step, parameters, moments, trainable if self.run.ema else None)
