@@ -372,7 +372,7 @@ def run(tmp_path_factory, quick_compilation):
         """Compiled once; the data of a run that goes on is what its own tokenizer makes of it."""
         if not setups:
             setups.append(set_up(checked, dataset))
-        stated = replace(checked.run, model=setups[0].stated.model)
+        stated = replace(checked.run, model=setups[0].as_given.model)
         planned, order, _ = setup.plan(stated, dataset)
         return replace(setups[0], as_given=stated, run=planned, dataset=dataset, order=order)
 

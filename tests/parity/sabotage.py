@@ -468,7 +468,7 @@ def faults() -> list[Fault]:
         ),
         Fault(
             "memory padding forgotten",
-            wrapped(transformer.Transformer, "forward", lambda f, *a, **k: f(*a, **{**k, "memory_padding": None})),
+            wrapped(transformer.Transformer, "__call__", lambda f, *a, **k: f(*a, **{**k, "memory_padding": None})),
             "forward",
             seq,
         ),
@@ -508,7 +508,7 @@ def faults() -> list[Fault]:
         ),
         Fault(
             "padding of a given memory forgotten",
-            wrapped(captioner.Captioner, "forward", lambda f, *a, **k: f(*a, **{**k, "memory_padding": None})),
+            wrapped(captioner.Captioner, "__call__", lambda f, *a, **k: f(*a, **{**k, "memory_padding": None})),
             "forward",
             forward(VECTORS),
         ),
