@@ -136,7 +136,7 @@ def test_a_key_twice_in_annotations_is_refused(folder, tmp_path):
         read_captioned(f"coco:{tmp_path}/a.json:{folder}")
 
 
-@pytest.mark.parametrize("separator", ["\v", "\f", "\x1c", "\x85", "\u2028", "\u2029"])
+@pytest.mark.parametrize("separator", ["\r", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029"])
 def test_a_caption_is_not_cut_at_what_is_no_line_end(folder, tmp_path, separator):
     """The second half was another image's, where it looked like a row."""
     (tmp_path / "images").symlink_to(folder / "images")

@@ -283,7 +283,7 @@ class Elsewhere:
         (np.zeros(8, np.uint8), r"uint8 \[8\]; give one image \[h, w\]"),
         (np.zeros((2, 8, 8, 2, 1), np.uint8), r"uint8 \[2, 8, 8, 2, 1\]; give one image"),
         ("a text", "a text: cannot be read .*; give the path of an image file"),
-        (".", r"^\.: cannot be read \(Is a directory\)"),
+        (".", r"^\.: is no regular file but a folder"),
         (None, "NoneType is no image; give paths"),
         ([{}], "dict is no image; give paths"),
         ([np.zeros((1, 8, 8, 1), np.uint8)], r"uint8 \[1, 8, 8, 1\]; give uint8 pixels"),
@@ -304,6 +304,12 @@ def test_a_folder_is_searched_and_sorted(capsys):
     lines = shown(capsys, "images")
     assert [line.partition(":")[0] for line in lines] == sorted(files())
     assert sorted(lines) == sorted(shown(capsys, *files()))
+
+
+def test_a_name_with_a_line_end_is_printed_in_one_line(capsys, tmp_path):
+    (tmp_path / "a\nb.png").write_bytes(Path("images/000.png").read_bytes())
+    (line,) = shown(capsys, tmp_path / "a\nb.png")
+    assert "a\\nb.png: " in line
 
 
 def test_top(capsys):
@@ -613,7 +619,7 @@ def test_weights_of_other_layouts_classify_as_the_run_does(target, converted, tm
 
 
 def test_weights_that_do_not_say_how_images_become_inputs(converted, tmp_path, capsys):
-    """The command in the message writes weights that do."""
+    """The command in the message writes weights that do, with the values of a user in it."""
     path = tmp_path / "hf"
     converted("runs/digits", path, "--to", "huggingface")
     for file in ("preprocessor_config.json", "provenance.json"):
@@ -621,7 +627,7 @@ def test_weights_that_do_not_say_how_images_become_inputs(converted, tmp_path, c
     save_file(load_file(path / "model.safetensors"), path / "model.safetensors", {"format": "pt"})
     with pytest.raises(UserError, match="does not state how images are preprocessed") as told:
         predict.command([str(path), files()[0]])
-    command = shlex.split(str(told.value).split("`")[1].removeprefix("python -m convert "))
+    command = shlex.split(str(told.value).split("`")[1].replace("=...", "=0.5").removeprefix("python -m convert "))
     converted(*[tmp_path / word if word == "X.safetensors" else word for word in command])
     assert predict.command([str(tmp_path / "X.safetensors"), files()[0]]) == 0
     assert capsys.readouterr().out.startswith(files()[0])

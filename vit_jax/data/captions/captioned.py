@@ -26,6 +26,7 @@ from .config import GIVEN, TABLE
 
 FOLDER, COCO = "captions:", "coco:"  # begin a data.source
 HEADER = "image,caption"
+STAND_IN = "\ufdd0"  # for a CR, which csv takes for a line end; Unicode has no such character
 LARGEST = 1 << 30  # bytes of a table or of annotations
 
 Captioned = dict[str, list[str]]  # {path of an image: its captions}, in the order of the file
@@ -133,7 +134,8 @@ def _add(found: Captioned, root: Path, name: str, caption: str, where: str) -> N
 
 def _table(where: str, file: BinaryIO) -> Iterator[tuple[str, str, str]]:
     """(where it stands, image, caption) of each row of a table; blank lines are left out."""
-    rows = csv.reader((f"{line}\n" for line in read_lines(file, where)), strict=True)
+    lines = (line.replace("\r", STAND_IN) + "\n" for line in read_lines(file, where))
+    rows = csv.reader(lines, strict=True)
     here = f"{where} line 1"
     try:
         if next(rows, None) != HEADER.split(","):
@@ -145,7 +147,8 @@ def _table(where: str, file: BinaryIO) -> Iterator[tuple[str, str, str]]:
                     raise UserError(
                         here, f"has {len(row)} columns instead of 2", "put quotes around a text with commas"
                     )
-                yield here, row[0], row[1]
+                image, caption = (text.replace(STAND_IN, "\r") for text in row)
+                yield here, image, caption
             here = f"{where} line {rows.line_num + 1}"
     except csv.Error as error:
         raise UserError(here, f"cannot be read ({error})", "mend its quotes") from error

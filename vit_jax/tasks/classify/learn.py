@@ -22,6 +22,7 @@ from ...data.images.config import ImageData
 from ...data.images.preprocess import Preprocess
 from ...data.images.splits import Dataset, Split, open_images
 from ...data.other import Other, open_other_images
+from ...files.terminal import printable
 from ...models.layers import fold
 from ...models.vit import ViT
 from ...models.vit_config import ViTConfig
@@ -165,7 +166,7 @@ class Classify(Task):
         """The `top` most probable classes of each image file, its labels, or its numbers."""
         for file, said in zip(inputs, predictor.predict(inputs, top, len(inputs)), strict=True):
             kind = TOLD[predictor.outputs.kind]
-            yield Answer(file, said, f"{file}: {kind.line(said)}", kind.rows(str(file), said))
+            yield Answer(file, said, printable(f"{file}: {kind.line(said)}"), kind.rows(str(file), said))
 
     def draw_result(
         self, split: Split, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str
