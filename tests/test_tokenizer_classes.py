@@ -17,6 +17,7 @@ spm = pytest.importorskip("sentencepiece")
 CORPUS = SOURCES + TARGETS
 LETTERS = "abz AZ09 \t\n.,'’-–éßÅñ＆Ａ①ﬁ日本ру́ไ👩‍👩\u200b\u00a0\u2028\u0301\u064b<>[]_▁Ġ#@s"
 HARD = [
+    "a great dog<sep>Great", "greater <mask>,",
     "<s> a </s> b <unk>c <mask> d", "x <mask>", "a<mask>", "[MASK] [CLS] x", "de_DE en_XX fra_Latn", "I'M don't we'll",
     "한국어 조선말", "हिन्दी में", "a\0b", "\ufeffbom", "½ ²", "http://x.y/z?q=1&r=2", "e\u0301\u0327",
 ]  # fmt: skip
@@ -89,6 +90,15 @@ CASES = {  # {case: (its files, model_type, tokenizer_config.json)}
         lambda: merged(FAIRSEQ),
         "x",
         {"tokenizer_class": "RobertaTokenizerFast", "add_prefix_space": True},
+    ),
+    "gpt2-ends": (lambda: merged([END]), "gpt2", {"add_bos_token": True}),
+    "bart-added": (
+        lambda: merged(FAIRSEQ) | {"added_tokens.json": b'{"great": 440, "<sep>": 439}'},
+        "bart",
+        {
+            "additional_special_tokens": ["<sep>"],
+            "mask_token": {"__type": "AddedToken", "content": "<mask>", "lstrip": True},
+        },
     ),
     "led": (lambda: merged(FAIRSEQ), "led", {}),
     "clip": (lambda: merged([START, END], "</w>"), "clip", {}),

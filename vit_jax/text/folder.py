@@ -21,7 +21,7 @@ from ..errors import UserError
 from ..files.digests import bytes_digest, text_digest
 from ..files.lines import without_mark
 from ..files.reading import read_regular
-from .classes import CLIP, check_class, class_name
+from .classes import CLIP, TokenizerClass, check_class, class_name
 from .contents import (
     CONFIG,
     IDS,
@@ -111,9 +111,15 @@ def _of_older(folder: Path, files: Files, model: Mapping[str, Any], where: str) 
             parse_json(needed[each], f"{where}: {each}")
     added = parse_json(_content(folder / ADDED), f"{where}: {ADDED}") if os.path.lexists(folder / ADDED) else {}
     last = dict(reversed(needed.items()))  # messages name the file that is of this class alone
-    made = made_of(Parts(last, tokens, where), known.build, known.around, added)
+    made = made_of(Parts(last, tokens, where), known.build, _around(known, tokens), added)
     kept = {each: content for each, content in files.items() if each not in needed}
     return with_config({**kept, PIECES: made}, where, tokenizer_class=tokens.get("tokenizer_class", name))
+
+
+def _around(known: TokenizerClass, tokens: Mapping[str, Any]) -> tuple[str, str]:
+    """The names of the special tokens around a text: those of its class, or, where it has none, as the settings say."""
+    before, after = (name if tokens.get(f"add_{name}") is True else "" for name in ("bos_token", "eos_token"))
+    return known.around if any(known.around) else (before, after)
 
 
 def _with_class(files: Files, name: str, where: str) -> dict[str, bytes]:

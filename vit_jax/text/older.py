@@ -2,4 +2,10 @@
 
 MERGED, WORD_PIECES = ("vocab.json", "merges.txt"), ("vocab.txt",)
 FAIRSEQ, SPIECE = ("sentencepiece.bpe.model",), ("spiece.model",)
-OLDER = (MERGED[-1], *WORD_PIECES, *FAIRSEQ, *SPIECE)  # by which a folder has one; vocab.json may be of anything
+OLDER = (
+    MERGED[-1],
+    *WORD_PIECES,
+    *FAIRSEQ,
+    *SPIECE,
+    "tokenizer.model",
+)  # by which a folder has one; vocab.json may be of anything

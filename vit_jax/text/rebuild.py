@@ -81,25 +81,29 @@ def set_template(tokenizer: Any, before: Sequence[str], after: Sequence[str]) ->
 
 def _add_tokens(tokenizer: Any, settings: Mapping[str, Any], added: Mapping[str, Any]) -> None:
     """Add the tokens behind the vocabulary, and make the special ones special. Raises ValueError on another id."""
-    from tokenizers import AddedToken
-
-    def as_added(token: Any) -> AddedToken:
-        flags = ("lstrip", "rstrip", "single_word", "normalized")
-        stated = {f: token[f] for f in flags if isinstance(token.get(f), bool)} if isinstance(token, Mapping) else {}
-        return AddedToken(token_text(token), **{"normalized": False, **stated})
-
     by_id = settings.get("added_tokens_decoder")
     by_id = by_id if isinstance(by_id, Mapping) else {}
-    stated = {token_text(token): token for token in by_id.values()}
-    ids = {token_text(token): int(i) for i, token in by_id.items()} | {token: int(i) for token, i in added.items()}
     named = [settings[name] for name in NAMES if token_text(settings.get(name))]
     more = [settings.get(key) for key in ("additional_special_tokens", "extra_special_tokens")]
-    listed = [token for tokens in more if isinstance(tokens, list) for token in tokens if token_text(token)]
-    for token in [*sorted(ids, key=ids.__getitem__), *named, *listed]:
-        text = token_text(token)
-        tokenizer.add_special_tokens([as_added(stated.get(text, token))])
+    named += [token for tokens in more if isinstance(tokens, list) for token in tokens if token_text(token)]
+    special = {*map(token_text, named)} | {token_text(t) for t in by_id.values() if t.get("special") is True}
+    stated = {token_text(token): token for token in (*named, *by_id.values())}
+    ids = {token_text(token): int(i) for i, token in by_id.items()} | {token: int(i) for token, i in added.items()}
+    for text in dict.fromkeys([*sorted(ids, key=ids.__getitem__), *map(token_text, named)]):
+        is_special = text in special
+        add = tokenizer.add_special_tokens if is_special else tokenizer.add_tokens
+        add([_as_added(stated.get(text, text), is_special)])
         if tokenizer.token_to_id(text) != ids.get(text, tokenizer.token_to_id(text)):
             raise ValueError(f"the id of {text!r} is not {ids[text]}")
+
+
+def _as_added(token: Any, special: bool) -> Any:
+    """A token that a text may hold as a whole, with the flags that an object states of it."""
+    from tokenizers import AddedToken
+
+    flags = ("lstrip", "rstrip", "single_word", "normalized")
+    stated = {f: token[f] for f in flags if isinstance(token.get(f), bool)} if isinstance(token, Mapping) else {}
+    return AddedToken(token_text(token), **{"normalized": not special, **stated})
 
 
 # ------------------------------------------------------------------------------------- pairs of bytes
