@@ -199,6 +199,31 @@ def test_a_network_says_what_generate_says_in_the_languages_stated_and_in_others
     assert capsys.readouterr().out == f"{TEXTS[0]}: {other[0]}\n"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("speaking", ["nllb"], indirect=True)
+def test_a_run_keeps_its_languages_and_another_may_start_from_it_in_others(speaking, working_folder, inside):
+    name, folder = speaking
+    transformers.AutoModelForSeq2SeqLM.from_config(transformers.AutoConfig.from_pretrained(folder)).save_pretrained(
+        folder
+    )
+    (working_folder / "pairs.tsv").write_text("".join(f"the dog {i}\tder hund {i}\n" for i in range(40)))
+    source, target = OTHER[name]
+    common = ["--data.source", "tsv:pairs.tsv", "--data.lengths", "64", "--data.tokens", "1024", "--epochs", "1"]
+    first = ["train", "--init", folder, *common, "--name", "r", "--data.source-language", source]
+    for words in (
+        [*first, "--data.target-language", target],
+        [*first, "--data.target-language", target],
+        ["train", "--resume", "runs/r"],
+        ["train", "--init", "runs/r", *common, "--name", "same"],
+        ["train", "--init", "runs/r", *common, "--name", "other", "--data.target-language", "fra_Latn"],
+    ):
+        done = inside(*words, cwd=working_folder)
+        assert done.returncode == 0, done.stderr
+    for run, code in (("r", target), ("same", target), ("other", "fra_Latn")):
+        stated = json.loads((working_folder / "runs" / run / "tokenizer" / "tokenizer_config.json").read_text())
+        assert (stated["src_lang"], stated["tgt_lang"]) == (source, code)
+
+
 def test_a_tokenizer_of_ones_own_has_no_languages_whatever_its_model(tmp_path):
     files = make_tokenizers("bpe", 600, TEXTS * 9, TEXTS * 9, one=True)[0].files
     write(tmp_path, {name: files[name] for name in ("tokenizer.json",)}, "mbart")

@@ -73,6 +73,8 @@ def read_folder(path: str, alone: bool = False, spoken: Spoken = UNSTATED) -> di
     model = {} if IDS in files else _model(folder, where)
     if not files.keys() & {PIECES, f"{SIDES[0]}/{PIECES}", SPM[0]}:
         files = _of_older(folder, files, model, where)
+    if IDS in files and not spoken:
+        return files
     if IDS not in files:
         name = class_name(tokens_of(files, SIDES[1], where), model)
         files = with_ids(_with_class(files, name, where), model, where, alone)

@@ -173,9 +173,13 @@ def _following(name: str, run: RunConfig) -> str:
     return f"add --{rule.replace('_', '-')} {first}{more} to fit the weights to that"
 
 
-def check_metadata(run: RunConfig, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raise UserError where metadata of the weights conflicts with that of the run's data."""
+def check_metadata(run: RunConfig, given: Mapping[str, Any], wanted: Mapping[str, Any], folder: Path) -> None:
+    """Raise UserError where metadata of the weights, in a folder, conflicts with that of the run's data."""
+    beside = task_spec(run.task).data.fields_with_weights(folder)
+    is_its_own = all(value_at(run, name) == value for name, value in beside.items())
     for name, entry in task_spec(run.task).metadata.items():
+        if getattr(run.data, "spoken", None) and is_its_own and name in given and entry.in_files(given[name]):
+            continue  # the tokenizer of the weights, for texts in other languages
         both = name in given and (name in wanted or entry.optional)
         clause = entry.conflict(given[name], wanted.get(name)) if both else ""
         if clause and not (run.new_head and entry.of_head):

@@ -152,7 +152,7 @@ def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
     with opened_for(run, known_fields(run.model)) as weights:
         change = change_for(run, weights)
         check_fit(run, weights.config, change)
-        check_metadata(run, task_metadata(weights.facts, run.task, weights.config), metadata)
+        check_metadata(run, task_metadata(weights.facts, run.task, weights.config), metadata, weights.folder)
         with errors_about(run.init):
             arrays = dict(weights.arrays())
     given, own = decide_fields(run.task, change, {}, weights.folder), flat(run)
