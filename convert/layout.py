@@ -114,6 +114,11 @@ class Refusal:
         return [self.reasons] if isinstance(self.reasons, str) else self.reasons(given)
 
 
+def no_facts(files: Mapping[str, Json]) -> Facts:
+    """What files beside weights state to a layout whose library keeps none there."""
+    return Facts()
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Layout:
     """One public layout of one kind of network, in one version: a table of rows, and a table of config fields.
@@ -157,7 +162,7 @@ class Layout:
     in_memory: Callable[[Any], list[Row]] | None = None
     containers: tuple[str, ...] = ("safetensors", "torch")
     refusals: tuple[Refusal, ...] = ()
-    read_side: Callable[[Mapping[str, Json]], Facts] = lambda files: Facts()
+    read_side: Callable[[Mapping[str, Json]], Facts] = no_facts
     write_side: Callable[[Any, Facts], dict[str, Json]] = lambda config, facts: {}
     outside: tuple[str, ...] = ()
     outputs: Callable[[Any], Collection[str]] = lambda config: ()
@@ -183,6 +188,11 @@ class Layout:
     def flags(self) -> tuple[str, ...]:
         """Values of --accept that files of this layout may need, because they compute another function."""
         return tuple(refusal.flag for refusal in self.refusals if refusal.flag)
+
+    @property
+    def reads_side_files(self) -> bool:
+        """Whether files beside the weights may state the network's config."""
+        return self.read_side is not no_facts
 
     def refuses(self, stage: Stage, given: Any = None) -> list[str]:
         """Why the layout does not take a file's {name: shape}, or a config, at a stage; empty where it does."""

@@ -122,7 +122,7 @@ def test_every_spelling_of_an_activation_is_known(written):
     [
         ({"hidden_act": "mish"}, "hidden_act is 'mish'"),
         ({"hidden_act": ["gelu"]}, r"hidden_act is \['gelu'\]"),
-        ({"model_type": "vit_mae"}, "model_type is 'vit_mae'"),
+        ({"model_type": "yolos"}, "model_type is 'yolos'"),
     ],
 )
 def test_another_network_s_config_json_is_refused(config, told):

@@ -270,7 +270,7 @@ def test_what_a_processor_leaves_out_is_what_the_library_takes(kind, size):
     [
         ("", "self_attn.qkv.weight", "a relative of CLIP"),
         ("vision_model.", "self_attn.qkv.weight", "a relative of CLIP"),
-        ("vision_tower.vision_model.", "self_attn.q_proj.weight", "give its tower alone: --key"),
+        ("vision_tower.vision_model.", "self_attn.q_proj.weight", "only its tower can be read"),
     ],
 )
 def test_relatives_with_clip_s_names_are_refused_by_name(before, inside, told):
@@ -315,7 +315,11 @@ def test_what_no_class_computes_or_states_is_refused(name, config, told):
 @pytest.mark.parametrize(
     ("name", "given", "told"),
     [
-        ("huggingface-dinov2@v4", {"model_type": "vit"}, "model_type is 'vit', but this layout is of dinov2"),
+        (
+            "huggingface-dinov2@v4",
+            {"model_type": "vit"},
+            "model_type is 'vit', but the tensors have the names of dinov2",
+        ),
         ("huggingface-dinov2@v4", {"hidden_size": 8}, "model_type is None"),
         ("huggingface-dinov2@v4", {"model_type": "dinov2", "mlp_ratio": "4"}, "mlp_ratio is '4'"),
         ("huggingface-dinov2@v4", {"model_type": "dinov2", "hidden_size": True}, "hidden_size is True"),
@@ -323,7 +327,7 @@ def test_what_no_class_computes_or_states_is_refused(name, config, told):
         (
             "huggingface-siglip",
             {"model_type": "siglip2"},
-            "model_type is 'siglip2', but this layout is of siglip_vision",
+            "model_type is 'siglip2', but the tensors have the names of siglip_vision",
         ),
         ("huggingface-siglip", {"model_type": "siglip", "vision_config": [1]}, r"vision_config is \[1\]"),
         ("huggingface-clip", {"model_type": "metaclip_2"}, "model_type is 'metaclip_2'"),

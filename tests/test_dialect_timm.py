@@ -646,7 +646,6 @@ def test_what_timm_has_beside_is_refused_by_name(timm, name):
             ["vision_model.embeddings.patch_embedding.weight", "text_model.embeddings.token_embedding.weight"],
             "Hugging Face",
         ),
-        (["visual.trunk.patch_embed.proj.weight", "text.token_embedding.weight"], "OpenCLIP"),
         (["cls_token", "blocks.0.0.norm1.weight"], "chunks"),
         (["layer.0.q.qweight", "layer.0.q.qzeros", "layer.0.q.scales", "layer.0.q.g_idx"], "by GPTQ"),
         (["layer.0.q.qweight", "layer.0.q.qzeros", "layer.0.q.scales"], "by AWQ"),

@@ -514,7 +514,9 @@ def test_a_folder_that_is_not_ones_own(tmp_path_factory):
         done = subprocess.run(command, cwd=place.path, env=env, capture_output=True, text=True, timeout=600)
         if "ModuleNotFoundError" in done.stderr or "can't open file" in done.stderr:
             pytest.skip("somebody else may not read this checkout")
-        assert "no permission to write or read here; choose another folder with --dir" in one_sentence(done)
+        assert "no permission to write or read here; change that with chmod, or choose another place" in one_sentence(
+            done
+        )
         assert {p: p.read_bytes() for p in place.run.path.rglob("*") if p.is_file()} == before
 
 
@@ -527,8 +529,8 @@ def test_memory_that_runs_out_is_said_with_what_to_lower():
         jax.block_until_ready(jnp.zeros((1 << 46,), jnp.int8))
     said = as_user_error(caught.value)
     assert isinstance(said, UserError)
-    remedies = "lower --batch, or keep the batch and cut it into more parts with --accumulate, or set --compute-dtype"
-    assert str(said) == f"out of memory: {remedies} bfloat16, or --scan --remat full"
+    remedies = "lower --batch, or in training keep the batch and cut it into more parts with --accumulate, or set"
+    assert str(said) == f"out of memory: {remedies} --compute-dtype bfloat16, or --scan --remat full"
     assert as_user_error(MemoryError()) is not None and as_user_error(RuntimeError("INTERNAL: a bug")) is None
 
 

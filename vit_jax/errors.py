@@ -11,15 +11,15 @@ from pathlib import Path
 DONE, BUG, USER, CHECK = 0, 1, 2, 3  # exit codes of every command
 INTERRUPTED = {"SIGINT": 130, "SIGTERM": 143}
 
-_FULL = "the disk is full; free some space and repeat the command, it goes on from the last checkpoint"
-_CLOSED = "no permission to write or read here; choose another folder with --dir"
-_TAKEN = "a file is where a folder is needed; choose another --dir or --name"
+_FULL = "the disk is full; free some space and repeat the command, a run goes on from its last checkpoint"
+_CLOSED = "no permission to write or read here; change that with chmod, or choose another place"
+_TAKEN = "a file is where a folder is needed; move it away, or choose another name"
 _REMEDIES = {  # {errno: what happened; what the user can do}
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _FULL),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _CLOSED),
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), _TAKEN),
     errno.EISDIR: "a folder is where a file is needed; move it away",
-    errno.ENAMETOOLONG: "the name is too long; choose a shorter --name",
+    errno.ENAMETOOLONG: "the name is too long; choose a shorter one",
 }
 
 
@@ -178,8 +178,8 @@ def as_user_error(error: BaseException) -> UserError | None:
     if out_of_memory(error):
         return UserError(
             "out of memory",
-            "lower --batch, or keep the batch and cut it into more parts with --accumulate, or set --compute-dtype "
-            "bfloat16, or --scan --remat full",
+            "lower --batch, or in training keep the batch and cut it into more parts with --accumulate, or set "
+            "--compute-dtype bfloat16, or --scan --remat full",
         )
     return None
 

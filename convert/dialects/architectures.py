@@ -11,6 +11,7 @@ from importlib import resources
 from typing import Any
 
 from vit_jax.config.nearest import nearest
+from vit_jax.config.network import NetworkConfig
 from vit_jax.errors import Option, UserError
 from vit_jax.models.networks import NETWORKS
 
@@ -34,6 +35,11 @@ def table() -> dict[str, Any]:
 def names() -> list[str]:
     """The names of all architectures, without tags of weights."""
     return list(table()["architectures"])
+
+
+def published(network: type[NetworkConfig]) -> bool:
+    """Whether the names are those of networks of this class."""
+    return NETWORKS[table()["network"]] is network
 
 
 def other(name: str) -> str:

@@ -2,21 +2,22 @@
 
 Files have the names of version 4 (layout `v4`), which version 5 still writes; modules in memory have those of version 5
 (`v5`, for state dicts). Classifiers have their body under `vit.` or `deit.`, ViTModel and DeiTModel without a prefix;
-their pooler is a hidden layer of the head without classes here. A body without classes may have a prefix all the same:
-as part of a classifier without its head, or of a model for masked images, whose decoder of one layer is left out.
+their pooler is a hidden layer of the head without classes here. Either may have the other's names, too (version 5
+writes blocks of ViTMSN's classifier without the prefix). A body without classes has the prefix
+as part of a classifier without its head, or of a model for masked images (ViTMAE, too), whose decoder is left out.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from vit_jax.config.fields import pair
 from vit_jax.config.outputs import Outputs
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, count, length, stated_fields, statement
@@ -105,14 +106,13 @@ def rows(config: ViTConfig, version: str) -> list[Row]:
             out.append(row(f"{theirs}.weight", name, shape, TRANSPOSE))
         else:
             out.append(row(f"{theirs}.{'weight' if leaf == 'scale' else leaf}", name, shape))
-    return (
-        out
-        if config.classes
-        else [
-            r if r.ours[0].startswith(CARRIED) else replace(r, optional=frozenset({_named_body(config) + r.theirs[0]}))
-            for r in out
-        ]
-    )
+    own, other = (body(config), "") if config.classes else ("", _named_body(config))
+    return [
+        replace(r, optional=frozenset({other + r.theirs[0].removeprefix(own)}))
+        if r.theirs[0].startswith(own) and not r.ours[0].startswith(CARRIED)
+        else r
+        for r in out
+    ]
 
 
 # ------------------------------------------------------------------------------------------ config
@@ -221,20 +221,29 @@ def cannot_hold(config: ViTConfig) -> list[str]:
 
 # -------------------------------------------------------------------------------------- side files
 
+# {model_type: defaults of its config that are not ViT's}. MSN's network is a ViT, and so is MAE's encoder.
+FAMILIES: dict[str, Json] = {"vit": {}, "deit": {}, "vit_msn": {"layer_norm_eps": 1e-6}, "vit_mae": {}}
+
 
 def read_side(files: Mapping[str, Json]) -> Facts:
     """Facts from config.json and preprocessor_config.json. Raises UserError where they are of another network."""
     config = files.get("config.json", {})
     if config.get("model_type") == "vision-encoder-decoder" and isinstance(config.get("encoder"), dict):
         config = config["encoder"]
-    if (model := config.get("model_type", "vit")) not in ("vit", "deit"):
-        raise UserError(
-            "config.json",
-            f"model_type is {model!r}, but this layout is of vit and deit",
-            Text("choose the layout of that class with ", Option("from")),
-        )
+    if (model := config.get("model_type", "vit")) not in FAMILIES:
+        raise other_class(model, FAMILIES)
+    config = {**FAMILIES[model], **config}
     images, notes = preprocess(files)
     return Facts(stated_fields(LAYOUTS[-1], config) if config else {}, images, outputs(config), notes=notes)
+
+
+def other_class(model: Any, known: Collection[str]) -> UserError:
+    """The error where config.json is of a class that is not `known` to the layout of the tensors' names."""
+    return UserError(
+        "config.json",
+        f"model_type is {model!r:.60}, but the tensors have the names of {' and '.join(known)}",
+        "if it is not of these weights, give theirs; a network of that class is not converted",
+    )
 
 
 def outputs(config: Json) -> Outputs:
@@ -302,7 +311,7 @@ def _layout(version: str, title: str) -> Layout:
         rows=functools.partial(rows, version=version),
         signature=tuple(rf"(vit\.|deit\.)?{n}" for n in below),
         refusals=(Refusal("network", cannot_hold),),
-        outside=(r"decoder\.0\.(weight|bias)",),
+        outside=(r"decoder\..*",),
         read_side=read_side,
         write_side=write_side,
         outputs=lambda c: PROBLEMS,

@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Json, Layout, Names, length, stated_fields, statement
 from ..rules import CARRIED, Row
-from .huggingface import labels, outputs
+from .huggingface import labels, other_class, outputs
 from .huggingface_images import preprocess, processor
 
 
@@ -63,11 +63,7 @@ def read_side_files(layout: Layout, files: Mapping[str, Json], config: Json, fam
     `families` are the values of model_type that the layout knows. Raises UserError on any other.
     """
     if config and (model := config.get("model_type")) not in families:
-        raise UserError(
-            "config.json",
-            f"model_type is {model!r}, but this layout is of {' and '.join(families)}",
-            Text("choose the layout of that class with ", Option("from")),
-        )
+        raise other_class(model, families)
     images, notes = preprocess(files)
     known = outputs(files.get("config.json", {}))
     return Facts(stated_fields(layout, config) if config else {}, images, known, notes=notes)
@@ -82,11 +78,13 @@ def write_side_files(layout: Layout, c: ViTConfig, facts: Facts, architecture: s
 def tower(files: Mapping[str, Json], whole: str, family: str) -> Json:
     """The config of the image tower in config.json, which may be that of a model of two towers (model_type `whole`).
 
+    Or that of any model which states a tower of the class `family` as its `vision_config`: LLaVA and its kin.
     `vision_config_dict`, which older files of CLIP have too, goes before `vision_config`, as in the library.
     """
     config = files.get("config.json", {})
     if config.get("model_type") != whole:
-        return config
+        inner = config.get("vision_config")
+        return dict(inner) if isinstance(inner, Mapping) and inner.get("model_type") == family else config
     inner = config.get("vision_config_dict") or config.get("vision_config") or {}
     if not isinstance(inner, Mapping):
         raise UserError("config.json", f"vision_config is {inner!r}, which is no object", "restore the file")

@@ -15,7 +15,6 @@ from ..layout import matches
 NO_NETWORK = "no network here has this architecture"
 DECODER_ONLY = "no network here is a decoder without an encoder"
 NO_ATTENTION = r"!.*(att|qkv|query|token|pos_emb|patch_emb).*"
-ROTARY = "its attention has rotary positions, which no layout here holds yet"
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ REFUSED = (
     ),
     RefusedLayout(
         "a ViT with rotary positions under its publisher's names (EVA-02, DINOv3, RoPE-ViT)",
-        f"{ROTARY}; give the file under timm's names",
+        "networks with rotary positions are read under timm's names: load it into timm's class, and save that",
         (rf"{ANY}(rope|rope_embed|rope_embeddings)\.(?!freqs$).*", r"!rope_embed\.periods"),
     ),
     RefusedLayout(
@@ -155,20 +154,11 @@ REFUSED = (
     ),
     RefusedLayout(
         "a model around the image tower of CLIP, SigLIP or a similar network (Hugging Face)",
-        Text(
-            "give its tower alone: ",
-            Option("key"),
-            " with the part of its names that stands before vision_model or embeddings",
-        ),
+        "only its tower can be read",
         (
             rf"{ANY}embeddings\.patch_embedding\.weight",
             r"!(vision_model\.)?embeddings\.patch_embedding\.weight",
         ),
-    ),
-    RefusedLayout(
-        "OpenCLIP with an image tower of timm's",
-        "save model.visual.trunk.state_dict() alone, which is timm's layout",
-        (r"visual\.trunk\..*",),
     ),
     RefusedLayout(
         "OpenCLIP with attention pooling",

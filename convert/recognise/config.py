@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
@@ -32,9 +33,7 @@ class Untold(UserError):
 
     def __init__(self, path: str, layout: Layout, fields: Sequence[str], known: Json, names: Names):
         what, named = ", ".join(fields), Option("model", "NAME")
-        ways = Text(
-            "give ", named, ", or a config.json beside the file, or ", Option("set", *(f"{f}=..." for f in fields))
-        )
+        ways = Text("give ", Text.concatenate(", or ", _ways(path, layout, fields)))
         if len(fields) == len(layout.fields):  # our own layout, whose names tell nothing, without its run
             what = "any field of the network's config"
             ways = Text(
@@ -42,6 +41,17 @@ class Untold(UserError):
             )
         super().__init__(path, f"its tensors cannot tell {what}", ways)
         self.network, self.fields, self.known, self.names = layout.network, tuple(fields), known, names
+
+
+def _ways(path: str, layout: Layout, fields: Sequence[str]) -> list[Text]:
+    """What states fields of a layout's networks: a published name, its library's config.json, --set; where it helps."""
+    from ..dialects.architectures import published  # reads a large table
+
+    ways = [Text(Option("model", "NAME"))] if published(layout.network) else []
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    if layout.reads_side_files and not os.path.exists(os.path.join(folder, "config.json")):
+        ways.append(Text("its library's config.json beside the file"))
+    return [*ways, Text(Option("set", *(f"{field}=..." for field in fields)))]
 
 
 class Contradiction(NamedTuple):

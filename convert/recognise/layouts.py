@@ -162,8 +162,12 @@ def find(name: str, option: str) -> list[Layout]:
         if versions and versions[0] in module.LAYOUTS and hasattr(module, "layout_for"):
             return [module.layout_for(version)]
     if versions:
-        known = ", ".join(layout.version for layout in versions if layout.version)
-        raise UserError(Option(option, name), f"{dialect} has the versions {known}", "name one of them, or none")
+        known = [layout.version for layout in versions if layout.version]
+        has = f"has the version{'s' * (len(known) > 1)} {', '.join(known)}" if known else "has no versions"
+        ways = Text.concatenate(
+            " or ", (Option(option, way) for way in (dialect, *(f"{dialect}@{v}" for v in known[-1:])))
+        )
+        raise UserError(Option(option, name), f"{dialect} {has}", Text("give ", ways))
     dialects = sorted({layout.dialect for layout in LAYOUTS.values()})
     if name in ("transformers", "hf"):
         dialects = [dialect for dialect in dialects if dialect.startswith("huggingface")]

@@ -147,6 +147,8 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     tensors, provenance = with_digests(source, tensors, provenance, side, bool(options.layout))
     own = provenance.get("layout", "") or ("" if options.layout else own_layout(source))
     check_complete(source, tensors, bool(found or options.layout or own in LAYOUTS))
+    if not options.layout:
+        _check_refused(source, found)
     _check_no_adapter(source.path, found)
     _check_quantised(source.path, tensors, files.get("config.json", {}))
     model = _published_facts(options.model)
@@ -168,8 +170,8 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     except UserError as error:
         if not options.layout or layout in found.layouts or found.layouts == ():
             raise
-        others = ", ".join(other.name for other in found.layouts)
-        error.remedy = Text(error.remedy, f" (its names are those of {others}, not of {layout.name})")
+        others = Text.concatenate(" or ", (Option("from", other.name) for other in found.layouts))
+        error.remedy = Text(f"its names are not of {layout.name}: give ", others, ", or leave it out")
         raise
     rows = rules.narrow(layout.rows(config), names)
     if other := _other_head(layout, config, names, rows):
@@ -339,6 +341,18 @@ def _check_accepted(path: str, layout: Layout, names: Names, options: Options) -
                 f"{layout.title}: {'; '.join(clauses)}",
                 Text("to convert all the same, add ", Option("accept", refusal.flag)),
             )
+
+
+def _check_refused(source: Source, found: Recognition) -> None:
+    """Raise UserError on weights that are refused by name, with the part of them that can be read, if there is one."""
+    if found.refusal:
+        part = "" if "key" in Text(found.refusal).options else weights_in.hint(source, _is_readable)
+        raise UserError(source.path, found.refusal, part)
+
+
+def _is_readable(tensors: Mapping[str, Tensor]) -> bool:
+    known = recognise(tensors)
+    return bool(known.layouts) and not known.refusal
 
 
 def check_complete(source: Source, tensors: Mapping[str, Tensor], known: bool) -> None:

@@ -118,11 +118,13 @@ def _as_library(says: str) -> str:
 
 
 class Unstated(UserError):
-    """Fields of a network that neither its weights nor the caller tell."""
+    """Fields of a network that neither its weights nor the caller tell; `published`: whether --model of convert may."""
 
-    def __init__(self, fields: Sequence[str]):
+    def __init__(self, fields: Sequence[str], network: type[NetworkConfig]):
+        from convert.dialects.architectures import published
+
         super().__init__(f"its tensors cannot tell {', '.join(fields)}")
-        self.fields = tuple(fields)
+        self.fields, self.published = tuple(fields), published(network)
 
 
 @contextlib.contextmanager
@@ -168,7 +170,8 @@ def open_weights(
         except Untold as still:
             tried = _square(place, otherwise, still, headless) if square and still.fields == ("image",) else []
             if len(tried) != 1:
-                raise Unstated([name for name in network.function_fields() if name in still.fields]) from still
+                fields = [name for name in network.function_fields() if name in still.fields]
+                raise Unstated(fields, network) from still
             reading = read(place, Options(otherwise={**otherwise, "image": tried[0]}, headless=headless))
     with reading.source:
         check_network(type(reading.config), network)

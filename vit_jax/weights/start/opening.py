@@ -52,7 +52,8 @@ def errors_about(init: str, field: str = "init", part: str = "") -> Iterator[Non
         with convert_first(init):
             yield
     except Unstated as error:
-        raise Unfit(f"{field} {init}", *_explain_missing(init, [f"{part}{name}" for name in error.fields])) from error
+        untold = _explain_missing(init, [f"{part}{name}" for name in error.fields], error.published)
+        raise Unfit(f"{field} {init}", *untold) from error
     except UserError as error:
         raise Unfit(f"{field} {init}", fault_of(init, error), error.remedy) from error
 
@@ -78,17 +79,19 @@ def place_of(init: str, folder: str) -> str:
         raise
 
 
-def _explain_missing(init: str, fields: Sequence[str]) -> tuple[str, str]:
-    """(a clause naming fields that weights do not tell, how to state them)."""
+def _explain_missing(init: str, fields: Sequence[str], published: bool) -> tuple[str, str]:
+    """(a clause naming fields that weights do not tell, how to state them).
+
+    `published`: whether there are presets and published names of such networks.
+    """
     if len(fields) > FEW:
         return "states no config", "name the preset whose network it holds, before --init"
     flags = " ".join(f"{flag(name)} ..." for name in fields)
     command = f"python -m convert {shlex.quote(init)} X.safetensors --model NAME"
-    return (
-        f"its tensors cannot tell {', '.join(fields)}",
-        f"give {flags}, or a preset with its network (vit-s16, ...), or its published name to `{command}` and "
-        "X.safetensors here",
+    named = (
+        f", or a preset with its network (vit-s16, ...), or its published name to `{command}` and X.safetensors here"
     )
+    return f"its tensors cannot tell {', '.join(fields)}", f"give {flags}{named if published else ''}"
 
 
 def differences(names: Iterable[str], given: NetworkConfig, wanted: NetworkConfig) -> str:
