@@ -21,6 +21,7 @@ from vit_jax.files.digests import with_digest
 from vit_jax.files.output import print_table, text_width
 from vit_jax.presets.table import preset
 from vit_jax.report import compare
+from vit_jax.runs import several
 
 BASE = replace(preset("digits").run, model=replace(preset("digits").run.model, classes=10))
 DATA = {"name": "digits", "sizes": {"train": 8, "test": 2}, "content": "c", "version": 2}
@@ -312,3 +313,24 @@ def test_a_table_is_as_wide_as_the_terminal(width, capsys):
     for i in range(9):
         assert any(f"{i}" in line for line in lines)
     assert sum(line.startswith("b ") for line in lines) == sum(line.startswith("run ") for line in lines) > 0
+
+
+def test_many_runs_are_in_one_table_in_the_order_of_their_numbers(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(compare, "MANY", 9)
+    for i in range(12):
+        made(f"runs/sweep-{i}", replace(BASE, epochs=i + 1), ended="stopped: max_steps", epochs=1)
+    lines = shown(capsys).splitlines()
+    names = [line.split()[0] for line in lines if line.startswith("sweep-")]
+    assert names == [f"sweep-{i}" for i in range(12)], "each once, and 2 before 10"
+    assert max(map(len, lines[: len(names)])) <= 80
+    assert [line for line in lines if "no room for" in line] == [
+        "note: 80 columns have no room for seconds, core-seconds, parameters; widen the terminal, or set COLUMNS"
+    ]
+    unfinished = [line for line in lines if "not finished" in line]
+    assert len(unfinished) == 1 and "sweep-0 is not finished" in unfinished[0] and "for 11 others" in unfinished[0]
+
+
+def test_titles_are_the_shortest_ends_that_differ():
+    paths = [Path(path) for path in ("/a/x/1", "/a/y/1", "/b/y/1", "/b/y/2")]
+    assert list(several.titles(paths).values()) == ["x/1", "a/y/1", "b/y/1", "2"]

@@ -58,7 +58,8 @@ def draw_comparison(panels: dict[str, list[Series | None]], names: Sequence[str]
                 color, line = looks.get(i, ("#CCCCCC", "-"))
                 window = len(series.values) // 25 if name.startswith("training") else 0
                 values, few = smooth(series.values, window), len(series.values) <= 40
-                marker = {"marker": "o" if few else "", "ms": 3.5 if len(series.values) > 1 else 8}
+                drawn = len(series.values) == 1 or (few and i in looks)  # thousands of markers take a minute
+                marker = {"marker": "o" if drawn else "", "ms": 3.5 if len(series.values) > 1 else 8}
                 layer = 2 if i in looks else 1
                 handles[i] = ax.plot(series.epochs, values, color=color, ls=line, lw=1.5, zorder=layer, **marker)[0]
                 if series.spread is not None:

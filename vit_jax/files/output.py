@@ -69,7 +69,9 @@ def write_npz(
     return shapes
 
 
-def print_table(names: Sequence[str], groups: Iterable[Sequence[Sequence[str]]], width: int) -> None:
+def print_table(
+    names: Sequence[str], groups: Iterable[Sequence[Sequence[str]]], width: int, once: bool = False
+) -> list[str]:
     """Print columns beside names, in as many tables as the width needs.
 
     A title is broken at its last space; long names and cells are cut in the middle, to a third of the width and at most
@@ -79,18 +81,26 @@ def print_table(names: Sequence[str], groups: Iterable[Sequence[Sequence[str]]],
         names: of the rows.
         groups: of columns, kept together where they fit. A column is a title, and a cell for each name.
         width: that of the terminal, in columns.
+        once: whether each name is to be printed once: what does not fit beside it then is left out.
+
+    Returns:
+        The titles of the columns that are left out.
     """
     from rich.console import Console
 
     first = _cut_column(names, max(min(width // 3, 32), 12))
     tables: list[list[list[str]]] = [[first]]
+    left_out = []
     for group in groups:
         columns = [_cut_column(column, 32) for column in group]
         whole = _width([first, *columns]) <= width
-        if len(tables[-1]) > 1 and columns and _width([*tables[-1], *columns]) > width and whole:
+        if len(tables[-1]) > 1 and columns and _width([*tables[-1], *columns]) > width and whole and not once:
             tables.append([first])
         for column in columns:
             if _width([*tables[-1], column]) > width and len(tables[-1]) > 1:
+                if once:
+                    left_out.append(column[0])
+                    continue
                 tables.append([first])
             tables[-1].append(column)
     for i, columns in enumerate(tables):
@@ -98,6 +108,7 @@ def print_table(names: Sequence[str], groups: Iterable[Sequence[Sequence[str]]],
         if i:
             console.print()
         console.print(_table(columns))
+    return left_out
 
 
 def _cut_column(column: Sequence[str], most: int) -> list[str]:

@@ -27,7 +27,7 @@ from ..files.output import print_table
 from ..files.reading import show_path
 from ..files.terminal import printable, run_command
 from ..runs import several
-from ..runs.values import flat
+from ..runs.values import flat, from_dict
 from ..tasks.table import task_spec
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ T = TypeVar("T")
 BUDGETS = ("max_steps", "max_minutes")  # execution fields, which yet decide how far a run has come
 PICTURE = "comparison.png"
 SHOWN = 5  # most names that a note lists
+MANY = 50  # more lines than these are in one table, whose columns may not all fit
 COLOURED = 28  # most curves of one panel that colours can tell apart
 
 
@@ -185,11 +186,21 @@ def _line(path: Path, title: str, notes: list[str], damaged: bool) -> Line | Non
             notes.append(f"{name} is not finished{ended}: its results are those so far")
         with contextlib.suppress(UserError):
             notes.extend(filter(None, (member.folder.remark(), member.folder.log_remark())))
-        other = [k for k, (v, execution) in flat(member.run).items()
-                 if k != "seed" and not execution and flat(members[0].run).get(k, (None,))[0] != v]  # fmt: skip
-        if other:
+        if other := _differing(member.run, members[0].run):
             notes.append(f"{name} differs from the other runs of its group in {', '.join(other[:SHOWN])}")
     return Line(title, members, group) if members else None
+
+
+def _differing(run: RunConfig, first: RunConfig) -> list[str]:
+    """The fields of the identity, but the seed, in which a run of a group differs from the first one."""
+    if run is first:
+        return []
+    known = flat(first)
+    return [
+        name
+        for name, (value, execution) in flat(run).items()
+        if name != "seed" and not execution and known.get(name, (None,))[0] != value
+    ]
 
 
 def _member(folder: runs.Run, notes: list[str] | None = None) -> Member:
@@ -204,7 +215,8 @@ def _member(folder: runs.Run, notes: list[str] | None = None) -> Member:
             notes.append(f"{error}; the report goes without")
             return missing
 
-    record, run = folder.record(), folder.config()
+    record = folder.record()
+    run = from_dict(RunConfig, record["config"])
     summary = read(folder.summary, None)
     best = summary.get("best") if summary else None
     if summary is None and (steps := folder.complete_steps()):
@@ -404,11 +416,27 @@ def command(arguments: list[str]) -> int:
     found = gather(o.runs, o.dir)
     fields, results = columns(found)
     names = ["run", *(printable(line.name) for line in found.lines)]
-    print_table(names, [fields, results], shutil.get_terminal_size((120, 24)).columns)
-    for note in found.notes:
+    width, many = shutil.get_terminal_size((120, 24)).columns, len(found.lines) > MANY
+    groups = [results[:1], fields, results[1:]] if many else [fields, results]
+    if left_out := print_table(names, groups, width, once=many):
+        listed = ", ".join(title.replace(". ", ".") for title in left_out)
+        print(f"note: {width} columns have no room for {listed}; widen the terminal, or set COLUMNS")
+    for note in _condensed(found.notes):
         print(f"note: {printable(note)}")
     print(_picture(found, o.out))
     return DONE
+
+
+def _condensed(notes: Sequence[str]) -> list[str]:
+    """The notes, of which those that say the same of many runs are one; the name of a run begins such a note."""
+    alike: dict[str, list[str]] = {}
+    for note in notes:
+        alike.setdefault(note.partition(" ")[2], []).append(note)
+    return [
+        note
+        for each in alike.values()
+        for note in (each if len(each) <= SHOWN else [f"{each[0]}; the same holds for {len(each) - 1:,} others"])
+    ]
 
 
 def _picture(found: Comparison, out: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from pathlib import Path
 
 from ..config.nearest import similar
@@ -40,7 +42,7 @@ def _runs_inside(path: Path) -> list[Path]:
     if is_run(path) or members(path):
         return [path]
     try:
-        inside = sorted(each for each in path.iterdir() if each.is_dir()) if path.is_dir() else []
+        inside = sorted((p for p in path.iterdir() if p.is_dir()), key=natural_order) if path.is_dir() else []
     except OSError:
         return []
     return [each for each in inside if is_run(each) or members(each)]
@@ -66,9 +68,16 @@ def without_runs(path: Path) -> list[str]:
 
 def titles(paths: list[Path]) -> dict[Path, str]:
     """{path: the shortest end of it that no other of them has}."""
+    longest = max((len(path.parts) for path in paths), default=0)
+    ends = [Counter(path.parts[-n:] for path in paths) for n in range(1, longest + 1)]  # by their number of parts
     found = {}
     for path in paths:
-        count = next(n for n in range(1, len(path.parts) + 1)
-                     if sum(other.parts[-n:] == path.parts[-n:] for other in paths) == 1)  # fmt: skip
+        count = next(n for n, several in enumerate(ends, 1) if several[path.parts[-n:]] == 1)
         found[path] = "/".join(path.parts[-count:])
     return found
+
+
+def natural_order(path: Path) -> list[tuple[int, str]]:
+    """The key to sort by names as people do: run-2 before run-10."""
+    parts = re.split(r"(\d+)", path.name)
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in parts]
