@@ -22,6 +22,8 @@ from vit_jax.commands import evaluate, predict
 from vit_jax.commands import train as train_command
 from vit_jax.config.fields import pair
 from vit_jax.config.trees import flatten
+from vit_jax.data.images.preprocess import Preprocess
+from vit_jax.data.inputs import prepare_image
 from vit_jax.errors import UserError
 from vit_jax.figures import attention
 from vit_jax.machine.hosts.group import ALONE
@@ -502,6 +504,18 @@ def test_samples_are_the_images_that_they_came_from(tmp_path):
         assert len(first.name.encode()) < 250
         for path, image in ((first, images[0]), (second, images[1])):
             assert np.array_equal(np.asarray(Image.open(path)).reshape(8, 8, channels), image)
+
+
+@pytest.mark.parametrize("stated", [(0.0, 4095.0), (100.0, 65535.0), (-1.0, 1.0), (0.0, 9.0), (-1000.0, 3e6)])
+def test_samples_of_a_range_are_read_as_the_images_that_they_came_from(stated, tmp_path):
+    images = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1)
+    one = Preprocess((16, 16), 1, "crop", 0, "bilinear", 255, (0.5,), (0.5,), stated)
+    (tmp_path / "samples").mkdir()
+    (name,) = classify_pictures.save_samples(tmp_path / "samples", images, ["all"], stated)
+    assert np.array_equal(prepare_image(tmp_path / "samples" / name, one), images[0])
+    for channels, saved in ((3, 1), (2, 0)):
+        found = classify_pictures.save_samples(tmp_path / "samples", np.repeat(images, channels, -1), ["all"], stated)
+        assert len(found) == saved
 
 
 @pytest.mark.parametrize("channels", [2, pytest.param(4, marks=pytest.mark.slow)])

@@ -230,11 +230,11 @@ def _readable(model: Predictor, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _note_wide(model: Predictor, inputs: Sequence[Any]) -> None:
-    """Say on stderr what becomes of pixels with more than 8 bits."""
+    """Say on stderr what becomes of pixels with more than 8 bits, where the network states no range of theirs."""
     from ..data.inputs import wide_remarks
 
-    if "preprocess" in model.metadata:
-        for remark in wide_remarks(inputs, tuple(model.metadata["preprocess"].get("range", ()))):
+    if not model.metadata.get("preprocess", {"range": True}).get("range"):
+        for remark in wide_remarks(inputs):
             _note(remark)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import UserError
 from .images.preprocess import Preprocess, is_wide, open_image
 from .images.sources.arrays import narrowed
-from .images.wide import Range, extent_of, remark_on
+from .images.wide import extent_of, remark_on
 from .unreadable import Unreadable
 
 _WANTED = "give paths, Pillow images or uint8 arrays"
@@ -86,14 +86,14 @@ def prepare_image(image: Any, preprocess: Preprocess) -> np.ndarray:
     return preprocess.apply(opened)
 
 
-def wide_remarks(paths: Iterable[Path], stated: Range) -> tuple[str, ...]:
+def wide_remarks(paths: Iterable[Path]) -> tuple[str, ...]:
     """Remarks on image files with pixels of more than 8 bits. Only these are decoded, as far as they can be read."""
     extents = []
     for path in paths:
         with contextlib.suppress(Unreadable):
             if path.is_file() and is_wide(path):
                 extents.append(extent_of(open_image(path)))
-    return remark_on(np.array(extents).reshape(-1, 4), stated, flag=False)
+    return remark_on(np.array(extents).reshape(-1, 4), (), flag=False)
 
 
 def _array(images: Any) -> np.ndarray:

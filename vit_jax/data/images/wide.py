@@ -130,6 +130,13 @@ def eight_bits(pixels: np.ndarray, low: float, high: float) -> np.ndarray:
     return np.floor((pixels.astype(np.float64).clip(low, high) - low) * 255 / (high - low) + 0.5).astype(np.uint8)
 
 
+def of_range(pixels: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Values that `eight_bits` makes of a range into these pixels, uint8: uint16 where they can be, else float32."""
+    values = low + pixels * ((high - low) / 255)
+    whole = low >= 0 and high <= LARGEST and float(low).is_integer() and high - low >= 255
+    return np.rint(values).astype(np.uint16) if whole else values.astype(np.float32)
+
+
 def remark_on(extents: np.ndarray, stated: Range, flag: bool = True) -> tuple[str, ...]:
     """Sentences on images with more than 8 bits: the values that are there, where they are few of those of the range.
 

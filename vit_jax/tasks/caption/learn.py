@@ -120,7 +120,7 @@ class Caption(Captioning):
         split = data.splits.get("test") or data.splits["train"]
         images = split.take(np.arange(min(SAMPLES, len(split))))
         truth = [data.vocabulary.decode(row) for row in split.target[:SAMPLES]]
-        saved = save_samples(samples, images, truth) if data.preprocess.channels in (1, 3) else []
+        saved = save_samples(samples, images, truth, data.preprocess.range)
         examples = []
         for title, image in zip(truth, images, strict=True):
             words, maps = attention(self, network, self.inputs({"image": image[None]}, network.dtype))

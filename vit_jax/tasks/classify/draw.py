@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...data.images.wide import Range, of_range
 from ...figures import attention
 from ...figures.classification import draw_confusion, draw_per_class, draw_wrong
 from ...figures.kept import keep_attention, keep_classes, keep_positions
@@ -21,24 +22,32 @@ from .score import Classified
 WRONG = 36  # most images in the figure of wrong predictions
 
 
-def save_samples(folder: Path, images: np.ndarray, names: Sequence[str]) -> list[str]:
+def save_samples(folder: Path, images: np.ndarray, names: Sequence[str], stated: Range = ()) -> list[str]:
     """Replace the files of a folder of samples.
 
     Args:
         folder: which exists.
-        images: uint8 [m, h, w, C], C of 1 or 3.
+        images: uint8 [m, h, w, C].
         names: what each shows, for the name of its file.
+        stated: the range of the pixels that they were made of, of which the samples then are, too.
 
     Returns:
-        the names of the files.
+        the names of the files; none where image files have no such pixels: of other channels, colours of a range.
     """
     from PIL import Image
 
-    files = [f"{i}-{''.join(c if c.isalnum() else '_' for c in name)[:40]}.png" for i, name in enumerate(names)]
     shutil.rmtree(folder)
     folder.mkdir()
-    for i, image in enumerate(images):
-        Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(folder / files[i])
+    grey = bool((images == images[..., :1]).all())
+    if images.shape[-1] not in (1, 3) or (stated and not grey):
+        return []
+    files = []
+    for i, (image, name) in enumerate(zip(images, names, strict=False)):
+        pixels = image[..., 0] if stated or image.shape[-1] == 1 else image
+        pixels = of_range(pixels, *stated) if stated else pixels
+        suffix = "tif" if pixels.dtype == np.float32 else "png"
+        files.append(f"{i}-{''.join(c if c.isalnum() else '_' for c in name)[:40]}.{suffix}")
+        Image.fromarray(pixels).save(folder / files[-1])
     return files
 
 

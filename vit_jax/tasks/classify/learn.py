@@ -183,9 +183,7 @@ class Classify(Task):
         split = data.splits.get("test") or data.splits["train"]
         chosen = of_several_classes(split.labels, SAMPLES)
         images, truth = split.take(chosen), [data.class_names[label] for label in split.labels[chosen]]
-        saved = []
-        if data.preprocess.channels in (1, 3):  # an image file has no other number of channels
-            saved = save_samples(samples, images, truth)
+        saved = save_samples(samples, images, truth, data.preprocess.range)
         found = captured(network, self.images({"image": images}, network.dtype), ("logits", "attention"))
         draw_inside(network, images, found, plots, caption, truth, data.class_names)
         return f"{samples.name}/{saved[0]}" if saved else ""
