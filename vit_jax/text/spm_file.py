@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..machine.libraries import report_damage
+from ..machine.libraries import report_damage, require
 
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3  # fields of the message
-_PIECE, _SCORE, _MODEL_TYPE, _CHARSMAP = 1, 2, 3, 2  # fields of these
+_MODEL_TYPE, _CHARSMAP = 3, 2  # fields of the last two
 _BPE = 2  # of the values of _MODEL_TYPE; 1 is unigram, and the default
+MOST = 1 << 20  # pieces
 
 
 @dataclass(frozen=True)
@@ -25,19 +25,21 @@ class SpmFile:
 
 def read_spm(content: bytes, where: str) -> SpmFile:
     """The model in a file. Raises UserError where it is damaged."""
-    pieces, is_bpe, charsmap = [], False, b""
+    with require("sentencepiece"):
+        from sentencepiece import SentencePieceProcessor
+    count, parts = 0, dict[int, bytes]()
     with report_damage(where):
         for field, value in _fields(content):
-            if field == _PIECES:
-                piece = dict(_fields(value))
-                (score,) = struct.unpack("<f", piece.get(_SCORE, bytes(4)))
-                pieces.append((piece[_PIECE].decode("utf-8"), score))
-            elif field == _TRAINER:
-                is_bpe = dict(_fields(value)).get(_MODEL_TYPE) == _BPE
-            elif field == _NORMALIZER:
-                charsmap = dict(_fields(value)).get(_CHARSMAP, b"")
-        if not pieces:
-            raise ValueError("it has no pieces")
+            count += field == _PIECES
+            if count > MOST:
+                raise ValueError(f"it has more than {MOST:,} pieces")
+            if field in (_TRAINER, _NORMALIZER):
+                parts[field] = value
+        is_bpe = dict(_fields(parts.get(_TRAINER, b""))).get(_MODEL_TYPE) == _BPE
+        charsmap = dict(_fields(parts.get(_NORMALIZER, b""))).get(_CHARSMAP, b"")
+        model = SentencePieceProcessor(model_proto=content or b"none")  # empty, it would take none for one
+        ids = [*range(model.get_piece_size())]
+        pieces = zip(model.id_to_piece(ids), model.get_score(ids), strict=True)
     return SpmFile(tuple(pieces), is_bpe, charsmap)
 
 
