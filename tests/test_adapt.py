@@ -111,7 +111,7 @@ EXACT = {
     ),
     "class position, a row of zeros": (replace(VIT, cls_position=False), ["unfold=cls_position"]),
     "2-D sinusoids as a table": (
-        replace(VIT, position="sincos2d", position_trained=False, registers=2, register_position=True),
+        replace(VIT, position="sincos2d", position_trained=False, width=16, registers=2, register_position=True),
         ["fold=positions"],
     ),
     "1-D sinusoids as a table, without the class's": (

@@ -128,7 +128,8 @@ def test_dtypes_are_kept_unless_another_is_asked_for(run, tmp_path, name):
 
 
 def test_a_folder_has_what_its_library_wants_and_is_read_back_without_a_flag(run, source, tmp_path):
-    assert run(source, tmp_path / "hf", "--to", "huggingface", *SAID, *STATISTICS)[0] == 0
+    code, told, _ = run(source, tmp_path / "hf", "--to", "huggingface", *SAID, *STATISTICS)
+    assert code == 0 and "no preprocessing is written" not in told
     assert {"model.safetensors", "config.json", "preprocessor_config.json", "provenance.json"} <= {
         p.name for p in (tmp_path / "hf").iterdir()
     }

@@ -173,15 +173,16 @@ def test_a_folder_of_another_level_is_told_with_the_one_to_give(entries, below, 
 
 
 @pytest.mark.parametrize("opened", [open_folder, open_test_folder])
+@pytest.mark.parametrize("config", ["", "/big"])
 @pytest.mark.parametrize("below", ["", "pets", "pets/1.0.0"])
-def test_the_folder_of_a_prepared_set_is_told_with_the_flags_to_give(below, opened, tmp_path):
-    write_tfds(tmp_path, "pets")
-    flags = f"give --data.source {{}} --data.dir {tmp_path}"
-    with pytest.raises(UserError, match=flags.format("pets")):
-        opened(str(tmp_path / below))
-    write_tfds(tmp_path, "pets", version="2.0.0")
-    with pytest.raises(UserError, match=flags.format("pets:1.0.0" if below == "pets/1.0.0" else "pets")):
-        opened(str(tmp_path / below))
+def test_the_folder_of_a_prepared_set_is_told_with_the_flags_to_give(below, config, opened, tmp_path):
+    write_tfds(tmp_path, "pets", version=f"{config}/1.0.0".strip("/"))
+    flags, place = f"give --data.source pets{config}{{}} --data.dir {tmp_path}", below.replace("pets", f"pets{config}")
+    with pytest.raises(UserError, match=flags.format("")):
+        opened(str(tmp_path / place))
+    write_tfds(tmp_path, "pets", version=f"{config}/2.0.0".strip("/"))
+    with pytest.raises(UserError, match=flags.format(":1.0.0" if below == "pets/1.0.0" else "")):
+        opened(str(tmp_path / place))
 
 
 def test_bad_folders_are_refused(tmp_path):
