@@ -163,7 +163,7 @@ def test_every_door_says_what_differs_and_only_training_writes_it_back(run, insi
     rewrite(run, config=changed)
     for command in (
         ("evaluate", run.path, "--split", "validation"),
-        ("predict", run.path, run.path),
+        ("predict", run.path, run.path / "a.png"),
         ("convert", run.path, run.path.with_name("x.safetensors")),
     ):
         if command[0] == "predict":
