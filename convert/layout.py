@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_origin
 
 from vit_jax.config.dotted import leaves, replace_fields, value_at
+from vit_jax.config.fields import Size, pair
 from vit_jax.config.network import NetworkConfig
 from vit_jax.config.outputs import UNSTATED, Outputs
 
@@ -140,6 +141,8 @@ class Layout:
         outside: regular expressions of tensors in such files that are no part of the network: left out, and reported.
         outputs: `outputs(config)` are the kinds of outputs that side files state of a head; a single one is what the
             library's class computes, and needs no statement.
+        covers: whether the library takes images whose size is no multiple of the patch, and computes on the rows and
+            columns that patches cover.
         resizes: `resizes(config)` is the kernel of --adapt resize by which the layout's library fits positions to the
             images of each call (where none are stored, any kernel); empty where its network takes images of one size.
         tokenizer: whether its library keeps a tokenizer beside the weights.
@@ -166,6 +169,7 @@ class Layout:
     write_side: Callable[[Any, Facts], dict[str, Json]] = lambda config, facts: {}
     outside: tuple[str, ...] = ()
     outputs: Callable[[Any], Collection[str]] = lambda config: ()
+    covers: bool = False
     resizes: Callable[[Any], str] = lambda config: ""
     tokenizer: bool = False
     extras: tuple[str, ...] = ()
@@ -289,6 +293,32 @@ def look(values: Any, key: str) -> Any:
     return values
 
 
+# ------------------------------------------------------------------- sizes that patches do not divide
+
+WHOLE = "image"  # the key of Facts.extra for the stated size of images, where patches do not cover them
+
+
+def covered(image: Size, patch: Size) -> Size:
+    """The part of an image that patches cover, in whole rows and columns of them."""
+    h, w = (side // each * each for side, each in zip(pair(image), pair(patch), strict=True))
+    return h if h == w else (h, w)
+
+
+def whole_size(image: Size, patch: Size, facts: Facts) -> Size:
+    """The size of images that a library's files state for a network: theirs from before, where patches cover it so."""
+    made = whole(facts.preprocess)["image"] if facts.preprocess else None
+    for size in (facts.extra.get(WHOLE), made):
+        if size and pair(covered(size, patch)) == pair(image):
+            return size[0] if size[0] == size[1] else (size[0], size[1])
+    return image
+
+
+def whole(preprocess: Json) -> Json:
+    """A preprocessing (JSON) before its images are trimmed."""
+    (h, w), (rows, columns) = preprocess["image"], preprocess.get("trim", (0, 0))
+    return {name: x for name, x in preprocess.items() if name != "trim"} | {"image": [h + rows, w + columns]}
+
+
 # -------------------------------------------------------------------------------- what tables share
 
 
@@ -312,6 +342,6 @@ def length(name: str, axis: int, otherwise: Any = None) -> Callable[[Names], Any
 
 
 __all__ = [
-    "UNKNOWN", "Facts", "Field", "Json", "Layout", "Names", "Refusal", "always", "count", "defaults", "has", "length",
-    "look", "matches", "stated_fields", "statement",
+    "UNKNOWN", "WHOLE", "Facts", "Field", "Json", "Layout", "Names", "Refusal", "always", "count", "covered",
+    "defaults", "has", "length", "look", "matches", "stated_fields", "statement", "whole", "whole_size",
 ]  # fmt: skip

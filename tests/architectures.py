@@ -216,12 +216,11 @@ def timm_entries(names: Iterable[str] = ()) -> Iterator[tuple[str, Entry | str]]
             if default
             else {}
         )
-        patch = model.patch_embed.patch_size
         yield (
             name,
             (
                 differing(config(model)),
-                {tag: preprocessing(DEFAULTS | dataclasses.asdict(cfg), patch)[0] for tag, cfg in tagged.items()},
+                {tag: preprocessing(DEFAULTS | dataclasses.asdict(cfg))[0] for tag, cfg in tagged.items()},
             ),
         )
 

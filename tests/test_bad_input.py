@@ -113,7 +113,7 @@ def refused(place, capsys):
         "train digits --model.width 30": ["model.width 30 is not divisible by heads 4", "change one"],
         "train digits --model.patch 3": [
             "model.image 8x8 is not divisible by patch 3x3",
-            "choose a patch that divides",
+            "give an image of 6x6, or a patch that divides it",
         ],
         "train digits --model.stem 8 8": [
             "model.patch 2x2 is not divisible by 4, and stem 8 8 halves it once for each width",

@@ -100,7 +100,7 @@ def test_what_a_pretrained_cfg_leaves_out_is_what_timm_takes():
         ({"norm_layer": "layer_norm"}, "eps", 1e-6),
         ({"norm_layer": "rmsnorm"}, "norm_kind", "rms"),
         ({"pos_embed": "none"}, "position", "none"),
-        ({"img_size": [32, 64]}, "image", (32, 64)),
+        ({"img_size": [32, 64]}, "image", [32, 64]),
     ],
 )
 def test_arguments_go_before_what_the_architecture_says(args, field, value):
@@ -397,33 +397,6 @@ def test_networks_of_other_norms_are_read_from_their_folder_and_go_back(timm, tm
 )
 def test_norms_that_no_folder_of_timm_states_are_refused(layout, options, said):
     assert said in "; ".join(LAYOUTS[layout].cannot(replace(SMALL, **options)))
-
-
-def test_pixels_beyond_the_last_patch_are_left_out_as_timm_does(timm):
-    torch = pytest.importorskip("torch")
-    from tests.parity.sides import ours
-
-    args = {"img_size": 14, "patch_size": 4, "embed_dim": 12, "depth": 1, "num_heads": 3}
-    model = timm.create_model("vit_tiny_patch16_224", num_classes=5, **args).double().eval()
-    file = {k: v.detach().numpy() for k, v in model.state_dict().items()}
-    side = {
-        "architecture": "vit_tiny_patch16_224",
-        "model_args": args,
-        "pretrained_cfg": {"mean": [0.5] * 3, "input_size": [3, 14, 14]},
-    }
-    facts = TIMM.read_side({"config.json": side})
-    assert (facts.config["image"], facts.preprocess) == (12, None)
-    assert "of 14x14 pixels its patches cover the first 12x12" in facts.notes[0]
-    config = resolve(TIMM, {k: v.shape for k, v in file.items()}, [("its config.json", facts.config)], "file")
-    images = np.random.default_rng(0).standard_normal((2, 14, 14, 3))
-    with torch.no_grad():
-        theirs = model(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
-    assert (
-        np.abs(
-            ours(config, rules.read(TIMM.rows(config), file)).forward({"images": images[:, :12, :12]}) - theirs
-        ).max()
-        < 1e-12
-    )
 
 
 @pytest.mark.parametrize("given", [(37, 53), (53, 37), (16, 16), (9, 9)])

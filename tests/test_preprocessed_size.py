@@ -195,11 +195,9 @@ def test_what_contradicts_the_weights_is_refused_in_one_sentence(theirs, inside,
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("width", "why"), [(18, "image 16x18 is not divisible by patch 4x4"), (8192, "is larger than 4096 pixels")]
-)
-def test_a_size_that_the_network_cannot_take_is_said_and_left_out(tmp_path, width, why):
-    path = folder(tmp_path / "theirs", processor=STATISTICS | {"size": {"height": 16, "width": width}, "resample": 2,
+def test_a_size_that_the_network_cannot_take_is_said_and_left_out(tmp_path):
+    size, why = 8192, "is larger than 4096 pixels"
+    path = folder(tmp_path / "theirs", processor=STATISTICS | {"size": {"height": size, "width": size}, "resample": 2,
                   "do_center_crop": False})  # fmt: skip
     with read(str(path)).source as source:
         (note,) = read(str(path)).facts.notes

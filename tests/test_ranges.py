@@ -48,7 +48,7 @@ FIELDS = {
     LossConfig: {"label_smoothing": RATE},
     DistilLoss: {"alpha": CHANCE, "temperature": POSITIVE},
     DataConfig: {"validation test": RATE},
-    ImageData: {"background": ((-1, 256), (0, 255)), "size threads memory": AMOUNT},
+    ImageData: {"background": ((-1, 256), (0, 255)), "size trim threads memory": AMOUNT},
     CaptionData: {"drawn": COUNT, "length": LENGTH},
     FeatureData: {"validation test": RATE, "length": LENGTH},
     SentenceData: {"lengths": LENGTH},

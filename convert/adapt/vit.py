@@ -285,8 +285,11 @@ def resize_images(facts: Facts, image: Size) -> Facts:
     """Facts with images of another size, and the size before cropping in proportion."""
     if facts.preprocess is None:
         return facts
+    if list(pair(image)) == list(facts.preprocess["image"]):
+        return facts
+    whole = {name: x for name, x in facts.preprocess.items() if name != "trim"}
     scaled = round(facts.preprocess["size"] * min(pair(image)) / min(facts.preprocess["image"]))
-    return replace(facts, preprocess={**facts.preprocess, "image": list(pair(image)), "size": scaled})
+    return replace(facts, preprocess={**whole, "image": list(pair(image)), "size": scaled})
 
 
 def _step(after: ViTConfig, *takes: str, makes: tuple[str, ...] = (), compute: Callable[[Arrays], Any]) -> Step:

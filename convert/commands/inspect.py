@@ -12,6 +12,7 @@ from vit_jax.runs.values import to_dict
 
 from ..containers.folder import candidates
 from ..containers.source import Source, Tensor
+from ..layout import WHOLE
 from ..recognise import weights_in
 from ..recognise.layouts import Recognition, closest, recognise
 from ..recognise.outputs import settle
@@ -78,7 +79,8 @@ def config(source: Source, options: Options, chosen: Chosen[Recognition]) -> Non
         what = f"{known.kind}: {', '.join(map(printable, known.names))}" if known.names else known.kind
         print_line(wrap(f"outputs    {what}", INDENT))
     any_size = bool(reading.layout.resizes(reading.config))
-    if images := preprocessing(reading.config, reading.statistics, reading.facts.preprocess, any_size):
+    whole = reading.facts.extra.get(WHOLE)
+    if images := preprocessing(reading.config, reading.statistics, reading.facts.preprocess, any_size, whole):
         print_line(wrap(f"images     {_list_fields(images)}", INDENT))
     for note in reading.facts.notes:
         print_line(wrap(f"note       {printable(note)}", INDENT))

@@ -120,6 +120,7 @@ def _layout(version: str, title: str, modules: tuple[str, ...]) -> Layout:
         version=version,
         title=title,
         network=ViTConfig,
+        covers=True,
         fields=fields(modules),
         rows=functools.partial(rows, modules=modules),
         signature=signature,

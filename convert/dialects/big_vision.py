@@ -131,6 +131,7 @@ def _layout(version: Version) -> Layout:
         version=version.name,
         title=version.title,
         network=ViTConfig,
+        covers=True,
         fields=fields(version),
         rows=functools.partial(rows, version=version),
         signature=tuple(signature),

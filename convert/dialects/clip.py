@@ -83,6 +83,7 @@ def layout(version: str, prefix: str, title: str) -> Layout:
         version=version,
         title=title,
         network=ViTConfig,
+        covers=True,
         fields=fields,
         rows=functools.partial(rows, prefix=prefix),
         signature=signature,

@@ -20,7 +20,7 @@ from vit_jax.config.outputs import Outputs
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
-from ..layout import Facts, Field, Json, Layout, Names, Refusal, count, length, stated_fields, statement
+from ..layout import Facts, Field, Json, Layout, Names, Refusal, count, length, stated_fields, statement, whole_size
 from ..rules import CARRIED, TRANSPOSE, Order, Row, passthrough, row
 from .huggingface_images import preprocess, processor
 from .plain_vit import PLAIN_VIT
@@ -246,6 +246,11 @@ def other_class(model: Any, known: Collection[str]) -> UserError:
     )
 
 
+def whole_images(c: ViTConfig, facts: Facts) -> ViTConfig:
+    """A config as config.json states it: for images that patches may not cover."""
+    return replace(c, image=whole_size(c.image, c.patch, facts))
+
+
 def outputs(config: Json) -> Outputs:
     """What a config.json states of a classifier's outputs; names only where they are more than numbers (LABEL_0).
 
@@ -280,7 +285,7 @@ def labels(c: ViTConfig, facts: Facts) -> Json:
 
 def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:
     """config.json, and preprocessor_config.json where transformers has such a preprocessing."""
-    c = config.normal()
+    c = whole_images(config.normal(), facts)
     family = "DeiT" if c.distill_token else "ViT"
     kinds = {0: "Model", 1: "ForImageClassification", 2: "ForImageClassificationWithTeacher"}
     head = kinds[bool(c.classes) + c.distill_head]
@@ -313,6 +318,7 @@ def _layout(version: str, title: str) -> Layout:
         refusals=(Refusal("network", cannot_hold),),
         outside=(r"decoder\..*",),
         read_side=read_side,
+        covers=True,
         write_side=write_side,
         outputs=lambda c: PROBLEMS,
         proven="transformers 5.23.0",

@@ -97,6 +97,7 @@ LAYOUTS = (
         refusals=(Refusal("network", cannot_hold),),
         outside=(*TEXT, *NUMBERS),
         read_side=read_side,
+        covers=True,
         write_side=write_side,
         outputs=lambda c: PROBLEMS if c.pool == "mean" else ("embedding",),
         proven="transformers 5.23.0",

@@ -225,6 +225,7 @@ def _layout(version: str, title: str) -> Layout:
         signature=tuple(body + re.escape(name) for name in signature),
         refusals=(Refusal("network", cannot_hold), Refusal("statement", cannot_state)),
         read_side=read_side,
+        covers=True,
         write_side=write_side,
         outputs=lambda c: PROBLEMS,
         resizes=resizes,

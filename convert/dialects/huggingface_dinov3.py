@@ -123,6 +123,7 @@ LAYOUTS = (
             r"!embeddings\.position_embeddings",
         ),
         read_side=read_side,
+        covers=True,
         write_side=write_side,
         resizes=lambda c: "timm",  # it stores no positions
         proven="transformers 5.23.0",

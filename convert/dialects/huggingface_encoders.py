@@ -15,7 +15,7 @@ from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Json, Layout, Names, length, stated_fields, statement
 from ..rules import CARRIED, Row
-from .huggingface import labels, other_class, outputs
+from .huggingface import labels, other_class, outputs, whole_images
 from .huggingface_images import preprocess, processor
 
 
@@ -71,7 +71,7 @@ def read_side_files(layout: Layout, files: Mapping[str, Json], config: Json, fam
 
 def write_side_files(layout: Layout, c: ViTConfig, facts: Facts, architecture: str, family: str) -> dict[str, Json]:
     """config.json of a class, and preprocessor_config.json where transformers has such a preprocessing."""
-    model = {"architectures": [architecture], "model_type": family, **statement(layout, c)}
+    model = {"architectures": [architecture], "model_type": family, **statement(layout, whole_images(c, facts))}
     return side_files({**model, **labels(c, facts)}, facts)
 
 
@@ -94,7 +94,7 @@ def tower(files: Mapping[str, Json], whole: str, family: str) -> Json:
 def around(layout: Layout, c: ViTConfig, facts: Facts, architecture: str, families: tuple[str, str]) -> dict[str, Json]:
     """As `write_side_files`, of a class whose config has the tower's inside; `families` are theirs, outer first."""
     whole, family = families
-    inner = {"model_type": family, **statement(layout, c)}
+    inner = {"model_type": family, **statement(layout, whole_images(c, facts))}
     model = {"architectures": [architecture], "model_type": whole, "vision_config": inner}
     return side_files({**model, **labels(c, facts)}, facts)
 

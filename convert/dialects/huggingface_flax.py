@@ -84,6 +84,7 @@ LAYOUTS = (
         containers=("msgpack",),
         refusals=(Refusal("network", cannot_hold),),
         read_side=huggingface.read_side,
+        covers=True,
         write_side=huggingface.write_side,
         outputs=lambda c: huggingface.PROBLEMS,
         proven="transformers 4.55.4",

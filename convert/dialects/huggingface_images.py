@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..layout import Json
+from ..layout import Json, whole
 
 RESAMPLE = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 # The values that a processor uses where its file has none, as far as all versions of transformers agree on them.
@@ -130,6 +130,7 @@ def _size(value: Any, shortest: bool) -> int | tuple[int, int]:
 
 def processor(p: Json) -> Json | None:
     """The preprocessor_config.json of a Preprocess as JSON; None where transformers cannot state it (padding)."""
+    p = whole(p)
     (h, w), numbers = p["image"], {name: number for number, name in RESAMPLE.items()}
     edge = max(p["size"], h) if h == w else p["size"]  # a square crop has to be covered
     common = {
@@ -159,7 +160,7 @@ def processor(p: Json) -> Json | None:
 def naflex_processor(p: Json, patch: int) -> Json | None:
     """The preprocessor_config.json of SigLIP 2, None where its processor makes something else of a square picture."""
     (h, w), made = p["image"], processor(p)
-    if not made or "crop_size" in made or h != w:
+    if not made or "crop_size" in made or h != w or "trim" in p:
         return None
     del made["size"]
     own = {"image_processor_type": "Siglip2ImageProcessor", "patch_size": patch}

@@ -175,6 +175,7 @@ LAYOUTS = (
         refusals=(Refusal("network", cannot_hold), Refusal("shapes", image_shapes)),
         outside=(*TEXT, *NUMBERS),
         read_side=read_side,
+        covers=True,
         write_side=write_side,
         outputs=lambda c: PROBLEMS,
         proven="transformers 5.23.0",

@@ -139,6 +139,7 @@ def layout(version: str, title: str, signature: tuple[str, ...], **forms: bool) 
             Refusal("statement", cannot_state),
         ),
         read_side=read_side,
+        covers=True,
         write_side=functools.partial(write_side, apart=forms.get("separate", False), gate_apart=bool(forms)),
         outputs=lambda c: PROBLEMS,
         proven="timm 1.0.31",

@@ -16,7 +16,7 @@ from vit_jax.config.outputs import Outputs
 from vit_jax.errors import Option, Text, UserError
 from vit_jax.models.vit_config import ViTConfig
 
-from ..layout import Facts, Json
+from ..layout import Facts, Json, covered, whole, whole_size
 from .huggingface import PROBLEMS, outputs
 
 ACTIVATIONS = {
@@ -109,9 +109,8 @@ def norms(c: ViTConfig, gate_apart: bool) -> Json:
 
 
 def sizes(c: ViTConfig) -> Json:
-    """The arguments of all of timm's classes that state sizes."""
+    """The arguments of all of timm's classes that state sizes, but that of images."""
     return {
-        "img_size": list(pair(c.image)),
         "patch_size": list(pair(c.patch)),
         "in_chans": c.channels,
         "embed_dim": c.width,
@@ -139,8 +138,9 @@ def ratio(hidden: int, width: int) -> float:
 
 def folder(c: ViTConfig, beside: Facts, name: str, pool: str, args: Json) -> dict[str, Json]:
     """The config.json of an architecture with these arguments; `pool` is timm's name of the pooling."""
+    image = pair(whole_size(c.image, c.patch, beside))
     pretrained: Json = {
-        "input_size": [c.channels, *pair(c.image)],
+        "input_size": [c.channels, *image],
         "fixed_input_size": True,
         "pool_size": None,
         "num_classes": c.classes,
@@ -156,7 +156,7 @@ def folder(c: ViTConfig, beside: Facts, name: str, pool: str, args: Json) -> dic
         "config.json": out
         | labels
         | {
-            "model_args": args | {"global_pool": pool},
+            "model_args": {"img_size": list(image)} | args | {"global_pool": pool},
             "pretrained_cfg": pretrained | (crop(beside.preprocess) if beside.preprocess else {}),
         }
     }
@@ -209,21 +209,30 @@ def facts(config: Mapping[str, Any], arguments: Reader = _plain_arguments) -> Fa
     labels = config.get("label_names", pretrained.get("label_names"))
     if isinstance(labels, Mapping):
         labels = [labels[str(i)] for i in range(len(labels))]
-    patch = fields.get("patch", known.get("patch", 1))
+    _check_dynamic(config.get("model_args") or {}, fields.get("image"), fields.get("patch", known.get("patch", 1)))
     preprocess, notes = (
-        preprocessing(DEFAULTS | {k: v for k, v in pretrained.items() if v is not None}, patch)
+        preprocessing(DEFAULTS | {k: v for k, v in pretrained.items() if v is not None})
         if pretrained.get("mean")
         else (None, ())
     )
-    if "image" in fields:
-        fields["image"] = _covered_by_patches(fields["image"], patch)
     return Facts(fields, preprocess, Outputs(outputs({**config}).kind, labels or ()), notes=notes)
 
 
-def _covered_by_patches(image: Any, patch: Any) -> int | tuple[int, int]:
-    """The part of an image that patches cover: a convolution leaves out the pixels beyond."""
-    h, w = (n // p * p for n, p in zip(pair(image), pair(patch), strict=True))
-    return h if h == w else (h, w)
+def _check_dynamic(args: Json, image: Any, patch: Any) -> None:
+    """Raise UserError where timm pads images that patches do not divide, or refuses them: it takes images of any size.
+
+    One that takes images of one size leaves out what patches do not cover.
+    """
+    if image is None or pair(covered(image, patch)) == pair(image):
+        return
+    size, part = ("x".join(map(str, pair(each))) for each in (image, covered(image, patch)))
+    for name, does, remedy in (
+        ("dynamic_img_pad", "pads", "it cannot be converted"),
+        ("dynamic_img_size", "refuses", f"state the size of the images that it takes there, such as {part}"),
+    ):
+        if args.get(name):
+            what = f"{name} is true, so timm {does} images of {size}, which its patches do not divide"
+            raise UserError("config.json", what, remedy)
 
 
 def _architecture_fields(name: str) -> Json:
@@ -267,7 +276,7 @@ def _pooling(args: Json, known: Json) -> str | None:
 # ---------------------------------------------------------------------------------- preprocessing
 
 
-def preprocessing(cfg: Json, patch: Any = 1) -> tuple[Json | None, tuple[str, ...]]:
+def preprocessing(cfg: Json) -> tuple[Json | None, tuple[str, ...]]:
     """(Preprocess as JSON, or None where it has no counterpart; notes with the reason), of a pretrained_cfg."""
     channels, *size = cfg["input_size"]
     fill = {round(255 * v) for v in cfg["mean"]}
@@ -282,8 +291,6 @@ def preprocessing(cfg: Json, patch: Any = 1) -> tuple[Json | None, tuple[str, ..
         if cfg["interpolation"] not in ("bilinear", "bicubic", "nearest")
         else []
     )
-    h, w = pair(_covered_by_patches(size, patch))
-    reasons += [f"of {size[0]}x{size[1]} pixels its patches cover the first {h}x{w}"] if [h, w] != size else []
     reasons += (
         [f"mean and std for {len(cfg['mean'])} channels of {channels}"]
         if not len(cfg["mean"]) == len(cfg["std"]) == channels
@@ -305,6 +312,7 @@ def preprocessing(cfg: Json, patch: Any = 1) -> tuple[Json | None, tuple[str, ..
 
 def crop(p: Json) -> Json:
     """The part of a pretrained_cfg that states a Preprocess; for oblong images, with the nearest crop."""
+    p = whole(p)
     edge = min(p["image"])
     share = edge / p["size"] if p["fit"] == "crop" and p["size"] > edge else 1.0
     while math.floor(edge / share) < p["size"] and share < 1:

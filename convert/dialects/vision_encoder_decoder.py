@@ -20,7 +20,7 @@ from vit_jax.models.captioner_config import HEADLESS, CaptionerConfig
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length, stated_fields, statement
 from ..rules import CARRIED, TRANSPOSE, Concat, Row, passthrough, row, tied
 from . import huggingface
-from .huggingface import by_function_name
+from .huggingface import by_function_name, whole_images
 from .huggingface_images import preprocess, processor
 
 ENCODER, DECODER = "encoder.", "decoder.transformer."
@@ -209,7 +209,7 @@ def _search_settings(config: Json, generation: Json) -> Json:
 def write_side(c: CaptionerConfig, facts: Facts) -> dict[str, Json]:
     """config.json, generation_config.json, and preprocessor_config.json where transformers has such a preprocessing."""
     family = "deit" if c.vit.distill_token else "vit"
-    both = statement(LAYOUTS[0], c)
+    both = statement(LAYOUTS[0], replace(c, vit=whole_images(c.vit, facts)))
     encoder = {"model_type": family, "architectures": [f"{'DeiT' if family == 'deit' else 'ViT'}Model"]}
     decoder = {
         "model_type": "gpt2",
@@ -256,6 +256,7 @@ LAYOUTS = (
         ),
         tokenizer=True,
         read_side=read_side,
+        covers=True,
         write_side=write_side,
         proven="transformers 5.23.0",
     ),

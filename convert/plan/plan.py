@@ -19,7 +19,7 @@ from ..adapt import ANY_NETWORK, Adaptation, texts_to_fit
 from ..adapt import adaptations as adaptations_of
 from ..containers.source import INTEGERS, Spec
 from ..dialects import DIALECTS
-from ..layout import Facts, Layout
+from ..layout import WHOLE, Facts, Layout
 from ..recognise.layouts import find
 from ..recognise.outputs import settle
 from ..recognise.preprocessing import preprocessing
@@ -75,7 +75,8 @@ def plan(
     any_size = bool(layout.resizes(config))
     facts = facts if any_size else _of_one_size(facts, config, layout, reading.resize)
     outputs = settle(config, facts.outputs, reading.target, reading.layout.holds_all)
-    images = preprocessing(config, reading.statistics, facts.preprocess, any_size)
+    whole = facts.extra.get(WHOLE)
+    images = preprocessing(config, reading.statistics, facts.preprocess, any_size, whole)
     facts = replace(facts, preprocess=images, outputs=outputs)
     return Plan(reading, adaptations, layout, config, rows, specs, rounded, facts, allow_nonfinite)
 

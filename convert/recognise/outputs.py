@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from vit_jax.config.network import NetworkConfig
@@ -50,6 +51,10 @@ def settle(c: NetworkConfig, stated: Outputs, asked: str, own: bool) -> Outputs:
         if asked not in ("", "embedding"):
             raise UserError(Option("set", f"{TARGET}={asked}"), "this network has no head", "leave it out")
         return Outputs("embedding") if "classes" in c.marked("from_data") else UNSTATED
+    if count(c) == 1 and not own and "class" in (asked, stated.kind):
+        if asked == "class":
+            raise UserError(Option("set", f"{TARGET}=class"), "this network has one output, and one class is no choice")
+        stated = replace(stated, kind="")
     kind = asked or stated.kind or ("class" if own or count(c) > 1 else "")
     return Outputs(kind, () if kind == "embedding" else stated.names)
 
@@ -61,7 +66,7 @@ def unsettled(path: str, c: NetworkConfig, outputs: Outputs) -> UserError | None
     ways = Text.concatenate(" or ", (Option("set", f"{TARGET}={kind}") for kind in ("number", "set")))
     return UserError(
         path,
-        "has one output, and states no problem_type: it may be a number, or a label that is there or not",
+        "has one output, and does not say whether that is a number, or a label that is there or not",
         Text("say which with ", ways),
     )
 

@@ -14,6 +14,7 @@ from vit_jax.tasks.preprocessing import LARGEST_SIZE, preprocess_fault
 
 from ..layout import Facts, Json
 from .outputs import count
+from .sizes import patch_of, trim_of, trimmed
 
 SETTABLE = ("mean", "std", "fit", "size", "interpolation", "background")  # fields of preprocessing that --set gives
 DEFAULTS = {"fit": "stretch", "interpolation": "bicubic"}  # where only mean and std are given
@@ -28,6 +29,7 @@ def fitting(facts: Facts, c: NetworkConfig, any_size: bool = False) -> Facts:
     shape, notes = c.pixels(), list(facts.notes)
     classes, outputs = count(c), facts.outputs
     images, names = facts.preprocess if shape else None, outputs.names if classes else ()
+    images = trimmed(c, images, any_size) if isinstance(images, Mapping) else images
     if shape and images is not None:
         shape, why = _taken_shape(images, c, any_size)
         field, must = _fault(images, shape)
@@ -100,7 +102,7 @@ def note_defaults(sets: Mapping[str, Any], stated: Json | None) -> list[str]:
 
 
 def preprocessing(
-    c: NetworkConfig, sets: Mapping[str, Any], stated: Json | None, any_size: bool = False
+    c: NetworkConfig, sets: Mapping[str, Any], stated: Json | None, any_size: bool = False, whole: Any = None
 ) -> Json | None:
     """The preprocessing that a source states, with the fields of --set over it.
 
@@ -109,6 +111,7 @@ def preprocessing(
         sets: the fields of --set.
         stated: what the source states.
         any_size: as of `fitting`.
+        whole: the size of images that the source states, where patches do not cover them.
 
     Returns:
         JSON; None where there is neither.
@@ -130,7 +133,9 @@ def preprocessing(
         values = given[name] if isinstance(given[name], list | tuple) else [given[name]]
         given[name] = [*values] * (channels if len(values) == 1 else 1)
     plain = {"image": [h, w], "channels": channels, "size": min(h, w), "background": 0, **DEFAULTS}
-    out = {**plain, **(stated or {}), **given}
+    if any(trim := trim_of((h, w), patch_of(c) or 1, whole)):
+        plain |= {"trim": list(trim), "size": min(h + trim[0], w + trim[1])}
+    out = {**(stated or plain), **given}
     field, must = _fault(out, shape)
     if field:
         raise UserError(Option("set", f"{field}={_short(sets.get(field, out.get(field)))}"), f"give {must}")

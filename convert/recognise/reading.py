@@ -33,6 +33,7 @@ from .config import FALLBACK, OWN_METADATA, check_fields, resolve
 from .layouts import Recognition, extras, recognise, shapes, which_layout
 from .preprocessing import SETTABLE, fitting
 from .provenance import CHECKPOINTS, read_provenance, remedy, side_file, with_digests
+from .sizes import cover_stated, whole_image
 from .tokenizer import special_ids
 from .weights_in import Chosen
 
@@ -166,7 +167,7 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     names = shapes(tensors)
     try:
         said = _field_sources(options, layout, provenance, (consulted.config, stated.config), model)
-        config = resolve(layout, names, said, source.path, options.typed)
+        config = resolve(layout, names, cover_stated(layout, names, said), source.path, options.typed)
     except UserError as error:
         if not options.layout or layout in found.layouts or found.layouts == ():
             raise
@@ -188,6 +189,7 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     if own_facts.notes:
         raise UserError(source.path, f"its provenance is damaged ({own_facts.notes[0]})", remedy(side))
     extra = {k: options.sets[k] for k in options.sets if k in extras(layout.network)}
+    extra |= whole_image(layout, config, said)
     facts = _join_facts(own_facts, fitting(stated, config, any_size), fitting(model, config, any_size), extra)
     facts = replace(facts, outputs=outputs.of_class(layout, config, facts.outputs))
     if departures := layout.departures(config):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vit_jax.config.outputs import KINDS
 from vit_jax.config.run import NO_DATA, RunConfig
 from vit_jax.runs import Run
 from vit_jax.tasks.table import task_spec
@@ -28,7 +29,7 @@ METRICS = {  # {metric of a task: its name on the hub}
     "accuracy": "accuracy", "f1_macro": "f1", "exact_match": "exact_match", "bleu": "bleu", "chrf": "chrf",
     "perplexity": "perplexity",
 }  # fmt: skip
-KINDS = {"model": "raw", "ema": "ema"}  # {label of a run's weights: what its summary calls them}
+WEIGHTS = {"model": "raw", "ema": "ema"}  # {label of a run's weights: what its summary calls them}
 Results = dict[str, Mapping[str, float]]  # {split: {metric: value}}
 
 
@@ -103,7 +104,7 @@ def results(plan: Plan, run: RunConfig) -> Results:
     """What a run measured of the very weights that go along, on each split; empty where it measured others."""
     source = plan.reading.source
     summary = (Run(source.path).summary() if source.record else None) or {}
-    best, kind = summary.get("best") or {}, KINDS.get(plan.reading.label)
+    best, kind = summary.get("best") or {}, WEIGHTS.get(plan.reading.label)
     found: Results = {}
     if (source.step, kind) == (best.get("step"), best.get("weights")):
         found["validation"] = best
@@ -130,6 +131,8 @@ def about(plan: Plan, name: str) -> str:
         h, w = images["image"]
         mean, std = (f"{name} {', '.join(f'{x:.4g}' for x in images[name])}" for name in ("mean", "std"))
         text += f" Images: {h} x {w} x {images['channels']}, pixels in 0..1, normalised with {mean} and {std}."
+    if (kind := plan.facts.outputs.kind) not in ("", "class"):
+        text += f" Its outputs are {KINDS[kind]}."
     return text + f" Written by vit-jax {version()}."
 
 

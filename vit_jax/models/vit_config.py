@@ -163,9 +163,9 @@ def _check_patches(c: ViTConfig) -> None:
     """The image, its patches and the convolutions before them."""
     (h, w), (ph, pw) = c.image_size, c.patch_size
     if h % ph or w % pw:
-        raise UserError(
-            Field("image"), f"{h}x{w} is not divisible by patch {ph}x{pw}", "choose a patch that divides the image"
-        )
+        near = f"{max(h // ph, 1) * ph}x{max(w // pw, 1) * pw}"
+        remedy = f"give an image of {near}, or a patch that divides it"
+        raise UserError(Field("image"), f"{h}x{w} is not divisible by patch {ph}x{pw}", remedy)
     if ph % 2 ** len(c.stem) or pw % 2 ** len(c.stem):
         raise UserError(
             Field("patch"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..data.images.config import FITS, KERNELS
+from ..data.images.config import FITS, KERNELS, OPTIONAL
 from ..data.images.wide import is_range
 
 # Bounds of a std and of a mean: beyond them a normalised float32 pixel is zero or infinite.
@@ -13,7 +13,7 @@ SMALLEST, LARGEST = 1e-6, 1e6
 LARGEST_SIZE = 4096  # pixels to which the shorter side of an image may always be scaled
 # The fields of a run that determine how its images are prepared.
 PREPARED = (
-    *(f"data.{name}" for name in ("fit", "size", "interpolation", "background", "range")),
+    *(f"data.{name}" for name in ("fit", "size", "interpolation", "background", "range", "trim")),
     *(f"augment.{name}" for name in ("normalize", "mean", "std")),
 )
 
@@ -42,6 +42,10 @@ def preprocess_fields(
         "size": (lambda v: type(v) is int and 0 <= v <= (v if largest is None else largest), pixels),
         "background": (lambda v: type(v) is int and 0 <= v <= 255, "a grey level from 0 to 255"),
         "range": (is_range, "two numbers, the second one greater"),
+        "trim": (
+            lambda v: _numbers(v, 2) and all(type(n) is int for n in v) and 0 <= v[0] < height and 0 <= v[1] < width,
+            "two whole numbers of rows and columns, fewer than the image has",
+        ),
         "mean": (lambda v: _numbers(v, channels) and all(abs(each) <= LARGEST for each in v), numbers),
         "std": (
             lambda v: _numbers(v, channels) and all(SMALLEST <= each <= LARGEST for each in v),
@@ -63,11 +67,10 @@ def preprocess_fault(value: Any, shape: tuple[int, int, int], largest: int | Non
         whole is not an object of these fields.
     """
     fields = preprocess_fields(*shape, largest)
-    if not isinstance(value, Mapping) or {*value, "range"} != fields.keys():
+    if not isinstance(value, Mapping) or {*value, *OPTIONAL} != fields.keys():
         return "preprocess", f"an object of {', '.join(fields)}"
-    return next(
-        ((name, must) for name, (valid, must) in fields.items() if name in value and not valid(value[name])), ("", "")
-    )
+    stated = {name: each for name, each in fields.items() if name in value}
+    return next(((name, must) for name, (valid, must) in stated.items() if not valid(value[name])), ("", ""))
 
 
 def fits_network(value: Mapping[str, Any], shape: tuple[int, int, int] | None) -> bool:
@@ -90,10 +93,12 @@ def prepared_as(preprocess: Mapping[str, Any], stated: Mapping[str, Any]) -> dic
         preprocess: as `Preprocess.to_dict` gives it.
         stated: {field: value} of the run besides; fields that would have no effect beside these are left out.
     """
-    of_data = (name for name in PREPARED if name.startswith("data.") and name != "data.range")
-    fields = {name: preprocess[name.removeprefix("data.")] for name in of_data}
-    if "range" in preprocess:
-        fields["data.range"] = tuple(map(float, preprocess["range"]))
+    of_data = {name: name.removeprefix("data.") for name in PREPARED if name.startswith("data.")}
+    fields = {field: preprocess[name] for field, name in of_data.items() if name in preprocess}
+    if "data.range" in fields:
+        fields["data.range"] = tuple(map(float, fields["data.range"]))
+    if "data.trim" in fields:
+        fields["data.trim"] = tuple(fields["data.trim"])
     if stated.get("data.fit", preprocess["fit"]) != "crop" or preprocess["size"] < min(preprocess["image"]):
         fields["data.size"] = 0
     if stated.get("augment.normalize", "given") == "given":

@@ -160,9 +160,8 @@ def open_captions(
     Raises:
         UserError: where there is no such data, or it does not suit the network.
     """
-    preprocess = Preprocess(
-        pair(image), channels, data.fit, data.size, data.interpolation, data.background, (), (), data.range
-    )
+    how = (data.fit, data.size, data.interpolation, data.background)
+    preprocess = Preprocess(pair(image), channels, *how, (), (), data.range, pair(data.trim))
     if data.source == SHAPES and given is None:
         if data.range:
             raise UserError(
@@ -293,7 +292,7 @@ def _drawn_split(
     target = _pad(vocabulary, scenes.captions, data.length - 1)
     images = Images(Arrays(scenes.pixels, np.zeros(n, np.int32), name), preprocess, True, data.threads)
     h, w = preprocess.image
-    whole = h == w and data.size in (0, h)  # no part of a scene is cropped away
+    whole = h == w and data.size in (0, h) and not any(preprocess.trim)  # no part of a scene is cropped away
     boxes, words = (scenes.boxes, scenes.words) if whole and data.tokenizer == WORDS else (None, None)
     references = [[said] for said in scenes.captions] if vocabulary.open else ()
     return Captions(images, np.arange(n), target, boxes, words, grid, references)

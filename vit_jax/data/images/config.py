@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args, get_type_hints
 
-from ...config.fields import execution, identity
+from ...config.fields import Size, execution, identity
 from ...config.run import DataConfig
 from ...errors import UserError
 from ..fetch.places import data_dir
@@ -58,6 +58,12 @@ class ImageData(DataConfig):
         "two numbers, LOW HIGH: the values of pixels that become black and white, where these have more than 8 bits or "
         "are floating-point; empty: 0 65535 of 16 bits, 0 255 of 8",
     )
+    trim: Size = identity(
+        0,
+        "rows and columns, or one number for both, that are cut off at the bottom and on the right afterwards: those "
+        "that the patches of a network from elsewhere do not cover (384 = 27 x 14 + 6)",
+        at_least=0,
+    )
     skip_unreadable: bool = identity(False, "leave out unreadable images, and report how many, instead of stopping")
     memory: float = execution(
         4.0, "gigabytes of memory for decoded images; a dataset that fits is decoded only once", at_least=0
@@ -80,6 +86,8 @@ class ImageData(DataConfig):
 
 # The values of ImageData.fit and ImageData.interpolation.
 FITS, KERNELS = (get_args(get_type_hints(ImageData)[name]) for name in ("fit", "interpolation"))
+# Fields of a preprocessing that JSON lacks where they have no effect, that is where they have this value.
+OPTIONAL = {"range": (), "trim": (0, 0)}
 
 
 def composed(name: str) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 from ...errors import UserError
 from ...files.reading import read_regular
 from ..unreadable import Unreadable
+from .config import OPTIONAL
 from .resample import resized_part
 from .wide import LARGEST, Extent, Range, eight_bits, extent_of, may_be_wide, note_stored, number, wide_pixels
 
@@ -121,8 +122,8 @@ def _check_pixels(size: tuple[int, int], encoded: int, name: str) -> None:
 class Preprocess:
     """How an image of any size and mode becomes the input of a network.
 
-    The fields fit, size, interpolation, background and range are those of ImageData. `mean` and `std` have one value
-    per channel, for pixels in 0..1; they are applied later, on the device.
+    The fields fit, size, interpolation, background, range and trim are those of ImageData. `mean` and `std` have one
+    value per channel, for pixels in 0..1; they are applied later, on the device.
     """
 
     image: tuple[int, int]  # height and width of the result
@@ -134,6 +135,7 @@ class Preprocess:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     range: Range = ()
+    trim: tuple[int, int] = (0, 0)
 
     def check(self, image: Image.Image, name: str) -> Extent:
         """The extent of an image's pixels. Raises UserError about one, called `name`, that the range does not hold."""
@@ -144,13 +146,21 @@ class Preprocess:
             raise UserError(name, fault, f"save it with {bits} and values from {between}")
         return extent
 
+    @property
+    def whole(self) -> Preprocess:
+        """The same before rows and columns are trimmed off."""
+        (h, w), (rows, columns) = self.image, self.trim
+        return dataclasses.replace(self, image=(h + rows, w + columns), trim=(0, 0))
+
     def leaves_unchanged(self, height: int, width: int, channels: int) -> bool:
         """Whether `apply` returns images of this shape unchanged."""
-        unscaled = self.fit != "crop" or self.size <= min(height, width)
+        unscaled = (self.fit != "crop" or self.size <= min(height, width)) and not any(self.trim)
         return (height, width, channels) == (*self.image, self.channels) and unscaled
 
     def uncropped_share(self, width: int, height: int) -> float:
         """The share of an image's area that `apply` does not crop away."""
+        if any(self.trim):
+            return self.whole.uncropped_share(width, height) * math.prod(self.image) / math.prod(self.whole.image)
         if self.fit != "crop":
             return 1.0
         scaled_width, scaled_height = self._covering(width, height)
@@ -158,6 +168,8 @@ class Preprocess:
 
     def apply(self, image: Image.Image) -> np.ndarray:
         """The pixels of an image of any size and mode: uint8 [h, w, C]."""
+        if any(self.trim):
+            return self.whole.apply(image)[: self.image[0], : self.image[1]]
         image = self._resized(
             _flatten_alpha(_narrow(image, self.range, self.background), self.channels, self.background)
         )
@@ -198,21 +210,22 @@ class Preprocess:
         return width * top // bottom, height * top // bottom
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON values."""
+        """The fields as JSON values, without optional ones that have no effect."""
+        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {
             name: list(value) if isinstance(value, tuple) else value
-            for name, value in dataclasses.asdict(self).items()
-            if name != "range" or value
+            for name, value in given.items()
+            if name not in OPTIONAL or value != OPTIONAL[name]
         }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Preprocess:
         """The Preprocess of the JSON values of `to_dict`. Raises UserError if fields are missing or unknown."""
         fields = {f.name for f in dataclasses.fields(cls)}
-        if set(values) | {"range"} != fields:
+        if {*values, *OPTIONAL} != fields:
             raise UserError(
                 "preprocess",
-                f"the fields {sorted((set(values) | {'range'}) ^ fields)} are missing or unknown",
+                f"the fields {sorted({*values, *OPTIONAL} ^ fields)} are missing or unknown",
                 "use the version of vit-jax that made this run",
             )
         frozen: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in values.items()}

@@ -165,9 +165,8 @@ def open_images(
     """
     _check_fields(data, pair(image))
     source = open_image_source(data, given, fetch)
-    preprocess = Preprocess(
-        pair(image), channels, data.fit, data.size, data.interpolation, data.background, (), (), data.range
-    )
+    how = (data.fit, data.size, data.interpolation, data.background)
+    preprocess = Preprocess(pair(image), channels, *how, (), (), data.range, pair(data.trim))
     _check_source(data, source, preprocess, classes)
 
     images, loaded = _decode(data, source, preprocess)
@@ -224,6 +223,9 @@ def _identity(
 
 
 def _check_fields(data: ImageData, image: tuple[int, int]) -> None:
+    if any(cut >= side for cut, side in zip(pair(data.trim), image, strict=True)):
+        sizes = ("x".join(map(str, pair(size))) for size in (data.trim, image))
+        raise UserError(Field("data.trim"), "is {}, and model.image is {}".format(*sizes), "give less, or 0 for none")
     if data.size and data.fit != "crop":
         raise UserError(
             Field("data.size"), f"is {data.size} but data.fit is {data.fit}", "only crop uses data.size, set it to 0"

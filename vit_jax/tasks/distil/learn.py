@@ -40,9 +40,10 @@ class Distil(Classify):
     distil: DistilLoss = field(default_factory=DistilLoss)
     dtype: str = "float32"  # in which both networks compute
     # Of a teacher that is a network: its definition, as `models.definition` gives it, the height and width of images
-    # that it takes, and how images are resized to that.
+    # that its preprocessing makes, how many rows and columns of these it trims off, and how images are resized to that.
     teacher: Any = None
     size: tuple[int, int] = (0, 0)
+    trim: tuple[int, int] = (0, 0)
     interpolation: str = "bilinear"
 
     @classmethod
@@ -60,11 +61,12 @@ class Distil(Classify):
         if teacher.config is None:
             return replace(self, auxiliary={"logits": teacher.arrays["logits"].astype(wanted)})
         preprocess = teacher.metadata["preprocess"]
-        h, w = preprocess["image"]
+        (h, w), trim = preprocess["image"], tuple(preprocess.get("trim", (0, 0)))
         return replace(
             self,
             teacher=definition(teacher.config, dtype=self.dtype, param_dtype=wanted),
-            size=(h, w),
+            size=(h + trim[0], w + trim[1]),
+            trim=trim,
             interpolation=preprocess["interpolation"],
             auxiliary={
                 "parameters": unflatten({name: array.astype(wanted) for name, array in teacher.arrays.items()}),
@@ -91,7 +93,8 @@ class Distil(Classify):
     def teacher_logits(self, images: Array) -> Array:
         """The teacher's logits in evaluation mode, [B, K].
 
-        An image of another size than the teacher's is resized as a whole, by the teacher's own kernel, antialiased.
+        An image of another size than the teacher's is resized as a whole, by the teacher's own kernel, antialiased; of
+        that the teacher sees what its preprocessing does not trim off.
 
         Args:
             images: augmented, pixels of 0..255, [B, h, w, C].
@@ -100,6 +103,7 @@ class Distil(Classify):
             shape = (len(images), *self.size, images.shape[-1])
             images = images.astype(accumulation_dtype(self.dtype))
             images = jax.image.resize(images, shape, KERNELS[self.interpolation]).clip(0, 255)  # bicubic overshoots
+        images = images[:, : self.size[0] - self.trim[0], : self.size[1] - self.trim[1]]
         network = merge(self.teacher, self.auxiliary["parameters"])
         return network(normalise(images, self.auxiliary["mean"], self.auxiliary["std"], jnp.dtype(self.dtype)))
 

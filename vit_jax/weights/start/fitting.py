@@ -94,6 +94,9 @@ def check_fit(run: RunConfig, given: NetworkConfig, change: Change) -> None:
     ]
     if not different:
         return
+    if "image" in different:  # no rule makes weights those of a size that the patch does not divide
+        with fields_inside("model"):
+            wanted.check()
     own = [name for name in different if name not in RULES and name not in from_data]
     hints = []
     if own:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...config.dotted import replace_fields
 from ...config.run import RunConfig
+from ...data.images.config import OPTIONAL
 from ...files.terminal import printable
 from ...presets import table as presets
 from ...presets.entry import Preset
@@ -181,7 +182,8 @@ def _describe_start(run: RunConfig, record: Mapping[str, Any], given: Mapping[st
     which = f"{run.init}:{chosen} {record['layout']}, {record['tensors']} tensors, digest {record['digest'][:DIGITS]}"
     lines = [which, *record["changed"]]
     names = task_spec(run.task).prepared
-    values = {name: value for name, (value, _) in flat(run).items() if name in names and value != ()}
+    idle = {f"data.{name}" for name in OPTIONAL}  # where they have their default
+    values = {name: x for name, (x, _) in flat(run).items() if name in names and x != () and (x or name not in idle)}
     fields = {name: f"{name} {text(value)}".replace(" ", UNBROKEN) for name, value in values.items()}
     taken = ", ".join(field for name, field in fields.items() if name in record["filled"])
     own = ", ".join(field for name, field in fields.items() if name not in record["filled"])
