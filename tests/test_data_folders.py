@@ -164,6 +164,12 @@ def test_names_that_look_the_same_are_one_class(tmp_path):
         ("cat*1 dog*1 eel/deep/.hidden", "", "class folder T/eel holds no images; add some or remove it"),
         ("train*1 test*1", "", "train/ holds no class folders"),
         ("a.txt", "", "holds no class folders, only 1 .txt"),
+        (
+            "train/in/cat*1 train/in/dog*1 test/in/cat*1",
+            "",
+            "train/ holds in/ alone, and that cat, dog; move these into T",
+        ),
+        ("train/Cat*1 train/dog*1 val/cat*1", "", "class folder cat is in validation but not in train; nearest: Cat"),
     ],
 )
 def test_a_folder_of_another_level_is_told_with_the_one_to_give(entries, below, says, tmp_path):

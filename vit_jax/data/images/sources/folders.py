@@ -62,9 +62,10 @@ def open_folder(path: str) -> Source:
         for key, folders in _classes(folder).items():
             if key not in classes:
                 name = os.path.basename(folders[0].path)
+                shown = name if name == name.strip() else repr(name)
                 raise UserError(
                     field,
-                    f"class folder {name} is in {split} but not in train{similar(name, _names(classes))}",
+                    f"class folder {shown} is in {split} but not in train{similar(name, _names(classes))}",
                     "rename it, move it away, or add its images to train",
                 )
     return _source(field, root, layout, splits, classes)

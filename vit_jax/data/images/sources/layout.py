@@ -47,6 +47,11 @@ def find_layout(field: str, root: Folder, several: bool = True) -> Layout:
             )
         _check_classes(field, root, several)
         return Layout({WHOLE: root}, {}, ())
+    for folder in sorted_.values() if several else ():
+        only = [*folder.folders.values()]
+        if len(only) == 1 and (deeper := _deeper(only[0])):
+            inside = f"{_name(folder)}/ holds {_name(only[0])}/ alone, and that {_listed(deeper.folders)}"
+            raise UserError(field, inside, f"move these into {folder.path} if they are the classes")
     unlabelled = {split: folder for split, folder in named.items() if split not in sorted_ and folder.images}
     used = {folder.path for folder in (*sorted_.values(), *unlabelled.values())}
     ignored = [name for name, folder in root.folders.items() if folder.path not in used]
