@@ -401,6 +401,7 @@ class Options(SearchFlags, EvaluateFlags):
 def command(arguments: list[str]) -> int:
     """Parse the arguments, measure and print; returns the exit code. Raises UserError."""
     o = flags.parse(Options, arguments, prog="python -m vit_jax.evaluate")
+    runs.mean_of(o.weights)
     reads = [*runs.read_from(o.run), *paths_in(o.data.source)]
     check_outputs({"csv": o.csv}, o.force, reads)
     check_folder("report", o.report, o.force, reads)
