@@ -119,6 +119,7 @@ def refused(place, capsys):
             "model.patch 2x2 is not divisible by 4, and stem 8 8 halves it once for each width",
             "choose a patch that is, or fewer widths",
         ],
+        "train digits --data.trim 9": ["data.trim is 9x9, and model.image is 8x8: give less, or 0 for none"],
         "train digits --model.image 9 8": ["model.image 9x8 is not divisible by patch 2x2"],
         "train digits --model.no-cls-token": [
             "model.pool is cls but cls_token is False",
