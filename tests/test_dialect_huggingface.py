@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+import vit_jax
 from convert import rules
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
@@ -349,3 +350,25 @@ def test_the_vit_of_a_vision_encoder_decoder_is_taken_with_the_key_that_its_refu
         recognising.read(str(tmp_path))
     with (found := recognising.read(str(tmp_path), recognising.Options(key="encoder"))).source:
         assert found.config == POOLER
+
+
+@pytest.mark.parametrize("name", ["ViTMSNModel", "ViTMSNForImageClassification", "ViTMAEModel"])
+def test_networks_of_other_classes_that_are_vits_are_read_as_such(name, tmp_path):
+    """MSN's is a ViT under another name, and MAE's encoder one, where nothing is masked."""
+    torch, load = pytest.importorskip("torch"), pytest.importorskip("convert.verify.libraries").load
+    if (transformers := load("transformers")) is None:
+        pytest.skip("needs transformers")
+    sizes = dict(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12, image_size=8)
+    settings = dict(patch_size=4, num_labels=3, **({"mask_ratio": 0.0} if "MAE" in name else {}))
+    family = "ViTMAE" if "MAE" in name else "ViTMSN"
+    theirs = getattr(transformers, name)(getattr(transformers, f"{family}Config")(**sizes, **settings)).eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    theirs.set_attn_implementation("sdpa")
+    theirs.save_pretrained(tmp_path)
+    images = torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        wanted = theirs(pixel_values=images)
+    wanted = wanted.logits if "Classification" in name else wanted.last_hidden_state[:, 0]
+    ours = vit_jax.load(tmp_path).model(images.permute(0, 2, 3, 1).numpy())
+    assert np.abs(np.asarray(ours) - wanted.numpy()).max() < 1e-5

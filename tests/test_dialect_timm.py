@@ -233,11 +233,11 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("layout", ["timm", "huggingface@v4"])
+@pytest.mark.parametrize("layout", ["timm", "huggingface@v4", "dinov2"])
 @pytest.mark.parametrize("whose", HEADS)
 def test_a_head_of_another_kind_is_left_out_only_where_the_head_is_dropped(layout, whose, tmp_path):
-    config = replace(SMALL, patch=4, image=8, classes=0)
-    own = {"timm": "head", "huggingface@v4": "classifier"}[layout]
+    config = replace(SMALL, patch=4, image=8, classes=0, registers=2 if layout == "dinov2" else 0)
+    own = {"timm": "head", "huggingface@v4": "classifier", "dinov2": "dino_head"}[layout]
     made = shapes(config, LAYOUTS[layout])
     strange = {name.replace("head", own, 1): shape for name, shape in HEADS[whose].items()}
     arrays = {name: np.ones(shape, np.float32) for name, shape in (made | strange).items()}

@@ -38,6 +38,8 @@ from .tokenizer import special_ids
 from .weights_in import Chosen
 
 FEW = 3  # tensors that a message lists
+# Modules of heads that only pretraining without labels needs: of DINO, iBOT and DINOv2; MoCo and BYOL; SwAV.
+PRETRAINING = ("head.", "dino_head.", "ibot_head.", "projector.", "predictor.", "projection_head.", "prototypes.")
 
 
 @dataclass(frozen=True)
@@ -266,16 +268,15 @@ def _set_aside(tensors: dict[str, Tensor], aside: Collection[str], what: str) ->
 
 
 def _other_head(layout: Layout, config: NetworkConfig, names: Names, rows: Iterable[Row]) -> list[str]:
-    """The tensors of a head of another kind than a layout knows, under the names of its own: MoCo's, DINO's."""
+    """The tensors of a head of another kind than a layout knows: under the names of its own, or of PRETRAINING."""
     if "classes" not in config.function_fields():
         return []
+    modules, claimed = {*PRETRAINING}, {name for r in rows for name in r.theirs}
     whole, bare = (replace_fields(config, {"classes": number}).normal() for number in (1, 0))
-    if layout.cannot(whole, weights_only=True):  # it has no head at all
-        return []
-    head = whole.parameters().keys() - bare.parameters().keys()
-    of_head = (name for r in layout.rows(whole) if head.intersection(r.ours) for name in r.theirs)
-    modules = {f"{name.rpartition('.')[0]}." for name in of_head} - {"."}
-    claimed = {name for r in rows for name in r.theirs}
+    if not layout.cannot(whole, weights_only=True):  # files of it may have a head
+        head = whole.parameters().keys() - bare.parameters().keys()
+        of_head = (name for r in layout.rows(whole) if head.intersection(r.ours) for name in r.theirs)
+        modules |= {f"{name.rpartition('.')[0]}." for name in of_head} - {"."}
     return [name for name in names if name not in claimed and name.startswith(tuple(modules))]
 
 
