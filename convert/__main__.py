@@ -10,7 +10,16 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from vit_jax.errors import DONE, Interrupted, UserError, out_of_memory
+try:
+    from vit_jax.errors import DONE, Interrupted, UserError, out_of_memory
+except ModuleNotFoundError as error:
+    if error.name != "vit_jax.errors":
+        raise
+    hiding = sys.modules["vit_jax"].__file__
+    print(
+        f"vit-jax: error: {hiding}: hides the package vit_jax; rename it, or start in another folder", file=sys.stderr
+    )
+    sys.exit(2)
 from vit_jax.files.terminal import run_command
 
 from .commands.arguments import options, parser
@@ -71,8 +80,11 @@ def run_undisturbed(body: Callable[[], int]) -> int:
     """Run a command: errors of the system become one sentence, and a signal that ends it leaves nothing behind."""
     before = {}
     for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name) and threading.current_thread() is threading.main_thread():
-            before[name] = signal.signal(getattr(signal, name), end_by_signal)
+        number = getattr(signal, name, None)
+        if number is None or threading.current_thread() is not threading.main_thread():
+            continue
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+            before[name] = signal.signal(number, end_by_signal)
     try:
         return body()
     except Exception as error:
@@ -96,7 +108,7 @@ def run_undisturbed(body: Callable[[], int]) -> int:
 
 def end_by_signal(number: int, frame: Any) -> None:
     """A signal handler: everything that was begun is undone, as after Ctrl-C."""
-    raise Interrupted("ended by a signal; what was being written is removed", "SIGTERM")
+    raise Interrupted("ended by a signal; what was being written is removed", signal.Signals(number).name)
 
 
 if __name__ == "__main__":

@@ -646,7 +646,7 @@ def test_a_signal_in_the_middle_of_writing_leaves_nothing_behind(source, tmp_pat
         capture_output=True,
         text=True,
     )
-    assert done.returncode == (130 if name == "SIGINT" else 143) and "Traceback" not in done.stderr
+    assert done.returncode == {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}[name] and "Traceback" not in done.stderr
     assert sorted(tmp_path.iterdir()) == before
 
 

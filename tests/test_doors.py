@@ -432,7 +432,7 @@ def test_the_result_is_printed(trained):
     assert "compiling the training step" in out
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_while_the_interpreter_ends_changes_nothing(name):
     """jax cleans up there, and an interrupt in the middle of it would be a traceback after a run that is finished."""
     script = (

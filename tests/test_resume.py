@@ -565,7 +565,7 @@ def test_a_signal_in_a_group_tells_to_repeat_the_command_that_draws_its_picture(
 @pytest.mark.parametrize(
     "name, code, step, after",
     cases(
-        [("SIGTERM", 143, 7, True), ("SIGINT", 130, EPOCH, True)],
+        [("SIGTERM", 143, 7, True), ("SIGINT", 130, EPOCH, True), ("SIGHUP", 129, 3, False)],
         [
             (name, code, step, after)
             for name, code in (("SIGTERM", 143), ("SIGINT", 130))
@@ -574,7 +574,7 @@ def test_a_signal_in_a_group_tells_to_repeat_the_command_that_draws_its_picture(
     ),
 )
 def test_a_signal_saves_within_a_step(reference, folder, monkeypatch, capsys, name, code, step, after):
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     with monkeypatch.context() as patch:
         at_step(patch, step, send(name), after)
         status = run_command(lambda: bool(go(folder)) * 0)
@@ -583,7 +583,7 @@ def test_a_signal_saves_within_a_step(reference, folder, monkeypatch, capsys, na
     assert folder.summary() is None, "a run that was told to end does not test"
     stderr = capsys.readouterr().err
     assert stderr == f"vit-jax: {name}: saved at step {step}; go on with: python -m vit_jax.train --resume {folder}\n"
-    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     go(folder)
     assert_same(result(folder), ended(reference))
 

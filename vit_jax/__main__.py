@@ -2,7 +2,17 @@
 
 import sys
 
-from .commands.cli import main
+from .hiding import end_if_hidden
+
+try:
+    from .commands.cli import main
+except (AttributeError, ImportError):
+    end_if_hidden()
+    raise
 
 if __name__ == "__main__":
-    sys.exit(main("python -m vit_jax"))
+    try:
+        sys.exit(main("python -m vit_jax"))
+    except (AttributeError, ImportError):  # of what a command imports
+        end_if_hidden()
+        raise

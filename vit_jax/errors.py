@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 DONE, BUG, USER, CHECK = 0, 1, 2, 3  # exit codes of every command
-INTERRUPTED = {"SIGINT": 130, "SIGTERM": 143}
+INTERRUPTED = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 _FULL = "the disk is full; free some space and repeat the command, a run goes on from its last checkpoint"
 _CLOSED = "no permission to write or read here; change that with chmod, or choose another place"
@@ -148,7 +148,7 @@ class CheckFailed(Exception):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal ended the run after its state was saved; exit code 130 (SIGINT) or 143 (SIGTERM).
+    """A signal ended the run after its state was saved; exit code 130 (SIGINT), 143 (SIGTERM) or 129 (SIGHUP).
 
     In Python it is the KeyboardInterrupt that a user expects who stops a cell, so `except Exception` lets it pass.
     """

@@ -39,9 +39,9 @@ def run_command(main: Callable[[], int | None]) -> int:
 
 def _end_undisturbed() -> None:
     """Ignore signals while the interpreter shuts down: the work is done and its exit code decided."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(ValueError):  # not the main thread
-            signal.signal(number, signal.SIG_IGN)
+    for name in INTERRUPTED:
+        with contextlib.suppress(ValueError, AttributeError):  # not the main thread; Windows lacks one of them
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def _run(main: Callable[[], int | None]) -> int:

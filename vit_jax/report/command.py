@@ -84,7 +84,8 @@ def leave_report(folder: runs.Run) -> None:
     try:
         print(f"report     {printable(show_path(write_report([folder.path])))}")
     except UserError as error:
-        print(f"skipped    the report: {printable(str(error))}")
+        again = f"write it elsewhere with `vit-jax report {shlex.quote(str(folder))} --out FILE.html`"
+        print(f"skipped    the report: {printable(f'{error.fault}; {again}')}")
     except ImportError as error:  # in an environment that was made for an older version
         again = f"install it, then write the report with `vit-jax report {shlex.quote(str(folder))}`"
         print(f"skipped    the report: {printable(f'{error}; {again}')}")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import Interrupted
+from ..errors import INTERRUPTED, Interrupted
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Caught:
     During training steps it waits until the loop has saved a checkpoint; at other times it ends the process at once.
     """
 
-    name: str = ""  # "SIGINT", "SIGTERM"; '' for none
+    name: str = ""  # of INTERRUPTED; '' for none
     waits: bool = False
 
     @contextlib.contextmanager
@@ -33,7 +33,9 @@ class Caught:
 
 @contextlib.contextmanager
 def signals() -> Iterator[Caught]:
-    """Catch SIGINT and SIGTERM within the block, so that the loop can save and end.
+    """Catch the signals of INTERRUPTED within the block, so that the loop can save and end.
+
+    SIGHUP, that of a terminal which is closed, only where it would end the process: not under nohup.
 
     A signal while `Caught.waits` is False, or a second SIGINT, ends the block at once with Interrupted. Outside the
     main thread Python cannot catch signals, so this does nothing there.
@@ -46,9 +48,11 @@ def signals() -> Iterator[Caught]:
         if again or not caught.waits:
             raise KeyboardInterrupt  # not an Exception, which a library on the stack might catch
 
-    old = {}
+    old: dict[int, Any] = {}
     with contextlib.suppress(ValueError):
-        old = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in (getattr(signal, name) for name in INTERRUPTED if hasattr(signal, name)):
+            if number in (signal.SIGINT, signal.SIGTERM) or signal.getsignal(number) != signal.SIG_IGN:
+                old[number] = signal.signal(number, on_signal)
     try:
         yield caught
     except KeyboardInterrupt as error:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..errors import INTERRUPTED
 from ..machine.hosts.group import Hosts
 from .signals import Caught
 
-VOTES = ("SIGINT", "SIGTERM", "time", "save")
+VOTES = (*INTERRUPTED, "time", "save")
 
 
 @dataclass
@@ -36,12 +37,12 @@ class Decision:
         return frozenset({*filter(None, [self.caught.name]), *late, *due})
 
     def votes(self) -> np.ndarray | None:
-        """`own_votes` as the input of a step, bool [4]; None with one host."""
+        """`own_votes` as the input of a step, bool [k]; None with one host."""
         own = self.own_votes()
         return np.array([name in own for name in VOTES]) if self.hosts.several else None
 
     def read(self, votes: np.ndarray | None) -> None:
-        """Take the result of a step with the votes of all hosts, int32 [4]; None: there is none."""
+        """Take the result of a step with the votes of all hosts, int32 [k]; None: there is none."""
         if votes is not None:
             self.agreed |= {name for name, count in zip(VOTES, votes, strict=True) if count}
 
@@ -53,7 +54,7 @@ class Decision:
     @property
     def signal(self) -> str:
         """The signal that ends the run; '' for none."""
-        return next((name for name in VOTES[:2] if name in self.known), "")
+        return next((name for name in INTERRUPTED if name in self.known), "")
 
     @property
     def late(self) -> bool:

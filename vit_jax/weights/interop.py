@@ -20,10 +20,12 @@ from ..config.network import NetworkConfig
 from ..config.outputs import Outputs
 from ..errors import Option, Text, UserError
 from ..tasks.table import task_spec
+from .hidden import with_convert
 
 PREFIX = 10  # more tokens than stand before the patches, of those that have positions
 
 
+@with_convert
 def read_weights(path: str, **options: Any) -> tuple[Weights, dict[str, np.ndarray]]:
     """What a weight file or folder of any layout states, and its weights.
 
@@ -79,6 +81,7 @@ class Weights:
         return ((name, x) for name, x in stream(self.plan) if name in self.plan.specs)
 
 
+@with_convert
 @contextlib.contextmanager
 def open_complete(path: str, **options: Any) -> Iterator[Weights]:
     """The weights in a file or folder that state their network, for images as large as they are prepared.
@@ -120,6 +123,7 @@ def _as_library(says: str) -> str:
 class Unstated(UserError):
     """Fields of a network that neither its weights nor the caller tell; `published`: whether --model of convert may."""
 
+    @with_convert
     def __init__(self, fields: Sequence[str], network: type[NetworkConfig]):
         from convert.dialects.architectures import published
 
@@ -127,6 +131,7 @@ class Unstated(UserError):
         self.fields, self.published = tuple(fields), published(network)
 
 
+@with_convert
 @contextlib.contextmanager
 def open_weights(
     path: str,
@@ -198,6 +203,7 @@ def network_in(path: str) -> type[NetworkConfig]:
     return type(config_in(path))
 
 
+@with_convert
 def config_in(path: str) -> NetworkConfig:
     """The config of the network whose weights a file or folder holds; of fields that they do not tell, the defaults.
 
@@ -237,6 +243,7 @@ def task_metadata(facts: Any, task: str, config: NetworkConfig) -> dict[str, Any
     return {name: value for name, value in values.items() if value and entries[name].fits(value, config)}
 
 
+@with_convert
 @functools.cache
 def _fetch(path: str) -> str:
     """The path; of hf://owner/name, the local copy: the hub is asked once in a process."""
@@ -245,6 +252,7 @@ def _fetch(path: str) -> str:
     return fetch(path) if path.startswith("hf://") else path
 
 
+@with_convert
 def can_hold(layout: str, config: NetworkConfig) -> bool:
     """Whether there are files of a layout that hold a network."""
     from convert.plan.plan import target_layout
@@ -252,6 +260,7 @@ def can_hold(layout: str, config: NetworkConfig) -> bool:
     return not target_layout(layout, config).cannot(config)
 
 
+@with_convert
 def cannot_hold(layout: str, config: NetworkConfig) -> str:
     """Why there are none, and what to do about it, in words of convert."""
     from convert.plan.plan import refusal, target_layout
@@ -277,6 +286,7 @@ class Change:
         return arrays
 
 
+@with_convert
 def plan_change(weights: Weights, texts: Sequence[str]) -> Change:
     """The change that `python -m convert --adapt TEXT ...` makes. Raises UserError where a network cannot have it."""
     from convert.adapt import adaptations
@@ -288,6 +298,7 @@ def plan_change(weights: Weights, texts: Sequence[str]) -> Change:
     return Change(made[-1].config if made else weights.config, facts, says, made)
 
 
+@with_convert
 def export_weights(
     given: str | tuple[NetworkConfig, Mapping[str, Any]],
     path: str,

@@ -9,7 +9,9 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,6 +20,7 @@ from .place import FORMS, Place, read_place
 from .watch import GRACE, Watch
 
 ANSWER = 120.0  # seconds in which process 0 has to answer, and all others to come
+NAMED = 10  # seconds in which the first host has to find its own name
 HEARTBEAT = 30  # seconds after which JAX itself takes a silent process for dead; the watch is faster
 PIECE = 1 << 20  # characters of a value that are sent at once
 FOR_EVER = 1 << 30  # milliseconds: whoever is waited for is watched
@@ -198,6 +201,7 @@ def _begin(text: str, stall_minutes: float) -> Hosts:
     try:
         # Before jax: where a process is missing it would abort.
         if place.index == 0:
+            _check_name(place.address)
             watch.gather(place.port, place.count, ANSWER)
         else:
             watch.join(place.address, place.port, place.count, ANSWER)
@@ -230,6 +234,26 @@ def _begin(text: str, stall_minutes: float) -> Hosts:
     watch.begin()
     atexit.register(watch.leave, {"done": 1})
     return Hosts(place.index, place.count, distributed.global_state.client, watch)
+
+
+def _check_name(address: str) -> None:
+    """Raise UserError where the first host cannot find itself by the name that all are given: jax would wait for it."""
+    answers: list[OSError | None] = []
+
+    def find() -> None:
+        try:
+            socket.getaddrinfo(address, None)
+            answers.append(None)
+        except OSError as error:
+            answers.append(error)
+
+    asking = threading.Thread(target=find, daemon=True)  # a server of names that does not answer is asked for long
+    asking.start()
+    asking.join(NAMED)
+    if not answers or answers[0]:
+        why = str(answers[0].strerror or answers[0]) if answers and answers[0] else f"no answer in {NAMED} s"
+        raise UserError("hosts", f"names the first host {address}, which it cannot find itself ({why})",
+                        "give its number, such as 10.0.0.1, or add the name to its /etc/hosts")  # fmt: skip
 
 
 def _park_aborts() -> None:
