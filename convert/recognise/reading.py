@@ -150,9 +150,9 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     tensors, provenance = with_digests(source, tensors, provenance, side, bool(options.layout))
     own = provenance.get("layout", "") or ("" if options.layout else own_layout(source))
     check_complete(source, tensors, bool(found or options.layout or own in LAYOUTS))
+    _check_no_adapter(source.path, found)
     if not options.layout:
         _check_refused(source, found)
-    _check_no_adapter(source.path, found)
     _check_quantised(source.path, tensors, files.get("config.json", {}))
     model = _published_facts(options.model)
 
