@@ -16,7 +16,7 @@ import pytest
 
 import vit_jax
 from convert.verify.libraries.built import load as installed
-from convert.write import program
+from convert.write import into_program, program
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition
@@ -255,6 +255,7 @@ def test_a_network_that_float32_rounds_more_may_differ_more(tmp_path):
     vit_jax.export(network(replace(PLAIN, depth=6), scale=6), tmp_path / "net.stablehlo")
     said = json.loads((tmp_path / "net.stablehlo.json").read_text())["compared"]
     assert said["difference"] <= said["allowed"]
+    assert into_program.relative(np.full(3, 1e6 + 1), np.full(3, 1e6)) == 1e-6  # a share of the outputs
 
 
 @pytest.mark.parametrize(
