@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,13 +33,17 @@ class Repository:
 
 
 class Hub:
-    """Its state. By `faults` {step: status, or "cut"} it refuses a step, or closes the connection in its middle."""
+    """Its state.
+
+    By `faults` {step: status, "cut", "drip", "flood" or bytes} it refuses a step, closes the connection in its middle,
+    answers a byte at a time, or without end, or with other bytes.
+    """
 
     def __init__(self) -> None:
         self.repositories: dict[str, Repository] = {}
         self.blobs: dict[str, bytes] = {}
         self.requests: list[str] = []  # "METHOD path" of each, in order
-        self.faults: dict[str, int | str] = {}
+        self.faults: dict[str, int | str | bytes] = {}
         self.endpoint = ""
 
     def keep(self, content: bytes) -> str:
@@ -92,6 +97,10 @@ class Handler(BaseHTTPRequestHandler):
         token = self.headers.get("Authorization")
         if step not in ("put", "validate", "unknown") and token != f"Bearer {TOKEN}":
             return self.answer({"error": "Invalid username or password."}, 401)
+        if fault in ("drip", "flood"):
+            return self.answer_slowly(b" " if fault == "drip" else b" " * (1 << 20), 0.05 if fault == "drip" else 0)
+        if isinstance(fault, bytes):
+            return self.answer(fault, **({"Content_Encoding": "gzip"} if fault[:2] == b"\x1f\x8b" else {}))
         if fault:
             return self.answer({"error": f"refused at {step}"}, int(fault))
         getattr(self, step)(body, **names)
@@ -106,6 +115,17 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
+
+    def answer_slowly(self, part: bytes, seconds: float) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(1 << 40))
+        self.end_headers()
+        self.close_connection = True
+        with contextlib.suppress(OSError):  # until nobody listens
+            while True:
+                self.wfile.write(part)
+                time.sleep(seconds)
 
     def unknown(self, body: bytes) -> None:
         self.answer({"error": "not here"}, 404)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -16,10 +17,12 @@ import pytest
 
 import vit_jax
 from convert import verify
+from convert.containers import answers
+from convert.containers.hub import fetch
 from convert.verify import compare_plan
 from convert.verify.libraries.built import load as installed
 from convert.write.origin import file_hash
-from convert.write.upload import Repository, upload
+from convert.write.upload import Repository, repository, upload
 from tests.loopback_hub import ATTRIBUTES, TOKEN, serving
 from vit_jax.errors import Interrupted, UserError
 from vit_jax.runs import Run
@@ -289,3 +292,23 @@ def test_a_repository_that_changes_meanwhile_is_not_written_over(hub, folder):
     with pytest.raises(UserError, match="it was changed meanwhile"):
         upload(Repository("me/x", True, True, ("model.bin",), "1".zfill(40)), folder, [*folder.iterdir()], "message")
     assert "model.bin" in known.files
+
+
+SHAPES = [b'"x"', b"3", b"not JSON", b"[" * 100_000, b'{"siblings": 3}']
+SHAPES += [b'{"id": "me/x", "siblings": [{"rfilename": 3}]}']
+ANSWERS = [*((shape, "the hub's answer is not as") for shape in SHAPES), ("drip", "is not whole after 1 seconds")]
+ANSWERS += [("flood", "has more than 1 MB"), (gzip.compress(b" " * (1 << 24)), "is compressed, by gzip")]
+
+
+@pytest.mark.parametrize(("answer", "says"), ANSWERS, ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize("way", ["from", "tree", "to"])
+def test_answers_of_no_end_and_of_other_shapes_are_refused(way, answer, says, hub, monkeypatch):
+    monkeypatch.setattr(answers, "SECONDS", 1.0)
+    monkeypatch.setattr(answers, "BYTES", 1 << 20)
+    hub.make("me/x", **{"config.json": b"{}", "a.safetensors": b"x"})
+    hub.faults["tree" if way == "tree" else "info"] = answer
+    hooks = huggingface_hub.utils.get_session().event_hooks
+    with pytest.raises(UserError, match=says) as caught:
+        repository("hf://me/x", public=False, force=True) if way == "to" else fetch("hf://me/x")
+    assert str(caught.value).startswith("hf://me/x: ") and "\n" not in str(caught.value)
+    assert huggingface_hub.utils.get_session().event_hooks == hooks

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from typing import Any
 
 from vit_jax.errors import Option, Text, UserError, install
 
+from .answers import bounded_answers
 from .folder import INDEX, NO_WEIGHTS
 from .kinds import SUFFIXES
 from .source import CARRIED_SUFFIX
 
 ADDRESS = r"hf://([\w.-]+/[\w.-]+)(?:@([^@/]+))?(?:/(.+))?"
 SECONDS = 10  # without an answer, until the hub counts as out of reach
+# What huggingface_hub raises of an answer that is not as it expects.
+OTHER_SHAPE = (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError)
 SHARD = r"-\d+-of-\d+\."
 DOWNLOAD = "or download the files and give their folder"
 BESIDE = ("*.json", "*.spm", "merges.txt", "vocab.txt", "*.bpe.model", "spiece.model")  # configs and tokenizers
@@ -45,14 +49,20 @@ def fetch(address: str, file: str = "") -> str:
         raise UserError(address, "needs huggingface_hub", f"run `{install('hub')}`, {DOWNLOAD}") from error
     names: list[str] | None = []
     try:
-        names = _names(huggingface_hub, repository, revision)
-        wanted = inner or file or _weights(names or [], address)
-        folder = huggingface_hub.snapshot_download(
-            repository,
-            revision=revision,
-            allow_patterns=[*BESIDE, *_patterns(wanted)],
-            local_files_only=names is None,
-        )
+        with bounded_answers(huggingface_hub, address):
+            names = _names(huggingface_hub, repository, revision)
+            wanted = inner or file or _weights(names or [], address)
+            folder = huggingface_hub.snapshot_download(
+                repository,
+                revision=revision,
+                allow_patterns=[*BESIDE, *_patterns(wanted)],
+                local_files_only=names is None,
+            )
+    except UserError:
+        raise
+    except OTHER_SHAPE as error:
+        what = f"the hub's answer is not as huggingface_hub expects it ({type(error).__name__})"
+        raise UserError(address, what, f"check HF_ENDPOINT, {DOWNLOAD}") from error
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         reason = "the hub is out of reach, and the cache does not have it" if names is None else reason
@@ -68,7 +78,7 @@ def _names(hub: Any, repository: str, revision: str | None) -> list[str] | None:
         return [
             file.rfilename for file in hub.model_info(repository, revision=revision, timeout=SECONDS).siblings or ()
         ]
-    except (hub.errors.HfHubHTTPError, hub.errors.HFValidationError):
+    except (hub.errors.HfHubHTTPError, hub.errors.HFValidationError, UserError, *OTHER_SHAPE):
         raise
     except Exception:  # the class depends on the library that sends its requests
         return None

@@ -10,7 +10,8 @@ from typing import Any
 
 from vit_jax.errors import Interrupted, UserError, install
 
-from ..containers.hub import SECONDS
+from ..containers.answers import bounded_answers
+from ..containers.hub import OTHER_SHAPE, SECONDS
 
 PREFIX = "hf://"
 OWN = ".gitattributes"  # the hub's own file in each repository
@@ -62,9 +63,15 @@ def repository(address: str, public: bool, force: bool) -> Repository:
     try:
         if not hub.get_token():
             raise UserError(address, "there is no token to write with", "log in with `hf auth login`, or set HF_TOKEN")
-        found = hub.HfApi().model_info(name, timeout=SECONDS)
+        with bounded_answers(hub, address):
+            found = hub.HfApi().model_info(name, timeout=SECONDS)
+        if not all(isinstance(each.rfilename, str) for each in found.siblings or ()):
+            raise TypeError("its files have no names")
     except UserError:
         raise
+    except OTHER_SHAPE as error:
+        what = f"the hub's answer is not as huggingface_hub expects it ({type(error).__name__})"
+        raise UserError(address, what, "check HF_ENDPOINT") from error
     except Exception as error:  # its class depends on the library that sends the requests
         status, what, remedy = _fault(hub, error)
         if status == 404:
