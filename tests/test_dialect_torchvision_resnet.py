@@ -151,7 +151,7 @@ def test_its_preprocessing_is_torchvisions_or_the_one_that_timm_states():
     assert "torchvision's files state no preprocessing" in LAYOUT.read_side({}).notes[0]
     for name in ("resnet50", "resnet18.a1_in1k", "tv_resnet34", "wide_resnet50_2", "resnext101_32x8d"):
         found = LAYOUT.read_side({"config.json": {"architecture": name, "pretrained_cfg": cfg}})
-        assert (found.config, found.preprocess["mean"], found.notes) == ({"image": (96, 64)}, [0.1, 0.2, 0.3], ())
+        assert (found.config, found.preprocess["mean"], found.notes) == ({"image": [96, 64]}, [0.1, 0.2, 0.3], ())
     for config, said in (
         ({"architecture": "resnetblur50"}, "architecture resnetblur50 is not torchvision's ResNet"),
         ({"architecture": "resnet50", "model_args": {"output_stride": 8}}, "model_args is {'output_stride': 8} is not"),
