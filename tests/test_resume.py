@@ -358,15 +358,17 @@ def minutes_a_step(monkeypatch) -> list[float]:
     return clock
 
 
-def test_the_time_of_a_save_counts_in_no_speed(folder, monkeypatch):
-    clock, save = minutes_a_step(monkeypatch), loop.save
+def test_saves_come_by_the_minute_and_their_time_counts_in_no_speed(folder, monkeypatch):
+    clock, save, saved = minutes_a_step(monkeypatch), loop.save, []
 
     def slow_save(session):
         save(session)
+        saved.append(session.step)
         clock[0] += 3600
 
     monkeypatch.setattr(loop, "save", slow_save)
-    go(folder)
+    go(folder, save_minutes=0.99)
+    assert saved == [*range(2, STEPS + 1)]  # the clock starts once the first step is compiled
     speeds = [row["images_per_second"] for row in folder.metrics() if row["kind"] == "train"]
     assert {*speeds} == {TINY.batch / 60} and len(speeds) > 3
 
