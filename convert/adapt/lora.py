@@ -54,7 +54,7 @@ def _rows(c: NetworkConfig, text: str, adapter: Adapter) -> tuple[NetworkConfig,
                 return after, rows
             nearest = min(nearest, absent, key=len)
     what = misfit or f"the adapter is for a network with {nearest[0]}, which this one lacks"
-    raise UserError(Option("adapt", text), what, _for(adapter))
+    raise UserError(Option("adapt", text), what, _give_its_base(adapter))
 
 
 def _tables(layout: Layout, c: NetworkConfig) -> Iterator[list[Row]]:
@@ -89,7 +89,7 @@ def _misfit(adapter: Adapter, rows: list[Row]) -> str:
     return ""
 
 
-def _for(adapter: Adapter) -> str:
+def _give_its_base(adapter: Adapter) -> str:
     return f"give the network that it was made for{f', {adapter.base}' if adapter.base else ''}"
 
 
@@ -111,7 +111,7 @@ def _step(c: NetworkConfig, after: NetworkConfig, row: Row, adapter: Adapter, te
         raise UserError(
             Option("adapt", text),
             f"the adapter changes {row.theirs[0]}, which is of another shape in this network, or not there",
-            _for(adapter),
+            _give_its_base(adapter),
         )
 
     def compute(arrays: Arrays) -> Arrays:
