@@ -118,7 +118,7 @@ def test_results_are_those_of_the_weights_that_validation_chose():
     lost.write_summary(summary, {})
     found = compare.gather([])
     assert {line.name: line.members[0].kind for line in found.lines} == {"ema": "ema", "lost": "ema", "raw": "raw"}
-    assert found.results()["test loss"] == [[0.5], [9.0], [0.5]]
+    assert found.results["test loss"] == [[0.5], [9.0], [0.5]]
 
 
 def test_what_has_no_validation_or_no_test_or_no_end_is_shown_as_far_as_it_is(capsys):

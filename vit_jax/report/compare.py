@@ -7,6 +7,7 @@ A table of the fields in which runs differ and of their results, and their curve
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import shutil
@@ -81,6 +82,7 @@ class Comparison:
     notes: list[str]
     folder: Path  # in which all of them are
 
+    @functools.cached_property
     def fields(self) -> dict[str, list[Any]]:
         """{field: its value in each line} of the fields that all lines have and in which they differ."""
         values = [{k: v for k, (v, execution) in flat(line.members[0].run).items() if not execution or k in BUDGETS}
@@ -94,6 +96,7 @@ class Comparison:
         single = {value for value in table.get("seed", []) if not isinstance(value, tuple)}
         return {k: row for k, row in table.items() if (len(single) > 1 if k == "seed" else len({*map(repr, row)}) > 1)}
 
+    @functools.cached_property
     def results(self) -> dict[str, list[list[float]]]:
         """{result: its values in each line, one for each run that has it} of the results that any line has."""
         each = [[_results(member) for member in line.members] for line in self.lines]
@@ -118,7 +121,7 @@ def compare(*names: str | os.PathLike[str], dir: str = "runs", out: str | os.Pat
         UserError: where there is nothing to compare.
     """
     found = gather([os.fspath(name) for name in names], dir)
-    fields, results = found.fields(), found.results()
+    fields, results = found.fields, found.results
     if out:
         draw(found, out)
     return {
@@ -299,7 +302,7 @@ def draw(found: Comparison, path: str | os.PathLike[str]) -> None:
     from ..figures.comparison import draw_comparison
 
     panels = {title: curves(found, *where) for title, where in panels_of(found).items()}
-    fields = found.fields()
+    fields = found.fields
     texts = []
     for i, line in enumerate(found.lines):
         details = [f"{len(line.members)} seeds"] if line.group else []
@@ -321,7 +324,7 @@ def highlighted_lines(found: Comparison) -> list[int]:
     """The numbers of the lines whose curves have a colour: all, or of many those with the lowest validation loss."""
     if len(found.lines) <= COLOURED:
         return list(range(len(found.lines)))
-    measured = found.results().get("validation loss", [[] for _ in found.lines])
+    measured = found.results.get("validation loss", [[] for _ in found.lines])
     loss = [statistics.fmean(values) if values else math.inf for values in measured]
     return sorted(sorted(range(len(loss)), key=loss.__getitem__)[:COLOURED])
 
@@ -369,11 +372,11 @@ def _series(points: list[dict[int, tuple[float, float]]]) -> Series | None:
 
 def columns(found: Comparison) -> tuple[list[list[str]], list[list[str]]]:
     """(columns of the fields in which lines differ, columns of the results), each a title and a text for each line."""
-    fields = [[name.replace(".", ". "), *map(text_of, row)] for name, row in found.fields().items()]
+    fields = [[name.replace(".", ". "), *map(text_of, row)] for name, row in found.fields.items()]
     results: list[list[str]] = []
     if any(line.group for line in found.lines):
         results.append(["runs", *(str(len(line.members)) for line in found.lines)])
-    for name, row in found.results().items():
+    for name, row in found.results.items():
         digits = 4 if _place(name)[0] < 2 else 0
         results.append([name, *(_mean_text(values, digits) for values in row)])
     return fields, results

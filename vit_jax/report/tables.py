@@ -75,7 +75,7 @@ def from_preset(member: Member) -> Table:
 
 def differing(found: Comparison) -> Table:
     """The fields in which runs differ, as `compare` finds them."""
-    rows = [(name, *map(text_of, values)) for name, values in found.fields().items()]
+    rows = [(name, *map(text_of, values)) for name, values in found.fields.items()]
     return Table("The differing fields" if rows else "No field differs", _head("field", found), rows)
 
 
