@@ -64,7 +64,7 @@ def test_keys_are_those_of_jax(seed):
 
 BAD = {
     "JAX_DEFAULT_PRNG_IMPL": "nonsense", "JAX_NUMPY_RANK_PROMOTION": "x", "JAX_ENABLE_X64": "maybe",
-    "JAX_NUM_CPU_DEVICES": "0", "JAX_PLATFORMS": "nonsense", "JAX_DEFAULT_MATMUL_PRECISION": "x",
+    "JAX_NUM_CPU_DEVICES": "99999999", "JAX_PLATFORMS": "nonsense", "JAX_DEFAULT_MATMUL_PRECISION": "x",
     "XLA_FLAGS": "--nonsense=1", "MPLBACKEND": "nonsense",
 }  # fmt: skip
 START = """
@@ -101,3 +101,49 @@ def test_what_may_change_the_last_bits_is_recorded(monkeypatch):
     monkeypatch.setenv("JAX_DEFAULT_PRNG_IMPL", "rbg")  # which changes none
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     assert backend.environment()["jax_variables"] == "JAX_DISABLE_MOST_OPTIMIZATIONS=1"
+
+
+TRAIN = """
+import json, vit_jax
+from dataclasses import replace
+from vit_jax.files.terminal import run_command
+from vit_jax.runs import Run
+def train():
+    run = replace(vit_jax.preset("digits").run, max_steps=5, dir="{folder}", name="a")
+    vit_jax.train(run)
+    print(json.dumps([Run("{folder}/a").saved(5)["arrays"], str(vit_jax.evaluate("{folder}/a"))]))
+raise SystemExit(run_command(train))
+"""
+VALUES = {
+    "JAX_DEFAULT_PRNG_IMPL": ("rbg", "unsafe_rbg", "x"), "JAX_NUMPY_DTYPE_PROMOTION": ("strict", "x"),
+    "JAX_NUMPY_RANK_PROMOTION": ("raise", "warn", "x"), "JAX_ENABLE_X64": ("1", "x"),
+    "JAX_NUM_CPU_DEVICES": ("0", "-3", "x"), "JAX_PLATFORMS": ("", "x", "tpu"),
+    "JAX_DEFAULT_MATMUL_PRECISION": ("float32", "bfloat16", "x"), "JAX_DEBUG_NANS": ("1", "x"),
+    "JAX_DISABLE_JIT": ("1",), "JAX_THREEFRY_PARTITIONABLE": ("0",), "JAX_RANDOM_SEED_OFFSET": ("5", "x"),
+    "JAX_TRANSFER_GUARD": ("disallow",), "JAX_LEGACY_PRNG_KEY": ("error",), "JAX_DEBUG_KEY_REUSE": ("1",),
+    "XLA_FLAGS": ("x", "--x", "--xla_force_host_platform_device_count=x"), "MPLBACKEND": ("x", "tkagg"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """What a process with other variables prints: its exit code, its last line, what is on stderr."""
+
+    def train(**variables):
+        code = TRAIN.format(folder=tmp_path_factory.mktemp("runs"))
+        env = {**os.environ, **variables}
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+        return done.returncode, done.stdout.splitlines()[-1:], done.stderr
+
+    return train, train()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, each in VALUES.items() for value in each])
+def test_a_process_computes_the_same_or_names_the_variable(name, value, trained):
+    train, (_, plain, _) = trained
+    code, printed, said = train(**{name: value})
+    if code:
+        assert code == 2 and said.splitlines()[-1].startswith(f"vit-jax: error: {name} is {value!r}: "), said
+    else:
+        assert printed == plain

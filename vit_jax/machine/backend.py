@@ -20,7 +20,8 @@ from .limits import core_limits
 from .numerics import SETTINGS
 
 EIGEN = "--xla_cpu_experimental_ynn_fusion_type=-dot,-individual_dot"
-KNOWN_FLAGS = rf"--xla_force_host_platform_device_count=\d{{1,4}}|{EIGEN}"  # XLA starts with these
+MOST_DEVICES = 1024  # of a CPU
+KNOWN_FLAGS = rf"--xla_force_host_platform_device_count=\d{{1,3}}|{EIGEN}"  # XLA starts with these
 # Variables of jax that change no number: they are not recorded.
 INERT = r"JAX_(PLATFORMS|.*CACHE.*|COORDINATOR_.*|.*LOG.*|.*TRACEBACK.*|TRANSFER_GUARD.*|NUM_CPU_DEVICES)"
 _eigen = False  # whether configure_jax has chosen Eigen for products of matrices
@@ -81,12 +82,24 @@ def _bad_variable(name: str, said: str) -> UserError:
 
 
 def check_flags() -> None:
-    """Raise UserError where XLA would end the process because of XLA_FLAGS: another process tries those not known."""
+    """Raise UserError where XLA would end the process because of XLA_FLAGS, or never start.
+
+    Another process tries flags that are not known.
+    """
+    count = os.environ.get("JAX_NUM_CPU_DEVICES", "")
+    if count.isdecimal() and int(count) > MOST_DEVICES:
+        raise _bad_variable("JAX_NUM_CPU_DEVICES", f"more than {MOST_DEVICES} devices")
     flags = os.environ.get("XLA_FLAGS", "")
     if all(re.fullmatch(KNOWN_FLAGS, flag) for flag in flags.split()):
         return
     start = "from jaxlib import xla_client; xla_client.make_cpu_client()"
-    tried = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, errors="replace", check=False)
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", start], capture_output=True, text=True, errors="replace", timeout=60
+        )
+    except subprocess.TimeoutExpired as error:
+        said = "it has not started after a minute"
+        raise UserError(f"XLA_FLAGS is {flags[:200]!r}", f"XLA does not start with it ({said})", "unset it") from error
     if tried.returncode and "Traceback" not in tried.stderr:  # it was ended, without a word of Python
         told = re.search(r"(unknown flag|failed|could not|invalid|error)[^\n]*", tried.stderr, re.IGNORECASE)
         said = told[0][:200].strip() if told else f"it ends with {tried.returncode}"

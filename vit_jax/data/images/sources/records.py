@@ -11,6 +11,7 @@ import numpy as np
 
 from ....errors import UserError
 from ....files.atomic import read_json
+from ....files.reading import check_regular
 from ...fetch.archives import OFFICIAL
 from ...fetch.places import data_dir, find_prepared
 from ...fetch.prepare import clear_fetched, plan, prepare
@@ -100,6 +101,9 @@ def _open_builder(data: ImageData, folder: Path, name: str) -> tuple[Any, dict[s
 
     for file in ("dataset_info.json", "features.json"):
         read_json(folder / file, remedy="restore it, or prepare the set again")
+    for shard in sorted(folder.iterdir()):  # a pipe would be waited for
+        if not shard.is_dir():
+            check_regular(shard)
     try:
         builder = tfds.builder_from_directory(folder)
         features, stored = dict(builder.info.features.items()), builder.info.file_format
