@@ -1,0 +1,230 @@
+"""What is measured: a network on its own data or on others, by its answers or by a probe of its features."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from .. import runs
+from ..config.dotted import replace_fields
+from ..config.run import DataConfig, RunConfig
+from ..errors import Field, UserError
+from ..machine import backend
+from ..machine.numerics import fixed_settings
+from ..tasks.table import task_spec
+from ..text.languages import Spoken
+
+if TYPE_CHECKING:
+    from ..data.base import Data, Given
+    from ..tasks.base import Evaluation, Predictor, Task
+
+Probe = Literal["none", "knn", "linear"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is to be measured, as the arguments of `evaluate` say it."""
+
+    path: str
+    split: str
+    which: str
+    ema: bool | None
+    data_dir: str
+    batch: int
+    source: str
+    given: Given | None  # examples from Python
+    flip: bool
+    probe: Probe
+    skip_unreadable: bool
+    spoken: Spoken  # the languages of other data
+    data_range: tuple[float, ...]  # of other images
+    search: Mapping[str, Any]
+
+    def check(self) -> None:
+        """Raise UserError on what can be known to be wrong before anything is opened."""
+        if self.given is not None and (self.source or self.data_dir):
+            raise UserError("data", f"is given, and so is {self.source or self.data_dir}", "leave one of them out")
+        if self.flip and self.probe != "none":
+            raise UserError(
+                "flip", f"is of the network's logits, and the probe {self.probe} has none", "leave one of them out"
+            )
+        runs.mean_of(self.which)
+        if self.spoken and not self.source and self.given is None:
+            raise UserError(
+                "the languages of texts",
+                "are of other data than the run's own, which it has stated",
+                "leave them out, or name that with --data.source",
+            )
+        if runs.is_foreign(self.path) and not self.source and self.given is None:
+            raise UserError(
+                self.path,
+                "no run here, and weights alone have no data of their own",
+                "name the data to measure it on, as in --data.source folder:PATH",
+            )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An evaluation, and what it was made of."""
+
+    net: Predictor
+    name: str  # of the split
+    examples: Any  # the split
+    result: Evaluation
+    remarks: tuple[str, ...]  # sentences for the user
+    metadata: Mapping[str, Any]  # what results are named by: the network's, with a probe those of the data
+
+
+def measure(request: Request) -> Measured:
+    """`evaluate`, with what it was made of. Raises UserError."""
+    request.check()
+    path, given = request.path, request.given
+    folder = None if runs.is_foreign(path) else runs.find(path)
+    recorded = folder.record()["data"] if folder else None
+    backend.configure_jax()
+    from ..data.images.splits import Split
+    from ..models.state import split_model as parts
+    from ..tasks.computed import searching
+    from ..training.engine.step import Evaluator
+    from ..weights.load import complete
+    from ..weights.teacher import open_teacher
+    from .probe import measure_probe
+
+    with backend.restore_precision():
+        net = complete(path, request.which, request.ema, request.spoken)
+    if request.probe == "none" and net.unmeasured:
+        raise UserError(path, *net.unmeasured)
+    task = searching(_asked_for(net, request), request.search)
+    source = request.source if given is None else net.run.data.given
+    run = replace(net.run, data=_with_source(net.run.data, source, request.data_dir))
+    run = replace(run, data=run.data.in_folder(folder.path)) if folder else run
+    run = replace(run, data=_of_images(run.data, request))
+    other = given is not None or bool(source and source != net.run.data.source)
+    with fixed_settings(run.compute_dtype):
+        definition, tree = parts(net.model)
+        if request.probe != "none":
+            dataset, name = _learnable(net, run, task, request, None if other else recorded)
+            examples, remarks = dataset.splits[name], dataset.remarks
+        else:
+            opened = _other(net, run, request, recorded) if other else _own(run, request.split, recorded)
+            name, examples, remarks = opened
+        task = task.load_auxiliary(open_teacher(run)) if task.auxiliary_in_outputs else task
+        evaluator, batch = Evaluator(run.model, definition, task), request.batch or run.batch
+        parameters = evaluator.to_devices(tree)
+        if request.probe != "none":
+            features = functools.partial(evaluator.outputs_of, parameters, batch=batch)
+            result = measure_probe(request.probe, features, dataset, name, task, run)
+        else:
+            result = evaluator.measure(parameters, examples, batch)
+            remarks = (*remarks, *(examples.wide_remarks() if other and isinstance(examples, Split) else ()))
+    metadata = net.metadata if request.probe == "none" else dataset.metadata()
+    return Measured(net, name, examples, result, remarks, metadata)
+
+
+def _asked_for(net: Predictor, request: Request) -> Task:
+    """The task of a network, with mirror images or of its features. Raises UserError where it has no such."""
+    probe = request.probe
+    task = net.task.mirrored() if request.flip else net.task if probe == "none" else net.task.probed()
+    if task is None:
+        asked, needed = ("flip", "images") if request.flip else (f"probe {probe}", "images with classes")
+        raise UserError(asked, f"is for {needed}, and {request.path} is of the task {net.run.task}", "leave it out")
+    return task
+
+
+def _learnable(net: Predictor, run: RunConfig, task: Task, request: Request, recorded: Any) -> tuple[Data, str]:
+    """(data with a train split that a probe learns from, the split to measure), prepared as the network's own.
+
+    `task` is what `Task.probed` returned; `recorded` is the identity of the run's own data, None of other data.
+    """
+    run = replace_fields(run, task_spec(run.task).prepared_as(net.metadata, {}))
+    dataset = task.open_data(run, request.given)
+    if not dataset.same_as(recorded):
+        raise _not_its_data(run)
+    train, *others = dataset.splits
+    name = request.split or ("test" if "test" in others else "validation")
+    if name in others:
+        return dataset, name
+    if not others:
+        raise UserError("split", "the data has only train, which a probe learns from", "give data with a test split")
+    why = "split is train, which a probe learns from" if name == train else f"there is no split {name!r}"
+    raise UserError(why, remedy=f"choose {' or '.join(others)}")
+
+
+def _with_source(data: DataConfig, source: str, folder: str) -> DataConfig:
+    """The data config with another source, and another folder of prepared sets, where they are given."""
+    changes = {name: value for name, value in (("source", source), ("dir", folder)) if value}
+    if folder and not hasattr(data, "dir"):
+        raise UserError(
+            Field("data.dir"),
+            f"is {folder}, but this run reads its data from data.source {data.source}",
+            "leave the flag out",
+        )
+    return replace(data, **changes)  # type: ignore[arg-type]  # texts
+
+
+def _own(run: RunConfig, split: str, recorded: Any) -> tuple[str, Any, tuple[str, ...]]:
+    """(name of the split, its examples, remarks) of the data that a run was trained on, as `recorded`."""
+    from ..tasks.computed import task_class
+
+    dataset = task_class(run.task).open_data(run)
+    if not dataset.same_as(recorded):
+        raise _not_its_data(run)
+    # What else is to be known of its data, training has said.
+    return *_find_split(dataset, split), tuple(each for each in dataset.remarks if "unreadable" in each)
+
+
+def _of_images(data: DataConfig, request: Request) -> DataConfig:
+    """The data config with what is asked for of images. Raises UserError where there are none."""
+    from ..data.images.config import ImageData
+    from ..data.images.wide import is_range
+
+    for name, value in (("skip_unreadable", request.skip_unreadable), ("data.range", request.data_range)):
+        if value and not isinstance(data, ImageData):
+            raise UserError(Field(name), "is for images, and this network takes none", "leave it out")
+    if not isinstance(data, ImageData):
+        return data
+    stated = request.data_range
+    if not is_range(stated):
+        raise UserError(Field("data.range"), f"is {stated}", "give two numbers, the second one greater")
+    if stated and not request.source and request.given is None:
+        raise UserError(Field("data.range"), "is of other images than the run's own", "add --data.source")
+    skip = request.skip_unreadable or data.skip_unreadable
+    return replace(data, skip_unreadable=skip, range=stated or data.range)
+
+
+def _not_its_data(run: RunConfig) -> UserError:
+    return UserError(f"data.source {run.data.source} is not the data that this run was trained on", remedy="restore it")
+
+
+def _other(net: Predictor, run: RunConfig, request: Request, recorded: Any) -> tuple[str, Any, tuple[str, ...]]:
+    """(name of the split, its examples, remarks) of other data; `recorded` is the identity of that of training."""
+    from ..tasks.computed import task_class
+
+    split, given, opened = request.split, request.given, task_class(run.task).open_other_data
+    sizes = recorded.get("sizes") if isinstance(recorded, dict) else None
+    if isinstance(sizes, dict) and opened(run, net.metadata, "", given).total == sum(sizes.values()):
+        # It may be a copy of the data that the run was trained on: then only the run's own splits are new to it.
+        dataset, named = None, given
+        if given is not None and not given.class_names:
+            named = replace(given, class_names=tuple(net.metadata.get("class_names", ())))
+        with contextlib.suppress(UserError):
+            dataset = task_class(run.task).open_data(run, named)
+        if dataset is not None and dataset.same_as({**recorded, "name": dataset.identity["name"]}):
+            return *_find_split(dataset, split), (
+                "this is the data that the run was trained on, with the run's splits",
+            )
+    other = opened(run, net.metadata, split, given)
+    return other.name, other.split, other.remarks
+
+
+def _find_split(dataset: Data, name: str) -> tuple[str, Any]:
+    """(name, split) of the data of a run, test by default."""
+    name = name or "test"
+    if name not in dataset.splits:
+        raise UserError(
+            f"there is no split {name!r}", remedy=f"this run's data has {', '.join(dataset.splits)}; choose one of them"
+        )
+    return name, dataset.splits[name]
