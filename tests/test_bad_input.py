@@ -469,9 +469,7 @@ def test_no_write_permission(number, place, refused, monkeypatch, tmp_path):
         make(self, *arguments, **options)
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
-    refused(
-        ["train", *TINY, "--name", "fresh"], "runs/fresh: no permission to write", "choose another folder with --dir"
-    )
+    refused(["train", *TINY, "--name", "fresh"], "runs/fresh: no permission to write", "choose another place")
     monkeypatch.setattr(predict.os, "access", lambda path, mode: str(path) != str(tmp_path) and access(path, mode))
     refused(
         ["predict", "digits", "nothing.png", "--csv", tmp_path / "out.csv"],

@@ -218,6 +218,7 @@ BAD_RUNS = [
     (dict(init_resize="timm"), "init_resize", "timm", "init"),
     (dict(init_channels="timm"), "init_channels", "timm", "init"),
     (dict(init_encoder="x.pt"), "init_encoder", "x.pt", "ViT", "init"),
+    (dict(data=dict(range=(3.0, 1.0))), "data.range", "3.0", "two numbers"),
     (dict(augment=dict(mean=(0.5,))), "augment.mean", "0.5", "augment.normalize", "set", "given"),
     (dict(augment=dict(normalize="given")), "augment.mean", "empty", "3 numbers"),
     (dict(augment=dict(normalize="given", mean=(0.5,) * 3, std=(0.0,) * 3)), "augment.std", "0.0 0.0 0.0", "above 0"),
