@@ -116,6 +116,10 @@ def test_classes_may_be_called_as_splits_are(tmp_path):
     }.items():
         source = open_folder(str(laid_out(tmp_path / root, *entries)))
         assert [*source.splits] == ["train"] and len(source.class_names) == 2
+    entries = [f"{split}/{name}*1" for split in ("train", "test") for name in ("ant", "cat")]
+    for beside in (["test*1", "extra*1"], ["train*1", "test*2"]):  # images beside the classes of a split
+        source = open_folder(str(laid_out(tmp_path / beside[0][:4] / "loose", *entries, *beside)))
+        assert counts(source) == {"train": [1, 1], "test": [1, 1]} and "beside the folders" in source.remarks[-1]
 
 
 def test_validation_and_test_may_lack_classes_and_labels_go_by_name(tmp_path):

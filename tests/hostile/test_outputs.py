@@ -82,6 +82,8 @@ def content(place: Path) -> dict[Path, bytes]:
         "sheet digits runs/r/plots/curves.png --force",
         "compare runs/r --force --out runs/r/config.json",
         "report runs/r --force --out runs/r/metrics.jsonl",
+        "report runs/r runs/s --force --out runs/r/report.html",
+        "report s --force --out runs/r/report.html",
     ],
 )
 def test_no_output_is_an_input_or_a_file_of_a_run(place, line):
@@ -111,7 +113,7 @@ def test_other_files_may_be_written_beside_inputs_and_again(place):
             check_output("csv", name, force, ["data", "images", "runs/r"])
             Path(name).write_text("mine")
     check_folder("report", "runs/r/report", False, ["data", "runs/r"])
-    check_output("out", "runs/r/report.html", True, own="report.html")
+    check_output("out", "runs/r/report.html", True, own=[Path("runs/r/report.html")])
 
 
 @pytest.mark.parametrize("link", [False, True])

@@ -30,7 +30,7 @@ def check_outputs(outputs: Mapping[str, str], force: bool, reads: Iterable[str |
             raise UserError(f"--{flag} {path}", f"is the file of --{other}, too", ANOTHER)
 
 
-def check_output(flag: str, path: str, force: bool, reads: Iterable[str | Path] = (), own: str = "") -> None:
+def check_output(flag: str, path: str, force: bool, reads: Iterable[str | Path] = (), own: Iterable[Path] = ()) -> None:
     """Raise UserError if the file of a flag cannot be written, or exists without `force`, or is to stay as it is.
 
     Args:
@@ -38,7 +38,7 @@ def check_output(flag: str, path: str, force: bool, reads: Iterable[str | Path] 
         path: of the file; '' is no file.
         force: whether another file is replaced.
         reads: files and folders that the command reads.
-        own: the name of a file of a run that the command is to make again.
+        own: files of runs that the command is to make again.
     """
     if not path:
         return
@@ -77,16 +77,16 @@ def check_folder(flag: str, path: str, force: bool, reads: Iterable[str | Path] 
         raise UserError(argument, "it cannot be made or written there", another)
 
 
-def check_apart(argument: str, path: Path, reads: Iterable[str | Path] = (), own: str = "") -> None:
+def check_apart(argument: str, path: Path, reads: Iterable[str | Path] = (), own: Iterable[Path] = ()) -> None:
     """Raise UserError, about `argument`, where a path is a file of a run, or a file that a command reads.
 
     What is in a folder that is read counts as read, unless its suffix says that nothing there is found by it. Links
     are followed, hard ones too. `reads` and `own` as of `check_output`.
     """
-    real = Path(os.path.realpath(path))
+    real, again = Path(os.path.realpath(path)), {os.path.realpath(each) for each in own}
     for folder in filter(_is_run, real.parents):
         name = real.relative_to(folder).parts[0]
-        if name != own and name.casefold() in OF_A_RUN:
+        if str(real) not in again and name.casefold() in OF_A_RUN:
             raise UserError(argument, f"is of the run {show_path(folder)}", ANOTHER)
     for read in map(Path, reads) if real.exists() else ():
         held = _is_data(read) and real.suffix not in BY_NAME and _is_in(real, read)

@@ -96,7 +96,8 @@ def command(arguments: list[str]) -> int:
     o = parse(Options, arguments, prog="vit-jax report")
     if not o.runs:
         raise UserError("runs", "none given", "give the folder of a run, or its name, or several")
-    check_output("out", o.out, o.force, own=FILE)
+    alone = o.runs if len(o.runs) == 1 else ()  # a report of several is not that of one of them
+    check_output("out", o.out, o.force, own=[Path(place, run, FILE) for run in alone for place in ("", o.dir)])
     print(f"the report is in {printable(show_path(write_report(o.runs, o.out, o.dir)))}")
     return DONE
 

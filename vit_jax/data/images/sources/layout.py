@@ -38,7 +38,7 @@ def find_layout(field: str, root: Folder, several: bool = True) -> Layout:
         several: whether it has to have more than one class.
     """
     named = _named_splits(field, root)
-    sorted_ = {split: folder for split, folder in named.items() if folder.folders and not _is_class(folder, root)}
+    sorted_ = {split: folder for split, folder in named.items() if folder.folders and not _is_class(split, named, root)}
     if not sorted_:
         if named and len(named) == len(root.folders):
             first = next(iter(named.values()))
@@ -91,9 +91,15 @@ def _named_splits(field: str, root: Folder) -> dict[str, Folder]:
     return {split: root.folders[found[split][0]] for split in SPLITS if split in found}
 
 
-def _is_class(folder: Folder, root: Folder) -> bool:
-    """Whether a folder called as a split is a class of this name: as others beside it, it holds images itself."""
-    return bool(folder.images) and any(other.images for other in root.folders.values() if other is not folder)
+def _is_class(split: str, named: Mapping[str, Folder], root: Folder) -> bool:
+    """Whether a folder called as a split is a class of this name: as others beside it, it holds images itself.
+
+    It is none if another split has a folder of the same name: then these are the classes, and its images lie loose.
+    """
+    folder, splits = named[split], [*named.values()]
+    beside = any(other.images for other in root.folders.values() if other not in splits)
+    shared = any(set(folder.folders) & set(other.folders) for other in splits if other is not folder)
+    return bool(folder.images) and beside and not shared
 
 
 def _check_classes(field: str, root: Folder, several: bool) -> None:
