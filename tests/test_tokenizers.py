@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from flax import nnx
 
 import vit_jax
+from tests.test_dialect_seq2seq import CONFIGS
 from vit_jax.commands import evaluate, predict
 from vit_jax.config.run import OptimConfig, RunConfig
 from vit_jax.data.base import Given
@@ -548,6 +550,17 @@ def test_a_run_goes_back_to_hugging_face_with_its_tokenizer_and_its_special_ids(
         (tmp_path / "folder" / name).write_bytes(content)
     with pytest.raises(UserError, match=r"the tokenizer beside it has ids for 2\d\d and 2\d\d, and the network for 4"):
         vit_jax.load(tmp_path / "folder")
+
+
+def test_a_network_without_a_head_is_told_so_with_a_tokenizer_beside_it_and_without(tmp_path):
+    ends = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+    headless = vit_jax.Transformer(CONFIGS["bart@base"], rngs=nnx.Rngs(0))
+    vit_jax.export(headless, tmp_path / "folder", to="bart@base", fields=ends)
+    for files in ({}, make_tokenizers("bpe", 520, SOURCES, [], one=True)[0].files):
+        for name, content in files.items():
+            (tmp_path / "folder" / name).write_bytes(content)
+        with pytest.raises(UserError, match=r"without a head, which writes no texts; .* with --init .* --new-head"):
+            vit_jax.predict(tmp_path / "folder", "a b")
 
 
 @pytest.mark.slow

@@ -33,6 +33,10 @@ class MetadataEntry:
         """Whether a valid value can belong to this network."""
         return True
 
+    def part_lacking(self, model: NetworkConfig) -> str:
+        """The part of this network that is not there, and without which no value is of use; else empty."""
+        return ""
+
     def default(self, model: NetworkConfig) -> tuple[Any, str] | None:
         """(a value for a network whose file does not state it, a note for the user); None: there is no default.
 

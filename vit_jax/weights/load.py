@@ -133,6 +133,7 @@ def complete(path: str, which: str = "best", ema: bool | None = None, spoken: Sp
     if not isinstance(network, BareNetwork):
         return network
     if "preprocess" not in network.lacks:
+        _check_usable(path, network.run, network.lacks)
         name, lacks = network.run.model.name, ", ".join(network.lacks)
         raise UserError(
             path,
@@ -229,11 +230,19 @@ def _languages(run: RunConfig, spoken: Spoken, path: str) -> dict[str, str]:
     return stated
 
 
+def _check_usable(path: str, run: RunConfig, names: Iterable[str]) -> None:
+    """Raise UserError where a network lacks a part, without which these entries of its metadata are of no use."""
+    for lack in filter(None, (task_spec(run.task).metadata[name].part_lacking(run.model) for name in names)):
+        remedy = f"give weights that have it, or train one with --init {shlex.quote(path)} --new-head"
+        raise UserError(path, f"holds a {run.model.name} without {lack}", remedy)
+
+
 def _tokenizer_with_weights(path: str, run: RunConfig) -> dict[str, Any]:
     """The metadata of the tokenizer that lies beside weights. Raises UserError where it is not that of the network."""
     entries, metadata = task_spec(run.task).metadata, task_class(run.task).metadata_with_weights(run)
     for name in entries.keys() & metadata.keys():
         if not entries[name].fits(metadata[name], run.model):
+            _check_usable(path, run, [name])
             both = [f"{i.size:,}" for i in run.model.inputs() if i.kind == "ids"]
             raise UserError(
                 path,

@@ -33,6 +33,11 @@ class Vocabularies(MetadataEntry):
         sizes = size_of_side(value["source"]), size_of_side(value["target"])
         return model.outputs > 0 and sizes == (model.source_vocabulary, model.target_vocabulary)
 
+    def part_lacking(self, model: NetworkConfig) -> str:
+        """The head, which models such as BartModel have not."""
+        assert isinstance(model, TransformerConfig)
+        return "" if model.outputs else "a head, which writes no texts"
+
     def default(self, model: NetworkConfig) -> tuple[dict[str, list[str]], str]:
         """Numbers as words. Raises UserError where the network has vectors."""
         assert isinstance(model, TransformerConfig)
