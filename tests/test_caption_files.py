@@ -76,7 +76,11 @@ def test_images_are_split_and_have_all_their_captions(folder):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("image;caption\n", "captions.csv: does not begin with the line image,caption"),
+        (
+            "image;caption\n",
+            "begins with 'image;caption' and not with the line image,caption; give two columns",
+        ),
+        ("images/0.png,a\n", "captions.csv: begins with 'images/0.png,a' and not with the line image,caption"),
         ("image,caption\nimages/0.png,a,b\n", "captions.csv line 2: has 3 columns instead of 2; put quotes around"),
         ('image,caption\nimages/0.png,"a\n', "captions.csv line 2: cannot be read .*; mend its quotes"),
         ("image,caption\nimages/0.png,\n", "captions.csv line 2: the caption of 'images/0.png' is empty"),
@@ -92,6 +96,7 @@ def test_images_are_split_and_have_all_their_captions(folder):
         ("image,caption\n" + "x" * 999 + ",a\n", r"line 2: there is no image 'x{100}\.\.\.' in"),
         ("image,caption\n../images/0.png,a\n", r"line 2: the image '\.\./images/0\.png' is outside"),
         ("image,caption\nimages/../../x/0.png,a\n", "line 2: the image .* is outside"),
+        ("image,caption\nimages/../images/0.png,a\n", r"its path leads out and in again; .* without \.\., or"),
         ("image,caption\n/etc/passwd,a\n", "line 2: the image '/etc/passwd' is outside"),
         (None, "captions.csv cannot be read"),
     ],

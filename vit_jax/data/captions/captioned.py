@@ -126,7 +126,8 @@ def _add(found: Captioned, root: Path, name: str, caption: str, where: str) -> N
         raise UserError(where, f"the caption of {quote(name)} is empty", "write one, or remove the line")
     if image not in found:
         if Path(name).anchor or ".." in re.split(r"[/\\]", name):
-            raise UserError(where, f"the image {quote(name)} is outside {root}", "put it there, or remove the line")
+            what = f"the image {quote(name)} is outside {root}, or its path leads out and in again"
+            raise UserError(where, what, "put it there and give its path from there without .., or remove the line")
         if not os.path.isfile(image):
             raise UserError(where, f"there is no image {quote(name)} in {root}", "put it there, or remove the line")
     found.setdefault(image, []).append(caption)
@@ -138,8 +139,10 @@ def _table(where: str, file: BinaryIO) -> Iterator[tuple[str, str, str]]:
     rows = csv.reader(lines, strict=True)
     here = f"{where} line 1"
     try:
-        if next(rows, None) != HEADER.split(","):
-            raise UserError(where, f"does not begin with the line {HEADER}", "add that")
+        if (first := next(rows, [])) != HEADER.split(","):
+            begins = f"begins with {quote(','.join(first))} and not" if first else "does not begin"
+            remedy = "give two columns of these names with a comma between them"
+            raise UserError(where, f"{begins} with the line {HEADER}", remedy)
         here = f"{where} line {rows.line_num + 1}"  # where a row begins that takes several lines
         for row in rows:
             if any(map(str.strip, row)) or len(row) > 1:
