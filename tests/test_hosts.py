@@ -23,7 +23,7 @@ from vit_jax.machine.hosts import watch
 from vit_jax.machine.hosts.group import Hosts, differing, join_hosts
 from vit_jax.machine.hosts.place import read_place
 from vit_jax.runs import Run
-from vit_jax.training.stopping import Decision
+from vit_jax.training.stopping import VOTES, Decision
 from vit_jax.weights.checkpoint import Checkpoints
 
 SMALL = ["digits", "--model.width", 16, "--model.depth", 2, "--model.heads", 2, "--model.hidden", 32, "--log-every", 1]
@@ -573,7 +573,7 @@ def test_the_host_that_has_done_least_is_named_once_when_all_stand_still(watches
 
 def test_a_save_that_hosts_agreed_on_is_done_once():
     decision = Decision(SimpleNamespace(several=True), SimpleNamespace(name=""), time.monotonic() + 60, 60.0)
-    decision.read(np.array([0, 0, 1, 1]))  # another host's time is over, and it wants to save
+    decision.read(np.array([name in ("time", "save") for name in VOTES]))  # another host's time is over
     assert decision.late and decision.save_due
     decision.has_saved()
     assert decision.late and not decision.save_due

@@ -44,7 +44,7 @@ def fetch(address: str, file: str = "") -> str:
         )
     repository, revision, inner = match.groups()
     try:
-        import huggingface_hub
+        import huggingface_hub.utils  # which names its modules only once they are imported
     except ImportError as error:
         raise UserError(address, "needs huggingface_hub", f"run `{install('hub')}`, {DOWNLOAD}") from error
     names: list[str] | None = []
