@@ -16,6 +16,7 @@ from convert.__main__ import main
 from convert.commands.formats import pairs
 from convert.dialects import LAYOUTS
 from convert.layout import Layout
+from tests import test_layouts
 from vit_jax.models.vit_config import ViTConfig
 
 PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"
@@ -79,6 +80,14 @@ def test_a_file_of_it_goes_to_timm_and_back_to_the_bit(ann, run, tmp_path):
 def test_a_network_that_it_cannot_hold_is_refused_in_one_sentence(ann):
     assert ann.cannot(ViTConfig(classes=0)) == ["classes is 0, but the layout always has a head"]
     assert ann.cannot(ViTConfig(classes=3, registers=2)) == ["registers is 2, but the layout has only 0"]
+
+
+def test_it_passes_the_tests_of_every_layout(ann):
+    test_layouts.test_a_table_speaks_of_every_field_that_decides_the_function(ann.name)
+    test_layouts.test_a_layout_has_a_domain_and_its_rows_make_every_parameter_once(ann.name)
+    test_layouts.test_names_are_recognised_and_no_other_layouts_are(ann.name)
+    test_layouts.test_what_is_solved_from_shapes_is_right_and_nothing_else_is_assumed(ann.name)
+    test_layouts.test_a_file_comes_back_to_the_bit(ann.name, "float32")
 
 
 def test_the_list_of_layouts_shows_it_as_unproven(ann, run):

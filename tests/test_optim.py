@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
+from vit_jax.config.dotted import field_types
 from vit_jax.config.groups import rate_scales
 from vit_jax.config.parameters import ZEROS, Parameter
 from vit_jax.config.run import OptimConfig
@@ -232,6 +234,13 @@ OPTIMIZERS = {
     "rates fall towards the input": OptimConfig(name="adamw", layer_decay=0.5, **COMMON),
     "sgd, rates fall towards the input": OptimConfig(name="sgd", layer_decay=0.75, **COMMON),
 }
+
+
+def test_every_optimizer_is_compared():
+    names = {c.name for c in OPTIMIZERS.values()}
+    assert names == {*get_args(field_types(OptimConfig)["name"])}, (
+        "add it to OPTIMIZERS and to by_hand in tests/test_optim.py"
+    )
 
 
 @pytest.mark.parametrize("c", OPTIMIZERS.values(), ids=list(OPTIMIZERS))

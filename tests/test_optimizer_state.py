@@ -6,6 +6,7 @@ import functools
 import json
 import sys
 from dataclasses import replace
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,7 @@ from convert.write.into_run import into_run  # noqa: E402
 from convert.write.into_torch import into_torch  # noqa: E402
 from torch_ref import train  # noqa: E402
 from torch_ref.trainer import Trainer  # noqa: E402
+from vit_jax.config.dotted import field_types  # noqa: E402
 from vit_jax.config.run import OptimConfig, RunConfig  # noqa: E402
 from vit_jax.config.trees import flatten, unflatten  # noqa: E402
 from vit_jax.errors import UserError  # noqa: E402
@@ -203,6 +205,13 @@ def distance(a, b):
 
 
 # ------------------------------------------------------------------------------------- the proof
+
+
+def test_every_optimizer_goes_both_ways():
+    names = {c.name for c in OPTIMIZERS.values()}
+    assert names == {*get_args(field_types(OptimConfig)["name"])}, (
+        "add it to OPTIMIZERS in tests/test_optimizer_state.py"
+    )
 
 
 @pytest.mark.parametrize(

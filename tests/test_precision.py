@@ -1,7 +1,9 @@
 """float64 and float32 beside each other: a run gives its own result whatever was computed before it in the process."""
 
 import dataclasses
+import inspect
 import json
+import re
 import typing
 
 import jax
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 from vit_jax import train
+from vit_jax.augmentation.batch import augment
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.augmentation.policies import POLICIES
 from vit_jax.config.run import OptimConfig
@@ -71,7 +74,14 @@ FIXED = {"normalize", "mean", "std", "repeats"}  # the fields of ImageAugment th
 
 
 def test_every_field_is_tried():
-    assert {f.name for f in dataclasses.fields(ImageAugment)} == FIXED.union(*DRAWN.values())
+    names = {f.name for f in dataclasses.fields(ImageAugment)}
+    assert names == FIXED.union(*DRAWN.values()), "add it to DRAWN in tests/test_precision.py"
+
+
+def test_every_step_of_augment_folds_a_number_of_its_own():
+    """Two steps with one number would draw alike: every flipped image would be cropped alike, for example."""
+    numbers = re.findall(r"fold\(keys, (\w+)\)", inspect.getsource(augment))
+    assert len(numbers) > 5 and len(numbers) == len({*numbers}), "give the new step the next number"
 
 
 def in_both(function, *arguments):

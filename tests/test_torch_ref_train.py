@@ -5,7 +5,7 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
@@ -31,6 +31,7 @@ from vit_jax.config.run import AugmentConfig, LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import unflatten  # noqa: E402
 from vit_jax.data.images.config import ImageData  # noqa: E402
 from vit_jax.data.texts.config import SentenceData  # noqa: E402
+from vit_jax.errors import UserError  # noqa: E402
 from vit_jax.models.transformer_config import TransformerConfig  # noqa: E402
 from vit_jax.models.vit_config import ViTConfig  # noqa: E402
 from vit_jax.presets.table import preset  # noqa: E402
@@ -489,6 +490,16 @@ def test_weights_that_pytorch_trained_go_on_in_jax_and_back(monkeypatch, tmp_pat
     )
     again = torch.load("runs/again.pt", weights_only=True)["model"]
     assert all(torch.equal(again[name], x) for name, x in state.items())
+
+
+def test_an_augmentation_that_vit_jax_gains_is_refused_until_the_reference_has_it():
+    @dataclass(frozen=True)
+    class Newer(ImageAugment):
+        grey: float = 0.0
+
+    train.check_supported(replace(preset("digits").run, augment=Newer()))
+    with pytest.raises(UserError, match=r"augment.grey is 0.5, which the PyTorch reference does not have: leave it at"):
+        train.check_supported(replace(preset("digits").run, augment=Newer(grey=0.5)))
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .evaluation import Evaluations
     from .trainer import Trainer
 
+AUGMENTS = ("crop_padding", "flip", "repeats", "normalize", "mean", "std")  # fields of augment that are applied here
 WRITTEN = (".pt", ".safetensors", "-best.safetensors", ".json")  # ends of the names of the files of a run
 
 
@@ -61,7 +62,7 @@ def check_supported(run: RunConfig) -> None:
         "lora.rank",
         "tensorboard",
         "wandb",
-        *(f"augment.{name}" for name in ("scale", "policy", "erase", "mixup", "cutmix")),
+        *(f"augment.{f.name}" for f in fields(run.augment) if f.name not in AUGMENTS),
     )
     if task_spec(run.task).has_teacher:
         raise UserError(

@@ -226,11 +226,13 @@ STARTS = {"init", "attention_init", "init_std", "token_std", "position_std", "em
 
 
 def alternatives(cls: type, name: str, hint: Any) -> tuple[Any, ...]:
-    """The values of an option, from its type; KeyError where it is a number that NUMBERS does not list."""
+    """The values of an option, from its type; LookupError where it is a number that NUMBERS does not list."""
     if hint is bool:
         return (False, True)
     if typing.get_origin(hint) is Literal:
         return typing.get_args(hint)
+    if name not in NUMBERS[cls]:
+        raise LookupError(f"{cls.__name__}.{name}: add values to compare to NUMBERS in tests/parity/cases.py")
     return NUMBERS[cls][name]
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from tests.parity import (
 from tests.parity.groups import quick_compilation
 from tests.parity.weights import inputs, weights
 from vit_jax.config.dotted import field_types, leaves, value_at
+from vit_jax.config.run import OptimConfig
 from vit_jax.models.sizes import sized_config
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS
@@ -111,11 +113,18 @@ def test_every_value_of_every_option_is_compared(base):
     }
     for name, hint in field_types(type(base)).items():
         for value in cases.alternatives(type(base), name, hint):
-            assert (name, value) in seen, f"{name}={value} is in no case"
+            assert (name, value) in seen, (
+                f"{name}={value} is in no case: add what it needs to COMPANIONS in tests/parity/cases.py"
+            )
 
 
-def test_a_option_without_values_is_an_error():
-    with pytest.raises(KeyError):
+def test_every_optimizer_is_compared():
+    names = {c.name for c in training.OPTIMIZERS.values()}
+    assert names == {*get_args(field_types(OptimConfig)["name"])}, "add it to OPTIMIZERS in tests/parity/training.py"
+
+
+def test_an_option_without_values_is_an_error():
+    with pytest.raises(LookupError, match="add values to compare to NUMBERS in tests/parity/cases"):
         cases.alternatives(ViTConfig, "a_new_number", int)
 
 
