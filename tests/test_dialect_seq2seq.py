@@ -55,7 +55,7 @@ NOTEBOOK = replace(
 CONFIGS = {
     **{
         f"{name}@base": replace(c, tie="embeddings", outputs=0)
-        for name, c in (("marian", MARIAN), ("bart", BART), ("mbart", MBART))
+        for name, c in (("marian", MARIAN), ("bart", BART), ("mbart", MBART), ("m2m-100", M2M))
     },
     "marian": MARIAN,
     "bart": BART,

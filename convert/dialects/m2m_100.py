@@ -7,18 +7,21 @@ which generation_config.json forces (forced_bos_token_id).
 
 from __future__ import annotations
 
-from ..layout import Field, Refusal, always
-from .marian import TORCH, cannot_hold, layout, stated_activation, table_rows
+import functools
+from typing import Any
+
+from ..layout import Field, Layout, Refusal, always
+from .marian import BASE, TORCH, Style, cannot_hold, layout, stated_activation, table_rows
 
 FIRST = 2  # the position of the first token
-_vocabulary = Field(solve=table_rows(TORCH, "target"))
 
-LAYOUTS = (
-    layout(
+
+def _layout(style: Style, **more: Any) -> Layout:
+    """The layout of the class with a head, or of that without."""
+    vocabulary = Field(solve=table_rows(style, "target"))
+    return layout(
         dialect="m2m-100",
         model_type="m2m_100",
-        architecture="M2M100ForConditionalGeneration",
-        title="Hugging Face M2M-100 and NLLB",
         special={
             "norm_first": always(True),
             "final_norm": always(True),
@@ -26,18 +29,30 @@ LAYOUTS = (
             "position": always("fairseq"),
             "position_offset": always(FIRST),
             "max_length": Field(key="max_position_embeddings", default=1024),
-            "tie": always("all"),
-            "source_vocabulary": _vocabulary,
-            "target_vocabulary": _vocabulary,
-            "outputs": _vocabulary,
+            "tie": always("embeddings" if style.base else "all"),
+            "source_vocabulary": vocabulary,
+            "target_vocabulary": vocabulary,
+            "outputs": always(0) if style.base else vocabulary,
             "output_bias": always(False),
             "activation": stated_activation("relu"),
             "scale_embedding": Field(key="scale_embedding", default=True),
         },
         norms=(False, True),
         bias=False,
-        refusals=(Refusal("network", cannot_hold),),
-        outside=(r"model\.(encoder|decoder)\.embed_positions\.weights",),  # as older versions saved them
+        style=style,
+        refusals=(Refusal("network", functools.partial(cannot_hold, base=style.base)),),
+        outside=(r"(model\.)?(encoder|decoder)\.embed_positions\.weights",),  # as older versions saved them
         proven="transformers 5.23.0",
+        **more,
+    )
+
+
+LAYOUTS = (
+    _layout(
+        BASE,
+        version="base",
+        architecture="M2M100Model",
+        title="Hugging Face M2M-100 and NLLB without their head",
     ),
+    _layout(TORCH, architecture="M2M100ForConditionalGeneration", title="Hugging Face M2M-100 and NLLB"),
 )

@@ -152,6 +152,7 @@ EXAMPLES: dict[str, Any] = {
     "mbart": MBART,
     "mbart@base": replace(MBART, **HEADLESS),
     "m2m-100": M2M,
+    "m2m-100@base": replace(M2M, **HEADLESS),
     "flax-seq2seq@marian": MARIAN,
     "flax-seq2seq@bart": BART,
     "flax-seq2seq@mbart": MBART,
