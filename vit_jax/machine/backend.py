@@ -116,7 +116,7 @@ def _make_devices(count: int) -> None:
     global _made
     import jax
 
-    asked = jax.config.jax_num_cpu_devices != -1 or "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    asked = jax.config.jax_num_cpu_devices >= 0 or "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if not asked:
         with contextlib.suppress(RuntimeError):  # jax has started
             jax.config.update("jax_num_cpu_devices", count)
