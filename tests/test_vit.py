@@ -366,11 +366,14 @@ STARTS = {"init", "attention_init", "init_std", "token_std", "position_std", "he
 
 
 def test_the_cases_have_every_value_of_every_option():
+    configs, missing = [dataclasses.replace(BASE, **fields).normal() for fields in CASES.values()], {}
     for name, hint in field_types(ViTConfig).items():
-        seen = {getattr(dataclasses.replace(BASE, **fields), name) for fields in CASES.values()}
+        seen = {getattr(c, name) for c in configs}
         if name not in ENOUGH | TRAINING | STARTS:
-            missing = set(typing.get_args(hint)) - seen if typing.get_origin(hint) is typing.Literal else len(seen) < 2
-            assert not missing, f"{name}: add each value to CASES, and its formula to reference(), in tests/test_vit.py"
+            values = set(typing.get_args(hint)) if typing.get_origin(hint) is typing.Literal else set()
+            if len(seen) < 2 or values - seen:
+                missing[name] = values - seen or "another value"
+    assert not missing, "add them to CASES, and the formula to reference(), in tests/test_vit.py"
 
 
 def random_weights(c):

@@ -184,6 +184,7 @@ COMPANIONS: dict[type, dict[tuple[str, Any], dict[str, Any]]] = {
         ("stem", (5, 6)): dict(image=(8, 12), patch=(4, 4)),
         ("stem_kernel", 3): dict(image=(8, 6), patch=(4, 2), stem=(6,)),
         ("cls_token", False): dict(pool="mean"),
+        ("position", "sincos1d"): dict(position_trained=False),
         ("position_trained", False): dict(position="sincos2d"),
         ("distill_position", False): dict(distill_token=True),
         ("distill_position", True): dict(distill_token=True),
