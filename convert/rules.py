@@ -135,17 +135,26 @@ class Stack:
         return [_concatenate([array[None] for array in arrays], 0, self.count)]
 
 
+class Untied(ValueError):
+    """Tied tensors of a file differ: the first, and that of index `other`; `remedy` is what the user can do."""
+
+    def __init__(self, other: int, remedy: str):
+        super().__init__("copies of one tied tensor differ")
+        self.other, self.remedy = other, remedy
+
+
 @dataclass(frozen=True)
 class Tie:
-    """`copies` equal tensors of the file are one parameter of ours. `read` raises ValueError where they differ."""
+    """`copies` equal tensors of the file are one parameter of ours. `read` raises Untied where they differ."""
 
     copies: int
+    remedy: str = "remove the one that is not meant from the file"
 
     def read(self, arrays: Arrays) -> Arrays:
-        first, *others = arrays
-        if any(not same(first, other) for other in others):
-            raise ValueError("copies of one tied tensor differ")
-        return [first]
+        for index, other in enumerate(arrays):
+            if not same(arrays[0], other):
+                raise Untied(index, self.remedy)
+        return arrays[:1]
 
     def write(self, arrays: Arrays) -> Arrays:
         return arrays * self.copies
@@ -235,6 +244,12 @@ class Row:
     def _apply(self, operate: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
         try:
             return operate(arrays)
+        except Untied as error:
+            raise UserError(
+                f"{self.theirs[0]}, {self.theirs[error.other]}",
+                f"{error}, and a network of this config has one of them",
+                error.remedy,
+            ) from error
         except ValueError as error:
             raise UserError(
                 ", ".join(self.theirs), str(error), "give the layout and the config that the file was written with"
@@ -251,7 +266,7 @@ class Row:
             return replace(self, theirs=others[:1])
         if self.is_tied:
             kept = tuple(n for n in self.theirs if n in names) or self.theirs[:1]
-            operations = tuple(Tie(len(kept)) if isinstance(o, Tie) else o for o in self.operations)
+            operations = tuple(replace(o, copies=len(kept)) if isinstance(o, Tie) else o for o in self.operations)
             return replace(self, theirs=kept, operations=operations)
         kept = tuple(n for n in self.theirs if n in names or not (carried or n in self.optional))
         if kept == self.theirs:
@@ -275,10 +290,13 @@ def row(theirs: str, ours: str, shape: Shape, *operations: Operation) -> Row:
     return Row((theirs,), (ours,), (tuple(shape),), operations)
 
 
-def tied(theirs: Sequence[str], ours: str, shape: Shape) -> Row:
-    """A Row of one parameter that a file may have under any of these names; the first is the one that is written."""
+def tied(theirs: Sequence[str], ours: str, shape: Shape, remedy: str = Tie.remedy) -> Row:
+    """A Row of one parameter that a file may have under any of these names; the first is the one that is written.
+
+    `remedy` is for files in which they differ.
+    """
     first, *copies = theirs
-    return Row((first, *copies), (ours,), (tuple(shape),), (Tie(len(theirs)),), frozenset(copies))
+    return Row((first, *copies), (ours,), (tuple(shape),), (Tie(len(theirs), remedy),), frozenset(copies))
 
 
 def passthrough(theirs: str, shape: Shape) -> Row:

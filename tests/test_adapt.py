@@ -329,7 +329,7 @@ REFUSED = {
     "eps=-1": "'-1' is not a number of at least 0",
     "eps=nan": "'nan' is not a number",
     "eps=inf": "'inf' is not a number",
-    "activation=Gelu": "there is no activation 'Gelu'; nearest: relu, gelu",
+    "activation=Gelu": "there is no activation 'Gelu'; nearest: gelu, gelu_tanh",
 }
 
 

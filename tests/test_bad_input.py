@@ -324,7 +324,9 @@ def test_unreadable_images_are_left_out_of_predictions_when_told_so(batch, image
     assert f"2 unreadable images left out: {', '.join(bad)}" in said.err and "1 .heic (such as" in said.err
     good = [str(path) for path in sorted(images.rglob("*.png")) if str(path) not in bad]
     assert [row.split(",")[0] for row in out.read_text().splitlines()[1:]] == good
-    refused(["predict", "digits", bad[1], "--skip-unreadable"], "none of the 1 images can be read")
+    refused(["predict", "digits", bad[1], "--skip-unreadable"], f"error: {bad[1]}: not a JPEG, PNG")
+    refused(["predict", "digits", *bad, "--skip-unreadable"], f"none of the 2 images can be read: {bad[0]}: cannot be")
+    refused(["predict", "digits", bad[1], "--data.target-language", "de"], "digits holds a ViT, which reads no sent")
     (images / "val" / "a.heic").unlink()
     refused(["evaluate", "digits", "--probe", "knn", "--data.source", f"folder:{images}"], "out with --skip-unreadable")
 

@@ -187,7 +187,15 @@ def test_a_folder_with_a_tokenizer_says_captions(speaking, tmp_path):
         ({"merges.txt": "#version: 0.2\nab\n"}, "merges.txt line 2: 'ab' is no pair of pieces; restore it"),
         ({"merges.txt": "#version: 0.2\nx y\n"}, "merges.txt: is no tokenizer that can be read"),
         ({"vocab.json": "{"}, "vocab.json: cannot be read as JSON"),
-        ({"added_tokens.json": '{"<pad>": 20}'}, "merges.txt: is no tokenizer that can be read .the id of '<pad>'"),
+        ({"added_tokens.json": '{"<pad>": 20}'}, "added_tokens.json: the id of '<pad>' is 20, but should be 11; corr"),
+        (
+            {"tokenizer_config.json": '{"added_tokens_decoder": {"500": {"content": "dog"}}}'},
+            "tokenizer_config.json: the id of 'dog' is 500, but should be",
+        ),
+        (
+            {"tokenizer_config.json": '{"added_tokens_decoder": {"500": "dog"}}'},
+            "_config.json: added_tokens_decoder has",
+        ),
         ({"added_tokens.json": '{"<pad>": 11}'}, "has ids for 12, and the network for 11; put there the one"),
     ],
 )

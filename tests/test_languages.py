@@ -9,6 +9,7 @@ import vit_jax
 from convert.verify.libraries import load
 from tests.test_tokenizer_classes import of_m2m, sentence_pieces, spm, write
 from vit_jax.commands import predict
+from vit_jax.config.nearest import nearest
 from vit_jax.errors import UserError
 from vit_jax.text.languages import Spoken
 from vit_jax.text.record import make_tokenizers, open_tokenizers, record_tokenizers
@@ -129,6 +130,13 @@ def test_languages_that_nothing_states_are_asked_for_by_their_flags(speaking):
                 opened(folder, given)
     with pytest.raises(UserError, match=r"^data\.target_language is klingon, which is no language of its tokenizer"):
         opened(folder, (source, "klingon"))
+    assert nearest("de", ["ydd_Hebr", "deu_Latn"]) == "; nearest: deu_Latn, ydd_Hebr"
+    if source:
+        state(folder, tgt_lang="xx")
+        with pytest.raises(
+            UserError, match=r"zer_config\.json: tgt_lang is xx, which is .* with --data\.target-language;"
+        ):
+            opened(folder, (source, ""))
 
 
 @pytest.mark.parametrize("speaking", ["marian"], indirect=True)

@@ -480,6 +480,8 @@ def test_sentences_that_cannot_be_read_are_named_by_file_and_line(trained, monke
 
 
 def test_the_name_of_a_file_that_is_missing_is_not_translated(trained):
+    with pytest.raises(UserError, match=r"^\./: is a folder; give a sentence, or a file of them"):
+        predict.command([str(trained[0].path), "./"])
     with pytest.raises(UserError, match=r"^texts\.tsv: there is no such file; give a sentence, or a file of them"):
         predict.command([str(trained[0].path), "one", "texts.tsv"])
 

@@ -20,7 +20,7 @@ from vit_jax.errors import Option, Text, UserError
 from vit_jax.models.transformer_config import TransformerConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length, stated_fields, statement
-from ..rules import TRANSPOSE, Constant, Operation, Order, Row, row, tied
+from ..rules import TRANSPOSE, Constant, Operation, Order, Row, Tie, row, tied
 
 # ------------------------------------------------------------------------------------------- names
 
@@ -96,6 +96,8 @@ def signature(style: Style, embedding_norm: bool, final_norm: bool, bias: bool) 
 
 # -------------------------------------------------------------------------------------------- rows
 
+UNTIED = f"{Tie.remedy}, or state tie_word_embeddings false in its config.json if both are"  # as transformers 5 does
+
 
 def rows(c: TransformerConfig, style: Style = TORCH) -> list[Row]:
     """The rows of a network. Sinusoids are optional, but in the class without a head."""
@@ -105,7 +107,8 @@ def rows(c: TransformerConfig, style: Style = TORCH) -> list[Row]:
         if name == "head.bias":
             out.append(row("final_logits_bias", name, shape, Order("1 v", "v")))
         elif leaf == "embedding":
-            out.append(tied([style.name(m, leaf) for m in tables(c, path)], name, shape))
+            remedy = UNTIED if c.tie == "decoder" else Tie.remedy
+            out.append(tied([style.name(m, leaf) for m in tables(c, path)], name, shape, remedy))
         elif leaf == "position":
             out.append(row(style.name(module(name), leaf), name, shape))
         else:

@@ -221,11 +221,13 @@ def _readable(model: Predictor, inputs: Sequence[Any]) -> Sequence[Any]:
     """The images that can be read; stderr says which cannot. Raises UserError where there is none."""
     from ..data.unreadable import left_out
 
-    found, unreadable = model.readable(inputs)
+    found, errors = model.readable(inputs)
+    if len(errors) == len(inputs) == 1:
+        raise errors[0]
     if not found:
-        raise UserError(f"none of the {len(inputs):,} images can be read", remedy=f"give others than {inputs[0]}")
-    if unreadable:
-        _note(left_out([*map(str, unreadable)]))
+        raise UserError(f"none of the {len(inputs):,} images can be read", errors[0].fault, errors[0].remedy)
+    if errors:
+        _note(left_out([error.subject for error in errors]))
     return found
 
 
@@ -247,6 +249,8 @@ def sentences(inputs: Sequence[str]) -> list[str]:
     found: list[str] = []
     for text in inputs:
         if text != "-" and (len(text) > 255 or not os.path.lexists(text) or os.path.isdir(text)):
+            if "/" in text and os.path.isdir(text):
+                raise UserError(text, "is a folder", "give a sentence, or a file of them, one per line")
             if text.endswith(FILES) and " " not in text:
                 raise UserError(text, "there is no such file", "give a sentence, or a file of them, one per line")
             found.append(text)

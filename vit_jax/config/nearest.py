@@ -14,6 +14,11 @@ def nearest(name: str, known: list[str]) -> str:
 
 
 def similar(name: str, known: list[str]) -> str:
-    """A clause with the most similar known names, '; nearest: ...'; empty if none is similar."""
-    close = difflib.get_close_matches(name[:LONGEST], known, n=3, cutoff=0.4)
-    return f"; nearest: {', '.join(close)}" if close else ""
+    """A clause with the most similar known names, '; nearest: ...'; empty if none is similar.
+
+    Upper and lower case count as the same; of similar names those that begin with `name` come first.
+    """
+    given, folded = name[:LONGEST].casefold(), {each.casefold(): each for each in known}
+    close = difflib.get_close_matches(given, folded, n=len(folded) or 1, cutoff=0.4)
+    close.sort(key=lambda each: not each.startswith(given))
+    return f"; nearest: {', '.join(folded[each] for each in close[:3])}" if close else ""

@@ -142,8 +142,8 @@ class Predictor:
         """The inputs as `Task.answers` takes them. Raises UserError for one of which it can be seen to be unusable."""
         return inputs
 
-    def readable(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """(the images that can be read, those that cannot). Raises UserError where inputs are no images."""
+    def readable(self, inputs: Sequence[Any]) -> tuple[list[Any], list[UserError]]:
+        """(the images that can be read, errors of those that cannot). Raises UserError where inputs are no images."""
         raise UserError(Field("skip_unreadable"), "is for images, and this network takes none", "leave it out")
 
     def answer(self, inputs: Sequence[Any], top: int = 3, batch: int = BATCH) -> Iterator[Answer]:

@@ -13,6 +13,7 @@ from ..augmentation.batch import normalise
 from ..data.images.preprocess import Preprocess
 from ..data.inputs import list_images, prepare_image
 from ..data.unreadable import Unreadable
+from ..errors import UserError
 from ..machine.numerics import with_fixed_settings
 from .base import Predictor
 
@@ -45,16 +46,17 @@ class ImagePredictor(Predictor):
         """(the images as a list, whether only one was given)."""
         return list_images(images, self.preprocess.channels)
 
-    def readable(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """(the images that can be read, those that cannot)."""
-        found: tuple[list[Any], list[Any]] = ([], [])
+    def readable(self, inputs: Sequence[Any]) -> tuple[list[Any], list[UserError]]:
+        """(the images that can be read, errors of those that cannot)."""
+        found: list[Any] = []
+        errors: list[UserError] = []
         for image in inputs:
             try:
                 prepare_image(image, self.preprocess)
-                found[0].append(image)
-            except Unreadable:
-                found[1].append(image)
-        return found
+                found.append(image)
+            except Unreadable as error:
+                errors.append(error)
+        return found, errors
 
     def pixels(self, images: Any) -> np.ndarray:
         """The images preprocessed but not normalised: uint8 [n, h, w, C], or [h, w, C] of one. Raises UserError."""

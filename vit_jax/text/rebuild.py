@@ -62,7 +62,7 @@ def made_of(parts: Parts, build: Any, around: tuple[str, str], added: Mapping[st
     (first, *_) = parts.files
     with report_damage(f"{parts.where}: {first}"):
         tokenizer = build(parts)
-        _add_tokens(tokenizer, parts.settings, added)
+        _add_tokens(tokenizer, parts, added)
         before, after = ([parts.token(name.removesuffix("_token"))] if name else [] for name in around)
         set_template(tokenizer, before, after)
         text: str = tokenizer.to_str()
@@ -79,10 +79,16 @@ def set_template(tokenizer: Any, before: Sequence[str], after: Sequence[str]) ->
     )  # fmt: skip
 
 
-def _add_tokens(tokenizer: Any, settings: Mapping[str, Any], added: Mapping[str, Any]) -> None:
-    """Add the tokens behind the vocabulary, and make the special ones special. Raises ValueError on another id."""
+def _add_tokens(tokenizer: Any, parts: Parts, added: Mapping[str, Any]) -> None:
+    """Add the tokens behind the vocabulary, and make the special ones special. Raises UserError on another id."""
+    settings = parts.settings
     by_id = settings.get("added_tokens_decoder")
     by_id = by_id if isinstance(by_id, Mapping) else {}
+    for number, token in by_id.items():
+        if not number.isdecimal() or not isinstance(token, Mapping) or not token_text(token):
+            what = f"added_tokens_decoder has for {quote(number)} no token, or no id"
+            remedy = 'give {"ID": {"content": "TOKEN"}}'
+            raise UserError(f"{parts.where}: tokenizer_config.json", what, remedy)
     named = [settings[name] for name in NAMES if token_text(settings.get(name))]
     more = [settings.get(key) for key in ("additional_special_tokens", "extra_special_tokens")]
     named += [token for tokens in more if isinstance(tokens, list) for token in tokens if token_text(token)]
@@ -93,8 +99,10 @@ def _add_tokens(tokenizer: Any, settings: Mapping[str, Any], added: Mapping[str,
         is_special = text in special
         add = tokenizer.add_special_tokens if is_special else tokenizer.add_tokens
         add([_as_added(stated.get(text, text), is_special)])
-        if tokenizer.token_to_id(text) != ids.get(text, tokenizer.token_to_id(text)):
-            raise ValueError(f"the id of {text!r} is not {ids[text]}")
+        if (number := tokenizer.token_to_id(text)) != ids.get(text, number):
+            file = "added_tokens.json" if text in added else "tokenizer_config.json"
+            what = f"the id of {quote(text)} is {ids[text]}, but should be {number}"
+            raise UserError(f"{parts.where}: {file}", what, "correct the id, or remove the token")
 
 
 def _as_added(token: Any, special: bool) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ..config.nearest import nearest
 from ..config.vocabulary import SIDES
 from ..errors import Field, UserError
-from .contents import IDS, Files, class_of, ids_of, numbers_of, parse_json, text_of, tokens_of, with_config
+from .contents import CONFIG, IDS, Files, class_of, ids_of, numbers_of, parse_json, text_of, tokens_of, with_config
 from .languages import LISTED, SEVERAL, Languages, Spoken, list_codes
 
 FIELDS = {side: f"data.{side}_language" for side in SIDES}
@@ -49,8 +49,7 @@ def with_languages(files: Files, spoken: Spoken, where: str, alone: bool = False
     )
     for side, code in found.items():
         if code and number(languages.token.format(code)) is None:
-            own = code == getattr(spoken, side)
-            raise _unknown(Field(FIELDS[side]) if own else f"{where}: {KEYS[side]}", code, codes)
+            raise _unknown(side, code, codes, "" if code == getattr(spoken, side) else f"{where}: {CONFIG}")
     if not alone and (missing := [side for side in SIDES if not found[side]]):
         flags = " and ".join(f"--data.{side}-language" for side in missing)
         in_python = ", ".join(f"{side}_language" for side in missing)
@@ -63,10 +62,14 @@ def with_languages(files: Files, spoken: Spoken, where: str, alone: bool = False
     return _with_target(with_config(files, where, **stated), languages, found["target"], number, where)
 
 
-def _unknown(subject: str, code: str, codes: list[str]) -> UserError:
+def _unknown(side: str, code: str, codes: list[str], file: str = "") -> UserError:
+    """The error for a language that the tokenizer has not, as the user states it, or a `file`."""
     close = nearest(code, codes) if len(codes) > LISTED else ""
     what = f"is {code[:40]}, which is no language of its tokenizer{close}"
-    return UserError(subject, what, f"there are {list_codes(codes)}")
+    known = f"there are {list_codes(codes)}"
+    if file:
+        return UserError(file, f"{KEYS[side]} {what}", f"name the right one with --data.{side}-language; {known}")
+    return UserError(Field(FIELDS[side]), what, known)
 
 
 def _refuse(spoken: Spoken, where: str) -> None:
@@ -86,7 +89,7 @@ def _of_sources(files: Files, spoken: Spoken, codes: list[str], where: str) -> d
     if not spoken.target:
         return dict(files)
     if spoken.target not in codes:
-        raise _unknown(Field(FIELDS["target"]), spoken.target, codes)
+        raise _unknown("target", spoken.target, codes)
     return with_config(files, where, **{TARGET_OF_PAIRS: spoken.target})
 
 

@@ -117,7 +117,10 @@ def load(
 def _of_run(path: str, which: str, ema: bool | None, spoken: Spoken) -> Predictor:
     """The network of a run, by path or by name. Raises UserError."""
     folder = find(path)
-    metadata, run = with_spoken(folder.metadata(), spoken), folder.config()
+    saved, run = folder.metadata(), folder.config()
+    if spoken and not saved.get("files"):
+        _languages(run, spoken, path)
+    metadata = with_spoken(saved, spoken)
     step, tree = weights(folder, run.model, which, ema)
     return _used_by(task_of(run, metadata), run, tree, metadata, step)
 

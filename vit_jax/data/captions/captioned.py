@@ -92,10 +92,10 @@ def read_captioned(source: str) -> Captioned:
     """
     if source.startswith(FOLDER):
         folder = source.removeprefix(FOLDER)
-        file, pairs = os.path.join(folder, TABLE), _table
+        file, pairs, entry = os.path.join(folder, TABLE), _table, "line"
     else:
         file, _, folder = source.removeprefix(COCO).rpartition(":")
-        pairs = _annotations
+        pairs, entry = _annotations, "annotation"
     field, root = f"data.source {source}", Path(folder).expanduser()
     if not file or not folder or not root.is_dir():
         raise UserError(
@@ -108,7 +108,7 @@ def read_captioned(source: str) -> Captioned:
             if path.stat().st_size > LARGEST:
                 raise UserError(field, f"{path.name} has more than {LARGEST >> 30} GB", "give fewer captions")
             for where, name, caption in pairs(f"{field}: {path.name}", content):
-                _add(found, root, name, caption, where)
+                _add(found, root, name, caption, where, entry)
     except OSError as error:
         raise UserError(field, f"{path} cannot be read ({error.strerror})", "put it there") from error
     if len(found) < 3:
@@ -116,20 +116,20 @@ def read_captioned(source: str) -> Captioned:
     return found
 
 
-def _add(found: Captioned, root: Path, name: str, caption: str, where: str) -> None:
+def _add(found: Captioned, root: Path, name: str, caption: str, where: str, entry: str) -> None:
     """Add a caption to those of an image, a path inside the folder `root`: the links in it are followed.
 
-    Raises UserError.
+    Raises UserError; `entry` is what the file's parts are called there.
     """
     image = str(root / name)
     if not caption.strip():
-        raise UserError(where, f"the caption of {quote(name)} is empty", "write one, or remove the line")
+        raise UserError(where, f"the caption of {quote(name)} is empty", f"write one, or remove the {entry}")
     if image not in found:
         if Path(name).anchor or ".." in re.split(r"[/\\]", name):
             what = f"the image {quote(name)} is outside {root}, or its path leads out and in again"
-            raise UserError(where, what, "put it there and give its path from there without .., or remove the line")
+            raise UserError(where, what, f"put it there and give its path from there without .., or remove the {entry}")
         if not os.path.isfile(image):
-            raise UserError(where, f"there is no image {quote(name)} in {root}", "put it there, or remove the line")
+            raise UserError(where, f"there is no image {quote(name)} in {root}", f"put it there, or remove the {entry}")
     found.setdefault(image, []).append(caption)
 
 
