@@ -33,7 +33,7 @@ def _layout(style: Style, **more: Any) -> Layout:
             "source_vocabulary": vocabulary,
             "target_vocabulary": vocabulary,
             "outputs": always(0) if style.base else vocabulary,
-            "output_bias": always(False),
+            "output_bias": always(style.base),  # without a head it means nothing, and is True as by default
             "activation": stated_activation("relu"),
             "scale_embedding": Field(key="scale_embedding", default=True),
         },
