@@ -239,8 +239,11 @@ def test_two_layouts_have_a_common_network_where_one_of_a_few_fits_both():
         assert bool(found[a, own]) == (LAYOUTS[a].network is not LAYOUTS[own].network), "ours hold any network"
 
 
-def test_the_numbers_of_pairs_in_the_guide_are_those_of_the_tables():
-    guide = (Path(__file__).parents[1] / "docs" / "guide.md").read_text(encoding="utf-8")
+def test_the_numbers_of_layouts_and_of_pairs_in_the_pages_are_those_of_the_tables():
+    readme, guide = (
+        (Path(__file__).parents[1] / page).read_text(encoding="utf-8") for page in ("README.md", "docs/guide.md")
+    )
+    assert {*re.findall(r"(\d+) layouts", readme)} == {str(len(LAYOUTS))}, "correct the layouts in README.md"
     numbers = re.findall(r"([\d,]+) ordered pairs, of ([\d,]+),", guide)
     found = known_pairs()
     counted = (f"{sum(not why for why in found.values()):,}", f"{len(found):,}")
