@@ -355,9 +355,11 @@ def test_the_vit_of_a_vision_encoder_decoder_is_taken_with_the_key_that_its_refu
 @pytest.mark.parametrize("name", ["ViTMSNModel", "ViTMSNForImageClassification", "ViTMAEModel"])
 def test_networks_of_other_classes_that_are_vits_are_read_as_such(name, tmp_path):
     """MSN's is a ViT under another name, and MAE's encoder one, where nothing is masked."""
-    torch, load = pytest.importorskip("torch"), pytest.importorskip("convert.verify.libraries").load
-    if (transformers := load("transformers")) is None:
-        pytest.skip("needs transformers")
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from tests.parity.libraries import load
+
+    transformers = load("transformers")
     sizes = dict(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12, image_size=8)
     settings = dict(patch_size=4, num_labels=3, **({"mask_ratio": 0.0} if "MAE" in name else {}))
     family = "ViTMAE" if "MAE" in name else "ViTMSN"

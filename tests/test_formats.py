@@ -18,7 +18,7 @@ def test_a_run_of_an_older_format_is_refused_with_the_commit_that_reads_it(tmp_p
     folder = Run(tmp_path / "runs" / "old")
     config = to_dict(preset("digits").run) | {"format": number}
     folder.create({"preset": "digits", "config": config, "data": None, "format": number})
-    done = inside(*command, folder, *(["out.safetensors"] if command == ("convert",) else []))
+    done = inside(*command, folder.path, *(["out.safetensors"] if command == ("convert",) else []))
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
     assert f"format {number} is not {FORMAT}" in done.stderr and LAST_READER in done.stderr
 

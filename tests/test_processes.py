@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 import vit_jax
 from vit_jax.errors import UserError
+from vit_jax.files.reading import show_path
 from vit_jax.machine.hosts import group
 from vit_jax.report.command import leave_report
 from vit_jax.runs import Run
@@ -82,4 +83,4 @@ def test_a_first_host_that_cannot_find_itself_says_so(silent, monkeypatch):
 def test_the_remedy_for_a_report_names_a_flag_that_there_is(tmp_path, capsys):
     (tmp_path / "run").mkdir()
     leave_report(Run(tmp_path / "run"))
-    assert f"`vit-jax report {tmp_path / 'run'} --out FILE.html`" in capsys.readouterr().out
+    assert f"`vit-jax report {show_path(tmp_path / 'run')} --out FILE.html`" in capsys.readouterr().out
