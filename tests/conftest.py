@@ -127,6 +127,19 @@ def door(tmp_path: Path) -> Door:
 
 
 @pytest.fixture
+def convert(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """`python -m convert` in this process: its exit code, stdout and stderr."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["convert", *map(str, arguments)])
+        code = importlib.import_module("convert.__main__").main()
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return call
+
+
+@pytest.fixture
 def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Door:
     """As `door`, but in this process, where jax is already imported: for what a command does once it has started."""
 

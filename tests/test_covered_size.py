@@ -5,7 +5,6 @@ its own network on whole images, made by Pillow or by its own transform.
 """
 
 import json
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,6 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 import vit_jax
-from convert import __main__ as door
 from convert.recognise.reading import read
 from vit_jax.errors import UserError
 from vit_jax.weights.start.start import preset
@@ -80,19 +78,6 @@ def outputs(transformers, path, name, size=15):
 
 def agree(ours, theirs):
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
-
-
-@pytest.fixture
-def convert(monkeypatch, capsys):
-    """The command in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["convert", *map(str, arguments)])
-        code = door.main()
-        out = capsys.readouterr()
-        return code, out.out, out.err
-
-    return call
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -11,7 +11,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import vit_jax
-from convert import __main__ as door
 from convert import rules
 from convert.containers import orbax
 from convert.containers.run_folder import is_run, open_run
@@ -88,17 +87,6 @@ def a_run(path, config=VIT, steps=(4, 9), best=None, ema=0.0):
         )
         Checkpoints(folder).save(state, {"best": best, "environment": {"versions": {}}}, best and best["step"], 9)
     return folder
-
-
-@pytest.fixture
-def convert(monkeypatch, capsys):
-    """The command in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["convert", *map(str, arguments)])
-        return door.main(), *capsys.readouterr()
-
-    return call
 
 
 def same(found, expected):

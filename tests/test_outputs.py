@@ -6,14 +6,12 @@ Reference values are those of transformers' own pipeline.
 import csv
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import vit_jax
-from convert import __main__ as door
 from convert.containers.folder import read_json
 from convert.recognise.reading import Options, read
 from vit_jax.commands import predict as command
@@ -100,19 +98,6 @@ def test_predict_says_what_the_pipeline_of_transformers_says(transformers, tmp_p
     for ours, theirs in zip(found, expected, strict=True):
         assert [name for name, _ in ours] == [name for name, _ in theirs]
         np.testing.assert_allclose([x for _, x in ours], [x for _, x in theirs], rtol=0, atol=1e-5)
-
-
-@pytest.fixture
-def convert(monkeypatch, capsys):
-    """The command in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["convert", *map(str, arguments)])
-        code = door.main()
-        out = capsys.readouterr()
-        return code, out.out, out.err
-
-    return call
 
 
 @pytest.mark.parametrize(("problem", "kind"), [(MULTI, "set"), (NUMBERS, "number")])

@@ -1,14 +1,11 @@
 """Remarks of a conversion: why preprocessing is missing, what was assumed, and what is not in the target."""
 
 import json
-import sys
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from safetensors.numpy import save_file
 
-from convert import __main__ as door
 from convert import rules
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
@@ -54,19 +51,6 @@ def library(folder, layout, config, facts, **pretrained):
         content.get("pretrained_cfg", {}).update(pretrained)
         (folder / name).write_text(json.dumps(content))
     return folder
-
-
-@pytest.fixture
-def convert(monkeypatch, capsys):
-    """The command in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["convert", *map(str, arguments)])
-        code = door.main()
-        out = capsys.readouterr()
-        return code, out.out, out.err
-
-    return call
 
 
 def test_an_oblong_crop_is_refused_for_what_it_is_and_each_remedy_works(tmp_path, convert):

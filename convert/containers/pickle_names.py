@@ -52,8 +52,8 @@ ATTACK = ("which would run code if Python read the file", "get the weights from 
 # Names that are refused: a pattern, what they are, and the remedy.
 REFUSED = (
     (
-        r"(os|posix|nt|subprocess|pty|sys|ctypes|importlib|runpy|shutil|socket|pickle|_pickle|cPickle|marshal|webbrowser"
-        r"|code|codeop|pdb|timeit|platform|commands|popen2)(\..*)?",
+        r"(os|posix|nt|subprocess|pty|sys|ctypes|importlib|runpy|shutil|socket|pickle|_pickle|cPickle|marshal"
+        r"|webbrowser|code|codeop|pdb|timeit|platform|commands|popen2)(\..*)?",
         ATTACK,
     ),
     (

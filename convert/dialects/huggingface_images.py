@@ -49,14 +49,14 @@ def preprocess(files: Mapping[str, Any]) -> tuple[Json | None, tuple[str, ...]]:
     if given is None:
         return None, ()
     try:
-        steps, notes = _stated(given)
+        steps, notes = _read_processor(given)
     except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError) as error:
         missing = f"it does not state {error}" if isinstance(error, KeyError) else str(error)
         steps, notes = None, (f"its preprocessing has no counterpart here ({missing})",)
     return steps, tuple(f"{name}: {note}" for note in notes)
 
 
-def _stated(given: Mapping[str, Any]) -> tuple[Json, tuple[str, ...]]:
+def _read_processor(given: Mapping[str, Any]) -> tuple[Json, tuple[str, ...]]:
     """The same, of the object that states it; raises KeyError, TypeError and so on where it has no counterpart."""
     processor_class = re.sub(
         r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$",

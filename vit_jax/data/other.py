@@ -59,30 +59,8 @@ def open_other_images(
     name = _choose_split(field, source, wanted)
     unlabelled = [f"{why} and is left out" for why in source.unlabelled.values()]
     examples = source.splits[name]
-    if not len(examples.labels):
-        what = "holds no images; give others" if name == WHOLE else f"its {name} split is empty; choose another split"
-        raise UserError(field, what)
-    if preprocess.channels not in (1, 3) and not (
-        isinstance(examples, Arrays) and preprocess.leaves_unchanged(*sizes(examples.pixels.shape[1:]))
-    ):
-        raise UserError(
-            field,
-            f"the network takes {preprocess.channels} channels, which image files do not have",
-            f"give an .npz with images {[*preprocess.image, preprocess.channels]}",
-        )
-    if source.counted:
-        check_counted(field, source, len(class_names))
-    present = np.unique(examples.labels)
-    if present[0] < 0 or present[-1] >= len(source.class_names):
-        of = "" if name == WHOLE else f" of its {name} split"
-        raise UserError(
-            field,
-            f"labels{of} go from {present[0]} to {present[-1]} but there are {len(source.class_names)} classes",
-            "number them from 0",
-        )
-    if isinstance(examples, Arrays) and (fault := examples.extent.fault(data.range)):
-        raise UserError(field, f"{examples.title} {fault}", "give pixels of more, as in training")
-    places, remark = _match_classes(field, source.class_names, present, class_names)
+    _check_examples(field, name, source, preprocess, len(class_names))
+    places, remark = _match_classes(field, source.class_names, np.unique(examples.labels), class_names)
     images, rows = Images(examples, preprocess, False, data.threads), np.arange(len(examples.labels))
     unreadable = [*images.load().unreadable] if data.skip_unreadable else []
     if len(unreadable) == len(rows):
@@ -102,6 +80,34 @@ def open_other_images(
         )
     total = sum(len(each.labels) for each in source.splits.values())
     return Other(name, split, total, tuple(filter(None, remarks)))
+
+
+def _check_examples(field: str, name: str, source: Source, preprocess: Preprocess, classes: int) -> None:
+    """Raise UserError about the examples of a split that a network of so many classes cannot be measured on."""
+    examples = source.splits[name]
+    if not len(examples.labels):
+        what = "holds no images; give others" if name == WHOLE else f"its {name} split is empty; choose another split"
+        raise UserError(field, what)
+    if preprocess.channels not in (1, 3) and not (
+        isinstance(examples, Arrays) and preprocess.leaves_unchanged(*sizes(examples.pixels.shape[1:]))
+    ):
+        raise UserError(
+            field,
+            f"the network takes {preprocess.channels} channels, which image files do not have",
+            f"give an .npz with images {[*preprocess.image, preprocess.channels]}",
+        )
+    if source.counted:
+        check_counted(field, source, classes)
+    present = np.unique(examples.labels)
+    if present[0] < 0 or present[-1] >= len(source.class_names):
+        of = "" if name == WHOLE else f" of its {name} split"
+        raise UserError(
+            field,
+            f"labels{of} go from {present[0]} to {present[-1]} but there are {len(source.class_names)} classes",
+            "number them from 0",
+        )
+    if isinstance(examples, Arrays) and (fault := examples.extent.fault(preprocess.range)):
+        raise UserError(field, f"{examples.title} {fault}", "give pixels of more, as in training")
 
 
 def _choose_split(field: str, source: Source, wanted: str) -> str:

@@ -57,10 +57,10 @@ def class_of(files: Files, where: str, side: str = SIDES[1]) -> TokenizerClass |
     """The class of a tokenizer, as its files state it; None if it is none of those here."""
     if SPM[0] in files:
         return CLASSES["MarianTokenizer"]
-    return stated_class(_stated(files, side, where))
+    return stated_class(_read_settings(files, side, where))
 
 
-def _stated(files: Files, side: str, where: str) -> dict[str, Any]:
+def _read_settings(files: Files, side: str, where: str) -> dict[str, Any]:
     """What the files state of special tokens and settings."""
     own, found = of_side(files, side), dict[str, Any]()
     for name in TOKENS:
@@ -76,7 +76,7 @@ def tokens_of(files: Files, side: str, where: str, model: Mapping[str, Any] = {}
 
     `model` is the config of its model, which may name the class.
     """
-    stated = _stated(files, side, where)
+    stated = _read_settings(files, side, where)
     known = CLASSES["MarianTokenizer"] if SPM[0] in files else CLASSES.get(class_name(stated, model))
     found: dict[str, Any] = {**known.specials} if known else {}
     for key, value in stated.items():

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import UserError
-from ...files.reading import read_regular
+from ...files.reading import open_regular, read_regular
 from ..unreadable import Unreadable
 from .config import OPTIONAL
 from .resample import resized_part
@@ -75,7 +75,7 @@ def decode_image(encoded: bytes, name: str) -> Image.Image:
 
 def is_wide(path: str | os.PathLike[str]) -> bool:
     """Whether the header of an image file says that pixels have more than 8 bits. Raises Unreadable."""
-    with _reported(str(path)), open(path, "rb") as file:
+    with _reported(str(path)), open_regular(path) as file:
         return may_be_wide(_opened(file))
 
 
