@@ -257,6 +257,13 @@ BAD_RUNS = [
     (dict(batch=33, augment=dict(mixup=0.8)), "batch", "33", "augment.mixup", "even"),
     (dict(batch=33, augment=dict(cutmix=1.0)), "batch", "33", "augment.cutmix", "even"),
     (dict(batch=8, augment=dict(repeats=5)), "augment.repeats", "5", "batch", "8"),
+    (
+        dict(batch=8, data=dict(sampling="sqrt"), augment=dict(repeats=2)),
+        "data.sampling",
+        "sqrt",
+        "augment.repeats",
+        "2",
+    ),
     (dict(task="clasify"), "task", "'clasify'", "classify"),
     (dict(task="translate", model=ViTConfig()), "task", "translate", "Transformer", "model", "ViT"),
     (dict(model=TransformerConfig()), "task", "classify", "ViT", "model", "Transformer"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vit_jax.data.batches import batches, evaluation_batches
-from vit_jax.data.order import Order, hold_out
+from vit_jax.data.order import Order, SampledOrder, hold_out
 from vit_jax.errors import UserError
 from vit_jax.presets.table import preset
 from vit_jax.tasks.computed import task_class
@@ -53,12 +53,57 @@ def test_repeats_put_copies_of_each_example_into_its_batch_but_never_side_by_sid
     np.testing.assert_array_equal(Order(50, batch, 3, repeats=repeats).indices(2), order.indices(2))
 
 
+def counted(labels, order, epochs):
+    """(images of each class in each batch, how often each image is drawn), over some epochs."""
+    steps = [order.indices(step) for step in range(epochs * order.steps_per_epoch)]
+    classes = [np.bincount(labels[taken], minlength=labels.max() + 1) for taken in steps]
+    return np.array(classes), np.bincount(np.concatenate(steps), minlength=len(labels))
+
+
+def test_balanced_sampling_has_every_class_in_every_batch_and_draws_equal_images_equally_often():
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), [142] * 5 + [7] * 5))
+    order = SampledOrder(labels, 32, 3, "balanced")
+    classes, draws = counted(labels, order, 10)
+    assert order.steps_per_epoch == 23 and classes.min() >= 1
+    assert classes.std(0).mean() < 0.62  # 1.70 with replacement
+    assert set(draws[labels < 5]) <= {4, 5, 6} and set(draws[labels >= 5]) <= set(range(102, 108))
+    per_epoch = classes.reshape(10, 23, 10).sum(1)
+    assert set(per_epoch.ravel()) == {73, 74} and len({*map(tuple, per_epoch)}) > 1  # ties are another's in each epoch
+
+    again = SampledOrder(labels, 32, 3, "balanced")
+    for step in (229, 0, 100, 23, 22):  # any step alone, in any order
+        np.testing.assert_array_equal(again.indices(step), order.indices(step))
+    assert (SampledOrder(labels, 32, 4, "balanced").indices(0) != order.indices(0)).any()
+
+
+@pytest.mark.parametrize("sampling", ["balanced", "sqrt"])
+@pytest.mark.parametrize("sizes", [[1, 1], [1, 30, 400], [64, 16, 4, 0, 1], [3] * 40, [1000, 1, 1, 7]])
+def test_sampling_gives_each_class_its_share_of_an_epoch_and_each_image_its_share_of_the_class(sizes, sampling):
+    labels = np.random.default_rng(1).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    weights = np.sqrt(sizes) if sampling == "sqrt" else np.sign(sizes)
+    order = SampledOrder(labels, 2, 0, sampling)
+    classes, draws = counted(labels, order, 6)
+    share = weights / weights.sum() * (len(labels) // 2 * 2)
+    for epoch in classes.reshape(6, -1, len(sizes)).sum(1):
+        assert (np.abs(epoch - share) < 1).all() and epoch.sum() == len(labels) // 2 * 2
+    for k in np.flatnonzero(sizes):  # an epoch may leave out one of the row, and the last may end inside a permutation
+        assert np.ptp(draws[labels == k]) <= 1 + 6
+
+
 def test_a_run_repeats_its_images_and_overfit_batches_does_not():
     run = preset("digits").run
     run = dataclasses.replace(run, augment=dataclasses.replace(run.augment, repeats=2))
     dataset = task_class(run.task).open_data(run)
     assert len(set(dataset.order(32, 0).indices(0))) == 16
     assert len(set(dataset.order(32, 0, 2).indices(0))) == 32
+
+
+def test_a_run_samples_its_classes_and_overfit_batches_does_not():
+    run = preset("digits").run
+    dataset = task_class(run.task).open_data(
+        dataclasses.replace(run, data=dataclasses.replace(run.data, sampling="sqrt"))
+    )
+    assert isinstance(dataset.order(32, 0), SampledOrder) and isinstance(dataset.order(32, 0, 2), Order)
 
 
 def digits(split):

@@ -75,7 +75,7 @@ TINY = RunConfig(
         embedding_dropout=0.1,
         drop_path=0.2,
     ),
-    data=ImageData(source="digits"),
+    data=ImageData(source="digits", sampling="sqrt"),
     augment=ImageAugment(crop_padding=1, flip=True),
     optim=OptimConfig(lr=1e-2, schedule="one_cycle", cycle_momentum=True, clip=1.0, weight_decay=0.01),
     epochs=3,

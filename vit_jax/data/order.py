@@ -6,17 +6,28 @@ the same in every version, unlike the result of its `shuffle`.
 
 from __future__ import annotations
 
+import functools
+import math
+from typing import Literal
+
 import numpy as np
 
 from ..errors import Field, UserError
 
+Sampling = Literal["natural", "sqrt", "balanced"]
+
 # The first number of a permutation's seed is its purpose, so that no two purposes share a permutation.
-ORDER, VALIDATION, TEST, NUMBERS, SHUFFLE, SHAPES = range(6)
+ORDER, VALIDATION, TEST, NUMBERS, SHUFFLE, SHAPES, CLASS_ROW, QUOTA_TIES, CLASS_OFFSETS = range(9)
 
 
 def permutation(n: int, *seed: int) -> np.ndarray:
     """int64 [n]: 0..n-1 in an order that `seed` determines, a purpose followed by other integers."""
-    return np.argsort(np.random.Philox(np.random.SeedSequence(seed)).random_raw(n), kind="stable")
+    return np.argsort(_raw(n, *seed), kind="stable")
+
+
+def _raw(n: int, *seed: int) -> np.ndarray:
+    """uint64 [n], as random as `seed`."""
+    return np.random.Philox(np.random.SeedSequence(seed)).random_raw(n)
 
 
 def hold_out(labels: np.ndarray, share: float, *seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -82,6 +93,64 @@ class Order:
             examples = permutation(self.n, ORDER, epoch, self.seed)
             self._latest = (epoch, examples)
         return np.resize(examples[i * self.different : (i + 1) * self.different], self.batch)
+
+
+class SampledOrder:
+    """Which examples a step takes where rare classes come more often than they are there.
+
+    Like `Order` a function of the seed and the step alone. An epoch has as many steps, and each class a quota of their
+    examples. A class is spread evenly over the epoch, so that batches have nearly equal numbers of it. It is read from
+    an endless row, one permutation of its examples after another, so that none comes twice more often than another.
+
+    Args:
+        labels: int [n], of the examples.
+        batch: examples in a step.
+        seed: determines the order.
+        sampling: balanced: equal quotas of all classes; sqrt: proportional to the square root of their sizes.
+    """
+
+    def __init__(self, labels: np.ndarray, batch: int, seed: int, sampling: Sampling):
+        self.n, self.batch, self.seed = len(labels), batch, seed
+        self.steps_per_epoch = self.n // batch
+        self.members = [np.flatnonzero(labels == label) for label in np.unique(labels)]  # of each class, ascending
+        weights = [math.sqrt(len(rows)) if sampling == "sqrt" else 1.0 for rows in self.members]
+        self.shares = np.array(weights) * (
+            self.steps_per_epoch * batch / math.fsum(weights)
+        )  # of an epoch, in examples
+        self._epoch = functools.lru_cache(maxsize=2)(self._sample)  # two threads may be in two epochs
+
+    def indices(self, step: int) -> np.ndarray:
+        """int64 [batch]: the examples of a step, counted from 0."""
+        epoch, i = divmod(step, self.steps_per_epoch)
+        return self._epoch(epoch)[i * self.batch : (i + 1) * self.batch]
+
+    def _sample(self, epoch: int) -> np.ndarray:
+        """int64 [steps_per_epoch * batch]: the examples of an epoch."""
+        examples, places = [], []  # of each class; a place is in [0, 1)
+        for k, quota in enumerate(self._quotas(epoch).tolist()):
+            examples.append(self._draw(k, epoch, quota))
+            offsets = (_raw(quota, CLASS_OFFSETS, k, epoch, self.seed) >> np.uint64(11)) / 2.0**53
+            places.append((np.arange(quota) + offsets) / quota)
+        return np.concatenate(examples)[np.argsort(np.concatenate(places), kind="stable")]
+
+    def _quotas(self, epoch: int) -> np.ndarray:
+        """int64 [K]: the examples of each class in an epoch, shares rounded by the method of largest remainders."""
+        quotas = np.floor(self.shares).astype(np.int64)
+        ties = permutation(len(quotas), QUOTA_TIES, epoch, self.seed)
+        order = ties[np.argsort((quotas - self.shares)[ties], kind="stable")]
+        quotas[order[: self.steps_per_epoch * self.batch - quotas.sum()]] += 1
+        return quotas
+
+    def _draw(self, k: int, epoch: int, count: int) -> np.ndarray:
+        """int64 [count]: the next examples of class k in its row.
+
+        An epoch starts where those before it end if each takes as many as it may at most, so that nothing is carried.
+        """
+        members, start = self.members[k], (math.floor(self.shares[k]) + 1) * epoch
+        first, skipped = divmod(start, len(members))
+        rounds = range(first, (start + count) // len(members) + 1)
+        row = np.concatenate([permutation(len(members), CLASS_ROW, k, each, self.seed) for each in rounds])
+        return members[row[skipped : skipped + count]]
 
 
 class TokenOrder:

@@ -13,6 +13,7 @@ from ...config.fields import Size, execution, identity
 from ...config.run import DataConfig
 from ...errors import UserError
 from ..fetch.places import data_dir
+from ..order import Sampling
 
 # {split: the names that people give it}
 SPLITS = {
@@ -63,6 +64,11 @@ class ImageData(DataConfig):
         "rows and columns, or one number for both, that are cut off at the bottom and on the right afterwards: those "
         "that the patches of a network from elsewhere do not cover (384 = 27 x 14 + 6)",
         at_least=0,
+    )
+    sampling: Sampling = identity(
+        "natural",
+        "how often training takes each class: natural: as often as it is there; balanced: all equally often; sqrt: in "
+        "proportion to the square root of its number of images, which is between the two",
     )
     skip_unreadable: bool = identity(False, "leave out unreadable images, and report how many, instead of stopping")
     memory: float = execution(

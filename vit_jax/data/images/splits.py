@@ -17,7 +17,7 @@ from ...config.fields import Size, pair
 from ...errors import Field, UserError
 from ...files.digests import array_digest, text_digest
 from ..base import Given
-from ..order import TEST, VALIDATION, Order, hold_out
+from ..order import TEST, VALIDATION, Order, SampledOrder, Sampling, hold_out
 from ..unreadable import left_out, refuse_unreadable
 from .classes import check_counted, class_remarks
 from .config import ImageData
@@ -96,6 +96,7 @@ class Dataset:
     identity: dict[str, Any]
     remarks: tuple[str, ...]
     repeats: int = 1  # copies of an image in a training batch
+    sampling: Sampling = "natural"
     stands_in: bool = False  # black images with labels of no meaning, in place of a set that is not here
 
     @property
@@ -120,7 +121,7 @@ class Dataset:
         """{the setting: examples of a training batch}, for the message if that cannot be divided."""
         return {f"batch {batch}": batch}
 
-    def order(self, batch: int, seed: int, batches: int = 0) -> Order:
+    def order(self, batch: int, seed: int, batches: int = 0) -> Order | SampledOrder:
         """The order of training, over the images that fill the first `batches` batches (0: over all).
 
         Raises UserError if there are fewer images than one batch needs.
@@ -128,6 +129,8 @@ class Dataset:
         n = min(len(self.splits["train"]), batches * batch or len(self.splits["train"]))
         if n < batch:
             raise UserError(Field("batch"), f"{batch} is larger than the training set of {n}", "lower --batch")
+        if self.sampling != "natural" and not batches:
+            return SampledOrder(self.splits["train"].labels, batch, seed, self.sampling)
         return Order(n, batch, seed, repeats=1 if batches else self.repeats)
 
 
@@ -185,6 +188,7 @@ def open_images(
         identity,
         source.remarks + class_remarks(data, source) + remarks + _crop_remark(loaded) + _index_remarks(loaded),
         repeats,
+        data.sampling,
         source.stands_in,
     )
 

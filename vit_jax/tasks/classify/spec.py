@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from ...augmentation.config import ImageAugment
 from ...config.dotted import replace_fields
 from ...config.fields import are_texts
 from ...config.network import NetworkConfig
 from ...config.outputs import KINDS, Outputs, are_outputs
 from ...config.run import RunConfig
 from ...data.images.config import ImageData, numbered_classes, other_classes
-from ...errors import fields_inside
+from ...errors import Field, UserError, fields_inside
 from ...models.resnet_config import ResNetConfig
 from ...models.vit_config import ViTConfig
 from ..image_spec import ImageSpec, TakesImages, check_images
@@ -97,6 +98,19 @@ class ClassifySpec(ImageSpec):
         with fields_inside("model"):
             replace_fields(run.model, {"classes": model.classes or 1}).check()
         check_images(model, run)
+        check_sampling(run)
+
+
+def check_sampling(run: RunConfig) -> None:
+    """Raise UserError where `data.sampling` is combined with what it cannot be."""
+    data, augment = run.data, run.augment
+    assert isinstance(data, ImageData) and isinstance(augment, ImageAugment)
+    if data.sampling != "natural" and augment.repeats > 1:
+        raise UserError(
+            Field("data.sampling"),
+            f"is {data.sampling} and augment.repeats is {augment.repeats}, and both decide how often an image is taken",
+            "set data.sampling to natural or augment.repeats to 1",
+        )
 
 
 class ClassifyResNetSpec(ClassifySpec):
