@@ -31,7 +31,7 @@ ROOMS = {  # lowest first: a room imports only from those before it
     "tasks": "loss, scores, answers",
     "runs": "run folders",
     "presets": "named runs",
-    "report": "finished runs",
+    "reports": "finished runs",
     "weights": "opened, written, started from",
     "training": "the loop and its step",
     "commands": "words to results",

@@ -144,7 +144,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     """As `door`, but in this process, where jax is already imported: for what a command does once it has started."""
 
     def run(name: str, *args: object, cwd: Path = tmp_path) -> "subprocess.CompletedProcess[str]":
-        module = {"convert": "convert.__main__", "compare": "vit_jax.report.compare"}
+        module = {"convert": "convert.__main__", "compare": "vit_jax.reports.compare"}
         main = importlib.import_module(module.get(name, f"vit_jax.commands.{name}")).main
         words = [name, *map(str, args)]
         capsys.readouterr()

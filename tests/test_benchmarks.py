@@ -44,7 +44,7 @@ from vit_jax.machine.mfu import published_peak
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.report.compare import Line, Member
+from vit_jax.reports.compare import Line, Member
 from vit_jax.runs.check import check_run
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.training import finish

@@ -20,7 +20,7 @@ from vit_jax.files.atomic import write_json
 from vit_jax.files.digests import with_digest
 from vit_jax.files.output import print_table, text_width
 from vit_jax.presets.table import preset
-from vit_jax.report import compare
+from vit_jax.reports import compare
 from vit_jax.runs import several
 
 BASE = replace(preset("digits").run, model=replace(preset("digits").run.model, classes=10))

@@ -38,7 +38,7 @@ from vit_jax.models.networks import NETWORKS
 from vit_jax.models.sizes import is_sized
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
-from vit_jax.report import command, compare
+from vit_jax.reports import command, compare
 
 ROOT = Path(__file__).parents[1]
 # Flags of XLA, one that has no parser, and a word for any.

@@ -20,9 +20,9 @@ from vit_jax.errors import UserError
 from vit_jax.figures import kept
 from vit_jax.figures.kept import keep_attention, keep_classes, keep_positions, keep_texts
 from vit_jax.presets.table import preset
-from vit_jax.report import charts, parts
-from vit_jax.report import command as report_command
-from vit_jax.report.command import command, leave_report, write_report
+from vit_jax.reports import charts, parts
+from vit_jax.reports import command as report_command
+from vit_jax.reports.command import command, leave_report, report
 
 BASE = preset("digits").run
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"&{{ 7*7 }}"
@@ -111,7 +111,7 @@ class Page(HTMLParser):
 
 
 def page_of(*names, **options):
-    text = write_report(names, **options).read_text(encoding="utf-8")
+    text = report(*names, **options).read_text(encoding="utf-8")
     assert len(text.encode()) < LARGEST
     return Page(text)
 
@@ -267,7 +267,7 @@ def test_whatever_is_missing_or_damaged_the_report_opens_and_says_so():
     made("empty", rows=[], ended="stopped: max_steps")
     assert "there are no curves" in page_of("empty").said
     with pytest.raises(UserError, match="there is no run"):
-        write_report(["nothing"])
+        report("nothing")
     with pytest.raises(UserError, match=r"runs: none given"):
         command([])
 
@@ -324,7 +324,7 @@ def test_a_thousand_classes_fit(monkeypatch):
 def test_a_run_ends_without_its_report_where_that_cannot_be_written(capsys, monkeypatch):
     folder = made("a")
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "vit_jax.report.contents", None)  # as if a library of it were not there
+        patch.setitem(sys.modules, "vit_jax.reports.contents", None)  # as if a library of it were not there
         leave_report(folder)
     (folder.path / "report.html").mkdir()
     leave_report(folder)
@@ -375,7 +375,7 @@ def test_of_too_many_layers_some_are_kept_the_last_among_them():
 
 
 def test_neither_bokeh_nor_jinja_is_loaded_before_a_report_is_written():
-    code = "import sys, vit_jax.train, vit_jax.report.command; print({'bokeh', 'jinja2'} & {*sys.modules})"
+    code = "import sys, vit_jax.train, vit_jax.reports.command; print({'bokeh', 'jinja2'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "set()\n", done.stderr
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vit_jax.report.command import write_report
+from vit_jax.reports.command import report
 
 pytestmark = pytest.mark.slow
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
@@ -236,7 +236,7 @@ def test_texts_are_explored_word_by_word(name, trained, opened):
 
 
 def test_a_comparison_names_the_field_that_differs_in_its_first_screen(trained, opened, tmp_path):
-    path = write_report([trained["digits"], trained["cifar100"]], tmp_path / "both.html")
+    path = report(trained["digits"], trained["cifar100"], out=tmp_path / "both.html")
     page = opened(path, "narrow")
     place = page.js("return document.querySelector('#differing-title + div tbody tr').getBoundingClientRect()")
     assert place["bottom"] < 900 and page.sought("#chart-0")[0] in ("digits", "cifar100")
@@ -258,10 +258,10 @@ def test_names_of_classes_are_text_also_in_a_tooltip(trained, opened, tmp_path):
     content = json.loads((folder / "plots/classes.json").read_text())
     content["names"] = ["<img src=x onerror='window.broken=1'><script>window.broken=1</script>"] * 10
     (folder / "plots/classes.json").write_text(json.dumps(content))
-    page = opened(write_report([folder]))
+    page = opened(report(folder))
     assert page.sought("#matrix")[0] == content["names"][0]
     assert page.js("return window.broken") is None
     folders = [folder, shutil.copytree(folder, tmp_path / "<img src=x onerror='window.broken=1'>")]
-    page = opened(write_report(folders, tmp_path / "both.html"))
+    page = opened(report(folders, out=tmp_path / "both.html"))
     assert folders[1].name in page.sought("#chart-0")[::3]
     assert page.js("return window.broken") is None

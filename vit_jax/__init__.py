@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from .models.transformer_config import TransformerConfig
     from .models.vit import ViT
     from .models.vit_config import ViTConfig
-    from .report.compare import compare
+    from .reports.command import report
+    from .reports.compare import compare
     from .training.engine.optim import optimizer
     from .training.train import train
     from .weights.load import export, load
@@ -34,13 +35,14 @@ _MODULES = {  # public name: the module that has it
     "UserError": "errors",
     "augment": "augmentation.batch",
     "build": "models.build",
-    "compare": "report.compare",
+    "compare": "reports.compare",
     "evaluate": "commands.evaluate",
     "export": "weights.load",
     "load": "weights.load",
     "optimizer": "training.engine.optim",
     "predict": "commands.predict",
     "preset": "weights.start.start",
+    "report": "reports.command",
     "train": "training.train",
     "Transformer": "models.transformer",
     "ViT": "models.vit",
@@ -49,7 +51,7 @@ _MODULES = {  # public name: the module that has it
 __all__ = [
     "Captioner", "CaptionerConfig", "RunConfig", "Transformer", "TransformerConfig", "UserError", "ViT", "ViTConfig",
     "__version__", "augment", "build", "compare", "evaluate", "export", "load", "optimizer", "predict",
-    "preset", "train",
+    "preset", "report", "train",
 ]  # fmt: skip
 
 

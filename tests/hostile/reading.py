@@ -11,7 +11,7 @@ from vit_jax.data.images.preprocess import Preprocess, open_image
 from vit_jax.data.images.sources.arrays import open_npz
 from vit_jax.data.texts.pairs import read_pairs
 from vit_jax.files.metrics import histogram_rows, read_rows
-from vit_jax.report.compare import compare
+from vit_jax.reports.compare import compare
 from vit_jax.runs.file import read_config
 from vit_jax.text.folder import read_folder
 from vit_jax.weights.teacher import _logits

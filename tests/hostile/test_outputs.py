@@ -19,8 +19,8 @@ from vit_jax.files.atomic import write_bytes
 from vit_jax.files.destination import check_folder, check_output
 from vit_jax.files.output import write_csv
 from vit_jax.presets.table import preset
-from vit_jax.report import command as report
-from vit_jax.report import compare
+from vit_jax.reports import command as report
+from vit_jax.reports import compare
 
 COMMANDS = {
     "predict": predict.command,

@@ -42,7 +42,7 @@ def main(program: str = "vit-jax") -> int:
     sys.argv = [f"{program} {name}", *sys.argv[2:]]
     if name == "convert":
         return importlib.import_module("convert.__main__").main(f"{program} convert")
-    module = {"compare": "..report.compare", "report": "..report.command"}.get(name, f".{name}")
+    module = {"compare": "..reports.compare", "report": "..reports.command"}.get(name, f".{name}")
     return importlib.import_module(module, __package__).main()
 
 

@@ -1,4 +1,4 @@
-"""What report.html shows of a trained network, kept as JSON beside the figures: vit_jax/report reads it.
+"""What report.html shows of a trained network, kept as JSON beside the figures: vit_jax/reports reads it.
 
 classes.json (the result of a classifier), texts.json (the worst texts), attention.json, positions.json. Pictures are in
 them as data: URLs, and weights as base64 of one byte each.

@@ -12,7 +12,7 @@ from ..errors import Interrupted, UserError
 from ..files.atomic import sync_tree
 from ..files.reading import show_path
 from ..files.terminal import printable
-from ..report.command import FILE, leave_report
+from ..reports.command import FILE, leave_report
 from ..tasks.table import task_spec
 from .loop import TOKENS, measure, measure_and_log, watched_split
 from .session import Session

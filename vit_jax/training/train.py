@@ -20,8 +20,8 @@ from ..files.terminal import printable
 from ..machine import backend
 from ..machine.hosts.group import Hosts, join_hosts
 from ..machine.numerics import fixed_settings
-from ..report.command import leave_report
-from ..report.compare import draw, gather
+from ..reports.command import leave_report
+from ..reports.compare import draw, gather
 from ..runs.complete import check_complete
 from ..runs.values import flat
 from ..tasks.table import task_spec

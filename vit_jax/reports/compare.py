@@ -13,7 +13,7 @@ import os
 import shutil
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..figures.comparison import Series
 
 T = TypeVar("T")
+Named = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]  # runs by name
 BUDGETS = ("max_steps", "max_minutes")  # execution fields, which yet decide how far a run has come
 PICTURE = "comparison.png"
 SHOWN = 5  # most names that a note lists
@@ -105,11 +106,11 @@ class Comparison:
         return {name: [[r[name] for r in line if name in r] for line in each] for name in order}
 
 
-def compare(*names: str | os.PathLike[str], dir: str = "runs", out: str | os.PathLike[str] = "") -> dict[str, Any]:
+def compare(*names: Named, dir: str | os.PathLike[str] = "runs", out: str | os.PathLike[str] = "") -> dict[str, Any]:
     """Compare runs and groups of runs.
 
     Args:
-        names: paths, or names inside `dir`; none: all that are in `dir`.
+        names: paths, or names inside `dir`, or lists of them; none: all that are in `dir`.
         dir: the folder of all runs.
         out: a PNG file for the curves; empty: none.
 
@@ -120,7 +121,7 @@ def compare(*names: str | os.PathLike[str], dir: str = "runs", out: str | os.Pat
     Raises:
         UserError: where there is nothing to compare.
     """
-    found = gather([os.fspath(name) for name in names], dir)
+    found = gather(listed(names), os.fspath(dir))
     fields, results = found.fields, found.results
     if out:
         draw(found, out)
@@ -145,6 +146,19 @@ def _mean_and_spread(values: list[float]) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------- what is compared
+
+
+def listed(names: Iterable[Named]) -> list[str]:
+    """The names of runs as texts, in one list. Raises UserError for what is none."""
+    found = []
+    for name in names:
+        if isinstance(name, (str, os.PathLike)):
+            found.append(os.fspath(name))
+        elif isinstance(name, (list, tuple)):
+            found += listed(name)
+        else:
+            raise UserError(f"a {type(name).__name__} is no run", remedy="give the folders of runs, or their names")
+    return found
 
 
 def gather(names: Sequence[str], runs_dir: str = "runs", damaged: bool = False) -> Comparison:

@@ -22,7 +22,7 @@ LETTERS = 2000  # most of a text
 
 
 class Damaged(Exception):
-    """A part is not what report/kept.py writes."""
+    """A part is not what figures/kept.py writes."""
 
 
 def read_part(file: Path, check: Callable[[dict[str, Any]], dict[str, Any]]) -> tuple[Any, str]:

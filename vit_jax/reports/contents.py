@@ -11,7 +11,7 @@ from .compare import Comparison, Member
 from .curves import Chart, charts_of
 from .tables import Table, spelled_out
 
-FIGURE_FILES = ("classes", "texts", "attention", "positions")  # what report/kept.py writes
+FIGURE_FILES = ("classes", "texts", "attention", "positions")  # what figures/kept.py writes
 
 
 @dataclass

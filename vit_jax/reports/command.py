@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from ..files.atomic import write_text
 from ..files.destination import check_output
 from ..files.reading import show_path
 from ..files.terminal import printable, run_command
-from .compare import Comparison, gather
+from .compare import Comparison, Named, gather, listed
 
 FILE = "report.html"
 LARGEST = 2_950_000  # letters of a page with attention; without, it is far below
@@ -35,11 +34,11 @@ class Options:
     dir: str = option("runs", "folder of all runs")
 
 
-def write_report(names: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] = "", dir: str = "runs") -> Path:
-    """Write the report of runs.
+def report(*names: Named, out: str | os.PathLike[str] = "", dir: str | os.PathLike[str] = "runs") -> Path:
+    """Write the report of a run, or of several runs side by side, as one HTML file.
 
     Args:
-        names: paths, or names inside `dir`.
+        names: paths, or names inside `dir`, or lists of them.
         out: the file; empty: report.html in the folder of the one run or group, or in the folder that holds them all.
         dir: the folder of all runs.
 
@@ -49,7 +48,9 @@ def write_report(names: Sequence[str | os.PathLike[str]], out: str | os.PathLike
     Raises:
         UserError: where a run cannot be read, or the file cannot be written.
     """
-    found = gather([os.fspath(name) for name in names], dir, damaged=True)
+    if not (runs := listed(names)):
+        raise UserError("runs", "none given", "give the folder of a run, or its name, or several")
+    found = gather(runs, os.fspath(dir), damaged=True)
     from .contents import contents_of  # Bokeh takes a while to load
     from .page import page
 
@@ -82,7 +83,7 @@ def _place(found: Comparison) -> Path:
 def leave_report(folder: runs.Run) -> None:
     """Write the report at the end of a run or a group, and say where it is; a run does not fail for want of it."""
     try:
-        print(f"report     {printable(show_path(write_report([folder.path])))}")
+        print(f"report     {printable(show_path(report(folder.path)))}")
     except UserError as error:
         again = f"write it elsewhere with `vit-jax report {shlex.quote(str(folder))} --out FILE.html`"
         print(f"skipped    the report: {printable(f'{error.fault}; {again}')}")
@@ -94,11 +95,9 @@ def leave_report(folder: runs.Run) -> None:
 def command(arguments: list[str]) -> int:
     """Parse the arguments and write the report; returns the exit code. Raises UserError."""
     o = parse(Options, arguments, prog="vit-jax report")
-    if not o.runs:
-        raise UserError("runs", "none given", "give the folder of a run, or its name, or several")
     alone = o.runs if len(o.runs) == 1 else ()  # a report of several is not that of one of them
     check_output("out", o.out, o.force, own=[Path(place, run, FILE) for run in alone for place in ("", o.dir)])
-    print(f"the report is in {printable(show_path(write_report(o.runs, o.out, o.dir)))}")
+    print(f"the report is in {printable(show_path(report(o.runs, out=o.out, dir=o.dir)))}")
     return DONE
 
 
