@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[1]
 
 # The rooms of vit_jax, lowest first: a file imports only from its own room and from those before it.
 ROOMS = [
-    *("files", "config", "machine", "models", "text", "data", "augmentation", "decode", "figures", "tasks", "runs"),
-    *("presets", "reports", "weights", "training", "commands"),
+    *("files", "config", "machine", "models", "text", "data", "augmentation", "decode", "scores", "figures"),
+    *("tasks", "runs", "presets", "reports", "weights", "training", "commands"),
 ]
 ORDER = ["errors", *ROOMS, "train", "evaluate", "predict", "hiding", "__main__"]  # with the files at the root
 MOST_FILES = 20  # in a room, without those in its folders

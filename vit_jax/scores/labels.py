@@ -1,0 +1,75 @@
+"""The metrics of sets of labels."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .ranking import rank
+from .result import Scores
+
+COUNTED = ("precision", "recall", "f1")
+
+
+def score_labels(truth: np.ndarray, probabilities: np.ndarray, thresholds: np.ndarray | float = 0.5) -> Scores:
+    """The metrics of n predicted sets of K labels.
+
+    precision, recall and f1 are means over labels (macro; of each also in `Scores.each`), of all cells together
+    (micro), and means over images (samples); map and auroc_macro do not depend on thresholds. subset_accuracy is the
+    share of images with all labels right, hamming that of wrong cells. What is never predicted has precision 0, as in
+    scikit-learn. Macro means are over the labels that some image has; notes say of how many, and what scikit-learn
+    would say, for which the others are 0.
+
+    Args:
+        truth: int8 [n, K], -1 where it is unknown.
+        probabilities: float [n, K].
+        thresholds: float [K] or one of all: a label is predicted where its probability is larger.
+    """
+    known, true = truth >= 0, truth == 1
+    said = (probabilities.astype(np.float64) > thresholds) & known
+    out = rank(truth, probabilities)
+    right = true & said
+    absent = ~true.any(0)
+    each = _precision_recall_f1(right.sum(0), said.sum(0), true.sum(0))  # 0 of those that are absent
+    for name, values in each.items():
+        out.each[name] = np.where(absent, np.nan, values)
+        out.add_mean(f"{name}_macro", out.each[name], "no image here has any label")
+    nothing = "no image has a label here, and none was predicted"
+    for name, value in _precision_recall_f1(right.sum(), said.sum(), true.sum()).items():
+        out.add(f"{name}_micro", float(value) if said.any() or true.any() else np.nan, nothing)
+    rows = known.any(1)
+    unknown = "of no image is any label known"
+    by_image = _precision_recall_f1(right[rows].sum(1), said[rows].sum(1), true[rows].sum(1))
+    for name, values in by_image.items():
+        out.add(f"{name}_samples", values.mean() if rows.any() else np.nan, unknown)
+    wrong = (said != true) & known
+    out.add("subset_accuracy", (~wrong[rows].any(1)).mean() if rows.any() else np.nan, unknown)
+    out.add("hamming", wrong.sum() / known.sum() if known.any() else np.nan, unknown)
+    empty = int((~(true | said)[rows].any(1)).sum())
+    if absent.any() and not absent.all():
+        out.notes.append(_note_absent(out, each, int(absent.sum())))
+    if empty:
+        lenient = (by_image["f1"].sum() + empty) / rows.sum()
+        out.notes.append(
+            f"{empty:,} of {rows.sum():,} images have no label and none was predicted: they count as 0 in precision, "
+            f"recall and f1 of samples, as in scikit-learn; as 1, f1_samples is {lenient:.4f}"
+        )
+    return out
+
+
+def _precision_recall_f1(right: np.ndarray, said: np.ndarray, true: np.ndarray) -> dict[str, np.ndarray]:
+    """{name: array} of counts of true positives, of what was predicted and of what is true; 0/0 is 0."""
+
+    def ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return a / np.maximum(b, 1)
+
+    return dict(zip(COUNTED, (ratio(right, said), ratio(right, true), ratio(2 * right, said + true)), strict=True))
+
+
+def _note_absent(out: Scores, each: dict[str, np.ndarray], absent: int) -> str:
+    """How many labels macro means are over, and what they are with 0 for the others."""
+    labels = len(each["f1"])
+    counted_as_0 = np.nansum(out.each["average_precision"]) / labels
+    return (
+        f"macro means and map are over {labels - absent:,} of {labels:,} labels, since no image here has the others; "
+        f"over all, these as 0, f1_macro is {each['f1'].mean():.4f} and map {counted_as_0:.4f}"
+    )

@@ -1,0 +1,62 @@
+"""Whether predictions are as often right as they say: bins of their confidence, and the calibration error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+BINS = 15  # as Guo et al. 2017 (arXiv 1706.04599)
+DRAWS = 200
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """What predictions of similar confidence are worth.
+
+    Args:
+        counts: int [bins], predictions whose confidence lies in (i / bins, (i + 1) / bins].
+        confidence: float [bins], their mean confidence; 0 where there is none.
+        right: float [bins], the share of them that is right.
+    """
+
+    counts: np.ndarray
+    confidence: np.ndarray
+    right: np.ndarray
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error (ECE): sum over bins of n_b / n |right - confidence|; NaN of nothing."""
+        n = self.counts.sum()
+        return float((self.counts * np.abs(self.right - self.confidence)).sum() / n) if n else float("nan")
+
+
+def reliability(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> Reliability:
+    """The bins of n predictions.
+
+    Args:
+        confidence: float [n], in 0..1: of classes the probability of the predicted one, of sets that of each label.
+        right: bool [n]: whether that class is the true one, or the image has the label.
+        bins: how many of equal width.
+    """
+    confidence = confidence.astype(np.float64)
+    place = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+    counts, total = np.bincount(place, minlength=bins), np.maximum(np.bincount(place, minlength=bins), 1)
+    means = (np.bincount(place, values, minlength=bins) / total for values in (confidence, right.astype(np.float64)))
+    return Reliability(counts, *means)
+
+
+def error_of_drawn(confidence: np.ndarray, draws: int = DRAWS, seed: int = 0, bins: int = BINS) -> float:
+    """The mean ECE that the same predictions would have if they were right exactly as often as they say.
+
+    A network that is perfectly calibrated has about this ECE on so few images, so only more than that means anything.
+
+    Args:
+        confidence: as of `reliability`.
+        draws: how often what is right is drawn anew from the confidence.
+        seed: of the draws.
+        bins: as of `reliability`.
+    """
+    draw = np.random.default_rng(seed)
+    errors = [reliability(confidence, draw.random(len(confidence)) < confidence, bins).error for _ in range(draws)]
+    return float(np.mean(errors))

@@ -1,0 +1,55 @@
+"""What all scores of predictions have in common.
+
+n is the number of images, K that of classes, labels or numbers. The truth of a set is int8 [n, K]: 1 where an image has
+the label, 0 where it has not, -1 where that is unknown; unknown cells count nowhere. What is undefined is NaN, and
+`Scores.undefined` says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+
+
+@dataclass
+class Scores:
+    """The metrics of the predictions for a split.
+
+    Args:
+        values: {metric: value}, NaN where it is undefined.
+        undefined: {metric: why it is}.
+        each: {metric: float [K]} of every class, label or number, NaN where it is undefined.
+        notes: sentences for the user on how the values were computed.
+    """
+
+    values: dict[str, float] = field(default_factory=dict)
+    undefined: dict[str, str] = field(default_factory=dict)
+    each: dict[str, np.ndarray] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, name: str, value: float, why: str = "") -> None:
+        """Add a metric; `why` it is NaN, if it is."""
+        self.values[name] = float(value)
+        if np.isnan(value):
+            self.undefined[name] = why or "it is no number"
+
+    def add_mean(self, name: str, each: np.ndarray, why: str) -> None:
+        """Add the mean of those that are defined of a metric of each class, label or number; `why` none of them is."""
+        self.add(name, each[~np.isnan(each)].mean() if not np.isnan(each).all() else np.nan, why)
+
+    def joined(self, other: Self) -> Self:
+        """These scores and others."""
+        return type(self)(
+            self.values | other.values,
+            self.undefined | other.undefined,
+            self.each | other.each,
+            [*self.notes, *other.notes],
+        )
+
+
+def no_numbers(outputs: np.ndarray) -> str:
+    """Why outputs [n, K] cannot be ranked: some are NaN or infinite; '' if none is."""
+    rows = int((~np.isfinite(outputs)).any(1).sum())
+    return f"{rows:,} of {len(outputs):,} images have an output that is NaN or infinite" if rows else ""

@@ -1,0 +1,82 @@
+"""One temperature T for the logits z of a network, so that the probabilities of z / T are as often right as they say.
+
+Guo et al. 2017 (arXiv 1706.04599). T has the least loss on validation. As a function of b = 1 / T the loss is convex,
+so its slope has one root, which Brent's method of bisection finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+SMALLEST, GREATEST = 0.01, 100.0  # of T; beyond, it runs to 0 or to infinity
+PARTED = "hardly an image of validation is wrong, so its loss falls towards T = 0, where every probability is 0 or 1"
+USELESS = "on validation the logits are no better than chance, so its loss falls towards T = infinity"
+NOT_FINITE = "an output on validation is NaN or infinite"
+NOTHING_KNOWN = "of no image of validation is any label known"
+
+
+def class_temperature(labels: np.ndarray, logits: np.ndarray) -> tuple[float | None, str]:
+    """The temperature of classes, by cross entropy.
+
+    Args:
+        labels: int [n], of validation.
+        logits: float [n, K].
+
+    Returns:
+        (T, ""), or (None, why there is none).
+    """
+    logits = logits.astype(np.float64)
+    own = np.take_along_axis(logits, labels[:, None].astype(np.int64), 1)[:, 0]
+
+    def slope(b: float) -> float:
+        """The mean of E_p[z] - z_y, p the softmax of b z."""
+        return float(((_softmax(b * logits) * logits).sum(1) - own).mean())
+
+    return _bisect(slope, bool((own == logits.max(1)).all()), logits)
+
+
+def set_temperature(truth: np.ndarray, logits: np.ndarray) -> tuple[float | None, str]:
+    """The temperature of all labels of a set, by binary cross entropy over the known cells.
+
+    Args:
+        truth: int8 [n, K] of validation, -1 where it is unknown.
+        logits: float [n, K].
+
+    Returns:
+        as `class_temperature`.
+    """
+    known = truth >= 0
+    z, true = logits.astype(np.float64)[known], truth[known] == 1
+
+    def slope(b: float) -> float:
+        """The mean of (s(b z) - m) z, s the sigmoid."""
+        return float(((_sigmoid(b * z) - true) * z).mean())
+
+    return _bisect(slope, bool(((z >= 0) | ~true).all() and ((z <= 0) | true).all()), z)
+
+
+def _bisect(slope: Callable[[float], float], parted: bool, logits: np.ndarray) -> tuple[float | None, str]:
+    """(1 / b where an increasing function of b is 0, ""), or (None, why that is nowhere in range)."""
+    from scipy.optimize import brentq
+
+    if not logits.size:
+        return None, NOTHING_KNOWN
+    if not np.isfinite(logits).all():
+        return None, NOT_FINITE
+    low, high = 1 / GREATEST, 1 / SMALLEST
+    if slope(low) >= 0:
+        return None, USELESS
+    if parted or slope(high) <= 0:
+        return None, PARTED
+    return 1 / brentq(slope, low, high, xtol=1e-12), ""
+
+
+def _softmax(z: np.ndarray) -> np.ndarray:
+    e = np.exp(z - z.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def _sigmoid(z: np.ndarray) -> np.ndarray:
+    return np.exp(-np.logaddexp(0, -z))
