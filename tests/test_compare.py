@@ -14,7 +14,7 @@ from PIL import Image
 import vit_jax
 from vit_jax import runs
 from vit_jax.data.texts.config import SentenceData
-from vit_jax.errors import UserError
+from vit_jax.errors import CheckFailed, Interrupted, UserError
 from vit_jax.figures import comparison
 from vit_jax.files.atomic import write_json
 from vit_jax.files.digests import with_digest
@@ -22,6 +22,7 @@ from vit_jax.files.output import print_table, text_width
 from vit_jax.presets.table import preset
 from vit_jax.reports import compare
 from vit_jax.runs import several
+from vit_jax.runs.ending import recorded_ending
 
 BASE = replace(preset("digits").run, model=replace(preset("digits").run.model, classes=10))
 DATA = {"name": "digits", "sizes": {"train": 8, "test": 2}, "content": "c", "version": 2}
@@ -132,10 +133,37 @@ def test_what_has_no_validation_or_no_test_or_no_end_is_shown_as_far_as_it_is(ca
     table = {line["name"]: line for line in vit_jax.compare()["lines"]}
     assert "test accuracy" not in table["untested"]["results"] and "validation loss" not in table["bare"]["results"]
     assert table["bare"]["results"]["test accuracy"]["mean"] == 0.5
-    assert table["going"]["status"] == "unfinished" and table["going"]["results"]["steps"]["mean"] == 20
+    assert table["going"]["status"] == "lost" and table["going"]["results"]["steps"]["mean"] == 20
     out = shown(capsys)
-    assert "note: going is not finished: its results are those so far" in out
+    assert "note: going is not finished (lost): its results are those so far" in out
     assert "note: budget is not finished (stopped: max_steps)" in out
+
+
+def test_each_run_says_how_it_ended(capsys):
+    made("runs/seeds/seed-0")
+    ends = {"diverged": CheckFailed("the loss is nan at step 7; the last good ..."), "killed": KeyboardInterrupt()}
+    ends |= {
+        "told": Interrupted("SIGTERM: saved at step 4; go on with: ...", "SIGTERM"),
+        "full": UserError("x", "full"),
+    }
+    for name, error in ends.items():
+        folder = made(f"runs/{name}", ended="stopped: max_steps")
+        with pytest.raises(type(error)), recorded_ending(folder):
+            raise error
+    made("runs/seeds/seed-1", ended="", epochs=2)
+    made("runs/moved", ended="").metrics_file.unlink()
+    Path("runs/moved/provenance.json").touch()
+    ours = made("runs/ours", ended="")
+    with ours.lock():
+        found = {line["name"]: line["status"] for line in vit_jax.compare()["lines"]}
+    assert found == {
+        "diverged": "diverged: the loss is nan at step 7", "full": "stopped: x: full", "told": "stopped: SIGTERM",
+        "killed": "stopped: KeyboardInterrupt", "moved": "converted, not trained", "ours": "running",
+        "seeds": "finished, lost",
+    }  # fmt: skip
+    rows = [line.split() for line in shown(capsys).splitlines()]
+    assert [row[-1] for row in rows if row[0] in ("ours", "diverged")] == ["diverged", "lost"]
+    assert next(row for row in rows if row[0] == "seeds")[-4:] == ["1", "finished,", "1", "lost"]
 
 
 def test_cpu_time_is_unknown_where_some_steps_did_not_log_it():
@@ -325,7 +353,7 @@ def test_many_runs_are_in_one_table_in_the_order_of_their_numbers(capsys, monkey
     assert names == [f"sweep-{i}" for i in range(12)], "each once, and 2 before 10"
     assert max(map(len, lines[: len(names)])) <= 80
     assert [line for line in lines if "no room for" in line] == [
-        "note: 80 columns have no room for seconds, core-seconds, parameters; widen the terminal, or set COLUMNS"
+        "note: 80 columns have no room for seconds, core-seconds, parameters, ended; widen the terminal, or set COLUMNS"
     ]
     unfinished = [line for line in lines if "not finished" in line]
     assert len(unfinished) == 1 and "sweep-0 is not finished" in unfinished[0] and "for 11 others" in unfinished[0]

@@ -56,6 +56,15 @@ def lock_file(path: Path, taken: Callable[[str], None]) -> Iterator[None]:
                 yield
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a process has locked a file; False where that cannot be known."""
+    with contextlib.suppress(OSError, UserError):
+        check_regular(path, link=False)
+        with open(path, "r+b") as file:
+            return not try_lock(file.fileno())
+    return False
+
+
 def try_lock(file: int) -> bool:
     """Lock an open file until it is closed or its process ends; False if another process has locked it.
 

@@ -13,6 +13,7 @@ import os
 import shutil
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ from ..files.output import print_table
 from ..files.reading import show_path
 from ..files.terminal import printable, run_command
 from ..runs import several
+from ..runs.ending import CONVERTED, FINISHED, ending
 from ..runs.values import flat, from_dict
 from ..tasks.table import task_spec
 
@@ -53,6 +55,7 @@ class Member:
     summary: dict[str, Any] | None  # None: the run has not ended
     best: dict[str, Any]  # of the validation: step, the selection metric, loss, weights; empty if there was none
     rows: list[dict[str, Any]]  # of metrics.jsonl
+    ended: str  # as `ending` says
 
     @property
     def metric(self) -> str:
@@ -198,9 +201,8 @@ def _line(path: Path, title: str, notes: list[str], damaged: bool) -> Line | Non
             notes.append(f"{name} is left out: {error}")
             continue
         members.append(member)
-        if member.summary is None or member.summary["status"] != "finished":
-            ended = f" ({member.summary['status']})" if member.summary else ""
-            notes.append(f"{name} is not finished{ended}: its results are those so far")
+        if member.ended not in (FINISHED, CONVERTED):
+            notes.append(f"{name} is not finished ({member.ended}): its results are those so far")
         with contextlib.suppress(UserError):
             notes.extend(filter(None, (member.folder.remark(), member.folder.log_remark())))
         if other := _differing(member.run, members[0].run):
@@ -240,7 +242,8 @@ def _member(folder: runs.Run, notes: list[str] | None = None) -> Member:
         with contextlib.suppress(UserError):
             best = folder.saved(steps[0])["notes"].get("best")
     best = best if isinstance(best, dict) else {}
-    return Member(folder, run, record["data"], summary, best, read(folder.metrics, []))
+    rows: list[dict[str, Any]] = read(folder.metrics, [])
+    return Member(folder, run, record["data"], summary, best, rows, ending(folder, summary, rows))
 
 
 def _warnings(lines: list[Line]) -> list[str]:
@@ -304,8 +307,13 @@ def _is_number(value: Any) -> bool:
 
 
 def _status(line: Line) -> str:
-    states = {member.summary["status"] if member.summary else "unfinished" for member in line.members}
-    return ", ".join(sorted(states))
+    return ", ".join(sorted({member.ended for member in line.members}))
+
+
+def _ended(line: Line) -> str:
+    """How the runs of a line ended, in a word each: "finished", or of a group "2 finished, 1 diverged"."""
+    counts = Counter(member.ended.partition(":")[0] for member in line.members)
+    return ", ".join(f"{count} {word}" if len(counts) > 1 else word for word, count in counts.most_common())
 
 
 # --------------------------------------------------------------------------------------- picture
@@ -393,6 +401,7 @@ def columns(found: Comparison) -> tuple[list[list[str]], list[list[str]]]:
     for name, row in found.results.items():
         digits = 4 if _place(name)[0] < 2 else 0
         results.append([name, *(_mean_text(values, digits) for values in row)])
+    results.append(["ended", *map(_ended, found.lines)])
     return fields, results
 
 

@@ -16,6 +16,7 @@ from ..config.trees import flatten
 from ..errors import UserError
 from ..files.atomic import read_json
 from ..presets.table import preset
+from ..runs.ending import CONVERTED, PROVENANCE
 from ..runs.values import differences, flat
 from ..tasks.table import task_spec
 from .compare import Comparison, Line, Member, columns, text_of
@@ -23,7 +24,6 @@ from .compare import Comparison, Line, Member, columns, text_of
 GIB = 1 << 30
 RATE = "_per_second"  # ends the names of speeds in a log
 LOCATIONS = ("name", "dir", "data.dir")  # fields that say where a run and its data lie
-PROVENANCE = "provenance.json"  # convert writes it into a run that it makes
 CERTIFICATE = "certificate.json"  # convert writes RUN.certificate.json beside what it has compared
 
 
@@ -55,7 +55,7 @@ def _preset_of(member: Member) -> tuple[str, RunConfig | None]:
 
 def is_converted(member: Member) -> bool:
     """Whether convert made this run, and nothing has been trained since."""
-    return not member.rows and (member.folder.path / PROVENANCE).is_file()
+    return member.ended == CONVERTED
 
 
 def from_preset(member: Member) -> Table:
@@ -111,8 +111,7 @@ def headlines(member: Member) -> list[tuple[str, str]]:
     """The state of a run and its best results, in a few words each."""
     summary = member.summary or {}
     step = summary.get("step", member.rows[-1]["step"] if member.rows else 0)
-    status = "converted, not trained" if is_converted(member) else "has not ended"
-    out = [("status", str(summary.get("status", status))), ("steps", f"{step:,}")]
+    out = [("status", member.ended), ("steps", f"{step:,}")]
     if is_number(epoch := summary.get("epoch")):
         out.append(("epochs", f"{epoch:g}"))
     test = summary.get("test")

@@ -5,6 +5,7 @@ runs/<name>/
     metrics.jsonl    one line per log entry or evaluation
     histograms.jsonl    of parameters and gradients, if the run asks for them
     summary.json     final and best metrics, written when the run ends
+    ending.json      what ended the run before that: a signal or an error
     checkpoints/<step>/{model,optimizer,ema}  Orbax trees
     digests/<step>.json    digests of the arrays of a checkpoint; written last: without it the checkpoint is incomplete.
                            Also a copy of config.json, and length and digest of metrics.jsonl at that time
@@ -51,6 +52,8 @@ class Run:
         self.metrics_file = self.path / "metrics.jsonl"
         self.histograms_file = self.path / HISTOGRAMS
         self.summary_file = self.path / "summary.json"
+        self.ending_file = self.path / "ending.json"
+        self.lock_file = self.path / ".lock"
         self.checkpoints = self.path / "checkpoints"
         self.digests = self.path / "digests"
         self.plots = self.path / "plots"
@@ -256,4 +259,4 @@ class Run:
         def refuse(process: str) -> None:
             raise UserError(self, f"in use by process {process}", "wait for it, end it, or choose another --name")
 
-        return lock_file(self.path / ".lock", refuse)
+        return lock_file(self.lock_file, refuse)

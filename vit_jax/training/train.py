@@ -23,6 +23,7 @@ from ..machine.numerics import fixed_settings
 from ..reports.command import leave_report
 from ..reports.compare import draw, gather
 from ..runs.complete import check_complete
+from ..runs.ending import recorded_ending
 from ..runs.values import flat
 from ..tasks.table import task_spec
 from .announce import announce
@@ -107,6 +108,8 @@ def train_with(
         announce(setup)
         session = resume(setup, folder, preset, caught, hosts)
         stack.callback(session.log.close)
+        if hosts.owner:
+            stack.enter_context(recorded_ending(folder))
         return {**finish(session, loop(session)), "folder": str(folder)}
 
 
