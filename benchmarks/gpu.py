@@ -59,7 +59,8 @@ RECIPES = (
         f"cifar100-768x3 {PLAIN} {HALF} --model.drop-path 0.1 --epochs 200 {MIXED}",
     ),
 )
-SPEEDS = ("ours", "timm")  # sides of benchmarks.throughput
+NETS = {"vit-b16": "128,256", "vit-s16": "256,512"}  # {network: batches} of benchmarks.throughput
+SPEEDS = ("ours", "ours-fused", "flax", "timm-eager", "timm")  # sides of it
 BATCH = 128  # of ViT-B/16 with each of CHOICES
 TOY_SIZES = "--net vit-ti16 --image 32 --depth 1 --batches 4 --steps 2 --rounds 2 --product 256"
 
@@ -81,7 +82,8 @@ class Settings:
         """Settings of environment variables. Raises SystemExit on one that has no meaning."""
         toy, python = environment.get("TOY", "") not in ("", "0"), environment.get("PYTHON") or sys.executable
         only = tuple(filter(None, environment.get("ONLY", "").split(",")))
-        names = [recipe.name for recipe in RECIPES] + [f"vit-b16-{each}" for each in (*SPEEDS, *CHOICES)]
+        names = [recipe.name for recipe in RECIPES] + [f"{net}-{side}" for net in NETS for side in SPEEDS]
+        names += [f"vit-b16-{choice}" for choice in CHOICES]
         if unknown := set(only) - set(names):
             raise SystemExit(f"ONLY={','.join(only)}: there is no {', '.join(unknown)}; there are {', '.join(names)}")
         if not (seeds := environment.get("SEEDS") or "1").isdecimal() or seeds == "0":
@@ -159,20 +161,24 @@ def result(folder: Path) -> dict[str, str]:
     }
 
 
-def speed(side: str, s: Settings) -> dict[str, str]:
-    """Measure ViT-B/16 on one side; its row of the table."""
-    file = s.out / f"throughput-{side}.json"
-    words = ["-m", "benchmarks.throughput", side, *(TOY_SIZES.split() if s.toy else []), "--json", str(file)]
-    goal = "MFU 50 %" if side == "ours" else "(timm + torch.compile, for comparison)"
+def speed(name: str, s: Settings) -> dict[str, str]:
+    """Measure a network on one side, such as vit-b16-ours; its row of the table."""
+    net = next(net for net in NETS if name.startswith(net))
+    side = name.removeprefix(f"{net}-")
+    file = s.out / f"throughput-{name}.json"
+    sizes = TOY_SIZES if s.toy else f"--net {net} --batches {NETS[net]}"
+    words = ["-m", "benchmarks.throughput", side, *sizes.split(), "--json", str(file)]
+    goal = "MFU 50 %" if side.startswith("ours") else "(for comparison)"
     row = {
-        "what": f"vit-b16-{side}",
+        "what": name,
         "goal": goal,
         "measured": "",
         "minutes": "",
         "command": "python " + " ".join(words),
     }
     began = time.monotonic()
-    if wrong := call([s.python if side == "ours" else s.torch_python, *words], s.out / f"throughput-{side}.log"):
+    python = s.torch_python if side.startswith("timm") else s.python
+    if wrong := call([python, *words], s.out / f"throughput-{name}.log"):
         return {**row, "measured": wrong}
     found = json.loads(file.read_text())
     best, how = found["best"], "stated" if found["stated"] else "measured"
@@ -237,7 +243,7 @@ def main() -> int:
     title = f"GPU figures{' in tiny, on a CPU: not figures' if s.toy else ''}, {date}; {about(s)}"
     page = (s.out if s.toy else HERE / "benchmarks/results") / f"{date}-gpu.md"
     rows: list[dict[str, str]] = []
-    works = [(f"vit-b16-{side}", speed, side) for side in SPEEDS]
+    works = [(f"{net}-{side}", speed, f"{net}-{side}") for net in NETS for side in SPEEDS]
     works += [(f"vit-b16-{choice}", chosen, choice) for choice in CHOICES] + [(r.name, trained, r) for r in RECIPES]
     for name, work, argument in works:
         if not s.only or name in s.only:

@@ -34,12 +34,12 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 class Block(nnx.Module):
     """A pre-norm block."""
 
-    def __init__(self, c: ViTConfig, rngs: nnx.Rngs):
-        self.norm1 = nnx.LayerNorm(c.width, epsilon=c.eps, rngs=rngs)
-        self.attention = nnx.MultiHeadAttention(c.heads, c.width, decode=False, rngs=rngs)
-        self.norm2 = nnx.LayerNorm(c.width, epsilon=c.eps, rngs=rngs)
-        self.fc1 = nnx.Linear(c.width, c.hidden, rngs=rngs)
-        self.fc2 = nnx.Linear(c.hidden, c.width, rngs=rngs)
+    def __init__(self, c: ViTConfig, rngs: nnx.Rngs, dtype: Any):
+        self.norm1 = nnx.LayerNorm(c.width, epsilon=c.eps, dtype=dtype, rngs=rngs)
+        self.attention = nnx.MultiHeadAttention(c.heads, c.width, decode=False, dtype=dtype, rngs=rngs)
+        self.norm2 = nnx.LayerNorm(c.width, epsilon=c.eps, dtype=dtype, rngs=rngs)
+        self.fc1 = nnx.Linear(c.width, c.hidden, dtype=dtype, rngs=rngs)
+        self.fc2 = nnx.Linear(c.hidden, c.width, dtype=dtype, rngs=rngs)
         self.activation = ACTIVATIONS[c.activation]
 
     def __call__(self, x: Array) -> Array:
@@ -48,26 +48,29 @@ class Block(nnx.Module):
 
 
 class PlainViT(nnx.Module):
-    """The network of a config: `model(images [B, h, w, C]) -> logits [B, K]`. Raises ValueError for other networks."""
+    """The network of a config: `model(images [B, h, w, C]) -> logits [B, K]`, which computes in `dtype`.
 
-    def __init__(self, c: ViTConfig, rngs: nnx.Rngs):
+    Raises ValueError for other networks.
+    """
+
+    def __init__(self, c: ViTConfig, rngs: nnx.Rngs, dtype: Any = None):
         _check(c)
         size = (c.patch, c.patch) if isinstance(c.patch, int) else c.patch
-        self.patch = nnx.Conv(c.channels, c.width, size, strides=size, padding="VALID", rngs=rngs)
+        self.patch = nnx.Conv(c.channels, c.width, size, strides=size, padding="VALID", dtype=dtype, rngs=rngs)
         self.stem_activation = ACTIVATIONS[c.stem_activation]
         self.cls_token = nnx.Param(jnp.zeros((1, 1, c.width)))
         self.position = nnx.Param(jnp.zeros((1, c.patches + 1, c.width)))
-        self.blocks = nnx.List([Block(c, rngs) for _ in range(c.depth)])
-        self.norm = nnx.LayerNorm(c.width, epsilon=c.eps, rngs=rngs)
-        self.head_hidden = nnx.Linear(c.width, c.head_hidden, rngs=rngs) if c.head_hidden else None
+        self.blocks = nnx.List([Block(c, rngs, dtype) for _ in range(c.depth)])
+        self.norm = nnx.LayerNorm(c.width, epsilon=c.eps, dtype=dtype, rngs=rngs)
+        self.head_hidden = nnx.Linear(c.width, c.head_hidden, dtype=dtype, rngs=rngs) if c.head_hidden else None
         self.head_activation = ACTIVATIONS[c.head_activation] if c.head_hidden else None
-        self.head = nnx.Linear(c.head_hidden or c.width, c.classes, rngs=rngs)
+        self.head = nnx.Linear(c.head_hidden or c.width, c.classes, dtype=dtype, rngs=rngs)
 
     def __call__(self, images: Array) -> Array:
         x = self.stem_activation(self.patch(images))
         x = x.reshape(len(x), -1, x.shape[-1])
         cls = jnp.broadcast_to(self.cls_token[...], (len(x), 1, x.shape[-1]))
-        x = jnp.concatenate([cls, x], axis=1) + self.position[...]
+        x = jnp.concatenate([cls.astype(x.dtype), x], axis=1) + self.position[...].astype(x.dtype)
         for block in self.blocks:
             x = block(x)
         x = self.norm(x)[:, 0]
@@ -140,7 +143,7 @@ def load(model: PlainViT, parameters: dict[str, np.ndarray], c: ViTConfig) -> No
 def loss(model: Any, images: Array, labels: Array, mean: tuple[float, ...], std: tuple[float, ...]) -> Array:
     """The mean cross entropy of uint8 images [B, h, w, C] with labels int [B]."""
     x = (images.astype(jnp.float32) / 255 - jnp.asarray(mean)) / jnp.asarray(std)
-    return optax.softmax_cross_entropy_with_integer_labels(model(x), labels).mean()
+    return optax.softmax_cross_entropy_with_integer_labels(model(x).astype(jnp.float32), labels).mean()
 
 
 def optimizer(c: OptimConfig) -> optax.GradientTransformation:

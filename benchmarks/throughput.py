@@ -1,6 +1,9 @@
-"""Images per second and MFU of training a ViT at full size in bfloat16, by ours or by timm with torch.compile.
+"""Images per second and MFU of training a ViT at full size in bfloat16, by ours or by others.
 
-    python -m benchmarks.throughput ours|timm [--net vit-b16] [--image 224] [--batches 64,128,256] [--json OUT]
+    python -m benchmarks.throughput SIDE [--net vit-b16] [--image 224] [--batches 64,128,256] [--json OUT]
+
+The sides are ours, ours with fused attention, the same network in flax's layers (plain.py), and timm's network, eager
+and by torch.compile, under autocast.
 
 One side in a process, because jax and torch need different CUDA libraries. Both do a whole step (forward, backward,
 AdamW; weights float32, products bfloat16) on uint8 images that are on the device already. Steps are sent one after the
@@ -18,6 +21,7 @@ import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +36,6 @@ from vit_jax.machine import backend
 from vit_jax.machine.mfu import published_peak, step_flops
 from vit_jax.models.sizes import sized_config
 
-SIDES = ("ours", "timm")
 Steps = Callable[[int], None]  # does this many steps and waits for the last
 
 
@@ -55,8 +58,26 @@ def ours(run: RunConfig) -> Steps:
     return steps
 
 
-def timm(run: RunConfig) -> Steps:
-    """timm's network of the same config under torch.compile and autocast."""
+def flax(run: RunConfig) -> Steps:
+    """The network in flax's layers, and optax.adamw."""
+    import jax
+    from flax import nnx
+
+    from benchmarks.plain import PlainViT, Trainer
+
+    batch = jax.device_put(data(run.model, run.batch))
+    trainer = Trainer(PlainViT(run.model, nnx.Rngs(0), jax.numpy.bfloat16), run.optim, MEAN, STD)
+
+    def steps(n: int) -> None:
+        for _ in range(n):
+            trainer.step(batch["image"], batch["label"])
+        jax.block_until_ready(trainer.parameters)
+
+    return steps
+
+
+def timm(run: RunConfig, compiling: bool = True) -> Steps:
+    """timm's network of the same config under autocast, by torch.compile or eager."""
     import torch
     from torch.nn import functional as F
 
@@ -65,7 +86,7 @@ def timm(run: RunConfig) -> Steps:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_float32_matmul_precision("high")
     model = network(run.model).float().to(device).train()
-    o, compiled = run.optim, torch.compile(model)
+    o, compiled = run.optim, torch.compile(model) if compiling else model
     optimizer = torch.optim.AdamW(model.parameters(), o.lr, weight_decay=o.weight_decay, fused=device == "cuda")
     batch = data(run.model, run.batch)
     images, labels = (torch.from_numpy(batch[name]).to(device) for name in ("image", "label"))
@@ -84,9 +105,18 @@ def timm(run: RunConfig) -> Steps:
     return steps
 
 
+STEPS: dict[str, Callable[[RunConfig], Steps]] = {
+    "ours": ours,
+    "ours-fused": lambda run: ours(replace(run, attention_kernel="fused")),
+    "flax": flax,
+    "timm-eager": partial(timm, compiling=False),
+    "timm": timm,
+}
+
+
 def peak(side: str, size: int) -> tuple[str, float, bool]:
     """(device, its FLOP/s in bfloat16 products, whether its maker states them; else they are measured)."""
-    if side == "ours":
+    if not side.startswith("timm"):
         import jax
 
         device, a = jax.devices()[0].device_kind, jax.numpy.ones((size, size), "bfloat16")
@@ -112,7 +142,7 @@ def measured(side: str, run: RunConfig, batches: list[int], steps: int, rounds: 
     rows: list[dict[str, Any]] = []
     for batch in batches:
         try:
-            work = {"ours": ours, "timm": timm}[side](replace(run, batch=batch))
+            work = STEPS[side](replace(run, batch=batch))
             work(2)  # the first compiles
             seconds = statistics.median(measure(lambda work=work: work(steps), rounds).seconds) / steps
         except Exception as error:  # out of memory, as each library says it: smaller batches still count
@@ -127,7 +157,7 @@ def measured(side: str, run: RunConfig, batches: list[int], steps: int, rounds: 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("side", choices=SIDES)
+    parser.add_argument("side", choices=STEPS)
     parser.add_argument("--net", default="vit-b16", help="a size and patch, as of the presets vit-SIZEPATCH")
     parser.add_argument("--image", type=int, default=224, help="height and width of the images")
     parser.add_argument("--depth", type=int, default=0, help="blocks; 0: as many as the net has")
@@ -137,7 +167,7 @@ def main() -> int:
     parser.add_argument("--product", type=int, default=8192, help="size of the matrices of the measured peak")
     parser.add_argument("--json", default="", help="file to write all results to")
     o = parser.parse_args()
-    if o.side == "ours":
+    if not o.side.startswith("timm"):
         backend.configure_jax()
     model = replace(sized_config(o.net), image=o.image)
     model = replace(model, depth=o.depth or model.depth)

@@ -215,7 +215,7 @@ def test_throughput_is_measured_at_each_batch_that_fits(monkeypatch):
             raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
         return ours(run)
 
-    monkeypatch.setattr(throughput, "ours", limited)
+    monkeypatch.setitem(throughput.STEPS, "ours", limited)
     run = sides.deterministic(RUN, 1)
     found = throughput.measured("ours", run, [4, 8], 1, 1, 64)
     assert found["rows"][1].keys() == {"batch", "error"} and found["best"] == found["rows"][0]
@@ -276,7 +276,7 @@ def test_the_table_of_the_gpu_script(tmp_path, monkeypatch, capsys):
     (tmp_path / f"{done.name}-warm/summary.json").write_text('{"seconds": 30}')
     monkeypatch.setattr(gpu, "call", lambda command, log: f"failed with 2, see {log}")
     text = gpu.table(
-        [gpu.trained(done, s), gpu.trained(failing, s), gpu.speed("timm", s), gpu.chosen("scan", s)], "Title"
+        [gpu.trained(done, s), gpu.trained(failing, s), gpu.speed("vit-b16-timm", s), gpu.chosen("scan", s)], "Title"
     )
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ") and "---" not in line]
     assert rows[1][2:4] == ["90.00 % +-1.00 (test.last.accuracy); 5 images/s", "1.5; the two steps that compile 0.5"]
