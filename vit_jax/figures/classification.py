@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..files.output import shorten
-from .figure import BLUE, GREY, ORANGE, SKY, AnyPath, aspect, message_page, page, put, sheet
+from .figure import BLUE, ORANGE, SKY, AnyPath, page
+from .gallery import MOST, draw_gallery
 
 
 def draw_confusion(confusion: np.ndarray, class_names: Sequence[str], path: AnyPath, caption: str = "") -> None:
@@ -133,7 +134,7 @@ def draw_wrong(
     path: AnyPath,
     caption: str = "",
 ) -> None:
-    """Draw up to 36 wrongly classified images, in the given order.
+    """Draw up to MOST wrongly classified images, in the given order.
 
     Args:
         images: uint8 [m, h, w, C].
@@ -144,19 +145,9 @@ def draw_wrong(
         path: of the PNG.
         caption: a line under the title.
     """
-    m = min(len(images), 36)
-    if not m:
-        message_page(path, "No wrong predictions: every image was classified right.")
-        return
-    columns = min(m, 6)
-    w, h = 1.6, 1.6 * aspect(images)
-    width = max(0.15 + columns * (w + 0.15), 5.2)
-    with sheet(path, width, 0.75 + math.ceil(m / columns) * (h + 0.6)) as ax:
-        title = "Wrong predictions: true class → predicted class (confidence)"
-        ax.text(width / 2, 0.25, title, ha="center", va="center", size=12)
-        ax.text(width / 2, 0.5, caption, ha="center", va="center", size=9, color=GREY)
-        for i in range(m):
-            x, y = 0.15 + i % columns * (w + 0.15), 1.2 + i // columns * (h + 0.6)
-            put(ax, images[i], x, y, w, h)
-            true, wrong = shorten(class_names[truth[i]], 22), shorten(class_names[predicted[i]], 14)
-            ax.text(x + w / 2, y - 0.06, f"{true}\n→ {wrong} ({confidence[i]:.2f})", ha="center", va="bottom", size=8.5)
+    lines = [
+        f"{shorten(class_names[true], 22)}\n→ {shorten(class_names[wrong], 14)} ({p:.2f})"
+        for true, wrong, p in zip(truth[:MOST], predicted[:MOST], confidence[:MOST], strict=True)
+    ]
+    title = "Wrong predictions: true class → predicted class (confidence)"
+    draw_gallery(images, lines, path, title, caption, "No wrong predictions: every image was classified right.")

@@ -1,0 +1,41 @@
+"""Images side by side, with two lines above each: mistakes of a classifier, and labels that may be wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from .figure import GREY, AnyPath, aspect, message_page, put, sheet
+
+MOST = 36  # images of a gallery
+
+
+def draw_gallery(
+    images: np.ndarray, lines: Sequence[str], path: AnyPath, title: str, caption: str = "", empty: str = ""
+) -> None:
+    """Draw the first MOST images, in the given order.
+
+    Args:
+        images: uint8 [m, h, w, C].
+        lines: two above each image.
+        path: of the PNG.
+        title: of the figure.
+        caption: a line under the title.
+        empty: the sentence of a figure without images.
+    """
+    m = min(len(images), MOST)
+    if not m:
+        message_page(path, empty)
+        return
+    columns = min(m, 6)
+    w, h = 1.6, 1.6 * aspect(images)
+    width = max(0.15 + columns * (w + 0.15), 5.2)
+    with sheet(path, width, 0.75 + math.ceil(m / columns) * (h + 0.6)) as ax:
+        ax.text(width / 2, 0.25, title, ha="center", va="center", size=12)
+        ax.text(width / 2, 0.5, caption, ha="center", va="center", size=9, color=GREY)
+        for i in range(m):
+            x, y = 0.15 + i % columns * (w + 0.15), 1.2 + i // columns * (h + 0.6)
+            put(ax, images[i], x, y, w, h)
+            ax.text(x + w / 2, y - 0.06, lines[i], ha="center", va="bottom", size=8.5)
