@@ -66,7 +66,8 @@ def test_a_run_and_its_weights_in_any_layout_have_the_metrics_that_their_answers
     """Counted by hand from what `predict` answers for the same files."""
     source = folder(tmp_path, "some", range(0, 400, 7))
     out = tmp_path / "out.csv"
-    assert evaluate.command([what, "--data.source", source, "--csv", str(out), "--batch", "50"]) == 0
+    flags = ["--csv", str(out), "--batch", "50", "--bootstrap", "300"]
+    assert evaluate.command([what, "--data.source", source, *flags]) == 0
     said = capsys.readouterr().out
     assert f"all of {source}: 58 examples" in said.splitlines()[0]
     table = list(csv.reader(out.open(newline="")))
@@ -77,7 +78,9 @@ def test_a_run_and_its_weights_in_any_layout_have_the_metrics_that_their_answers
     ):
         assert f"/{true}/" in file and predicted == name and float(probability) == pytest.approx(p, abs=2e-6)
     right = np.mean([true == predicted for _, true, predicted, _ in table[1:]])
-    assert f"accuracy         {right:.4f}" in said
+    low, high = re.search(rf"  accuracy           {right:.4f}  (\S+) to (\S+)", said).groups()
+    drawn = np.random.default_rng(1).binomial(58, right, 10000) / 58  # which images are drawn does not matter
+    assert np.abs(np.quantile(drawn, [0.025, 0.975]) - [float(low), float(high)]).max() <= 1.5 / 58
     step, result = vit_jax.evaluate(what, source=source)
     assert result.metrics["accuracy"] == pytest.approx(right) and step == net.step
 
@@ -265,7 +268,7 @@ def test_wide_pixels_are_measured_as_8_bits_by_the_range_of_the_data_or_of_the_r
     assert evaluate.command(["digits", "--data.source", wide]) == 0
     out = capsys.readouterr().out
     assert "40 images have more than 8 bits, read as 0 to 65535; the values go from 0 to 4080: to use all" in out
-    assert "give --data.range 0 4095" in out and f"accuracy         {wanted.metrics['accuracy']:.4f}" not in out
+    assert "give --data.range 0 4095" in out and f"accuracy           {wanted.metrics['accuracy']:.4f}" not in out
     with pytest.raises(UserError, match=r"data.range is \(4080.0, 0.0\): give two numbers, the second one greater"):
         evaluate.command(["digits", "--data.source", wide, "--data.range", "4080", "0"])
     with pytest.raises(UserError, match=r"data.range is of other images than the run's own: add --data.source"):

@@ -168,7 +168,7 @@ def test_any_weights_are_probed_on_any_classes(weights, kind, tmp_path, capsys):
     rows = list(csv.DictReader(out.open(newline="")))
     assert len(rows) == 14 and all(f"/{row['true']}/" in row["file"] for row in rows)
     right = np.mean([row["true"] == row["predicted"] for row in rows])
-    assert f"  accuracy         {right:.4f}" in lines and right > 0.9
+    assert f"  accuracy           {right:.4f}" in lines and right > 0.9
     assert not any("top5" in line or "loss" in line for line in lines)
     told = json.loads((tmp_path / "r/metrics.json").read_text())
     assert told["metrics"]["accuracy"] == right and told["chosen"] and "confusion.png" in lines[-1]

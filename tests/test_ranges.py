@@ -78,7 +78,7 @@ FIELDS = {
         "dropout attention_dropout activation_dropout embedding_dropout": RATE,
     },
     train.Options: {"seeds": AMOUNT},
-    EvaluateFlags: {"batch": AMOUNT},
+    EvaluateFlags: {"batch": AMOUNT, "bootstrap": ((-1, 1_000_001), (0, 1_000_000))},
     PredictFlags: {"top batch": COUNT},
     sheet.Options: {"images": ((0, 65), (1, 64)), "views": ((0, 41), (1, 40))},
     ResNetConfig: {"image channels classes width hidden groups": COUNT, "stages": BLOCKS},

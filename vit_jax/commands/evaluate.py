@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from ..config.run import paths_in
 from ..errors import DONE, UserError
 from ..files.atomic import write_json
 from ..files.destination import check_folder, check_outputs
+from ..files.metrics import as_json
 from ..files.output import write_csv
 from ..files.terminal import printable, run_command
 from ..text.languages import Spoken
@@ -46,6 +47,7 @@ def evaluate(
     source_language: str = "",
     target_language: str = "",
     data_range: tuple[float, ...] = (),
+    bootstrap: int = 0,
     **search: Any,
 ) -> tuple[int, Evaluation]:
     """Measure a trained network on a split of its data, or on other data.
@@ -77,6 +79,8 @@ def evaluate(
         source_language: of other data, as of `vit_jax.load`.
         target_language: likewise.
         data_range: (low, high), the values of other images that become black and white; empty: those of training.
+        bootstrap: so many samples of the examples, drawn with replacement, give each metric a 95 % interval, the
+            Evaluation's `intervals`; 0: none.
         search: settings of the search for texts, such as beam=5 (the fields of config.decoding.Decoding).
 
     Returns:
@@ -92,7 +96,7 @@ def evaluate(
         )
     if class_names and data is None:
         raise UserError("class_names", "are those of examples given as data=...", "leave them out")
-    check_ranges(EvaluateFlags(run=os.fspath(path), batch=batch, probe=probe))
+    check_ranges(EvaluateFlags(run=os.fspath(path), batch=batch, probe=probe, bootstrap=bootstrap))
     from ..data.base import Given
 
     measured = measure(
@@ -110,6 +114,7 @@ def evaluate(
             skip_unreadable=skip_unreadable,
             spoken=Spoken(source_language, target_language),
             data_range=tuple(data_range),
+            bootstrap=bootstrap,
             search=search,
         )
     )
@@ -166,6 +171,13 @@ class EvaluateFlags(UnreadableFlags, SelectionFlags):
         "validation, or without one on a tenth of train held out (as in CLIP and DINOv2); --data.source may then "
         "have any classes and is split as in training, and the network needs no head",
     )
+    bootstrap: int = option(
+        0,
+        "also print an interval of 95 % for each metric, from so many samples of the examples, drawn with replacement, "
+        "such as 1000: how far it would vary if other examples had been drawn",
+        at_least=0,
+        at_most=1_000_000,
+    )
     csv: str = option("", "also write a row for each example to this file, as a CSV table")
     report: str = option(
         "",
@@ -207,6 +219,7 @@ def command(arguments: list[str]) -> int:
                 skip_unreadable=o.skip_unreadable,
                 spoken=o.data.spoken,
                 data_range=o.data.range,
+                bootstrap=o.bootstrap,
                 search=flags.given_values(arguments, o, SearchFlags),
             )
         )
@@ -218,14 +231,23 @@ def command(arguments: list[str]) -> int:
         print(f"  note: {printable(remark)}")
     flipped = m.result.flipped.metrics if m.result.flipped else {}
     if flipped:
-        print(f"  {'':16} {'plain':6}  with its mirror image")
+        print(f"  {'':18} {'plain':6}  with its mirror image")
     for name, value in m.result.metrics.items():
-        print(f"  {name:16} {value:.4f}" + (f"  {flipped[name]:.4f}" if flipped else ""))
+        print(printable(f"  {name:18} {_shown(m.result, name, value, flipped)}"))
     if o.csv:
         write_csv(o.csv, *m.net.task.table(m.examples, m.result, m.metadata))
     if o.report:
         print("\n".join(f"  {printable(line)}" for line in write_report(m, Path(o.report), f"{what}, {where}")))
     return DONE
+
+
+def _shown(result: Evaluation, name: str, value: float, flipped: Mapping[str, float]) -> str:
+    """A metric, that with mirror images, and its interval; or a dash and why it has no value."""
+    if math.isnan(value):
+        return f"-       {result.undefined.get(name, 'no number: the network has diverged')}"
+    words = [f"{value:.4f}", *([f"{flipped[name]:.4f}"] if flipped else [])]
+    low, high = result.intervals.get(name, (math.nan, math.nan))
+    return "  ".join([*words, *([f"{low:.4f} to {high:.4f}"] if not math.isnan(low) else [])])
 
 
 def write_report(m: Measured, folder: Path, title: str) -> tuple[str, ...]:
@@ -238,7 +260,11 @@ def write_report(m: Measured, folder: Path, title: str) -> tuple[str, ...]:
     facts = {"measured": title, "examples": len(m.result.predicted), "notes": [*m.remarks, *m.result.notes]}
     facts |= {"chosen": dict(m.result.chosen)} if m.result.chosen else {}
     for name, result in results.items():  # the loss of a network that has diverged is no number, which JSON lacks
-        facts[name] = {key: value if math.isfinite(value) else None for key, value in result.metrics.items()}
+        facts[name] = as_json(result.metrics)
+    facts |= {"undefined": dict(m.result.undefined)} if m.result.undefined else {}
+    if m.result.intervals:
+        ends = {name: dict(zip(("low", "high"), each, strict=True)) for name, each in m.result.intervals.items()}
+        facts["intervals"] = {name: as_json(each) for name, each in ends.items()}
     write_json(folder / "metrics.json", facts)
     task, given = m.net.task, (m.examples, m.result, m.metadata)
     write_csv(folder / "predictions.csv", *task.table(*given))

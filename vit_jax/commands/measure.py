@@ -14,6 +14,7 @@ from ..config.run import DataConfig, RunConfig
 from ..errors import Field, UserError
 from ..machine import backend
 from ..machine.numerics import fixed_settings
+from ..scores.intervals import bootstrap
 from ..tasks.table import task_spec
 from ..text.languages import Spoken
 
@@ -41,6 +42,7 @@ class Request:
     skip_unreadable: bool
     spoken: Spoken  # the languages of other data
     data_range: tuple[float, ...]  # of other images
+    bootstrap: int  # samples of the images for intervals; 0: none
     search: Mapping[str, Any]
 
     def check(self) -> None:
@@ -50,6 +52,10 @@ class Request:
         if self.flip and self.probe != "none":
             raise UserError(
                 "flip", f"is of the network's logits, and the probe {self.probe} has none", "leave one of them out"
+            )
+        if self.bootstrap and self.probe != "none":
+            raise UserError(
+                Field("bootstrap"), "is of the network's own answers, and a probe takes their place", "leave one out"
             )
         runs.mean_of(self.which)
         if self.spoken and not self.source and self.given is None:
@@ -118,10 +124,27 @@ def measure(request: Request) -> Measured:
             features = functools.partial(evaluator.outputs_of, parameters, batch=batch)
             result = measure_probe(request.probe, features, dataset, name, task, run)
         else:
-            result = evaluator.measure(parameters, examples, batch)
+            out = evaluator.outputs_of(parameters, examples, batch)
+            result = task.score(run.model, examples, out)
+            if request.bootstrap:
+                result = replace(result, intervals=_intervals(task, run, examples, out, request.bootstrap))
             remarks = (*remarks, *(examples.wide_remarks() if other and isinstance(examples, Split) else ()))
     metadata = net.metadata if request.probe == "none" else dataset.metadata()
     return Measured(net, name, examples, result, remarks, metadata)
+
+
+def _intervals(
+    task: Task, run: RunConfig, examples: Any, out: Mapping[str, Any], samples: int
+) -> dict[str, tuple[float, float]]:
+    """Bootstrap intervals of the metrics of a split, from the outputs of all its examples."""
+    from sklearn import config_context
+
+    def metrics(rows: Any) -> dict[str, float]:
+        few = {name: values[rows] for name, values in out.items()}
+        return task.score(run.model, examples.subset(rows), few).metrics
+
+    with config_context(assume_finite=True, skip_parameter_validation=True):
+        return bootstrap(metrics, len(examples), samples)
 
 
 def _asked_for(net: Predictor, request: Request) -> Task:

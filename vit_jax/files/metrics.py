@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ STEP_METRICS = ("lr", "grad_norm", "param_norm", "update_norm")
 RESERVED_METRICS = frozenset(
     {"kind", "step", "epoch", "loss", "padding", "memory", "cpu_seconds", "mfu", *STEP_METRICS}
 )
+
+
+def as_json(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """Metrics as JSON has them: null where a value is NaN or infinite."""
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

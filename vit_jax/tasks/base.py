@@ -41,11 +41,14 @@ Batch = dict[str, Any]
 class Evaluation:
     """The result of a network on the n examples of a split. A task may return a subclass with more fields."""
 
-    metrics: dict[str, float]  # "loss" (but of a probe) and the task's own metrics
+    metrics: dict[str, float]  # "loss" (but of a probe) and the task's own metrics; NaN where it is undefined
     predicted: np.ndarray  # [n, ...]: the network's output for each example, in the order of the split
     flipped: Evaluation | None = field(default=None, kw_only=True)  # of a task that `Task.mirrored` returned
     notes: tuple[str, ...] = field(default=(), kw_only=True)  # for the user: how a metric was computed
     chosen: Mapping[str, float] = field(default_factory=dict, kw_only=True)  # what a probe was given, or has chosen
+    undefined: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # {metric: why it is NaN}
+    # {metric: (low, high)}, 95 % intervals by bootstrap, where they were asked for
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict, kw_only=True)
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
