@@ -17,7 +17,7 @@ from convert.recognise.reading import Options, read
 from convert.write.write import write
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.weights.interop import export_weights
+from vit_jax.weights.export import export_weights
 
 META = LAYOUTS["dinov3"]
 CONFIG = ViTConfig(

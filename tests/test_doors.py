@@ -574,7 +574,7 @@ def test_init_starts_from_another_runs_weights(trained):
 
 
 def test_init_starts_from_an_exported_file(trained, tmp_path):
-    from vit_jax.weights.load import export
+    from vit_jax.weights.export import export
 
     file = tmp_path / "weights.safetensors"
     export("runs/trained", file)

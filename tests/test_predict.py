@@ -257,7 +257,7 @@ def test_a_loaded_network_is_told_in_a_line(tmp_path):
     assert len(line) < 200
     for part in ("Classifier(ViT 16 x 1", f"{count:,} parameters", "MFLOP", "10 classes: '0', '1', '2', ...", "8x8x1"):
         assert part in line
-    bare = BareNetwork(loaded.model, loaded.run, ("preprocess",))
+    bare = BareNetwork(loaded.model, loaded.task, loaded.trained, ("preprocess",))
     assert f"{count:,} parameters" in repr(bare) and "lacks preprocess" in repr(bare) and len(repr(bare)) < 200
 
 

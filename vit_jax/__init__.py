@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from .reports.compare import compare
     from .training.engine.optim import optimizer
     from .training.train import train
-    from .weights.load import export, load
+    from .weights.export import export
+    from .weights.load import load
     from .weights.start.start import preset
 
     __version__: str
@@ -37,7 +38,7 @@ _MODULES = {  # public name: the module that has it
     "build": "models.build",
     "compare": "reports.compare",
     "evaluate": "commands.evaluate",
-    "export": "weights.load",
+    "export": "weights.export",
     "load": "weights.load",
     "optimizer": "training.engine.optim",
     "predict": "commands.predict",

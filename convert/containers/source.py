@@ -21,6 +21,7 @@ Step = int | Literal["best", "last"] | None  # of a folder of checkpoints; None:
 CARRIED_SUFFIX = ".carried.safetensors"  # a file next to the weights: tensors that are no parameters of the network
 PROVENANCE = "provenance.json"  # written into a target folder
 CERTIFICATE = ".certificate.json"  # suffix of the file written next to a target
+STATE_DICT = "the state dict"  # what a Source of one in memory has as its path
 DATA = ".data"  # suffix of the file next to a program that is too large for one file: its weights
 DIGESTED = ".safetensors"  # suffix of files that hold their own provenance and a digest of every tensor
 
@@ -65,7 +66,8 @@ class Source:
     `path` alone or, of a folder, everything in it), `size` their bytes. Of a run, `step` is the step that was opened,
     `chosen` says which that is, `preferred` is the key of the weights that are taken where the user names none, and
     `record` is its config.json, whose file may be damaged, as a checkpoint has recorded it, and `beside` reads what
-    it keeps of a tokenizer, {path in its folder: content}.
+    it keeps of a tokenizer, {path in its folder: content}. Of tensors in memory `side` are the JSON files that would
+    lie beside them, {name: content}; else it is None.
     """
 
     path: str
@@ -82,6 +84,7 @@ class Source:
     preferred: str = ""
     record: dict[str, Any] = field(default_factory=dict)
     beside: Callable[[], dict[str, bytes]] = dict
+    side: Mapping[str, Any] | None = None
 
     @property
     def separator(self) -> str:

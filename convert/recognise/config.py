@@ -15,6 +15,7 @@ from vit_jax.errors import Option, Text, UserError, about
 from vit_jax.runs.values import from_dict
 
 from .. import rules
+from ..containers.source import STATE_DICT
 from ..layout import UNKNOWN, Json, Layout, Names
 
 # Sources of a field's value, as messages name them, beside flags and files.
@@ -49,7 +50,9 @@ def _ways(path: str, layout: Layout, fields: Sequence[str]) -> list[Text]:
 
     ways = [Text(Option("model", "NAME"))] if published(layout.network) else []
     folder = path if os.path.isdir(path) else os.path.dirname(path)
-    if layout.reads_side_files and not os.path.exists(os.path.join(folder, "config.json")):
+    if path == STATE_DICT:
+        ways += [Text("beside={'config.json': ...}")] if layout.reads_side_files else []
+    elif layout.reads_side_files and not os.path.exists(os.path.join(folder, "config.json")):
         ways.append(Text("its library's config.json beside the file"))
     return [*ways, Text(Option("set", *(f"{field}=..." for field in fields)))]
 

@@ -139,7 +139,8 @@ def open_path(path: str, options: Options) -> Source:
 def identify(source: Source, options: Options, chosen: Chosen[Recognition] | None = None) -> Reading:
     """The reading of an opened source; `chosen` are its weights where they were chosen before. Raises as `read`."""
     known = {"config.json": source.record} if source.record else {}
-    files: dict[str, Any] = {**side_files(source.path, known), **known, "__metadata__": source.metadata}
+    beside = side_files(source.path, known) if source.side is None else source.side
+    files: dict[str, Any] = {**beside, **known, "__metadata__": source.metadata}
     if record := own_record(source.tree):
         files["config.json"] = record
     provenance = read_provenance(source, files, bool(options.layout))
@@ -183,8 +184,8 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
         names, aside = shapes(tensors), [*aside, *named]
     rules.check(rules.file_shapes(rows), names, source.path, options.unfit)
     _check_dtypes(source.path, tensors, layout, rows)
-    beside = _carried_beside(source.path)
-    tensors, rows = {**tensors, **beside}, [*rows, *(rules.passthrough(name, t.shape) for name, t in beside.items())]
+    carried = _carried_beside(source.path) if source.side is None else {}
+    tensors, rows = {**tensors, **carried}, [*rows, *(rules.passthrough(name, t.shape) for name, t in carried.items())]
     recorded = (provenance.get("preprocess"), Outputs.of(provenance), provenance.get("extra", {}))
     any_size = bool(layout.resizes(config))
     own_facts = fitting(Facts({}, *recorded), config, any_size)
@@ -197,7 +198,7 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     if departures := layout.departures(config):
         told = f"{', '.join(departures)}, so this is another function than that of {layout.title}"
         facts = replace(facts, notes=(*facts.notes, told))
-    if not known and (note := unread(source.path, consulted, layout.tokenizer)):
+    if not known and source.side is None and (note := unread(source.path, consulted, layout.tokenizer)):
         facts = replace(facts, notes=(*facts.notes, note))
     statistics = {k: options.sets[k] for k in SETTABLE if k in options.sets}
     left_out = [*left_out, *aside, *source.skipped]

@@ -93,7 +93,7 @@ def measure(request: Request) -> Measured:
     backend.configure_jax()
     from ..data.images.splits import Split
     from ..models.state import split_model as parts
-    from ..tasks.computed import searching
+    from ..tasks.searching import searching
     from ..training.engine.step import Evaluator
     from ..weights.load import complete
     from ..weights.teacher import open_teacher

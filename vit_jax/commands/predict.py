@@ -275,7 +275,7 @@ def _network(
     if not runs.is_foreign(path):
         runs.find(path)
     backend.configure_jax()
-    from ..tasks.computed import searching
+    from ..tasks.searching import searching
     from ..weights.load import complete
 
     model = complete(path, which, ema, spoken)

@@ -6,11 +6,28 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self
 
 from ..errors import Field, UserError
 from .fields import Decaying, execution, identity
 from .network import NetworkConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Network = TypeVar("Network", bound=NetworkConfig, default=NetworkConfig, covariant=True)
+
+    class OfNetwork(Generic[Network]):
+        """What has a config of a network, of a class that type checkers are told: `RunConfig[ViTConfig]`."""
+
+else:  # fields are read by the types of their annotations, which therefore are classes
+    Network = NetworkConfig
+
+    class OfNetwork:
+        """The same: at run time `RunConfig[ViTConfig]` is RunConfig."""
+
+        __class_getitem__ = classmethod(lambda cls, network: cls)
+
 
 NO_DATA = "unknown"  # the data.source of a run that was made from weights only
 
@@ -200,14 +217,14 @@ class LossConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(OfNetwork[Network]):
     """One training run.
 
     `task` is a name in tasks/table.py; model, data, augment and loss have the classes that its spec names.
     """
 
     task: str = field(metadata={"help": "the task that is learnt; set by the preset", "execution": False})
-    model: NetworkConfig
+    model: Network
     data: DataConfig
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)

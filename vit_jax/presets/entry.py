@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config.run import OptimConfig, RunConfig
+from ..config.run import Network, OfNetwork, OptimConfig, RunConfig
 
 
 @dataclass(frozen=True)
-class Preset:
+class Preset(OfNetwork[Network]):
     """A named run."""
 
-    run: RunConfig
+    run: RunConfig[Network]
     title: str  # a few words, for the list of all presets
     help: str = ""  # the whole text, if that is more
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from ..augmentation.config import ImageAugment
 from ..config.run import LossConfig, OptimConfig, RunConfig
@@ -13,6 +14,11 @@ from ..models.captioner_config import CaptionerConfig
 from ..models.transformer_config import TransformerConfig
 from ..models.vit_config import ViTConfig
 from .entry import FEW_EPOCHS, Preset
+
+# For type checkers: the names of presets whose network is a Transformer or a captioner, and what they are.
+TextName = Literal["numbers", "multi30k", "multi30k-tiny", "transformer-512x6"]
+CaptionName = Literal["shapes", "coco-caption"]
+TextPreset, CaptionPreset = Preset[TransformerConfig], Preset[CaptionerConfig]
 
 
 def numbers() -> Preset:

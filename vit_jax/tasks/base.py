@@ -62,6 +62,7 @@ class Trained:
     run: RunConfig  # of weights from elsewhere, an untrained one with the same network
     metadata: Mapping[str, Any]  # has the entries of `Data.metadata`
     step: int  # after so many training steps; 0 if unknown
+    folder: Path | None = None  # that of the run; None of weights from elsewhere
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def batches(inputs: Sequence[Any], batch: int) -> Iterator[tuple[int, Any]]:
 class Predictor:
     """A trained network with all that prediction needs, as `vit_jax.load` returns and `vit_jax.predict` uses it.
 
-    A subclass adds what such networks can do besides: `predict`, `features`.
+    `predict`, `features` and `capture` are as the task has them: see Classifier, Translator, Describer.
     """
 
     model: Any  # the network
@@ -162,6 +163,52 @@ class Predictor:
         """
         for first, some in batches(self.read(inputs), batch):
             yield from self.task.answers(self, some, top, first)
+
+    def predict(self, inputs: Any, /, *args: Any, **options: Any) -> Any:
+        """What the network says of each input: the classes of an image, or a text.
+
+        Args:
+            inputs: one, or several.
+            args: the task's own, in order.
+            options: likewise, by name: `top` and `batch`, and of texts settings of their search, such as beam=4.
+
+        Returns:
+            of one input its prediction, else a list of them.
+
+        Raises:
+            UserError: an input cannot be used.
+        """
+        return [answer.value for answer in self.answer(inputs, *args, **options)]
+
+    def features(self, inputs: Any, /, *args: Any, **options: Any) -> dict[str, np.ndarray]:
+        """The features of images, as `Classifier.features` gives them.
+
+        Args:
+            inputs: one image, or several.
+            args: the task's own, in order.
+            options: likewise, by name: `blocks`, `norm` and `batch`.
+
+        Raises:
+            UserError: the network has no features of an input as a whole.
+        """
+        self._lacks("features", self.no_features)
+
+    def capture(self, inputs: Any, /, names: Iterable[str], *args: Any, **options: Any) -> dict[str, np.ndarray]:
+        """Inner values of the network on the inputs.
+
+        Args:
+            inputs: one, or several.
+            names: those of the network's own `capture`, such as attention, logits.
+            args: the task's own, in order.
+            options: likewise, by name.
+
+        Returns:
+            {name: array [n, ...]}, or [...] of one input.
+
+        Raises:
+            UserError: an input cannot be used, or the network has none.
+        """
+        self._lacks("inner values", None)
 
     def draw_attention(self, inputs: Sequence[Any], path: Path, layers: Sequence[int] = (), caption: str = "") -> None:
         """Draw the network's attention on the first inputs and write it to `path` as a PNG.

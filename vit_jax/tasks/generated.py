@@ -24,6 +24,7 @@ from ..models.state import merge, split_model
 from ..text.ids import Ids
 from ..text.tokenizer import Tokenizer
 from .base import BATCH, Answer, Batch, Predictor, Task, batches
+from .searching import searching
 
 
 @dataclass(frozen=True)
@@ -170,22 +171,28 @@ class Writer(Predictor):
         """
         raise NotImplementedError
 
-    def predict(self, inputs: Any, batch: int = BATCH) -> Any:
+    def searching(self, search: Mapping[str, Any]) -> Self:
+        """The same with other settings of its search, {field of config.decoding.Decoding: value}. Raises UserError."""
+        return replace(self, task=searching(self.task, search)) if search else self
+
+    def predict(self, inputs: Any, /, batch: int = BATCH, **search: Any) -> Any:
         """The text of each input.
 
         Args:
             inputs: one or several.
             batch: how many are computed at a time.
+            search: settings of the search, such as beam=4, nbest=2 (the fields of config.decoding.Decoding).
 
         Returns:
             a list of texts, or of one input its text. Where the search gives several (nbest), a list of (text, score)
             takes the place of a text.
 
         Raises:
-            UserError: an input cannot be used.
+            UserError: an input cannot be used, or there is no such setting.
         """
-        several, one = self.listed(inputs)
-        texts = [text for first, some in batches(several, batch) for text in self.write(some, first)]
+        writer = self.searching(search)
+        several, one = writer.listed(inputs)
+        texts = [text for first, some in batches(several, batch) for text in writer.write(some, first)]
         return texts[0] if one else texts
 
 

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import math
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,19 +17,24 @@ from ..config.dotted import replace_fields
 from ..config.fields import pair
 from ..config.network import NetworkConfig
 from ..config.outputs import Outputs
-from ..errors import Option, Text, UserError
+from ..errors import Option, UserError
 from ..tasks.table import task_spec
 from .hidden import with_convert
+from .memory import network_reading, state_source
 
 PREFIX = 10  # more tokens than stand before the patches, of those that have positions
 
 
+State = Mapping[str, Any]  # a state dict, {name: array of numpy or jax, or tensor of PyTorch}
+InMemory = tuple[NetworkConfig, Mapping[str, Any]]  # of a network: its config, {dotted parameter name: array}
+
+
 @with_convert
-def read_weights(path: str, **options: Any) -> tuple[Weights, dict[str, np.ndarray]]:
-    """What a weight file or folder of any layout states, and its weights.
+def read_weights(given: str | State | InMemory, **options: Any) -> tuple[Weights, dict[str, np.ndarray]]:
+    """What weights of any layout state, and the weights.
 
     Args:
-        path: of the file or folder, or hf://owner/name.
+        given: the path of a file or folder, hf://owner/name, or weights in memory.
         options: as of `open_complete`.
 
     Returns:
@@ -41,8 +45,8 @@ def read_weights(path: str, **options: Any) -> tuple[Weights, dict[str, np.ndarr
     """
     from convert.recognise.outputs import unsettled
 
-    with open_complete(path, **options) as weights:
-        if error := unsettled(path, weights.config, weights.facts.outputs):
+    with open_complete(given, **options) as weights:
+        if error := unsettled(weights.plan.reading.path, weights.config, weights.facts.outputs):
             raise error
         arrays = {name: x if x.dtype == np.float64 else x.astype(np.float32) for name, x in weights.arrays()}
     return weights, arrays
@@ -64,8 +68,13 @@ class Weights:
     resized: str = ""  # a sentence, where that is done
 
     @property
+    def path(self) -> str:
+        """Where they are; of weights in memory what messages call them."""
+        return str(self.plan.reading.path)
+
+    @property
     def folder(self) -> Path:
-        """The folder that they are in, or that they are."""
+        """The folder that they are in, or that they are, if they are not in memory."""
         path = Path(self.plan.reading.source.path)
         return path if path.is_dir() else path.parent
 
@@ -83,19 +92,33 @@ class Weights:
 
 @with_convert
 @contextlib.contextmanager
-def open_complete(path: str, **options: Any) -> Iterator[Weights]:
-    """The weights in a file or folder that state their network, for images as large as they are prepared.
+def open_complete(
+    given: str | State | InMemory,
+    beside: Mapping[str, Mapping[str, Any]] | None = None,
+    stated: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Iterator[Weights]:
+    """Weights that state their network, for images as large as they are prepared.
 
     Args:
-        path: of a file or folder of any layout, a run's folder, or hf://owner/name.
+        given: the path of a file or folder of any layout or of a run, hf://owner/name, or weights in memory.
+        beside: of a state dict, {name of a JSON file that its library keeps beside such weights: its content}.
+        stated: metadata of the network's task, {name: value}, before what the weights state.
         options: fields of convert.recognise.reading.Options.
 
     Raises:
         UserError: where it cannot be read as a network of ours.
     """
-    from convert.recognise.reading import Options, read
+    from convert.recognise.reading import Options, identify, read
 
-    reading = read(path, Options(**options))
+    if isinstance(given, str):
+        reading = read(given, Options(**options))
+    elif isinstance(given, Mapping):
+        reading = identify(state_source(given, beside or {}), Options(**options))
+    else:
+        reading = network_reading(*given, options.get("sets", {}))
+    if stated:
+        reading.facts = with_stated(reading.facts, stated, reading.config, bool(reading.layout.resizes(reading.config)))
     with reading.source:
         yield _plan(reading, ())
 
@@ -298,90 +321,7 @@ def plan_change(weights: Weights, texts: Sequence[str]) -> Change:
     return Change(made[-1].config if made else weights.config, facts, says, made)
 
 
-@with_convert
-def export_weights(
-    given: str | tuple[NetworkConfig, Mapping[str, Any]],
-    path: str,
-    layout: str,
-    stated: Mapping[str, Any],
-    sets: Mapping[str, Any],
-    chosen: Mapping[str, Any] | None = None,
-    files: Mapping[str, bytes] | None = None,
-) -> list[Path]:
-    """Write weights, or a program, with `convert`. Notes on them are printed on stderr.
-
-    Args:
-        given: the path of a run or of weights, or (config, {dotted parameter name: array}).
-        path: to write to.
-        layout: its name, as for --to.
-        stated: metadata of the network's task, {name: value}, before what the source states.
-        sets: as --set of convert states them.
-        chosen: of a run, {"step": ..., "key": ...}.
-        files: of a network in memory, those that its run keeps of a tokenizer, {path in the folder: content}.
-
-    Returns:
-        The files.
-
-    Raises:
-        UserError: where the path exists, or the layout cannot hold the network.
-    """
-    from convert.containers import is_program
-    from convert.plan.plan import plan
-    from convert.recognise.reading import Options, read
-    from convert.recognise.tokenizer import special_ids
-    from convert.write.into_program import as_used, write_program
-    from convert.write.write import write
-
-    program = is_program(path)
-    if program and layout != "vit-jax":
-        raise UserError(f"to {layout!r}", f"{path} is a program, which has no layout", "leave it out")
-    with convert_first(given if isinstance(given, str) else "", of_export):
-        reading = (
-            read(given, Options(sets=sets, **chosen or {})) if isinstance(given, str) else _as_reading(*given, sets)
-        )
-        with reading.source:
-            if files:
-                reading.source.beside = lambda: dict(files)
-                reading.facts = replace(reading.facts, extra={**special_ids(reading.source), **reading.facts.extra})
-            # Weights alone: a run's optimizer belongs to the step that training goes on from.
-            reading.source.tree = {name: item for name, item in reading.source.tree.items() if name != "optimizer"}
-            any_size = bool(reading.layout.resizes(reading.config))
-            reading.facts = _with(reading.facts, stated, reading.config, any_size)
-            planned = plan(reading, layout, as_used(reading) if program else ())
-            written = write_program(planned, path) if program else write(planned, path)
-    for note in (Text(note).written(of_export) for note in (*reading.facts.notes, *written.notes)):
-        print(f"note     {note}{EXPORTED if note.options & WRITING else ''}", file=sys.stderr)
-    return written.files
-
-
-def _as_reading(config: NetworkConfig, arrays: Mapping[str, Any], sets: Mapping[str, Any]) -> Any:
-    """A network in memory as convert reads a file: a convert.recognise.reading.Reading."""
-    from convert.containers.source import Source, Tensor
-    from convert.layout import Facts
-    from convert.plan.plan import target_layout
-    from convert.recognise import outputs
-    from convert.recognise.layouts import extras
-    from convert.recognise.preprocessing import SETTABLE
-    from convert.recognise.reading import Reading
-
-    layout = target_layout("vit-jax", config)
-    known = {*SETTABLE, outputs.TARGET, *extras(layout.network)}
-    if unknown := [name for name in sets if name not in known]:
-        raise UserError(
-            "fields", f"{unknown[0]!r} is not stated beside a network", f"there are {', '.join(sorted(known))}"
-        )
-    tensors = {
-        name: Tensor(name, np.dtype(x.dtype), tuple(x.shape), functools.partial(np.array, x, order="C"))
-        for name, x in arrays.items()
-    }
-    extra = {name: value for name, value in sets.items() if name not in (*SETTABLE, outputs.TARGET)}
-    statistics = {name: value for name, value in sets.items() if name in SETTABLE}
-    source = Source("a network in Python", "safetensors", {**tensors})
-    reading = Reading(source, layout, config, tensors, layout.rows(config), Facts(extra=extra), [], {}, statistics)
-    return replace(reading, target=outputs.target(sets))
-
-
-def _with(facts: Any, stated: Mapping[str, Any], config: NetworkConfig, any_size: bool) -> Any:
+def with_stated(facts: Any, stated: Mapping[str, Any], config: NetworkConfig, any_size: bool) -> Any:
     """The facts, with the metadata of the network's task over them. Raises UserError on class names that do not fit.
 
     `any_size`: images may be prepared in another size than the network's own.
@@ -435,7 +375,7 @@ def _as_fields(values: Sequence[str]) -> str:
 
 
 of_load = functools.partial(_as_argument, {"from": "layout", "model": "model", "key": "key", "set": "fields"})
-of_export = functools.partial(_as_argument, {"to": "to", "set": "fields"})
+of_export = functools.partial(_as_argument, {"to": "to", "set": "fields", "dtype": "dtype"})
 
 
 @contextlib.contextmanager

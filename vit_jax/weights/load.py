@@ -1,4 +1,4 @@
-"""Trained weights: loaded as a network for use, or exported to a file."""
+"""Trained weights, loaded as a network for use."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from ..config.decoding import from_generation_config
 from ..config.dotted import replace_fields
@@ -29,37 +30,55 @@ from ..models.networks import NETWORKS
 from ..models.state import merge, split_model
 from ..runs import Run, find, is_foreign, mean_of
 from ..tasks.base import Predictor, Task, Trained
-from ..tasks.computed import searching, task_class, task_of
+from ..tasks.computed import task_class, task_of
+from ..tasks.searching import searching
 from ..tasks.table import task_spec, untrained_run
 from ..text.languages import UNSTATED, Spoken
 from ..text.record import with_spoken
 from .checkpoint import Checkpoints
-from .interop import convert_first, export_weights, of_load, read_weights, task_metadata
+from .interop import InMemory, State, convert_first, of_load, read_weights, task_metadata
 
 NO_ID = -1  # of a token that no file states
-STATED = ("layout", "model", "key", "fields")  # what `load` may be told of other weights
 
 
 @dataclass(frozen=True, repr=False)
-class BareNetwork:
-    """A network from a file that does not state everything that its use takes.
+class BareNetwork(Predictor):
+    """A network from weights that do not state everything that its use takes: its methods say what they lack.
 
     `model` can be called on normalised images, or on ids.
     """
 
-    model: Any
-    run: RunConfig
-    lacks: tuple[str, ...]  # the entries of the task's metadata that are missing
+    lacks: tuple[str, ...] = ()  # the entries of the task's metadata that are missing
     notes: tuple[str, ...] = ()  # what its files state that is not used, a sentence each
+    path: str = ""  # of the weights
 
     def __repr__(self) -> str:
         what = describe_network(self.run.model)
         return f"BareNetwork({what}; to be called as .model, its file lacks {', '.join(self.lacks)})"
 
+    def refusal(self, ways: str, then: str = "") -> UserError:
+        """Why it cannot be used as a whole. `ways` are to state how images are prepared, and `then` what follows."""
+        path, run = self.path, self.run
+        if "preprocess" in self.lacks:
+            why = next((n for n in self.notes if "preprocessing" in n), "does not state how images are preprocessed")
+            told = "the mean and std of the pixels in 0..1 that it was trained with (a number a channel, with commas)"
+            return UserError(path, why, f"state that with {ways}, {told}{then}")
+        if error := _unusable(path, run, self.lacks):
+            return error
+        lacks = f"holds a {run.model.name} without its {', '.join(self.lacks)}"
+        return UserError(path, lacks, "give a run that was trained here, or put the files of its tokenizer beside it")
+
+    def read(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Raises UserError saying what is lacking."""
+        self._lacks("", None)
+
+    def _lacks(self, what: str, why: tuple[str, str] | None) -> NoReturn:
+        raise self.refusal("vit_jax.load(..., fields={'mean': [...], 'std': [...]})")
+
 
 @with_fixed_settings
 def load(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | State | nnx.Module,
     which: str = "best",
     ema: bool | None = None,
     *,
@@ -67,9 +86,11 @@ def load(
     model: str = "",
     key: str = "",
     fields: Mapping[str, Any] | None = None,
+    beside: Mapping[str, Mapping[str, Any]] | None = None,
+    class_names: Sequence[str] = (),
     source_language: str = "",
     target_language: str = "",
-) -> Any:
+) -> Predictor:
     """A network with its weights and everything that its use takes.
 
     What the tensors of a file do not determine can be stated by `layout`, `model`, `key` and `fields`, as for `python
@@ -79,39 +100,69 @@ def load(
 
     Args:
         path: the folder of a run, or its name inside runs/; or a file or folder of any layout that `python -m convert
-            formats` lists, or hf://owner/name.
+            formats` lists, or hf://owner/name. Or weights in memory: a library's state dict {name: array or tensor},
+            or a model of this package, which is then used as it is, also while it is trained further.
         which: of a run "best" (by validation; the last if there was none), "last", or "mean:K", the mean of the
             weights, not of their averages, of the last K checkpoints that the run has kept.
         ema: of a run, True takes the averaged weights and requires them, False the others. None takes, of the best,
             those that validation chose, and of the last the averaged ones if the run has them.
-        layout: of a file, its layout, as --from.
-        model: of a file, the published model that it holds, as --model.
-        key: of a file, which of several sets of weights, as --key.
-        fields: of a file, fields of the config, {"heads": 12}, as --set.
+        layout: of weights that are no run's, their layout, as --from.
+        model: of such weights, the published model that they are, as --model.
+        key: of such weights, which of several sets, as --key.
+        fields: of such weights, fields of the config, {"heads": 12}, and how images are prepared, {"mean": [0.5],
+            "std": [0.5]}, as --set.
+        beside: of a state dict, the JSON files that its library keeps beside such weights, {"config.json":
+            model.config.to_dict()}.
+        class_names: of such weights, the names of the classes, where they do not state them.
         source_language: of a tokenizer that knows several, the code of the language of sources; empty: as its files
             state it.
         target_language: the code of the language of targets; empty: likewise.
 
     Returns:
-        A Classifier of images, or a Translator of sentences, and so on by the task. Of a file too, if it states how
-            images
-        become inputs or has a tokenizer beside it, whose search is then as a generation_config.json says; else a
-        BareNetwork.
+        A Classifier of images, a Translator of sentences, a Describer, and so on by the task: a Predictor each. Of
+        weights that are no run's too, if they state how images become inputs or have a tokenizer beside them, whose
+        search is then as a generation_config.json says; else a BareNetwork, which says what is lacking.
 
     Raises:
         UserError: where there are no such weights, or they are not known well enough to be used.
     """
-    path, spoken = os.fspath(path), Spoken(source_language, target_language)
+    if not isinstance(path, (str, os.PathLike, Mapping, nnx.Module)):
+        what = f"{type(path).__name__} is none"  # type: ignore[unreachable]  # callers are not typed
+        raise UserError(
+            "path", what, "give the path of a run or of weights, a model of vit_jax, or the state dict of another"
+        )
+    spoken, options = Spoken(source_language, target_language), {"layout": layout, "model": model, "key": key}
+    stated = {"class_names": list(class_names)} if class_names else {}
+    given = {name: value for name, value in {**options, "fields": fields, "class_names": class_names}.items() if value}
+    if isinstance(path, (Mapping, nnx.Module)):
+        check_unchosen("weights in memory", which, ema)
+        return _in_memory(path, spoken, stated=stated, beside=beside, sets=fields or {}, **options)
+    path = os.fspath(path)
+    if beside:
+        raise UserError("beside", "is of a state dict, and files have theirs beside them", "leave it out")
     if not is_foreign(path):
-        if stated := [name for name, value in zip(STATED, (layout, model, key, fields), strict=True) if value]:
-            raise UserError(path, "is a run, which states its network", f"leave {', '.join(stated)} out")
+        if given:
+            raise UserError(path, "is a run, which states its network", f"leave {', '.join(given)} out")
         return _of_run(path, which, ema, spoken)
-    _check_unchosen(path, which, ema)
+    check_unchosen(path, which, ema)
     with convert_first(path, of_load):
-        network = _foreign(path, spoken, layout=layout, model=model, key=key, sets=fields or {})
+        network = _foreign(path, spoken, stated=stated, sets=fields or {}, **options)
     if isinstance(network, BareNetwork):
         _print_notes(path, network.notes)
     return network
+
+
+def _in_memory(weights: State | nnx.Module, spoken: Spoken, **options: Any) -> Predictor:
+    """The network of a state dict, or a model of this package with what is stated of it."""
+    if isinstance(weights, Mapping):
+        with convert_first("", of_load):
+            return _foreign(weights, spoken, **options)
+    if type(getattr(weights, "config", None)) not in NETWORKS.values():
+        raise UserError("path", f"{type(weights).__name__} is no model of vit_jax", "give one, or its state dict")
+    arrays = flatten(split_model(weights)[1])
+    with convert_first("", of_load):
+        network = _foreign((weights.config, arrays), spoken, **options)  # type: ignore[attr-defined]
+    return replace(network, model=weights)
 
 
 def _of_run(path: str, which: str, ema: bool | None, spoken: Spoken) -> Predictor:
@@ -122,7 +173,7 @@ def _of_run(path: str, which: str, ema: bool | None, spoken: Spoken) -> Predicto
         _languages(run, spoken, path)
     metadata = with_spoken(saved, spoken)
     step, tree = weights(folder, run.model, which, ema)
-    return _used_by(task_of(run, metadata), run, tree, metadata, step)
+    return _used_by(task_of(run, metadata), run, tree, metadata, step, folder.path)
 
 
 @with_fixed_settings
@@ -130,32 +181,16 @@ def complete(path: str, which: str = "best", ema: bool | None = None, spoken: Sp
     """`load` for what has all that its use takes. Raises UserError with the remedy for what has not."""
     if not is_foreign(path):
         return _of_run(path, which, ema, spoken)
-    _check_unchosen(path, which, ema)
+    check_unchosen(path, which, ema)
     with convert_first(path):
         network = _foreign(path, spoken)
-    if not isinstance(network, BareNetwork):
-        return network
-    if "preprocess" not in network.lacks:
-        _check_usable(path, network.run, network.lacks)
-        name, lacks = network.run.model.name, ", ".join(network.lacks)
-        raise UserError(
-            path,
-            f"holds a {name} without its {lacks}",
-            "give a run that was trained here, or put the files of its tokenizer beside it",
-        )
-    command = f"python -m convert {shlex.quote(path)} X.safetensors --set mean=... --set std=..."
-    why = next(
-        (note for note in network.notes if "preprocessing" in note), "does not state how images are preprocessed"
-    )
-    raise UserError(
-        path,
-        why,
-        f"state that with `{command}`, the mean and std of the pixels in 0..1 that it was trained with (a number a "
-        "channel, with commas), then give X.safetensors here",
-    )
+        if isinstance(network, BareNetwork):
+            command = f"python -m convert {shlex.quote(path)} X.safetensors --set mean=... --set std=..."
+            raise network.refusal(f"`{command}`", ", then give X.safetensors here")
+    return network
 
 
-def _check_unchosen(path: str, which: str, ema: bool | None) -> None:
+def check_unchosen(path: str, which: str, ema: bool | None) -> None:
     """Raise UserError if the weights of a run are chosen, where `path` is that of other weights."""
     if which != "best" or ema is not None:
         raise UserError(
@@ -172,16 +207,24 @@ def _network(run: RunConfig, tree: dict[str, Any]) -> Any:
     return merge(definition(run.model, dtype=jnp.dtype(run.compute_dtype)), jax.tree.map(jnp.asarray, tree))
 
 
-def _used_by(task: Task, run: RunConfig, tree: dict[str, Any], metadata: Mapping[str, Any], step: int) -> Predictor:
+def _used_by(
+    task: Task,
+    run: RunConfig,
+    tree: dict[str, Any],
+    metadata: Mapping[str, Any],
+    step: int,
+    folder: Path | None = None,
+) -> Predictor:
     """The Predictor of a task with a network of parameters `tree`; `metadata` may have other entries besides."""
     names = (*task_spec(run.task).metadata, "files")
     kept = {name: metadata[name] for name in names if name in metadata}
-    return task.predictor(_network(run, tree), task, Trained(run, kept, step))
+    return task.predictor(_network(run, tree), task, Trained(run, kept, step, folder))
 
 
-def _foreign(path: str, spoken: Spoken, **options: Any) -> Predictor | BareNetwork:
-    """The network of a weight file of any layout, of which texts are in these languages."""
-    given, arrays = read_weights(path, **options)
+def _foreign(weights: str | State | InMemory, spoken: Spoken, **options: Any) -> Predictor:
+    """The network of weights of any layout, in a file or in memory, of which texts are in these languages."""
+    given, arrays = read_weights(weights, **options)
+    path = given.path
     config, facts = given.config, given.facts
     double = any(x.dtype == np.float64 for x in arrays.values())
     run, tree = replace(untrained_run(config), compute_dtype="float64" if double else "float32"), unflatten(arrays)
@@ -191,7 +234,7 @@ def _foreign(path: str, spoken: Spoken, **options: Any) -> Predictor | BareNetwo
         # Outputs may be named by default, but inputs can only be prepared as the file states.
         if name not in metadata and entry.of_head and (default := entry.default(config)) is not None:
             metadata[name] = default[0]
-    beside = run.data.fields_with_weights(given.folder)
+    beside = run.data.fields_with_weights(given.folder) if isinstance(weights, str) else {}
     run = replace_fields(run, _languages(run, spoken, path)) if spoken else run
     if beside:
         run = replace_fields(run, beside)
@@ -204,7 +247,7 @@ def _foreign(path: str, spoken: Spoken, **options: Any) -> Predictor | BareNetwo
         if name not in metadata or (not beside and (of_texts or entry.in_files(metadata[name])))
     )
     if lacks:
-        return BareNetwork(_network(run, tree), run, lacks, facts.notes)
+        return BareNetwork(_network(run, tree), Task(), Trained(run, {}, 0), lacks, facts.notes, path)
     _print_notes(path, (*filter(None, [given.resized]), *facts.notes))
     task = task_of(run, metadata)
     if stated := facts.extra.get("generation"):
@@ -233,11 +276,12 @@ def _languages(run: RunConfig, spoken: Spoken, path: str) -> dict[str, str]:
     return stated
 
 
-def _check_usable(path: str, run: RunConfig, names: Iterable[str]) -> None:
-    """Raise UserError where a network lacks a part, without which these entries of its metadata are of no use."""
+def _unusable(path: str, run: RunConfig, names: Iterable[str]) -> UserError | None:
+    """The error where a network lacks a part, without which these entries of its metadata are of no use; else None."""
     for lack in filter(None, (task_spec(run.task).metadata[name].part_lacking(run.model) for name in names)):
         remedy = f"give weights that have it, or train one with --init {shlex.quote(path)} --new-head"
-        raise UserError(path, f"holds a {run.model.name} without {lack}", remedy)
+        return UserError(path, f"holds a {run.model.name} without {lack}", remedy)
+    return None
 
 
 def _tokenizer_with_weights(path: str, run: RunConfig) -> dict[str, Any]:
@@ -245,7 +289,8 @@ def _tokenizer_with_weights(path: str, run: RunConfig) -> dict[str, Any]:
     entries, metadata = task_spec(run.task).metadata, task_class(run.task).metadata_with_weights(run)
     for name in entries.keys() & metadata.keys():
         if not entries[name].fits(metadata[name], run.model):
-            _check_usable(path, run, [name])
+            if error := _unusable(path, run, [name]):
+                raise error
             both = [f"{i.size:,}" for i in run.model.inputs() if i.kind == "ids"]
             raise UserError(
                 path,
@@ -336,80 +381,3 @@ def _newest(folder: Run) -> list[int]:
     steps = folder.complete_steps()
     best = (folder.saved(steps[0])["notes"].get("best") or {}).get("step") if steps else None
     return steps[:-1] if len(steps) > folder.config().keep and steps[-1] == best else steps
-
-
-@with_fixed_settings
-def export(
-    network: Any,
-    path: str | os.PathLike[str],
-    to: str = "vit-jax",
-    which: str = "best",
-    ema: bool | None = None,
-    *,
-    class_names: Sequence[str] = (),
-    fields: Mapping[str, Any] | None = None,
-) -> list[Path]:
-    """Write a network's weights and config to a new file or folder, as `python -m convert` writes them.
-
-    `load` opens what was written, but for programs.
-
-    Args:
-        network: a model of this package (a ViT, a Transformer), also one that a training loop of one's own has trained;
-            what `load` returned, whose preprocessing and class names or words go along; or the path of a run or of
-            weights.
-        path: a file of a container that convert writes (X.safetensors, X.npz, X.pt, ...); or a folder: of our own
-            layout a run's, of another the one that its library opens; or X.onnx or X.stablehlo, a program.
-        to: a layout that `python -m convert formats` lists: "timm", "huggingface", ...; "vit-jax" is our own.
-        which: of the path of a run, as of `load`.
-        ema: of the path of a run, as of `load`.
-        class_names: the names of the classes, where the network does not have them.
-        fields: what neither the network nor its source states, by convert's names (--set): the "mean" and "std" of
-            pixels in 0..1 that its images are normalised with, for example.
-
-    Returns:
-        The files.
-
-    Raises:
-        UserError: where the path exists, or the layout cannot hold the network.
-    """
-    if str(path).startswith("hf://"):
-        raise UserError(
-            path, f"is uploaded by `python -m convert PATH {path}`, which verifies it first", "export to a PATH here"
-        )
-    if os.path.lexists(path):
-        raise UserError(path, "exists", "choose another name")
-    stated = {"class_names": list(class_names)} if class_names else {}
-    if isinstance(network, (str, os.PathLike)):
-        source = _source(os.fspath(network), ema)
-        if is_foreign(source):
-            _check_unchosen(source, which, ema)
-        elif mean_of(which):
-            return export(load(source, which, ema), path, to, class_names=class_names, fields=fields)
-        chosen = {} if is_foreign(source) else {"step": which, "key": {None: "", True: "ema", False: "model"}[ema]}
-        return export_weights(source, os.fspath(path), to, stated, fields or {}, chosen)
-    if isinstance(network, BareNetwork):
-        network = network.model
-    files: Mapping[str, bytes] = {}
-    if hasattr(network, "metadata") and hasattr(network, "model"):
-        files = network.metadata.get("files", {})
-        kept = {name: network.metadata[name] for name in task_spec(network.run.task).needed(network.metadata)}
-        network, stated = network.model, {**kept, **stated}
-    if type(getattr(network, "config", None)) not in NETWORKS.values():
-        raise UserError(
-            "network",
-            f"{type(network).__name__} is none",
-            "give a model of vit_jax, what vit_jax.load returned, or a path",
-        )
-    return export_weights(
-        (network.config, flatten(split_model(network)[1])), os.fspath(path), to, stated, fields or {}, None, files
-    )
-
-
-def _source(path: str, ema: bool | None) -> str:
-    """The path of a run, or of weights. Raises UserError where there is none, or no average that is asked for."""
-    if is_foreign(path):
-        return path
-    folder = find(path)
-    if ema and not folder.config().ema:
-        raise UserError(folder, "keeps no averaged weights", "train with --ema 0.999 to have them")
-    return str(folder)

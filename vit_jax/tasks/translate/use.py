@@ -97,22 +97,24 @@ class Translator(Writer):
         return list(zip(inputs, self.encoded(inputs), strict=True))
 
     @with_fixed_settings
-    def predict(self, texts: str | Iterable[str], batch: int = BATCH) -> Any:
+    def predict(self, texts: str | Iterable[str], /, batch: int = BATCH, **search: Any) -> Any:
         """The translation of each text; those of like length are computed together.
 
         Args:
             texts: one or several.
             batch: how many are computed at a time.
+            search: settings of the search, such as beam=4, nbest=2 (the fields of config.decoding.Decoding).
 
         Returns:
             as of `Writer.predict`.
 
         Raises:
-            UserError: a text cannot be used.
+            UserError: a text cannot be used, or there is no such setting.
         """
         check_batch(batch)
-        several, one = self.listed(texts)
-        translations = self.write(several, batch=batch)
+        translator = self.searching(search)
+        several, one = translator.listed(texts)
+        translations = translator.write(several, batch=batch)
         return translations[0] if one else translations
 
     @with_fixed_settings
@@ -134,9 +136,9 @@ class Translator(Writer):
         found = in_buckets(run, several, pad, lengths_to(search.length), longest, most)
         return [value([*map(self.target.decode, each.tokens)], each.scores, d.nbest) for each in found]
 
-    def translate(self, texts: str | Iterable[str]) -> Any:
+    def translate(self, texts: str | Iterable[str], batch: int = BATCH, **search: Any) -> Any:
         """The same as `predict`."""
-        return self.predict(texts)
+        return self.predict(texts, batch, **search)
 
     @with_fixed_settings
     def capture(self, texts: str | Iterable[str], names: Iterable[str]) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ import shutil
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from ...data.images.config import OPTIONAL
 from ...files.terminal import printable
 from ...presets import table as presets
 from ...presets.entry import Preset
+from ...presets.images import ImageName, ImagePreset
+from ...presets.text import CaptionName, CaptionPreset, TextName, TextPreset
 from ...runs.check import check_encoder
 from ...runs.values import flat, with_fields
 from ...tasks.table import task_spec, untrained_run
@@ -29,6 +31,20 @@ DIGITS = 12  # of a digest, as printed
 UNBROKEN = "\u00a0"  # in place of a space at which no line is broken
 
 
+@overload
+def preset(
+    name: ImageName, init: str = "", fields: Mapping[str, Any] | None = None, *, tune: str = "none"
+) -> ImagePreset: ...
+@overload
+def preset(
+    name: TextName, init: str = "", fields: Mapping[str, Any] | None = None, *, tune: str = "none"
+) -> TextPreset: ...
+@overload
+def preset(
+    name: CaptionName, init: str = "", fields: Mapping[str, Any] | None = None, *, tune: str = "none"
+) -> CaptionPreset: ...
+@overload
+def preset(name: str, init: str = "", fields: Mapping[str, Any] | None = None, *, tune: str = "none") -> Preset: ...
 def preset(name: str, init: str = "", fields: Mapping[str, Any] | None = None, *, tune: str = "none") -> Preset:
     """The preset with this name; with `init`, filled in for training that starts from these weights.
 

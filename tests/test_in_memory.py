@@ -1,0 +1,124 @@
+"""Networks and state dicts in memory are loaded and written as the same ones in files are."""
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import vit_jax
+from tests.parity.libraries import load
+from vit_jax.errors import UserError
+from vit_jax.tasks.base import Predictor
+
+pytestmark = pytest.mark.usefixtures("working_folder")
+RANDOM = np.random.default_rng(0)
+PIXELS = RANDOM.integers(0, 256, (3, 32, 32, 3), np.uint8)
+STATED = {"mean": [0.5] * 3, "std": [0.25] * 3}
+CLASSES = ["ant", "bee", "cat"]
+TOLD = {"image": 32, "heads": 3, "eps": 1e-6, "activation": "gelu", "pool": "cls"}  # what its tensors do not say
+
+
+@pytest.fixture(scope="module")
+def vit():
+    return vit_jax.build("vit-ti16", classes=3, image=32, depth=1)
+
+
+@pytest.fixture(scope="module")
+def state(vit):
+    return vit_jax.export(vit, to="timm")
+
+
+def test_a_state_dict_is_what_the_file_of_its_layout_holds(vit, state):
+    for layout, suffix in (("timm", ""), ("torchvision", ".safetensors"), ("vit-jax", ".safetensors")):
+        vit_jax.export(vit, f"of-{layout}{suffix}", to=layout, class_names=CLASSES, fields=STATED)
+        file = load_file(f"of-{layout}{suffix}" if suffix else f"of-{layout}/model.safetensors")
+        memory = vit_jax.export(vit, to=layout)
+        assert file.keys() == memory.keys() and all((file[name] == memory[name]).all() for name in file)
+    assert all(x.dtype == np.float16 for x in vit_jax.export(vit, to="timm", dtype="float16").values())
+
+
+@pytest.mark.parametrize("wrapped", [lambda x: x, lambda x: {"state_dict": x, "epoch": 3}], ids=["plain", "checkpoint"])
+def test_a_state_dict_computes_what_its_file_does(state, wrapped, tmp_path):
+    save_file(state, tmp_path / "vit.safetensors")
+    of_file = vit_jax.load(tmp_path / "vit.safetensors", fields=TOLD | STATED, class_names=CLASSES)
+    of_memory = vit_jax.load(wrapped(state), fields=TOLD | STATED, class_names=CLASSES)
+    assert (of_memory.logits(PIXELS) == of_file.logits(PIXELS)).all()
+    assert of_memory.predict(PIXELS[0]) == of_file.predict(PIXELS[0]) and of_memory.class_names == tuple(CLASSES)
+
+
+def test_tensors_of_torch_are_read_to_the_bit(state):
+    torch = pytest.importorskip("torch")
+    tensors = {name: torch.tensor(x, requires_grad=True) for name, x in state.items()}
+    assert all((vit_jax.export(vit_jax.load(tensors, fields=TOLD), to="timm")[n] == x).all() for n, x in state.items())
+    half = {name: x.detach().bfloat16() for name, x in tensors.items()}
+    back = vit_jax.export(vit_jax.load(half, fields=TOLD), to="timm", dtype="bfloat16")
+    assert all((torch.tensor(back[n].astype(np.float32)) == x.float()).all() for n, x in half.items())
+
+
+def test_a_network_of_transformers_goes_there_and_back():
+    transformers, torch = load("transformers"), pytest.importorskip("torch")
+    config = transformers.ViTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=16, patch_size=8,
+        id2label=dict(enumerate(CLASSES)), label2id={name: i for i, name in enumerate(CLASSES)},
+    )  # fmt: skip
+    torch.manual_seed(0)
+    theirs = transformers.ViTForImageClassification(config).eval()
+    beside = {"config.json": theirs.config.to_dict(), "preprocessor_config.json": {
+        "image_processor_type": "ViTImageProcessor", "do_resize": True, "size": {"height": 16, "width": 16},
+        "resample": 2, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
+        "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+    }}  # fmt: skip
+    net = vit_jax.load(theirs.state_dict(), beside=beside)
+    pixels = PIXELS[:, :16, :16]
+    with torch.no_grad():
+        expected = theirs(torch.tensor(pixels).permute(0, 3, 1, 2) / 127.5 - 1).logits.numpy()
+    assert net.class_names == tuple(CLASSES) and net.logits(pixels) == pytest.approx(expected, abs=1e-5)
+    theirs.load_state_dict({n: torch.tensor(x) for n, x in vit_jax.export(net, to="huggingface@v5").items()})
+
+
+def test_a_network_is_used_as_it_is_while_it_is_trained(vit):
+    net = vit_jax.load(vit, fields=STATED, class_names=CLASSES)
+    before = net.logits(PIXELS)
+    assert net.model is vit and net.class_names == tuple(CLASSES)
+    bias = vit.head.bias[...]
+    vit.head.bias[...] = bias + 1
+    assert net.logits(PIXELS) == pytest.approx(before + 1, abs=1e-5)
+    vit.head.bias[...] = bias
+
+
+def test_what_is_written_is_verified_and_rounded(vit, tmp_path, capsys):
+    pytest.importorskip("torch")
+    files = vit_jax.export(vit, tmp_path / "x.safetensors", to="torch-ref", fields=STATED, verify=True)
+    assert "verdict   the same function" in capsys.readouterr().out and files
+    assert (tmp_path / "x.safetensors.certificate.json").exists()
+
+
+def test_a_bare_network_says_what_it_lacks_by_each_of_its_methods(vit):
+    bare = vit_jax.load(vit)
+    assert isinstance(bare, Predictor) and "lacks preprocess" in repr(bare)
+    for use in (bare.predict, bare.features, lambda x: bare.capture(x, ["pooled"]), lambda x: [*bare.answer(x)]):
+        with pytest.raises(UserError, match=r"state that with vit_jax.load\(..., fields=\{'mean': \[...\], 'std'"):
+            use(PIXELS)
+
+
+def test_what_is_not_known_of_weights_in_memory_is_asked_for(vit, state, tmp_path):
+    torch_like = {name: object() for name in state}
+    for call, says in (
+        (
+            lambda: vit_jax.load(state),
+            r"^the state dict: its tensors cannot tell .*beside=\{'config.json': ...\}, or f",
+        ),
+        (lambda: vit_jax.load({}), r"^the state dict: holds no arrays; give .*model.state_dict\(\)"),
+        (lambda: vit_jax.load(torch_like), "holds no arrays"),
+        (lambda: vit_jax.load(3), "^path: int is none; give the path .*, a model of vit_jax, or the state dict of"),
+        (lambda: vit_jax.load(vit, fields={"depth": 3}), "'depth' is not stated beside a network"),
+        (lambda: vit_jax.load(vit, which="last"), "weights in memory: is not a run"),
+        (lambda: vit_jax.load(vit, fields=STATED, class_names=["a"]), "there are 1 and the network has 3 classes"),
+        (lambda: vit_jax.load(tmp_path, beside={"config.json": {}}), "beside: is of a state dict"),
+        (lambda: vit_jax.export(vit, verify=True), "verify: compares what was written"),
+        (lambda: vit_jax.export(vit, tmp_path / "x.onnx", dtype="bfloat16"), "is a program, which computes in float32"),
+        (lambda: vit_jax.export(vit, tmp_path / "x.npz", dtype="int8"), r"^dtype=int8: there are float16"),
+    ):
+        with pytest.raises(UserError, match=says) as told:
+            call()
+        assert "\n" not in str(told.value)
+    assert not [*tmp_path.iterdir()]

@@ -1,0 +1,221 @@
+"""Networks written: to files of any layout as `python -m convert` writes them, or as a state dict in memory."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import numpy as np
+from flax import nnx
+
+from ..config.trees import flatten
+from ..errors import Text, UserError
+from ..machine.numerics import with_fixed_settings
+from ..models.networks import NETWORKS
+from ..models.state import split_model
+from ..runs import find, is_foreign, mean_of
+from ..tasks.base import Predictor
+from ..tasks.table import task_spec
+from .hidden import with_convert
+from .interop import EXPORTED, WRITING, InMemory, convert_first, of_export, with_stated
+from .load import check_unchosen, load
+from .memory import network_reading
+
+NOT_OF_PROGRAMS = {  # {what an export to a program does not take: why}
+    "to": "has no layout",
+    "dtype": "computes in float32",
+    "verify": "is always run and compared with ours before it gets its name",
+}
+Dtype = Literal["", "float16", "bfloat16", "float32", "float64"]
+
+
+@overload
+def export(
+    network: str | os.PathLike[str] | Predictor | nnx.Module,
+    path: str | os.PathLike[str],
+    to: str = "vit-jax",
+    which: str = "best",
+    ema: bool | None = None,
+    *,
+    class_names: Sequence[str] = (),
+    fields: Mapping[str, Any] | None = None,
+    dtype: Dtype = "",
+    verify: bool = False,
+) -> list[Path]: ...
+@overload
+def export(
+    network: str | os.PathLike[str] | Predictor | nnx.Module,
+    path: None = None,
+    to: str = "vit-jax",
+    which: str = "best",
+    ema: bool | None = None,
+    *,
+    class_names: Sequence[str] = (),
+    fields: Mapping[str, Any] | None = None,
+    dtype: Dtype = "",
+    verify: bool = False,
+) -> dict[str, np.ndarray]: ...
+@with_fixed_settings
+def export(
+    network: str | os.PathLike[str] | Predictor | nnx.Module,
+    path: str | os.PathLike[str] | None = None,
+    to: str = "vit-jax",
+    which: str = "best",
+    ema: bool | None = None,
+    *,
+    class_names: Sequence[str] = (),
+    fields: Mapping[str, Any] | None = None,
+    dtype: Dtype = "",
+    verify: bool = False,
+) -> list[Path] | dict[str, np.ndarray]:
+    """Write a network's weights and config to a new file or folder, as `python -m convert` writes them.
+
+    `load` opens what was written, but for programs.
+
+    Args:
+        network: a model of this package (a ViT, a Transformer), also one that a training loop of one's own has trained;
+            what `load` returned, whose preprocessing and class names or words go along; or the path of a run or of
+            weights.
+        path: a file of a container that convert writes (X.safetensors, X.npz, X.pt, ...); or a folder: of our own
+            layout a run's, of another the one that its library opens; or X.onnx or X.stablehlo, a program. None: write
+            nothing, and return the state dict, as the library's own load_state_dict takes it (with arrays for tensors).
+        to: a layout that `python -m convert formats` lists: "timm", "huggingface", ...; "vit-jax" is our own.
+        which: of the path of a run, as of `load`.
+        ema: of the path of a run, as of `load`.
+        class_names: the names of the classes, where the network does not have them.
+        fields: what neither the network nor its source states, by convert's names (--set): the "mean" and "std" of
+            pixels in 0..1 that its images are normalised with, for example.
+        dtype: that of the tensors, float16, bfloat16, float32 or float64, rounded to nearest; empty: as they are.
+        verify: compute what was written with its library and compare it with the network, as --verify of convert does;
+            the comparison is printed and left beside the file. It needs that library.
+
+    Returns:
+        The files; without a path the state dict, {name in the layout: array}.
+
+    Raises:
+        UserError: where the path exists, or the layout cannot hold the network.
+        CheckFailed: where what was written is not the same function.
+    """
+    if str(path).startswith("hf://"):
+        raise UserError(
+            path, f"is uploaded by `python -m convert PATH {path}`, which verifies it first", "export to a PATH here"
+        )
+    if path is not None and os.path.lexists(path):
+        raise UserError(path, "exists", "choose another name")
+    if verify and path is None:
+        raise UserError("verify", "compares what was written, and without a path nothing is", "give a path")
+    stated = {"class_names": list(class_names)} if class_names else {}
+    options: dict[str, Any] = {"sets": fields or {}, "dtype": dtype, "verify": verify}
+    target = None if path is None else os.fspath(path)
+    if isinstance(network, (str, os.PathLike)):
+        source = _source(os.fspath(network), ema)
+        if is_foreign(source):
+            check_unchosen(source, which, ema)
+        elif mean_of(which):
+            return export(
+                load(source, which, ema), path, to, class_names=class_names, fields=fields, dtype=dtype, verify=verify
+            )  # type: ignore[call-overload, no-any-return]  # mypy takes no union of overloads
+        chosen = {} if is_foreign(source) else {"step": which, "key": {None: "", True: "ema", False: "model"}[ema]}
+        return export_weights(source, target, to, stated, chosen=chosen, **options)
+    files: Mapping[str, bytes] = {}
+    model: Any = network
+    if isinstance(network, Predictor):
+        model, files = network.model, network.metadata.get("files", {})
+        needed = task_spec(network.run.task).needed(network.metadata)
+        stated = {name: network.metadata[name] for name in needed if name in network.metadata} | stated
+    return export_weights(in_memory(model), target, to, stated, files=files, **options)
+
+
+def in_memory(model: Any) -> InMemory:
+    """The config and the parameters of a model of this package. Raises UserError where it is none."""
+    if type(getattr(model, "config", None)) not in NETWORKS.values():
+        raise UserError(
+            "network",
+            f"{type(model).__name__} is none",
+            "give a model of vit_jax, what vit_jax.load returned, or a path",
+        )
+    return model.config, flatten(split_model(model)[1])
+
+
+def _source(path: str, ema: bool | None) -> str:
+    """The path of a run, or of weights. Raises UserError where there is none, or no average that is asked for."""
+    if is_foreign(path):
+        return path
+    folder = find(path)
+    if ema and not folder.config().ema:
+        raise UserError(folder, "keeps no averaged weights", "train with --ema 0.999 to have them")
+    return str(folder)
+
+
+@with_convert
+def export_weights(
+    given: str | InMemory,
+    path: str | None,
+    layout: str,
+    stated: Mapping[str, Any],
+    sets: Mapping[str, Any],
+    chosen: Mapping[str, Any] | None = None,
+    files: Mapping[str, bytes] | None = None,
+    dtype: str = "",
+    verify: bool = False,
+) -> list[Path] | dict[str, np.ndarray]:
+    """Write weights, or a program, with `convert`. Notes on them are printed on stderr.
+
+    Args:
+        given: the path of a run or of weights, or (config, {dotted parameter name: array}).
+        path: to write to; None: nothing is written.
+        layout: its name, as for --to.
+        stated: metadata of the network's task, {name: value}, before what the source states.
+        sets: as --set of convert states them.
+        chosen: of a run, {"step": ..., "key": ...}.
+        files: of a network in memory, those that its run keeps of a tokenizer, {path in the folder: content}.
+        dtype: as --dtype.
+        verify: as --verify.
+
+    Returns:
+        The files; without a path the state dict.
+
+    Raises:
+        UserError: where the path exists, or the layout cannot hold the network.
+        CheckFailed: where what was written is another function.
+    """
+    from convert.containers import is_program
+    from convert.plan.groups import stream
+    from convert.plan.plan import plan
+    from convert.recognise.reading import Options, read
+    from convert.recognise.tokenizer import special_ids
+    from convert.write.into_program import as_used, write_program
+    from convert.write.write import write
+
+    program = path is not None and is_program(path)
+    for what, value in (("to", layout if layout != "vit-jax" else ""), ("dtype", dtype), ("verify", verify)):
+        if program and value:
+            why = NOT_OF_PROGRAMS[what]
+            raise UserError(f"{what} {value!r}", f"{path} is a program, which {why}", "leave it out")
+    with convert_first(given if isinstance(given, str) else "", of_export):
+        reading = (
+            read(given, Options(sets=sets, **chosen or {})) if isinstance(given, str) else network_reading(*given, sets)
+        )
+        with reading.source:
+            if files:
+                reading.source.beside = lambda: dict(files)
+                reading.facts = replace(reading.facts, extra={**special_ids(reading.source), **reading.facts.extra})
+            # Weights alone: a run's optimizer belongs to the step that training goes on from.
+            reading.source.tree = {name: item for name, item in reading.source.tree.items() if name != "optimizer"}
+            any_size = bool(reading.layout.resizes(reading.config))
+            reading.facts = with_stated(reading.facts, stated, reading.config, any_size)
+            planned = plan(reading, layout, as_used(reading) if program else (), dtype)
+            if path is None:
+                return dict(stream(planned))
+            written = write_program(planned, path) if program else write(planned, path)
+            if verify:
+                from convert.verify import certify
+
+                certify(planned, written)
+    for note in (Text(note).written(of_export) for note in (*reading.facts.notes, *written.notes)):
+        print(f"note     {note}{EXPORTED if note.options & WRITING else ''}", file=sys.stderr)
+    return written.files
