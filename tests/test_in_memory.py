@@ -109,7 +109,7 @@ def test_what_is_not_known_of_weights_in_memory_is_asked_for(vit, state, tmp_pat
         ),
         (lambda: vit_jax.load({}), r"^the state dict: holds no arrays; give .*model.state_dict\(\)"),
         (lambda: vit_jax.load(torch_like), "holds no arrays"),
-        (lambda: vit_jax.load(3), "^path: int is none; give the path .*, a model of vit_jax, or the state dict of"),
+        (lambda: vit_jax.load(3), "^path: int is none; give the path .*, a model of vit_jax, or the state dict"),
         (lambda: vit_jax.load(vit, fields={"depth": 3}), "'depth' is not stated beside a network"),
         (lambda: vit_jax.load(vit, which="last"), "weights in memory: is not a run"),
         (lambda: vit_jax.load(vit, fields=STATED, class_names=["a"]), "there are 1 and the network has 3 classes"),

@@ -18,7 +18,8 @@ from .entry import FEW_EPOCHS, Preset
 # For type checkers: the names of presets whose network is a Transformer or a captioner, and what they are.
 TextName = Literal["numbers", "multi30k", "multi30k-tiny", "transformer-512x6"]
 CaptionName = Literal["shapes", "coco-caption"]
-TextPreset, CaptionPreset = Preset[TransformerConfig], Preset[CaptionerConfig]
+TextPreset = Preset[TransformerConfig]
+CaptionPreset = Preset[CaptionerConfig]
 
 
 def numbers() -> Preset:
