@@ -18,10 +18,13 @@ import os
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
+
+from vit_jax.machine.backend import cores
 
 HERE = Path(__file__).parents[1]
 TRAININGS = {
@@ -64,18 +67,21 @@ def train(words: str, steps: int, platform: str, folder: Path) -> tuple[list[dic
 def compare_trainings(steps: int, platform: str) -> list[dict[str, Any]]:
     """For each training the greatest difference of what is logged and of the weights."""
     found = []
-    for name, words in TRAININGS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            runs = [train(words, steps, each, Path(folder)) for each in ("cpu", platform)]
-            (here, mine), (there, its) = runs
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(max(1, cores() // 2)) as pool:
+        started = {
+            name: [pool.submit(train, words, steps, each, Path(folder) / str(i)) for each in ("cpu", platform)]
+            for i, (name, words) in enumerate(TRAININGS.items())
+        }
+        for name, pair in started.items():
+            (here, mine), (there, its) = (each.result() for each in pair)
             logged = max(
                 abs(one[key] - other[key]) / max(abs(one[key]), 1e-6)
                 for one, other in zip(here, there, strict=True)
                 for key in ("loss", "grad_norm", "param_norm", "update_norm")
             )
             weights = max(float(abs(mine[key] - its[key]).max() / max(abs(mine[key]).max(), 1e-6)) for key in mine)
-        found.append({"what": name, "steps": len(here), "logged": logged, "weights": weights})
-        print(f"{name:28} {len(here)} rows: log {logged:.1e}, weights {weights:.1e}", flush=True)
+            found.append({"what": name, "steps": len(here), "logged": logged, "weights": weights})
+            print(f"{name:28} {len(here)} rows: log {logged:.1e}, weights {weights:.1e}", flush=True)
     return found
 
 
@@ -141,17 +147,19 @@ def main() -> int:
     o = parser.parse_args()
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several processes share the device
     trainings = compare_trainings(o.steps, o.platform)
-    cores = attention_errors()
+    attention = attention_errors()
     import jax
 
     device = jax.devices()[0].device_kind
     wrong = [row["what"] for row in trainings if not max(row["logged"], row["weights"]) < LIMIT]
-    for row in cores:
+    for row in attention:
         if not all(one < TIMES_PLAIN * other for one, other in zip(row["fused"], row["plain"], strict=True)):
             wrong.append(f"attention {row['what']}")
     print(f"{device}, jax {jax.__version__}: {'not within the limits: ' + ', '.join(wrong) if wrong else 'all agree'}")
     if o.json:
-        Path(o.json).write_text(json.dumps({"device": device, "trainings": trainings, "attention": cores}, indent=1))
+        Path(o.json).write_text(
+            json.dumps({"device": device, "trainings": trainings, "attention": attention}, indent=1)
+        )
     return 1 if wrong else 0
 
 
