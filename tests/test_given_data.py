@@ -98,7 +98,6 @@ def test_evaluation_measures_the_run_s_own_split_of_its_arrays_and_all_of_others
         ({"data": (other[0] / 255, other[1])}, r"images of train is float64 .* \(images \* 255\)"),
         ({"data": other, "class_names": ["a", "b", "x"]}, "the network has no class 'x'"),
         ({"data": other, "source": "digits"}, "data: is given, and so is digits; leave one of them out"),
-        ({"path": net, "data": other}, "path is a Classifier; give the folder of a run"),
         ({"class_names": ["a"]}, "class_names: are those of examples given as data"),
         ({}, r"was given in Python.*vit_jax.evaluate\(run, data=\(images, labels\)\)"),
     ):

@@ -1,11 +1,14 @@
 """Networks and state dicts in memory are loaded and written as the same ones in files are."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 import vit_jax
 from tests.parity.libraries import load
+from vit_jax.commands.evaluate import command as evaluate_command
 from vit_jax.errors import UserError
 from vit_jax.tasks.base import Predictor
 
@@ -122,3 +125,43 @@ def test_what_is_not_known_of_weights_in_memory_is_asked_for(vit, state, tmp_pat
             call()
         assert "\n" not in str(told.value)
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.fixture(scope="module")
+def trained(working_folder):
+    """The folder of a run of two steps on digits."""
+    fields = {"width": 16, "depth": 1, "heads": 2, "hidden": 32, "max_steps": 2, "ema": 0.9}
+    return vit_jax.train(vit_jax.preset("digits", fields=fields).run)["folder"]
+
+
+def rows(file):
+    return Path(file).read_text(encoding="utf-8").splitlines()
+
+
+def test_a_loaded_run_is_measured_as_the_command_measures_its_folder(trained, capsys):
+    for which, split in (("best", "validation"), ("last", "test")):
+        words = [trained, "--split", split, "--weights", which, "--csv", f"{which}.csv"]
+        assert evaluate_command([*words]) == 0
+        net = vit_jax.load(trained, which)
+        step, result = vit_jax.evaluate(net, split)
+        again = vit_jax.evaluate(trained, split, which)[1]
+        assert step == 2 and result.metrics == again.metrics
+        names = np.array(net.class_names)[result.predicted]
+        assert [row.split(",")[2] for row in rows(f"{which}.csv")[1:]] == names.tolist()
+    assert "note" not in capsys.readouterr().err
+
+
+def test_a_network_of_an_own_loop_is_measured_on_arrays_by_its_statistics(vit):
+    labels = np.array([0, 1, 2])
+    net = vit_jax.load(vit, fields=STATED, class_names=CLASSES)
+    result = vit_jax.evaluate(net, data=(PIXELS, labels), class_names=CLASSES)[1]
+    assert result.predicted.tolist() == net.logits(PIXELS).argmax(-1).tolist()
+    for given, options, says in (
+        (vit, {}, r"does not state how images are preprocessed; state that with vit_jax.load\(..., fields="),
+        (net, {"data": None}, r"^the network: no run here, .*in Python source=... or data=..."),
+        (net, {"which": "last"}, "^a network in memory: is not a run"),
+        (net, {"source_language": "de"}, "are stated of weights that are loaded"),
+        (3, {}, "^path: int is none"),
+    ):
+        with pytest.raises(UserError, match=says):
+            vit_jax.evaluate(given, **{"data": (PIXELS, labels), **options})

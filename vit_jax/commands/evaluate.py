@@ -28,11 +28,13 @@ from .selection import LanguageFlags, SelectionFlags
 from .unreadable import UnreadableFlags, flag_advised
 
 if TYPE_CHECKING:
-    from ..tasks.base import Evaluation
+    from flax import nnx
+
+    from ..tasks.base import Evaluation, Predictor
 
 
 def evaluate(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Predictor | nnx.Module,
     split: str = "",
     which: str = "best",
     ema: bool | None = None,
@@ -61,7 +63,8 @@ def evaluate(
     and the network none; it is split as training would split it.
 
     Args:
-        path: a run; with `source` or `data` also a file or folder of weights of any layout.
+        path: a run; with `source` or `data` also a file or folder of weights of any layout. Or a network in memory, as
+            `vit_jax.load` returns it: that of a run is measured on the run's data too.
         split: of the data; empty: test, of other data that has none validation, or all.
         which: the weights of a run, as of `vit_jax.load`.
         ema: likewise.
@@ -90,18 +93,21 @@ def evaluate(
         UserError: where there is no such split, the network does not have the classes, the run's own data is not what
             it was trained on, there are no images to mirror, or no classes for a probe.
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise UserError(
-            f"path is a {type(path).__name__}", remedy="give the folder of a run, or a file or folder of weights"
-        )
+    network, name = None, "the network"
+    if isinstance(path, (str, os.PathLike)):
+        name = os.fspath(path)
+    else:
+        from ..weights.load import complete
+
+        network = complete(path, which, ema, Spoken(source_language, target_language))
     if class_names and data is None:
         raise UserError("class_names", "are those of examples given as data=...", "leave them out")
-    check_ranges(EvaluateFlags(run=os.fspath(path), batch=batch, probe=probe, bootstrap=bootstrap))
+    check_ranges(EvaluateFlags(run=name, batch=batch, probe=probe, bootstrap=bootstrap))
     from ..data.base import Given
 
     measured = measure(
         Request(
-            path=os.fspath(path),
+            path=name,
             split=split,
             which=which,
             ema=ema,
@@ -116,6 +122,7 @@ def evaluate(
             data_range=tuple(data_range),
             bootstrap=bootstrap,
             search=search,
+            network=network,
         )
     )
     for remark in (*measured.remarks, *measured.result.notes):

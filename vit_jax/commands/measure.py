@@ -29,7 +29,7 @@ Probe = Literal["none", "knn", "linear"]
 class Request:
     """What is to be measured, as the arguments of `evaluate` say it."""
 
-    path: str
+    path: str  # of the weights; of a network in memory what messages call it
     split: str
     which: str
     ema: bool | None
@@ -44,6 +44,14 @@ class Request:
     data_range: tuple[float, ...]  # of other images
     bootstrap: int  # samples of the images for intervals; 0: none
     search: Mapping[str, Any]
+    network: Predictor | None = None  # in memory
+
+    @property
+    def run(self) -> runs.Run | None:
+        """The run that the weights are of; None where there is none. Raises UserError."""
+        if self.network is not None:
+            return runs.Run(self.network.trained.folder) if self.network.trained.folder else None
+        return None if runs.is_foreign(self.path) else runs.find(self.path)
 
     def check(self) -> None:
         """Raise UserError on what can be known to be wrong before anything is opened."""
@@ -64,11 +72,11 @@ class Request:
                 "are of other data than the run's own, which it has stated",
                 "leave them out, or name that with --data.source",
             )
-        if runs.is_foreign(self.path) and not self.source and self.given is None:
+        if self.run is None and not self.source and self.given is None:
             raise UserError(
                 self.path,
                 "no run here, and weights alone have no data of their own",
-                "name the data to measure it on, as in --data.source folder:PATH",
+                "name the data to measure it on, as in --data.source folder:PATH (in Python source=... or data=...)",
             )
 
 
@@ -87,8 +95,7 @@ class Measured:
 def measure(request: Request) -> Measured:
     """`evaluate`, with what it was made of. Raises UserError."""
     request.check()
-    path, given = request.path, request.given
-    folder = None if runs.is_foreign(path) else runs.find(path)
+    path, given, folder = request.path, request.given, request.run
     recorded = folder.record()["data"] if folder else None
     backend.configure_jax()
     from ..data.images.splits import Split
@@ -100,7 +107,7 @@ def measure(request: Request) -> Measured:
     from .probe import measure_probe
 
     with backend.restore_precision():
-        net = complete(path, request.which, request.ema, request.spoken)
+        net = request.network or complete(path, request.which, request.ema, request.spoken)
     if request.probe == "none" and net.unmeasured:
         raise UserError(path, *net.unmeasured)
     task = searching(_asked_for(net, request), request.search)

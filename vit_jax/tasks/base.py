@@ -142,6 +142,10 @@ class Predictor:
         """The number of layers whose attention `draw_attention` can draw; 0 if the network has no attention."""
         return 0
 
+    def whole(self) -> Self:
+        """Itself, with all that its use takes. Raises UserError where something is lacking."""
+        return self
+
     def read(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """The inputs as `Task.answers` takes them. Raises UserError for one of which it can be seen to be unusable."""
         return inputs

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import jax
 import jax.numpy as jnp
@@ -69,6 +69,10 @@ class BareNetwork(Predictor):
         return UserError(path, lacks, "give a run that was trained here, or put the files of its tokenizer beside it")
 
     def read(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Raises UserError saying what is lacking."""
+        self._lacks("", None)
+
+    def whole(self) -> Self:
         """Raises UserError saying what is lacking."""
         self._lacks("", None)
 
@@ -177,8 +181,16 @@ def _of_run(path: str, which: str, ema: bool | None, spoken: Spoken) -> Predicto
 
 
 @with_fixed_settings
-def complete(path: str, which: str = "best", ema: bool | None = None, spoken: Spoken = UNSTATED) -> Predictor:
+def complete(
+    path: str | Predictor | nnx.Module, which: str = "best", ema: bool | None = None, spoken: Spoken = UNSTATED
+) -> Predictor:
     """`load` for what has all that its use takes. Raises UserError with the remedy for what has not."""
+    if not isinstance(path, str):
+        network = path if isinstance(path, Predictor) else load(path)
+        check_unchosen("a network in memory", which, ema)
+        if spoken:
+            raise UserError("the languages of texts", "are stated of weights that are loaded", "give vit_jax.load them")
+        return network.whole()
     if not is_foreign(path):
         return _of_run(path, which, ema, spoken)
     check_unchosen(path, which, ema)
