@@ -76,6 +76,12 @@ def forgotten_programs() -> Iterator[None]:
         sys.modules["jax"].clear_caches()
 
 
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let predict print as on a terminal, for eyes."""
+    monkeypatch.setattr("vit_jax.commands.predict.is_terminal", lambda: True)
+
+
 @pytest.fixture(scope="module")
 def quick_compilation() -> Iterator[None]:
     """Programs are compiled without most optimizations, for tests of what is computed and not of how fast."""

@@ -145,7 +145,7 @@ class Ink(Task):
 
     def answers(self, predictor: Any, inputs: Any, top: int, first: int) -> Any:
         for file, said in zip(inputs, self.says(predictor.model, predictor.pixels(inputs)).tolist(), strict=True):
-            yield Answer(file, said, f"{file}: {said:.4f}", [(str(file), f"{said:.6f}")])
+            yield Answer(file, said, f"{file}: {said:.4f}", [(str(file), f"{said:.6f}")], (f"{said:.6f}",))
 
     def draw_result(self, split: Any, result: Any, metadata: Any, folder: Any, caption: str) -> tuple[str, ...]:
         (folder / "furthest.txt").write_text(f"{split.name(int(result.predicted.argmax()))}\n", encoding="utf-8")

@@ -153,7 +153,8 @@ def refused(place, capsys):
     }.items(),
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_commands(command, says, refused):
+def test_commands(command, says, refused, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)  # as it is where a program was started without one
     refused(command, *says)
 
 

@@ -484,7 +484,7 @@ def test_the_next_commands_run_as_pasted(place, capsys, plain, monkeypatch):
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         shown.append(capsys.readouterr())
         assert not ended.value.code, shown[-1].err
-    assert "-6.png: " in shown[0].out
+    assert shown[0].out.strip() in tuple("0123456789")
     assert "at step 15, test: 359 examples" in shown[1].out
     assert "finished at step 20" in shown[2].out
 

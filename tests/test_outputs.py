@@ -178,7 +178,7 @@ def test_an_embedding_is_no_class_whether_a_projection_makes_it_or_no_head(trans
         assert reading.facts.outputs.kind == "embedding"
 
 
-def test_the_command_prints_labels_and_numbers_and_has_no_top_of_them(transformers, tmp_path, photos, capsys):
+def test_the_command_prints_labels_and_numbers_and_has_no_top_of_them(transformers, tmp_path, photos, capsys, terminal):
     files = [str(file) for file in photos[:3]]
     for problem, header in ((MULTI, "file,rank,label,probability"), (NUMBERS, "file,output,value")):
         path = save(transformers, tmp_path / problem, "ViT", problem, "hw")

@@ -20,7 +20,7 @@ MEMBERS = {
     "loss": lambda self, model, batch, keys, denominator: (model, {}),
     "outputs": lambda self, model, batch: {},
     "answers": lambda self, predictor, inputs, top, first: [
-        Answer(each, first + i, "", []) for i, each in enumerate(inputs)
+        Answer(each, first + i, "", [], ()) for i, each in enumerate(inputs)
     ],
 }
 SPEC = {"network": ViTConfig, "data": ImageData, "computes": "tests.test_tasks:Plain"}

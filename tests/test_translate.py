@@ -450,9 +450,7 @@ def test_the_translator_and_its_door(trained, capsys, monkeypatch, tmp_path):
         predict.command([str(folder.path), texts[0], "-", "--csv", str(out), "--attention", str(tmp_path / "maps.png")])
         == 0
     )
-    assert capsys.readouterr().out.splitlines() == [
-        f"{text}: {said}" for text, said in zip(texts, expected, strict=True)
-    ]
+    assert capsys.readouterr().out.splitlines() == expected
     with out.open(encoding="utf-8", newline="") as file:
         assert list(csv.reader(file)) == [
             ["source", "translation"],
@@ -462,15 +460,39 @@ def test_the_translator_and_its_door(trained, capsys, monkeypatch, tmp_path):
     assert list(vit_jax.predict(str(folder.path), texts)) == list(zip(texts, expected, strict=True))
     (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
     assert predict.command([str(folder.path), str(tmp_path / "texts.txt")]) == 0
-    assert capsys.readouterr().out.splitlines() == [f"{a}: {b}" for a, b in zip(texts, expected, strict=True)]
+    assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_a_pipe_has_a_line_for_each_line_blank_for_blank(trained, capsys, monkeypatch, tmp_path):
+    """500 lines, every seventh blank, with LF and CRLF ends and none at the last; likewise of a file, and ranked."""
+    path, out = str(trained[0].path), tmp_path / "out.csv"
+    words = ["one", "two hundred", "seventy three thousand four"]
+    texts = ["  " if i % 7 == 3 else words[i % 3] for i in range(500)]
+    content = "".join(text + ("\r\n" if i % 2 else "\n") for i, text in enumerate(texts)).rstrip("\r\n").encode()
+    known = dict(vit_jax.predict(path, words, beam=2, nbest=2)) | {"  ": [("", None)] * 2}
+    (tmp_path / "texts.txt").write_bytes(content)
+
+    def lines(*arguments):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        assert predict.command([path, "--beam", "2", *arguments]) == 0
+        return capsys.readouterr().out.removesuffix("\n").split("\n")
+
+    best = [known[text][0][0] for text in texts]
+    assert lines() == lines("-", "--batch", "100") == lines(str(tmp_path / "texts.txt")) == best
+    assert lines("--nbest", "2") == [said for text in texts for said, _ in known[text]]
+    for text, line in zip(texts, lines("--nbest", "2", "--json", "--csv", str(out)), strict=True):
+        ranked = known[text] if text.strip() else []
+        said = [{"translation": said, "score": pytest.approx(score, abs=1e-5)} for said, score in ranked]
+        assert json.loads(line) == {"input": text, "answers": said}
+    rows = list(csv.reader(out.open(encoding="utf-8", newline="")))[1:]
+    assert [row[0] for row in rows] == [text for text in texts for _ in range(2 if text.strip() else 1)]
 
 
 def test_sentences_that_cannot_be_read_are_named_by_file_and_line(trained, monkeypatch, tmp_path):
     path, file = str(trained[0].path), tmp_path / "texts.txt"
     for content, message in (
         (b"one\n\xff\n", r"line 2: is no UTF-8 \(it has the byte 0xff\); save the file as UTF-8$"),
-        (b"one\n\ntwo\n", r"line 2: is empty; give one sentence per line$"),
-        (b"", r"line 1: is empty"),
+        (b"\n\r\n" + b"one " * (2**18 + 1), r"line 3: has more than 1,048,576 bytes; break it"),
     ):
         file.write_bytes(content)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
@@ -498,7 +520,7 @@ def test_flags_of_other_networks_are_not_passed_over(trained, capsys):
             command([path, *arguments])
 
 
-def test_the_doors_search_as_they_are_told(trained, capsys, tmp_path):
+def test_the_doors_search_as_they_are_told(trained, capsys, terminal, tmp_path):
     """The best of a beam, ranked by scores that the network, reading a translation at once, gives it."""
     path, texts, out = str(trained[0].path), ["twenty one", "seven"], tmp_path / "out.csv"
     assert predict.command([path, *texts, "--beam", "3", "--nbest", "2", "--csv", str(out)]) == 0
@@ -627,9 +649,12 @@ def test_the_door_refuses_before_it_translates(trained, capsys, monkeypatch):
     assert predict.main() == 2
     out, err = capsys.readouterr()
     assert not out and "'elephant'" in err and len(err.splitlines()) == 1
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-    monkeypatch.setattr(sys, "argv", ["predict", str(trained[0].path), "-"])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n\n" + b"one " * 17)))
+    monkeypatch.setattr(sys, "argv", ["predict", str(trained[0].path), "--batch", "2"])
     assert predict.main() == 2
+    out, err = capsys.readouterr()
+    assert out.count("\n") == 2, "the lines before it have their answers"
+    assert "(stdin line 3) has 17 words, more than the 16 that this run was trained for; shorten it" in err
 
 
 def test_images_are_for_another_kind_of_run(trained):

@@ -3,6 +3,7 @@
 python -m vit_jax.predict RUN-OR-WEIGHTS IMAGE-OR-FOLDER... [--features OUT.npz --blocks I,J]
 python -m vit_jax.predict RUN SENTENCE-OR-FILE...
 python -m vit_jax.predict RUN FILE-OF-VECTORS...
+... | python -m vit_jax.predict RUN [--json] > FILE     one answer a line, in the order of the lines of stdin
 
 In Python, `vit_jax.predict(run, inputs)`, or `vit_jax.load(run)` once and then its methods.
 """
@@ -27,12 +28,13 @@ from ..config.ranges import check_ranges
 from ..config.run import paths_in
 from ..errors import DONE, Field, UserError
 from ..files.destination import check_outputs
-from ..files.lines import Line, read_lines
 from ..files.output import write_csv
-from ..files.reading import open_regular
-from ..files.terminal import printable, run_command
+from ..files.terminal import lasting_output, printable, run_command
 from ..machine import backend
 from ..text.languages import UNSTATED, Spoken
+from .answering import Answering, Row
+from .inputs import STDIN, Inputs, files_of, is_piped
+from .printing import Count, as_json, for_eyes, in_lines, is_terminal, prepare_stdout
 from .selection import LanguageFlags, SelectionFlags
 from .unreadable import UnreadableFlags, flag_advised
 
@@ -40,38 +42,6 @@ if TYPE_CHECKING:
     from ..tasks.base import Predictor
 
 BATCH = 64  # inputs that are computed at a time
-FILES = (".txt", ".tsv", ".csv", ".gz")  # what ends so is meant as a file's name, not as a sentence
-
-
-def _image_files(paths: Sequence[str]) -> list[Path]:
-    """Paths of image files; each folder is replaced by the images in it and below, sorted.
-
-    What other files are there, stderr says. Raises UserError for a path that does not exist or a folder without images.
-    """
-    from ..data.images.preprocess import EXTENSIONS
-    from ..data.images.tree import Folder, Unused
-
-    found: list[Path] = []
-    unused = Unused()
-    for text in paths:
-        path = Path(text)
-        if path.is_dir():
-            inside = sorted(map(Path, Folder(str(path)).image_paths(unused)))
-            if not inside:
-                only = f", only {unused}" if len(unused) else ""
-                raise UserError(
-                    text,
-                    f"there are no images in this folder{only}",
-                    f"known suffixes are {', '.join(sorted(EXTENSIONS))}",
-                )
-            found += inside
-        elif path.exists():
-            found.append(path)
-        else:
-            raise UserError(text, "there is no such image or folder", "check the path")
-    for remark in unused.remarks():
-        _note(remark)
-    return found
 
 
 def predict(
@@ -114,9 +84,8 @@ def predict(
     check_ranges(PredictFlags(run=path, inputs=(), top=top, batch=batch))
     found = _check_inputs(path, [inputs] if one else inputs)
     network = _network(path, which, ema, search, Spoken(source_language, target_language))
-    _note_wide(network, found)
-    readable = _readable(network, found) if skip_unreadable else found
-    answers = [(answer.input, answer.value) for answer in network.answer(readable, top, batch)]
+    answering = Answering(network, top, batch, skip_unreadable, _note)
+    answers = [(answer.input, answer.value) for answer in answering.answers(found) if answer.plain]
     return answers[0][1] if one and len(answers) == 1 and not os.path.isdir(inputs) else answers
 
 
@@ -210,59 +179,16 @@ def _kind(model: NetworkConfig) -> str:
 def _check_inputs(path: str, inputs: Sequence[str]) -> list[Any]:
     """The inputs as image files (with those inside folders), vectors or texts, before jax starts. Raises UserError."""
     kind = takes(path)
-    if kind == "vectors":
-        from ..data.captions.vectors import vectors_in
-
-        vectors_in(inputs)  # which raises where one cannot be read
-    return _image_files(inputs) if kind == "pixels" else list(inputs)
-
-
-def _readable(model: Predictor, inputs: Sequence[Any]) -> Sequence[Any]:
-    """The images that can be read; stderr says which cannot. Raises UserError where there is none."""
-    from ..data.unreadable import left_out
-
-    found, errors = model.readable(inputs)
-    if len(errors) == len(inputs) == 1:
-        raise errors[0]
-    if not found:
-        raise UserError(f"none of the {len(inputs):,} images can be read", errors[0].fault, errors[0].remedy)
-    if errors:
-        _note(left_out([error.subject for error in errors]))
-    return found
-
-
-def _note_wide(model: Predictor, inputs: Sequence[Any]) -> None:
-    """Say on stderr what becomes of pixels with more than 8 bits, where the network states no range of theirs."""
-    from ..data.inputs import wide_remarks
-
-    if not model.metadata.get("preprocess", {"range": True}).get("range"):
-        for remark in wide_remarks(inputs):
-            _note(remark)
+    return list(inputs) if kind == "ids" else files_of(kind, inputs, _note)
 
 
 def _note(remark: str) -> None:
-    print(f"note     {printable(remark)}", file=sys.stderr)
+    _say("note", remark)
 
 
-def sentences(inputs: Sequence[str]) -> list[str]:
-    """Sentences as they are typed; a file is replaced by its lines, and - by those on stdin. Raises UserError."""
-    found: list[str] = []
-    for text in inputs:
-        if text != "-" and (len(text) > 255 or not os.path.lexists(text) or os.path.isdir(text)):
-            if "/" in text and os.path.isdir(text):
-                raise UserError(text, "is a folder", "give a sentence, or a file of them, one per line")
-            if text.endswith(FILES) and " " not in text:
-                raise UserError(text, "there is no such file", "give a sentence, or a file of them, one per line")
-            found.append(text)
-            continue
-        where = "stdin" if text == "-" else text
-        try:
-            with contextlib.nullcontext(sys.stdin.buffer) if text == "-" else open_regular(text) as file:
-                lines = read_lines(file, where, blank="give one sentence per line")
-                found += (Line(line, f"{where} line {i}") for i, line in enumerate(lines, 1))
-        except OSError as error:
-            raise UserError(where, f"cannot be read ({error.strerror or error})", "give UTF-8 text") from error
-    return found
+def _say(label: str, text: str) -> None:
+    """Print a line on stderr, where it is apart from answers."""
+    print(f"{label:8} {printable(text)}", file=sys.stderr)
 
 
 def _network(
@@ -294,11 +220,15 @@ class PredictFlags(UnreadableFlags, SelectionFlags):
     )
     inputs: tuple[str, ...] = field(
         metadata={
-            "help": "image files and folders of images; or sentences, or files of them, one per line (-: stdin); or "
-            "files of vectors (.npy, .npz, .h5), of one row as FILE:ROW"
+            "help": "image files and folders of images; or sentences, or files of them, one per line; or files of "
+            "vectors (.npy, .npz, .h5), of one row as FILE:ROW. - stands for stdin, as no input does in a pipe: each "
+            "line a sentence, an image file or FILE:ROW. Where stdout is no terminal, each answer is a line: the best "
+            "class (--top of them), a text (--nbest of them), all labels or numbers with tabs between them; a blank "
+            "line has a blank answer"
         }
     )
     top: int = option(3, "number of classes to print for each image, the most probable first", at_least=1)
+    json: bool = option(False, "print each answer as a JSON object in a line: the input, names and probabilities")
     csv: str = option("", "also write the predictions to this file, as a CSV table")
     attention: str = option(
         "", "also draw the attention on the first images, or on the first sentence, to this PNG file"
@@ -338,12 +268,13 @@ class Options(AnswerFlags, PredictFlags):
 def command(arguments: list[str]) -> int:
     """Parse the arguments, predict, print and write; returns the exit code. Raises UserError."""
     o = flags.parse(Options, arguments, prog="python -m vit_jax.predict")
-    if not o.inputs:
+    given = o.inputs or ((STDIN,) if is_piped() else ())
+    if not given:
         raise UserError("inputs", "none given", "give image files or folders, or sentences, after the run")
     runs.mean_of(o.weights)
     stated = flags.given_fields(arguments, Options)
     _check_outputs(o, stated)
-    inputs = _check_inputs(o.run, sentences(o.inputs) if takes(o.run) == "ids" else o.inputs)
+    inputs = Inputs(takes(o.run), given, _note)
     model = _network(o.run, o.weights, o.averaged, flags.given_values(arguments, o, AnswerFlags), o.data.spoken)
     if "top" in stated and model.task.searching({}) is not None:
         raise UserError(
@@ -354,26 +285,54 @@ def command(arguments: list[str]) -> int:
     if "top" in stated and model.no_top:
         what, remedy = model.no_top
         raise UserError(Field("top"), f"is {o.top}, but {what}", remedy)
-    with flag_advised(o.skip_unreadable):
-        _note_wide(model, inputs)
-        _answer(o, model, _readable(model, inputs) if o.skip_unreadable else inputs)
+    writes = o.csv or o.attention or o.features  # to a file, also if nobody reads what is printed
+    with flag_advised(o.skip_unreadable), lasting_output() if writes else contextlib.nullcontext():
+        _answer(o, model, inputs, o.top if "top" in stated else o.nbest)
     return DONE
 
 
-def _answer(o: Options, model: Predictor, inputs: Sequence[Any]) -> None:
-    """Print and write what is asked for."""
+def _answer(o: Options, model: Predictor, inputs: Inputs, lines: int) -> None:
+    """Print and write what is asked for; where other programs read the answers, so many lines an input."""
     layers, blocks = _layers(o.layer, model.layers), _blocks(o.blocks, model.layers)
+    answering = Answering(model, o.top, o.batch, o.skip_unreadable, _note)
     if o.features:
-        print(printable(model.write_features(inputs, Path(o.features), blocks, o.norm, o.batch)))
-    elif model.header or o.csv or not o.attention:  # a network without a head has no answers, but attention
-        rows = []
-        for answer in model.answer(inputs, o.top, o.batch):
-            print("\n".join(map(printable, answer.line.split("\n"))))
-            rows += answer.rows
+        readable = answering.readable(inputs)
+        print(printable(model.write_features(readable, Path(o.features), blocks, o.norm, o.batch)))
+        first = readable[:BATCH]
+    elif model.header or o.csv or o.json or not o.attention:  # without a head there are no answers, but attention
+        first, rows = _print_answers(o, answering, inputs, lines)
         if o.csv:
             write_csv(o.csv, model.header, rows)
+            _say("written", f"{o.csv}: {len(rows):,} row{'s' * (len(rows) != 1)}")
+    else:
+        first = answering.readable(inputs)[:BATCH]
     if o.attention:
-        model.draw_attention(inputs, Path(o.attention), layers, _caption(o.run, model, o.weights, o.averaged))
+        if not first:
+            raise UserError(f"--attention {o.attention}", "no input is left to draw it on", "give one that can be read")
+        model.draw_attention(first, Path(o.attention), layers, _caption(o.run, model, o.weights, o.averaged))
+        _say("written", o.attention)
+
+
+def _print_answers(o: Options, answering: Answering, inputs: Inputs, lines: int) -> tuple[list[Any], list[Row]]:
+    """Print the answer to each input; returns the first inputs that have one, and the rows of a table of all."""
+    first, rows, count = list[Any](), list[Row](), Count(inputs.total)
+    for_programs = o.json or not is_terminal()
+    prepare_stdout(for_programs)
+    for answer in answering.answers(inputs):
+        if o.json:
+            print(as_json(answer, answering.model.header), flush=True)
+        elif for_programs:
+            print(in_lines(answer, lines), flush=True)
+        elif answer.rows:
+            print(for_eyes(answer), flush=True)
+        count.add()
+        rows += answer.rows
+        if answer.plain and len(first) < BATCH:
+            first.append(answer.input)
+    count.end()
+    if not answering.asked:
+        _note("there is nothing to answer: the inputs are empty")
+    return first, rows
 
 
 def _check_outputs(o: Options, stated: Sequence[str]) -> None:
@@ -393,7 +352,7 @@ def _check_outputs(o: Options, stated: Sequence[str]) -> None:
         )
     if o.features and not o.features.lower().endswith(".npz"):
         raise UserError(f"--features {o.features}", "features are written as .npz", "give a name that ends in .npz")
-    if o.features and (unused := [name for name in ("csv", "top") if name in stated]):
+    if o.features and (unused := [name for name in ("csv", "json", "top") if name in stated]):
         raise UserError(unused[0], "is of predictions, and with --features there are none", "leave one of them out")
     beside = o.features and os.path.dirname(os.path.realpath(o.features)) == os.path.realpath(o.run)
     if beside and runs.is_foreign(o.run):

@@ -35,7 +35,9 @@ class Readable(Protocol):
         """The next line with its end, or its first `size` bytes."""
 
 
-def read_lines(file: Readable, where: str, longest: int = LINE, blank: str = "") -> Iterator[str]:
+def read_lines(
+    file: Readable, where: str, longest: int = LINE, blank: str = "", errors: str = "strict"
+) -> Iterator[str]:
     """The lines of a file, without their ends.
 
     Args:
@@ -43,6 +45,7 @@ def read_lines(file: Readable, where: str, longest: int = LINE, blank: str = "")
         where: names it in messages.
         longest: the most bytes of a line.
         blank: what a user can do about a line without a word, which is an error then; empty: such a line is one too.
+        errors: "surrogateescape" where lines are names of files, which may be no UTF-8.
 
     Raises:
         UserError: naming the line, where one is too long, no UTF-8, or blank; and where CR alone ends lines.
@@ -57,7 +60,7 @@ def read_lines(file: Readable, where: str, longest: int = LINE, blank: str = "")
             if b"\r" in line[:-1] and not line.endswith(b"\n"):
                 raise UserError(where, "ends its lines with CR alone", "save it with LF or CRLF")
         try:
-            text = line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+            text = line.decode("utf-8", errors).removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
             raise UserError(
                 f"{where} line {number}", f"is no UTF-8 (it has the byte 0x{line[error.start]:02x})",

@@ -73,6 +73,7 @@ class Answer:
     value: Any  # the prediction, as a Python caller wants it
     line: str  # the same as a line to print, or as several
     rows: list[tuple[str | int, ...]]  # the same as rows of a CSV table with the columns `Predictor.header`
+    plain: tuple[str, ...]  # what is said alone, best first, each to be a line that another program reads
 
 
 def check_batch(batch: int) -> None:
@@ -154,19 +155,20 @@ class Predictor:
         """(the images that can be read, errors of those that cannot). Raises UserError where inputs are no images."""
         raise UserError(Field("skip_unreadable"), "is for images, and this network takes none", "leave it out")
 
-    def answer(self, inputs: Sequence[Any], top: int = 3, batch: int = BATCH) -> Iterator[Answer]:
+    def answer(self, inputs: Sequence[Any], top: int = 3, batch: int = BATCH, begin: int = 0) -> Iterator[Answer]:
         """One Answer per input, in order.
 
         Args:
             inputs: paths of files, or texts, as the network takes images, vectors or ids.
             top: the number of alternatives to return, for tasks that have alternatives.
             batch: the most inputs to compute at a time.
+            begin: the number of inputs before these, for draws.
 
         Raises:
             UserError: an input cannot be used; where that can be seen beforehand, before the first answer is computed.
         """
         for first, some in batches(self.read(inputs), batch):
-            yield from self.task.answers(self, some, top, first)
+            yield from self.task.answers(self, some, top, begin + first)
 
     def predict(self, inputs: Any, /, *args: Any, **options: Any) -> Any:
         """What the network says of each input: the classes of an image, or a text.

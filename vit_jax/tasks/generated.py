@@ -258,10 +258,12 @@ def answer(given: Any, predicted: Any) -> Answer:
     """The prediction for one input, which `value` has made; each text in one line, whatever it holds."""
     shown = printable(str(given))
     if isinstance(predicted, str):
-        return Answer(given, predicted, f"{shown}: {printable(predicted)}", [(str(given), predicted)])
+        line = f"{shown}: {printable(predicted)}"
+        return Answer(given, predicted, line, [(str(given), predicted)], (predicted,))
     lines = [f"{shown}: {printable(text)} ({score:.4f})" for text, score in predicted]
     rows = [(str(given), rank, text, f"{score:.6f}") for rank, (text, score) in enumerate(predicted, 1)]
-    return Answer(given, predicted, "\n".join(lines), list[tuple[str | int, ...]](rows))
+    texts = tuple(text for text, _ in predicted)
+    return Answer(given, predicted, "\n".join(lines), list[tuple[str | int, ...]](rows), texts)
 
 
 def tokens_and_end(target: Tokenizer, row: np.ndarray) -> list[str]:

@@ -41,6 +41,7 @@ class Kind:
         says: (names, logits float [K], top) -> what they say.
         header: the columns of a table of them.
         ranked: whether a row of that table has a rank, the best 1.
+        several: whether what is said of an image is several answers, the best first, and not one.
         written: formats of a (name, value): in a line, in a table and under an image.
         legend: what a figure shows under an image.
     """
@@ -48,12 +49,19 @@ class Kind:
     says: Callable[[Sequence[str], np.ndarray, int], Said]
     header: tuple[str, ...]
     ranked: bool
+    several: bool
     written: tuple[str, str, str]
     legend: str
 
     def line(self, said: Said) -> str:
         """What is said, in a line."""
         return ", ".join(self.written[0].format(*each) for each in said) or "none"
+
+    def plain(self, said: Said) -> tuple[str, ...]:
+        """What is said alone, for other programs: labels, or numbers, are one text with tabs between them."""
+        if self.several:
+            return tuple(name for name, _ in said)
+        return ("\t".join(name.replace("\t", "\\t") if self.ranked else f"{value:.9g}" for name, value in said),)
 
     def rows(self, file: str, said: Said) -> list[tuple[str | int, ...]]:
         """What is said of a file, as rows of a table; one without a name where nothing is."""
@@ -73,12 +81,15 @@ class Kind:
 PROBABILITY = ("{} ({:.1%})", "{:.6f}", "{} ({:.2f})")
 TOLD = {  # by kinds of outputs; of an embedding there is nothing to say
     "class": Kind(
-        most_probable, ("file", "rank", "class", "probability"), True, PROBABILITY, "predicted class (probability)"
+        most_probable, ("file", "rank", "class", "probability"), True, True, PROBABILITY,
+        "predicted class (probability)",
     ),
     "set": Kind(
-        labels_over, ("file", "rank", "label", "probability"), True, PROBABILITY, f"labels over {OVER} (probability)"
+        labels_over, ("file", "rank", "label", "probability"), True, False, PROBABILITY,
+        f"labels over {OVER} (probability)",
     ),
     "number": Kind(
-        all_values, ("file", "output", "value"), False, ("{} {:.6g}", "{:.9g}", "{} {:.3g}"), "predicted numbers"
+        all_values, ("file", "output", "value"), False, False, ("{} {:.6g}", "{:.9g}", "{} {:.3g}"),
+        "predicted numbers",
     ),
 }  # fmt: skip

@@ -166,7 +166,8 @@ class Classify(Task):
         """The `top` most probable classes of each image file, its labels, or its numbers."""
         for file, said in zip(inputs, predictor.predict(inputs, top, len(inputs)), strict=True):
             kind = TOLD[predictor.outputs.kind]
-            yield Answer(file, said, printable(f"{file}: {kind.line(said)}"), kind.rows(str(file), said))
+            line = printable(f"{file}: {kind.line(said)}")
+            yield Answer(file, said, line, kind.rows(str(file), said), kind.plain(said))
 
     def draw_result(
         self, split: Split, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str

@@ -1,0 +1,97 @@
+"""The answers of a network to the inputs of a command, in their order, blank ones among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
+from .inputs import Inputs, is_blank
+
+if TYPE_CHECKING:
+    from ..tasks.base import Answer, Predictor
+
+Row = tuple[str | int, ...]
+
+
+class Answering:
+    """How inputs are answered, and what was noticed of them.
+
+    Args:
+        model: the network.
+        top: the number of classes.
+        batch: the most inputs that are computed at a time.
+        skip: whether images that cannot be read have blank answers, instead of stopping.
+        note: is told remarks on the inputs.
+    """
+
+    def __init__(self, model: Predictor, top: int, batch: int, skip: bool, note: Callable[[str], None]):
+        self.model, self.top, self.batch, self.skip, self.note = model, top, batch, skip, note
+        self.errors = list[UserError]()  # of images that cannot be read
+        self.asked = 0  # inputs that are not blank, readable or not
+        self._noted = False
+
+    def answers(self, inputs: Inputs | Iterable[Any]) -> Iterator[Answer]:
+        """One Answer per input; one that says nothing to a blank line, and to an image that cannot be read.
+
+        Raises UserError, at the end where no image can be read.
+        """
+        for group in inputs.groups(self.batch) if isinstance(inputs, Inputs) else [list(inputs)]:
+            begin = self.asked - len(self.errors)
+            asked = self._readable([each for each in group if not is_blank(each)])
+            found = self.model.answer(asked, self.top, self.batch, begin)
+            if len(asked) == len(group):  # a file of vectors among them has several answers
+                yield from found
+                continue
+            answered = {*map(id, asked)}
+            for each in group:
+                yield next(found) if id(each) in answered else self._nothing(each)
+        self._report()
+
+    def readable(self, inputs: Inputs) -> list[Any]:
+        """All inputs that are neither blank nor cannot be read. Raises UserError where there is none of them."""
+        groups = inputs.groups(self.batch)
+        found = [each for group in groups for each in self._readable([one for one in group if not is_blank(one)])]
+        self._report()
+        if not found:
+            raise UserError("inputs", "none given", "give image files or folders, or sentences, after the run")
+        return found
+
+    def _readable(self, inputs: list[Any]) -> list[Any]:
+        """Those inputs that can be read, where others are to be left out; else all."""
+        self.asked += len(inputs)
+        self._note_wide(inputs)
+        if not self.skip:
+            return inputs
+        found, errors = self.model.readable(inputs)
+        self.errors += errors
+        return found
+
+    def _nothing(self, given: Any) -> Answer:
+        """The answer that says nothing; of a blank line a row of a table, of an image that is left out none."""
+        from ..tasks.base import Answer
+
+        rows: list[Row] = [(str(given), *[""] * (len(self.model.header) - 1))] if is_blank(given) else []
+        return Answer(given, [], "", rows, ())
+
+    def _note_wide(self, inputs: list[Any]) -> None:
+        """Say once what becomes of pixels with more than 8 bits, where the network states no range of theirs."""
+        from ..data.inputs import wide_remarks
+
+        if self._noted or self.model.metadata.get("preprocess", {"range": True}).get("range"):
+            return
+        for remark in wide_remarks(inputs):
+            self._noted = True
+            self.note(remark)
+
+    def _report(self) -> None:
+        """Say which images cannot be read. Raises UserError where there are no others."""
+        from ..data.unreadable import left_out
+
+        errors = self.errors
+        if errors and len(errors) == self.asked:
+            if self.asked == 1:
+                raise errors[0]
+            raise UserError(f"none of the {self.asked:,} images can be read", errors[0].fault, errors[0].remedy)
+        if errors:
+            self.note(left_out([error.subject for error in errors]))
