@@ -11,8 +11,10 @@ from scipy.stats import beta, kstest
 from tests.fixed import Fixed
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.augmentation.mixing import QUANTILES, mix_pairs, quantiles
+from vit_jax.config.run import LossConfig
 from vit_jax.errors import UserError
 from vit_jax.presets.table import preset
+from vit_jax.tasks.classify.kinds.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.training.engine.step import check_together
 from vit_jax.training.setup import plan
@@ -31,14 +33,16 @@ IMAGES = np.broadcast_to(
 ONE_HOT = np.eye(CLASSES)[LABELS]
 
 
-mix_compiled = jax.jit(mix_pairs, static_argnums=(3, 4))
+mix_compiled = jax.jit(mix_pairs, static_argnums=3)
 
 
 def mix(epoch=0, seed=0, images=IMAGES, **fields):
     """(images, targets, the share that each image has of itself)."""
     config, keys = ImageAugment(**fields), jax.random.split(jax.random.key(seed), len(images))
     labels = jnp.asarray(LABELS[: len(images)])
-    got, targets = map(np.asarray, mix_compiled(jnp.asarray(images), labels, keys, config, CLASSES, epoch))
+    got, targets = map(
+        np.asarray, mix_compiled(jnp.asarray(images), jax.nn.one_hot(labels, CLASSES), keys, config, epoch)
+    )
     other = ONE_HOT[np.arange(len(images)) ^ 1]
     own = ONE_HOT[: len(images)]
     different = (own != other).any(1)
@@ -110,8 +114,8 @@ def test_draws_are_of_the_pairs_own_key():
     """A pair is mixed alike whatever else is in the batch."""
     keys = jax.random.split(jax.random.key(4), BATCH)
     config = ImageAugment(mixup=0.8, cutmix=1.0)
-    whole = mix_compiled(jnp.asarray(IMAGES), jnp.asarray(LABELS), keys, config, CLASSES, 0)
-    part = mix_compiled(jnp.asarray(IMAGES[40:60]), jnp.asarray(LABELS[40:60]), keys[40:60], config, CLASSES, 0)
+    whole = mix_compiled(jnp.asarray(IMAGES), ONE_HOT, keys, config, 0)
+    part = mix_compiled(jnp.asarray(IMAGES[40:60]), ONE_HOT[40:60], keys[40:60], config, 0)
     for a, b in zip(whole, part, strict=True):
         np.testing.assert_array_equal(a[40:60], b)
 
@@ -124,7 +128,9 @@ def test_the_loss_of_mixed_targets_is_torchs_with_probabilities(e):
     target = draw.dirichlet([1] * CLASSES, 6).astype(np.float32)
     batch = {"image": np.zeros((6, 2, 2, 1), np.float32), "label": np.zeros(6, np.int32), "target": target}
     with jax.enable_x64(True):
-        loss, metrics = Classify(ImageAugment(mixup=1.0), (0.0,), (1.0,), e).loss(Fixed(logits), batch, keys)
+        loss, metrics = Classify(
+            ImageAugment(mixup=1.0), (0.0,), (1.0,), ClassKind(settings=LossConfig(label_smoothing=e))
+        ).loss(Fixed(logits), batch, keys)
     theirs = torch.nn.functional.cross_entropy(
         torch.from_numpy(logits), torch.from_numpy(target.astype(np.float64)), label_smoothing=e
     )

@@ -46,6 +46,7 @@ from vit_jax.models.state import merge
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.reports.compare import Line, Member
 from vit_jax.runs.check import check_run
+from vit_jax.tasks.classify.kinds.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.training import finish
 from vit_jax.training.engine.optim import Optimizer
@@ -74,7 +75,7 @@ RUN = RunConfig("classify", SMALL, ImageData(), ImageAugment())
 def test_the_twin_is_the_same_network_and_takes_the_same_steps():
     run = sides.deterministic(RUN, 4)
     batch, weights = sides.data(SMALL, run.batch), start(SMALL, jax.random.key(1))
-    classify, network = Classify(run.augment, sides.MEAN, sides.STD, run.loss.label_smoothing), definition(SMALL)
+    classify, network = Classify(run.augment, sides.MEAN, sides.STD, ClassKind(settings=run.loss)), definition(SMALL)
     twin = plain.PlainViT(SMALL, nnx.Rngs(0))
     plain.load(twin, flatten(weights), SMALL)
 

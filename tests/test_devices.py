@@ -45,7 +45,7 @@ for parallel in ("jit", "pmap"):
     run = RunConfig(
         "classify", config, ImageData(), ImageAugment(), OptimConfig(), batch=10, ema=0.9, parallel=parallel
     )
-    task = Classify(run.augment, (0.5,), (0.5,), 0.0)
+    task = Classify(run.augment, (0.5,), (0.5,))
     engine = Engine(run, definition(config), task, Optimizer(run.optim, 10, 5, config.parameters()))
     mine = start(config, jax.random.key(0))
     before = jax.tree.map(np.array, mine)

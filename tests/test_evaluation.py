@@ -9,6 +9,7 @@ import pytest
 from sklearn.metrics import top_k_accuracy_score
 
 from vit_jax.augmentation.config import ImageAugment
+from vit_jax.config.outputs import Outputs
 from vit_jax.data.images.pixels import Images
 from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.data.images.sources.arrays import Arrays
@@ -17,9 +18,12 @@ from vit_jax.models.build import definition, start
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
 from vit_jax.tasks.classify import score as scores
+from vit_jax.tasks.classify.kinds.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.training.engine.devices import Devices
 from vit_jax.training.engine.step import Evaluator
+
+NAMED = Outputs("class", ("a", "b", "c"))
 
 
 def score(truth, predicted, classes, loss=None):
@@ -121,7 +125,7 @@ def numbered(n: int, classes: int = 3) -> Split:
     pixels[:, 0, 0, 0], pixels[:, 0, 1, 0] = np.arange(n) // 256, np.arange(n) % 256
     preprocess = Preprocess((8, 8), 1, "crop", 0, "bilinear", 255, (0.0,), (1.0,))
     images = Images(Arrays(pixels, (np.arange(n) % classes).astype(np.int32), "train"), preprocess, True, 1)
-    return Split(images, np.arange(n))
+    return Split(images, np.arange(n), NAMED)
 
 
 class Counting(Evaluator):
@@ -130,7 +134,7 @@ class Counting(Evaluator):
     def __init__(self):
         self.sizes, self.seen = [], []
         self.config = ViTConfig(classes=3)
-        self.task = Classify(ImageAugment(), (0.0,), (1.0,), 0.0)
+        self.task = Classify(ImageAugment(), (0.0,), (1.0,), ClassKind(NAMED))
         self.devices, self.between = Devices(1), lambda: None
 
     def outputs(self, parameters, batch):
@@ -160,7 +164,7 @@ def test_every_example_counts_once_with_a_partial_last_batch(batch):
 
 def test_batch_size_does_not_change_what_a_network_gets():
     c = dataclasses.replace(preset("digits").run.model, width=16, depth=1, classes=3)
-    evaluator = Evaluator(c, definition(c), Classify(ImageAugment(), (0.3,), (0.4,), 0.1))
+    evaluator = Evaluator(c, definition(c), Classify(ImageAugment(), (0.3,), (0.4,), ClassKind(NAMED)))
     parameters = evaluator.to_devices(start(c, jax.random.key(3)))
     split = numbered(103)
     results = [evaluator.measure(parameters, split, batch) for batch in (103, 40)]
@@ -173,7 +177,7 @@ def test_batch_size_does_not_change_what_a_network_gets():
 def test_top_5_is_counted_exactly_and_agrees_with_accuracy_where_logits_are_equal():
     """Against sorting the logits, which are integers, so that many are equal; and against scikit-learn without them."""
     random = np.random.default_rng(0)
-    task = Classify(ImageAugment(), (0.0,), (1.0,), 0.0)
+    task = Classify(ImageAugment(), (0.0,), (1.0,), ClassKind(Outputs("class", tuple("abcdefghi"))))
     for logits in (
         random.integers(-2, 3, (200, 9)).astype(np.float32),
         random.normal(size=(200, 9)).astype(np.float32),
@@ -191,7 +195,7 @@ def test_top_5_is_counted_exactly_and_agrees_with_accuracy_where_logits_are_equa
 
 
 def test_a_network_of_nans_has_nothing_right():
-    task = Classify(ImageAugment(), (0.0,), (1.0,), 0.0)
+    task = Classify(ImageAugment(), (0.0,), (1.0,), ClassKind(NAMED))
     batch = {"image": np.zeros((3, 1, 1, 1), np.uint8), "label": np.array([0, 1, 5])}
     out = task.outputs(_Answers(np.full((3, 6), np.nan, np.float32)), batch)
     assert np.asarray(out["rank"]).tolist() == [6, 6, 6]

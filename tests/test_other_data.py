@@ -18,12 +18,17 @@ import vit_jax
 from convert import __main__ as convert
 from vit_jax import runs
 from vit_jax.commands import evaluate
+from vit_jax.config.outputs import Outputs
 from vit_jax.data.images.config import ImageData
 from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.data.other import open_other_images
 from vit_jax.errors import UserError
 
 PREPROCESS = Preprocess((8, 8), 1, "crop", 0, "bilinear", 255, (0.3,), (0.4,))
+
+
+def classes(names) -> Outputs:
+    return Outputs("class", tuple(names))
 
 
 def digit_images() -> tuple[np.ndarray, np.ndarray]:
@@ -144,7 +149,7 @@ def opened(tmp_path, names, network, wanted=""):
     for name in names:
         (tmp_path / "set" / name).mkdir(parents=True)
         Image.new("L", (8, 8)).save(tmp_path / "set" / name / "x.png")
-    return open_other_images(ImageData(source=f"folder:{tmp_path / 'set'}"), wanted, PREPROCESS, network)
+    return open_other_images(ImageData(source=f"folder:{tmp_path / 'set'}"), wanted, PREPROCESS, classes(network))
 
 
 def test_labels_are_those_of_the_network(tmp_path):
@@ -169,10 +174,10 @@ def test_classes_without_names(names, network, labels, said, tmp_path):
 def test_arrays_without_class_names_are_matched_by_number(tmp_path):
     np.savez(tmp_path / "a.npz", images=np.zeros((4, 8, 8), np.uint8), labels=[0, 2, 2, 1])
     data = ImageData(source=str(tmp_path / "a.npz"))
-    other = open_other_images(data, "", PREPROCESS, ["cat", "dog", "eel", "ant"])
+    other = open_other_images(data, "", PREPROCESS, classes(["cat", "dog", "eel", "ant"]))
     assert other.split.labels.tolist() == [0, 2, 2, 1] and "their numbers are taken" in other.remarks[0]
     with pytest.raises(UserError, match="the network has no class '0', '1', '2'; its 2 are 'cat', 'dog'"):
-        open_other_images(data, "", PREPROCESS, ["cat", "dog"])
+        open_other_images(data, "", PREPROCESS, classes(["cat", "dog"]))
 
 
 @pytest.mark.parametrize(
@@ -227,9 +232,9 @@ def test_what_else_is_refused(tmp_path):
     assert out.read_text() == "mine"
     with pytest.raises(UserError, match="takes 2 channels, which image files do not have; give an"):
         two = Preprocess((8, 8), 2, "crop", 0, "bilinear", 255, (0.3,) * 2, (0.4,) * 2)
-        open_other_images(ImageData(source=folder(tmp_path, "two", range(2))), "", two, list("0123456789"))
+        open_other_images(ImageData(source=folder(tmp_path, "two", range(2))), "", two, classes("0123456789"))
     np.savez(tmp_path / "two.npz", images=np.full((3, 8, 8, 2), 7, np.uint8), labels=[0, 1, 1])
-    other = open_other_images(ImageData(source=str(tmp_path / "two.npz")), "", two, ["a", "b"])
+    other = open_other_images(ImageData(source=str(tmp_path / "two.npz")), "", two, classes("ab"))
     assert (other.split.take(np.arange(3)) == 7).all() and other.split.take(np.arange(3)).shape == (3, 8, 8, 2)
 
 

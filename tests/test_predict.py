@@ -24,6 +24,7 @@ from vit_jax import runs
 from vit_jax.commands import evaluate, predict
 from vit_jax.commands import train as train_command
 from vit_jax.config.fields import pair
+from vit_jax.config.outputs import Outputs
 from vit_jax.config.trees import flatten
 from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.data.inputs import prepare_image
@@ -37,6 +38,7 @@ from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks import base
 from vit_jax.tasks.classify import draw as classify_pictures
 from vit_jax.tasks.classify import use
+from vit_jax.tasks.classify.kinds.classes import ClassKind
 from vit_jax.tasks.classify.score import score
 from vit_jax.tasks.computed import task_class, task_of
 from vit_jax.training import finish
@@ -48,6 +50,7 @@ TINY = shlex.split(
     "digits --model.width 16 --model.depth 1 --model.heads 2 --model.hidden 32 --optim.schedule constant "
     "--optim.lr 0.01 --optim.weight-decay 0 --loss.label-smoothing 0 --batch 64 --ema 0.9"
 )
+KIND = ClassKind(Outputs("class", ("a", "b", "c")))
 FILES = 70  # more than predict takes at a time
 assert FILES > base.BATCH
 
@@ -487,7 +490,7 @@ def test_pictures_know_where_the_patches_are(case, tmp_path, monkeypatch):
     network: ViT = merge(definition(c), start(c, jax.random.key(0)))
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 1), np.uint8)
     found = network.capture(np.float32(images) / 255, ["logits", "attention"])
-    classify_pictures.draw_inside(network, images, found, tmp_path, "last", ["a", "c"], ["a", "b", "c"])
+    classify_pictures.draw_inside(network, images, found, tmp_path, "last", ["a", "c"], KIND)
 
     assert pair(calls["draw_patches"][1]) == (4, 4)
     _, maps, prefix, grid, has_cls, _ = calls["draw_attention"]
@@ -515,7 +518,7 @@ def test_no_positions_no_picture_of_them(tmp_path, monkeypatch):
     network = merge(definition(c), start(c, jax.random.key(0)))
     images = np.zeros((1, 8, 8, 1), np.uint8)
     found = network.capture(np.float32(images), ["logits", "attention"])
-    classify_pictures.draw_inside(network, images, found, tmp_path, "last", ["a"], ["a", "b", "c"])
+    classify_pictures.draw_inside(network, images, found, tmp_path, "last", ["a"], KIND)
 
 
 def test_samples_are_of_several_classes_also_where_a_split_is_sorted_by_class():

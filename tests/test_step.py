@@ -28,6 +28,7 @@ from vit_jax.models.build import definition
 from vit_jax.models.layers import Linear
 from vit_jax.models.state import merge, split_model
 from vit_jax.models.vit_config import ViTConfig
+from vit_jax.tasks.classify.kinds.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.dispatch import Batches, steps_together
@@ -262,7 +263,7 @@ def test_label_smoothing_is_torchs(e):
     """CrossEntropyLoss(label_smoothing=e): the target is 1 - e on the class plus e/K on all K; mean over the batch."""
     target = (1 - e) * np.eye(3)[BATCH["label"]] + e / 3
     with jax.enable_x64(True):
-        classify = Classify(ImageAugment(), (0.0,), (1.0,), e)
+        classify = Classify(ImageAugment(), (0.0,), (1.0,), ClassKind(settings=LossConfig(label_smoothing=e)))
         loss, metrics = classify.loss(Fixed(LOGITS), BATCH, jax.random.split(jax.random.key(0), 4))
     assert float(loss) == pytest.approx(-(target * LOG_P).sum(-1).mean(), rel=1e-14)
     assert float(metrics["accuracy"]) == (LOGITS.argmax(-1) == BATCH["label"]).mean()
@@ -281,7 +282,7 @@ def test_each_loss_takes_labels_and_targets_and_smooths_both(name, mixed, e):
         "binary": -(smooth * np.log(s) + (1 - smooth) * np.log(1 - s)).mean(-1),
     }
     with jax.enable_x64(True):
-        task = Classify(ImageAugment(), (0.0,), (1.0,), e, loss_name=name)
+        task = Classify(ImageAugment(), (0.0,), (1.0,), ClassKind(settings=LossConfig(name=name, label_smoothing=e)))
         loss, metrics = task.loss(Fixed(LOGITS), batch, jax.random.split(jax.random.key(0), 4))
     assert float(loss) == pytest.approx(losses[name].mean(), rel=1e-12)
     assert float(metrics["accuracy"]) == (LOGITS.argmax(-1) == target.argmax(-1)).mean()
@@ -297,7 +298,10 @@ def test_with_mirror_images_the_logits_of_both_are_averaged_and_the_plain_figure
             return images[:, 0, :, 0] ** 2
 
     images = np.random.default_rng(0).integers(0, 256, (4, 2, 3, 1)).astype(np.uint8)
-    batch, task = {**BATCH, "image": images}, Classify(ImageAugment(), (0.3,), (0.5,), 0.1)
+    batch, task = (
+        {**BATCH, "image": images},
+        Classify(ImageAugment(), (0.3,), (0.5,), ClassKind(settings=LossConfig(label_smoothing=0.1))),
+    )
     plain, both = task.outputs(Pixels(), batch), task.mirrored().outputs(Pixels(), batch)
     x = ((images[:, 0, :, 0] / 255 - 0.3) / 0.5) ** 2
     mean = (x + x[:, ::-1]) / 2
@@ -311,7 +315,7 @@ def test_with_mirror_images_the_logits_of_both_are_averaged_and_the_plain_figure
 
 def test_evaluation_gives_each_example_its_loss_class_and_confidence():
     with jax.enable_x64(True):
-        out = Classify(ImageAugment(), (0.0,), (1.0,), 0.1).outputs(Fixed(LOGITS), BATCH)
+        out = Classify(ImageAugment(), (0.0,), (1.0,)).outputs(Fixed(LOGITS), BATCH)
     np.testing.assert_allclose(out["loss"], -LOG_P[np.arange(4), BATCH["label"]], rtol=1e-14)  # not smoothed
     np.testing.assert_array_equal(out["predicted"], LOGITS.argmax(-1))
     np.testing.assert_allclose(out["confidence"], np.exp(LOG_P).max(-1), rtol=1e-14)

@@ -19,6 +19,7 @@ from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.run import LossConfig, RunConfig
 from vit_jax.data.images.config import ImageData
 from vit_jax.models.vit_config import ViTConfig
+from vit_jax.tasks.classify.kinds.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.computed import task_of
 from vit_jax.tasks.distil.learn import distillation_loss
@@ -98,8 +99,9 @@ def classify(smoothing: float, name: str = "cross_entropy", mixed: bool = False)
     expected.backward()
     subject = f"classification, {name}, {'mixed, ' if mixed else ''}smoothing {smoothing:g}"
     batch = {"image": np.zeros((4, 2, 2, 1), np.uint8), "label": labels, **({"target": targets} if mixed else {})}
+    config = LossConfig(name=name, label_smoothing=smoothing)  # type: ignore[arg-type]
     with on_cpu("float64"):
-        task = Classify(ImageAugment(), (0.0,), (1.0,), smoothing, loss_name=name)
+        task = Classify(ImageAugment(), (0.0,), (1.0,), ClassKind(settings=config))
         keys = jax.random.split(jax.random.key(0), 4)
         at = jnp.asarray(logits)
         loss, back = jax.vjp(lambda x: task.loss(Says(x), batch, keys)[0], at)  # type: ignore[arg-type]
@@ -107,7 +109,6 @@ def classify(smoothing: float, name: str = "cross_entropy", mixed: bool = False)
     yield Check(subject, against, "loss", abs(float(loss) - expected.item()), 1e-12)
     yield Check(subject, against, "its gradient", distance(slope, leaf.grad.numpy()), 1e-12)
     given = torch.from_numpy(targets) if mixed else torch.from_numpy(labels).long()
-    config = LossConfig(name=name, label_smoothing=smoothing)  # type: ignore[arg-type]
     theirs = reference.label_loss(leaf.detach(), given, config)
     yield Check(f"torch_ref's {subject}", against, "loss", abs(theirs.item() - expected.item()), 1e-12)
 
@@ -123,10 +124,10 @@ def distil(c: DistilLoss) -> Iterator[Check]:
     subject = f"distillation, {how}, smoothing {c.label_smoothing:g}"
     run = RunConfig("distil", ViTConfig(), ImageData(), ImageAugment(), loss=c, compute_dtype="float64")
     with on_cpu("float64"):
-        task = task_of(run, {"preprocess": {"mean": [0.0], "std": [1.0]}})
+        task = task_of(run, {"preprocess": {"mean": [0.0], "std": [1.0]}, "class_names": [*"abcde"]})
 
         def loss(*heads: Any) -> Any:
-            labelled = task.of_labels(heads[0], {"label": labels})[0]
+            labelled = task.kind.loss(heads[0], {"label": labels}, None)[0]
             return (1 - c.alpha) * labelled + c.alpha * distillation_loss(heads[1], jnp.asarray(teacher), c)
 
         value, slopes = jax.value_and_grad(loss, (0, 1))(jnp.asarray(logits), jnp.asarray(distilled))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, overload
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -27,7 +28,7 @@ def augment(
     config: ImageAugment | None = None,
     *,
     labels: Array,
-    classes: int,
+    classes: int = 0,
     epoch: Array | int = 0,
     **options: Any,
 ) -> tuple[Array, Array]: ...
@@ -59,8 +60,8 @@ def augment(
         keys: PRNG keys [B], such as `jax.random.split(key, B)`; others in each step.
         config: such as `vit_jax.preset("cifar10-48x4").run.augment`. Its `normalize`, `mean`, `std` and `repeats` are
             not applied here.
-        labels: int [B], where images are mixed, which needs an even B.
-        classes: K, with labels.
+        labels: where images are mixed, which needs an even B: int [B], or targets, float32 [B, K].
+        classes: K, with labels [B].
         epoch: the number of this epoch, from 0, for `mix_off`.
         options: fields of ImageAugment, which replace those of `config`: crop_padding, flip, policy, mixup, ...;
             `python -m vit_jax.train digits --help` explains them as --augment.flip and so on.
@@ -85,7 +86,8 @@ def augment(
         images = erase(images, fold(keys, 4), c.erase)
     if labels is None:
         return images
-    return mix_pairs(images, labels, fold(keys, 5), c, classes, epoch)
+    targets = jax.nn.one_hot(labels, classes, dtype=jnp.float32) if labels.ndim == 1 else labels
+    return mix_pairs(images, targets, fold(keys, 5), c, epoch)
 
 
 def _check(images: Array, keys: Array, c: ImageAugment, labels: Array | None, classes: int) -> None:
@@ -99,7 +101,11 @@ def _check(images: Array, keys: Array, c: ImageAugment, labels: Array | None, cl
     if c.mixes and labels is None:
         field = Field(f"augment.{'cutmix' if c.cutmix else 'mixup'}")
         raise UserError(field, "mixes targets too", "give labels and classes")
-    if labels is not None and (labels.shape != (size,) or classes < 1):
+    if (
+        labels is not None
+        and not (labels.ndim == 2 and len(labels) == size)
+        and (labels.shape != (size,) or classes < 1)
+    ):
         raise UserError("labels", f"{list(labels.shape)} of {classes} classes", f"give int [{size}], and classes")
 
 

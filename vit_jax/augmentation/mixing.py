@@ -19,7 +19,7 @@ QUANTILES = 4096  # of a distribution: so many values, all as likely
 
 
 def mix_pairs(
-    images: Array, labels: Array, keys: Array, config: ImageAugment, classes: int, epoch: Array | int
+    images: Array, targets: Array, keys: Array, config: ImageAugment, epoch: Array | int
 ) -> tuple[Array, Array]:
     """Pairs of neighbours that are mixed, with their targets.
 
@@ -29,10 +29,9 @@ def mix_pairs(
 
     Args:
         images: uint8 [B, h, w, C], B even.
-        labels: int32 [B].
+        targets: float32 [B, K]; one of a set of labels that is unknown is -1, and so is what it is mixed with.
         keys: PRNG keys [B].
         config: the fields named above.
-        classes: K.
         epoch: counted from 0.
 
     Returns:
@@ -60,8 +59,13 @@ def mix_pairs(
         images = images.astype(jnp.float32) * weight + others.astype(jnp.float32) * (1 - weight)
     kept = (h * w - inside.sum((1, 2), dtype=jnp.int32)).astype(jnp.float32) / (h * w)
     rest = (own * kept)[:, None]
-    targets = jax.nn.one_hot(labels, classes, dtype=jnp.float32)
-    return images, targets * rest + partner(targets) * (1 - rest)
+    return images, _mixed(targets, partner(targets), rest)
+
+
+def _mixed(own: Array, other: Array, share: Array) -> Array:
+    """share * own + (1 - share) * other, float32 [B, K]; -1 where a part that counts is unknown, -1."""
+    unknown = ((own == -1) & (share > 0)) | ((other == -1) & (share < 1))
+    return jnp.where(unknown, -1, own * share + other * (1 - share))
 
 
 def _share(uniform: Array, alpha: float) -> Array:

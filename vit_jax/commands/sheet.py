@@ -110,7 +110,7 @@ class Sheet:
     """n images with their classes, and V views of each with the shares of classes, where these are mixed."""
 
     originals: np.ndarray  # uint8 [n, h, w, C]
-    labels: np.ndarray  # int [n]
+    labels: tuple[str, ...]  # [n], in words
     views: np.ndarray  # uint8 [n, V, h, w, C]
     targets: np.ndarray | None  # float32 [n, V, K]
     class_names: tuple[str, ...]
@@ -119,9 +119,8 @@ class Sheet:
         """Write the contact sheet as a PNG."""
         from ..figures.views import draw_views
 
-        names = [self.class_names[label] for label in self.labels]
         under = None if self.targets is None else [[self.shares(view) for view in row] for row in self.targets]
-        draw_views(path, self.originals, self.views, names, under, title, caption)
+        draw_views(path, self.originals, self.views, self.labels, under, title, caption)
 
     def shares(self, target: np.ndarray) -> str:
         """The largest classes of a target, float32 [K], in words."""
@@ -139,9 +138,11 @@ def views_of(run: RunConfig, images: int, views: int) -> Sheet:
     import jax.numpy as jnp
 
     from ..augmentation.batch import augment
+    from ..data.images.labels import labels_of
     from ..data.images.splits import open_images
     from ..data.order import SHUFFLE, permutation
     from ..models.layers import fold
+    from ..tasks.classify.kinds.table import kind_of
 
     c, data, config = run.model, run.data, run.augment
     assert isinstance(c, TakesImages) and isinstance(data, ImageData) and isinstance(config, ImageAugment)
@@ -149,8 +150,8 @@ def views_of(run: RunConfig, images: int, views: int) -> Sheet:
     dataset = open_images(data, c.image, c.channels, **how, classes=0, seed=run.seed)  # 0: as many as the data has
     split = dataset.splits["train"]
     count = min(images, len(split) - len(split) % 2)
-    examples = split.examples(permutation(len(split), SHUFFLE, run.seed)[:count])
-    classes = len(dataset.class_names)
+    rows = permutation(len(split), SHUFFLE, run.seed)[:count]
+    examples, kind = split.examples(rows), kind_of(dataset.outputs, len(dataset.outputs.names))
 
     @partial(jax.jit, static_argnums=1)
     def seen(step: jax.Array, config: ImageAugment) -> tuple[jax.Array, jax.Array | None]:
@@ -159,13 +160,15 @@ def views_of(run: RunConfig, images: int, views: int) -> Sheet:
         originals = jnp.asarray(examples["image"])
         if not config.mixes:
             return augment(originals, keys, config), None
-        changed, targets = augment(originals, keys, config, labels=jnp.asarray(examples["label"]), classes=classes)
+        labels = kind.targets(jnp.asarray(examples["label"]))
+        changed, targets = augment(originals, keys, config, labels=labels)
         return jnp.round(changed).astype(jnp.uint8), targets
 
     steps = [seen(jnp.int32(step), config) for step in range(views)]
     targets = np.stack([np.asarray(t) for _, t in steps], 1) if config.mixes else None
     pictures = np.stack([np.asarray(x) for x, _ in steps], 1)
-    return Sheet(examples["image"], examples["label"], pictures, targets, dataset.class_names)
+    words = tuple(labels_of(dataset.outputs).words(label, dataset.outputs) for label in split.labels[rows])
+    return Sheet(examples["image"], words, pictures, targets, dataset.class_names)
 
 
 def main() -> int:

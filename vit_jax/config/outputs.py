@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from .fields import are_texts
 
@@ -17,6 +18,18 @@ KINDS = {
 }
 
 
+# Entries of `outputs` beside kind and names: {name: (the kinds that may have it, whether it has a number for each)}.
+_MORE = {
+    "mean": (("number",), True),
+    "std": (("number",), True),
+    "thresholds": (("set",), True),
+    "temperature": (("class", "set"), False),
+}
+
+
+Target = Literal["", "class", "set", "number"]  # the kinds that a network of images is trained for; empty: not stated
+
+
 @dataclass(frozen=True)
 class Outputs:
     """The K outputs of a network.
@@ -24,25 +37,38 @@ class Outputs:
     Args:
         kind: a key of KINDS; empty where nothing states it.
         names: of the classes, labels or numbers, in order; empty where they have none.
+        mean: of numbers, [K], those of the training part: a network gives (number - mean) / std. Empty: it gives the
+            numbers themselves.
+        std: likewise.
+        thresholds: of labels, [K]: a label is told where its probability is greater. Empty: one half.
+        temperature: what logits are divided by before they become probabilities.
     """
 
     kind: str = ""
     names: tuple[str, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    thresholds: tuple[float, ...] = ()
+    temperature: float = 1.0
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Self:
         """The outputs that metadata states; where it has no entry `outputs`, they are classes, or without any kind."""
-        if "outputs" in metadata:
-            return cls(metadata["outputs"]["kind"], tuple(metadata["outputs"].get("names", ())))
-        names = metadata.get("class_names") or ()
-        return cls("class" if names else "", tuple(names))
+        names = tuple(metadata.get("class_names") or ())
+        if "outputs" not in metadata:
+            return cls("class" if names else "", names)
+        stated: dict[str, Any] = {"names": names}
+        stated |= {name: tuple(x) if isinstance(x, list) else x for name, x in metadata["outputs"].items()}
+        return cls(**stated)
 
     def to_metadata(self) -> dict[str, Any]:
-        """The entry of metadata that states them: `class_names` of classes, else `outputs`; none of classes without."""
-        names = list(self.names)
-        if self.kind in ("", "class"):
-            return {"class_names": names} if names else {}
-        return {"outputs": {"kind": self.kind, **({"names": names} if names else {})}}
+        """The entries of metadata that state them: `class_names` of classes, `outputs` of others or with more."""
+        entries = {name: list(x) if isinstance(x, tuple) else x for name, x in vars(self).items() if x}
+        entries = {name: x for name, x in entries.items() if name != "temperature" or x != 1}
+        if self.kind not in ("", "class"):
+            return {"outputs": entries}
+        names = {"class_names": entries.pop("names")} if self.names else {}
+        return {**names, **({"outputs": entries} if entries.keys() - {"kind"} else {})}
 
 
 UNSTATED = Outputs()
@@ -50,9 +76,16 @@ UNSTATED = Outputs()
 
 def are_outputs(value: Any) -> bool:
     """Whether a JSON value is what `Outputs.to_metadata` writes as `outputs`."""
-    return (
-        isinstance(value, dict)
-        and {"kind"} <= value.keys() <= {"kind", "names"}
-        and value["kind"] in [*KINDS]
-        and are_texts(value.get("names", []))
-    )
+    if not isinstance(value, dict) or value.get("kind") not in [*KINDS] or not are_texts(value.get("names", [])):
+        return False
+    return all(name in ("kind", "names") or _is_entry(name, each, value["kind"]) for name, each in value.items())
+
+
+def _is_entry(name: str, value: Any, kind: str) -> bool:
+    """Whether a JSON value may be the entry of this name of outputs of a kind."""
+    kinds, one_each = _MORE.get(name, ((), False))
+    numbers = value if one_each else [value]
+    if kind not in kinds or not isinstance(numbers, list):
+        return False
+    finite = all(type(x) in (int, float) and math.isfinite(x) for x in numbers)
+    return finite and (name not in ("std", "temperature") or all(x > 0 for x in numbers))

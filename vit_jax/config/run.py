@@ -197,10 +197,13 @@ class LoraConfig:
 class LossConfig:
     """The training loss of a task with a cross entropy."""  # of a task that needs more, a subclass with more fields
 
-    name: Literal["cross_entropy", "binary"] = identity(
-        "cross_entropy",
-        "binary: of each class against all others, a mean over classes (BCEWithLogitsLoss, as in DeiT III); "
-        "evaluations report the cross entropy in either case",
+    name: Literal["", "cross_entropy", "binary", "squared"] = identity(
+        "",
+        "cross_entropy: of classes and words; binary: of each class or label by itself, a mean over them "
+        "(BCEWithLogitsLoss, as in DeiT III); squared: of numbers, normalised by mean and std of the training part "
+        "(MSELoss); empty: the one that data.target needs, cross_entropy of classes. Evaluations of classes report the "
+        "cross entropy in either case",
+        from_data=True,
     )
     label_smoothing: float = identity(
         0.0, "e: how much of a target is spread over classes, as smoothing says", at_least=0, below=1

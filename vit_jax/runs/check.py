@@ -26,7 +26,7 @@ def check_run(run: RunConfig) -> RunConfig:
                 f"is of class {type(getattr(run, name)).__name__}, but the task {run.task} needs {part.__name__}",
                 "give one",
             )
-    if run.loss.name not in spec.losses:
+    if run.loss.name not in ("", *spec.losses):
         raise UserError(
             Field("loss.name"),
             f"is {run.loss.name}, which the task {run.task} does not have",

@@ -130,7 +130,7 @@ def with_fields(run: RunConfig, fields: Mapping[str, Any]) -> RunConfig:
 
 
 def differences(old: RunConfig, new: RunConfig, execution: bool = False) -> dict[str, tuple[Any, Any]]:
-    """The fields in which two runs differ. A size that the data determines counts as equal if it is 0 in the new run.
+    """The fields in which two runs differ. What the data determines counts as equal if one of the two leaves it open.
 
     Args:
         old: the one.
@@ -141,8 +141,22 @@ def differences(old: RunConfig, new: RunConfig, execution: bool = False) -> dict
         {field: (old, new)}.
     """
     a, b = flat(old), flat(new)
-    from_data = {f"model.{name}" for name in new.model.marked("from_data")}
+    from_data = _from_data(new)
     pairs = {k: (a.get(k, (None,))[0], v, is_execution) for k, (v, is_execution) in b.items()}
     return {
-        k: (x, y) for k, (x, y, on) in pairs.items() if on == execution and x != y and not (k in from_data and y == 0)
+        k: (x, y)
+        for k, (x, y, on) in pairs.items()
+        if on == execution and x != y and not (k in from_data and not (x and y))
     }
+
+
+def _from_data(config: Any, prefix: str = "") -> set[str]:
+    """The dotted names of the fields that data determines where they are left open, 0 or empty."""
+    found = set()
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if dataclasses.is_dataclass(value):
+            found |= _from_data(value, f"{prefix}{f.name}.")
+        elif "from_data" in f.metadata.get("marks", ()):
+            found.add(prefix + f.name)
+    return found

@@ -78,7 +78,7 @@ class TaskSpec:
     computes: ClassVar[str]  # module:class of its Task
     augment: ClassVar[type[AugmentConfig]] = AugmentConfig
     loss: ClassVar[type[LossConfig]] = LossConfig
-    losses: ClassVar[tuple[str, ...]] = ("cross_entropy",)  # the values of loss.name that it has
+    losses: ClassVar[tuple[str, ...]] = ("cross_entropy",)  # the values of loss.name that it has, the default first
     main_metrics: ClassVar[Mapping[str, str]] = {"loss": "loss"}  # {metric: its name in print}, in order of importance
     metadata: ClassVar[Mapping[str, MetadataEntry]] = {}  # what config.json may have of the data, by name
     # Fields of data and augment, "data.fit", that determine how inputs are prepared: see `prepared_as`.
@@ -97,6 +97,16 @@ class TaskSpec:
         """Raise UserError naming the first field that is invalid in a run of this task, by default of its network."""
         with fields_inside("model"):
             run.model.with_data().check()
+
+    @classmethod
+    def with_data(cls, run: RunConfig, metadata: Mapping[str, Any]) -> RunConfig:
+        """The run with the fields filled that are marked "from_data" and left open, beside sizes of its network.
+
+        Args:
+            run: whose data is opened.
+            metadata: of that.
+        """
+        return run if run.loss.name else replace(run, loss=replace(run.loss, name=cls.losses[0]))  # type: ignore[arg-type]  # its own
 
     @classmethod
     def without_randomness(cls, run: RunConfig) -> RunConfig:

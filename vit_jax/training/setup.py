@@ -90,6 +90,7 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     from .engine.step import Engine, Evaluator, check_divisible, check_together
 
     as_given = replace(checked.run, model=checked.run.model.with_sizes(dataset.sizes))
+    as_given = task_spec(as_given.task).with_data(as_given, dataset.metadata())
     run, order, epochs = plan(as_given, dataset)
     if (teacher := checked.teacher) is not None:
         task_spec(run.task).check_teacher(teacher, run, dataset)

@@ -1,4 +1,4 @@
-"""Which classes the splits of a source have examples of, and what is said where some have none."""
+"""Which classes and which labels the splits of a source have, and what is said where some have none."""
 
 from __future__ import annotations
 
@@ -29,19 +29,11 @@ def check_counted(field: str, source: Source, classes: int = 0) -> None:
             )
 
 
-def class_remarks(data: ImageData, source: Source) -> tuple[str, ...]:
-    """Which splits have no labels, and which lack classes."""
+def unlabelled_remarks(data: ImageData, source: Source) -> tuple[str, ...]:
+    """Which splits have no labels."""
     remarks = []
     for name, why in source.unlabelled.items():
         share = data.test if name == "test" else data.validation
         instead = f"; {share:.0%} of train is held out as {name} in its place (data.{name})" if share else ""
         remarks.append(f"{why} and is left out{instead}")
-    for name, examples in source.splits.items():
-        lacking = np.setdiff1d(np.arange(len(source.class_names)), examples.labels)
-        if len(lacking):
-            listed = ", ".join(source.class_names[k] for k in lacking[:3]) + (", ..." if len(lacking) > 3 else "")
-            averages = "" if name == "train" else "; its macro averages are over the others"
-            remarks.append(
-                f"{name} has no example of {len(lacking)} of the {len(source.class_names)} classes ({listed}){averages}"
-            )
     return tuple(remarks)

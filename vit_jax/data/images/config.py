@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, get_args, get_type_hints
 
 from ...config.fields import Size, execution, identity
+from ...config.outputs import Target
 from ...config.run import DataConfig
 from ...errors import UserError
 from ..fetch.places import data_dir
@@ -32,6 +33,12 @@ class ImageData(DataConfig):
 
     source: str = identity(
         "digits", "digits, cifar10, cifar100, mnist, fashion_mnist, another prepared TFDS set, folder:PATH or FILE.npz"
+    )
+    target: Target = identity(
+        "",
+        "what is learned of an image: one class, a set of labels, or numbers (the single_label_classification, "
+        "multi_label_classification and regression of Hugging Face); empty: what the labels of the source are",
+        from_data=True,
     )
     dir: str = execution(
         "",

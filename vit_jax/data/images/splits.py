@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from ...config.fields import Size, pair
+from ...config.outputs import Outputs
 from ...errors import Field, UserError
 from ...files.digests import array_digest, text_digest
 from ..base import Given
-from ..order import TEST, VALIDATION, Order, SampledOrder, Sampling, hold_out
+from ..order import TEST, VALIDATION, Order, SampledOrder, Sampling
 from ..unreadable import left_out, refuse_unreadable
-from .classes import check_counted, class_remarks
 from .config import ImageData
+from .labels import labels_of
 from .pixels import Images, Loaded, check_ranges, sizes
 from .preprocess import Preprocess
 from .sources.arrays import Arrays
@@ -44,9 +45,10 @@ _IMAGENET: tuple[tuple[float, ...], tuple[float, ...]] = ((0.485, 0.456, 0.406),
 class Split:
     """The images and labels of one split: the given rows of a source's split."""
 
-    def __init__(self, images: Images, rows: np.ndarray):
+    def __init__(self, images: Images, rows: np.ndarray, outputs: Outputs):
         self.images, self.rows = images, rows  # int [n]: the places of the examples in the source's split
-        self.labels: np.ndarray = images.examples.labels[rows]  # int32 [n]
+        self.outputs = outputs  # what the labels are; of numbers with the mean and std that batches are normalised by
+        self.labels: np.ndarray = images.examples.labels[rows]  # [n] or [n, K], see labels.py
         self.classes: np.ndarray | None = (
             None  # the classes that macro averages are over, int; None: all of the network
         )
@@ -56,11 +58,12 @@ class Split:
 
     def subset(self, indices: np.ndarray) -> Split:
         """A split of only these examples."""
-        return Split(self.images, self.rows[indices])
+        return Split(self.images, self.rows[indices], self.outputs)
 
     def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """{"image": uint8 [k, h, w, C], "label": int32 [k]}."""
-        return {"image": self.take(indices), "label": self.labels[indices]}
+        """{"image": uint8 [k, h, w, C], "label": [k] or [k, K]}; the label as labels.py says, of numbers float32."""
+        label = labels_of(self.outputs).in_batch(self.labels[indices], self.outputs)
+        return {"image": self.take(indices), "label": label}
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """The same, with "row", int32 [k]: the places of the examples in the source's split."""
@@ -68,7 +71,7 @@ class Split:
 
     @property
     def source_labels(self) -> np.ndarray:
-        """The labels of all examples of the source's split, int32; this split has some of them."""
+        """The labels of all examples of the source's split; this split has some of them."""
         return self.images.examples.labels
 
     def take(self, indices: np.ndarray) -> np.ndarray:
@@ -90,7 +93,7 @@ class Dataset:
     """A set of labelled images, as the `Data` of a run (see data/base.py)."""
 
     name: str
-    class_names: tuple[str, ...]
+    outputs: Outputs  # what its labels are
     splits: dict[str, Split]  # train, then validation and test where there are any
     preprocess: Preprocess
     identity: dict[str, Any]
@@ -100,22 +103,27 @@ class Dataset:
     stands_in: bool = False  # black images with labels of no meaning, in place of a set that is not here
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """The name of each class, label or number."""
+        return self.outputs.names
+
+    @property
     def contents(self) -> str:
-        """The number of classes, as printed."""
-        return f"{len(self.class_names)} classes"
+        """The number of classes, labels or numbers, as printed."""
+        return labels_of(self.outputs).contents(self.outputs)
 
     def same_as(self, recorded: dict[str, Any] | None) -> bool:
         """Whether a run that recorded this identity began with this data; None: not known, of a converted run."""
         return recorded in (None, self.identity)
 
     def metadata(self) -> dict[str, Any]:
-        """The preprocessing and the class names, for config.json."""
-        return {"preprocess": self.preprocess.to_dict(), "class_names": list(self.class_names)}
+        """The preprocessing and what the labels are, for config.json."""
+        return {"preprocess": self.preprocess.to_dict(), **self.outputs.to_metadata()}
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The number of classes, as a field of the network's config."""
-        return {"classes": len(self.class_names)}
+        """The number of outputs, as a field of the network's config."""
+        return {"classes": len(self.outputs.names)}
 
     def step_sizes(self, batch: int) -> dict[str, int]:
         """{the setting: examples of a training batch}, for the message if that cannot be divided."""
@@ -157,7 +165,7 @@ def open_images(
         normalize: `augment.normalize`.
         mean: of each channel, where that is given.
         std: likewise.
-        classes: the number of classes of the network; 0: that of the data.
+        classes: the number of outputs of the network; 0: that of the data.
         seed: determines the validation split.
         repeats: copies of an image in a training batch.
         given: examples from Python, in place of `data.source`.
@@ -173,20 +181,27 @@ def open_images(
     _check_source(data, source, preprocess, classes)
 
     images, loaded = _decode(data, source, preprocess)
-    rows, remarks = _readable(data, images, loaded)
+    rows, remarks = _readable(data, images, loaded, source.outputs)
     remarks += check_ranges(data, images, loaded)
-    splits = _with_held_out(data, images, rows, seed, len(source.class_names))
+    splits = _with_held_out(data, images, rows, seed, source.outputs)
+    outputs = labels_of(source.outputs).fitted(f"data.source {data.source}", source.outputs, splits["train"].labels)
+    for split in splits.values():
+        split.outputs = outputs
 
     if normalize != "given":
         mean, std = statistics(normalize, data.source, preprocess, splits["train"])
     identity = _identity(source, splits, images, rows, loaded)
     return Dataset(
         source.name,
-        source.class_names,
+        outputs,
         splits,
         replace(preprocess, mean=mean, std=std),
         identity,
-        source.remarks + class_remarks(data, source) + remarks + _crop_remark(loaded) + _index_remarks(loaded),
+        source.remarks
+        + labels_of(outputs).remarks(data, source)
+        + remarks
+        + _crop_remark(loaded)
+        + _index_remarks(loaded),
         repeats,
         data.sampling,
         source.stands_in,
@@ -220,7 +235,7 @@ def _identity(
     return {
         "name": source.name,
         "sizes": {name: len(split) for name, split in splits.items()},
-        "classes": text_digest(list(source.class_names)),
+        "classes": text_digest(list(source.outputs.names)),
         "version": 2,
         "content": text_digest(digests),
     }
@@ -243,58 +258,45 @@ def _check_fields(data: ImageData, image: tuple[int, int]) -> None:
 
 
 def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wanted: int) -> None:
-    field, classes = f"data.source {data.source}", len(source.class_names)
+    field, labels, names = f"data.source {data.source}", labels_of(source.outputs), source.outputs.names
     if "train" not in source.splits:
         raise UserError(field, f"has no train split, only {', '.join(source.splits)}", "give one to train on")
     for name, examples in source.splits.items():
-        labels = examples.labels
-        if not len(labels):
+        if not len(examples.labels):
             raise UserError(field, f"its {name} split is empty", "add examples or choose another set")
-        if labels.min() < 0 or labels.max() >= classes:
-            raise UserError(
-                field,
-                f"labels of its {name} split go from {labels.min()} to {labels.max()} but there are {classes} classes",
-                "number them from 0" + (", as labels - 1" if labels.min() == 1 and labels.max() == classes else ""),
-            )
         if preprocess.channels not in (1, 3) and not (
             isinstance(examples, Arrays) and preprocess.leaves_unchanged(*sizes(examples.pixels.shape[1:]))
         ):
             raise UserError(
                 Field("model.channels"), f"is {preprocess.channels}", "give 1 for grey or 3 for colour images"
             )
-    if source.counted:
-        check_counted(field, source)
-    present = np.unique(source.splits["train"].labels)
-    if len(present) < 2:
-        raise UserError(
-            field, f"its only class is {source.class_names[present[0]]}", "classification needs two or more"
-        )
-    if wanted not in (0, classes):
+    labels.check(field, source)
+    if wanted not in (0, len(names)):
         raise UserError(
             Field("model.classes"),
-            f"is {wanted} but {field} has {classes} classes",
-            f"give --model.classes {classes}, or 0 for the number that the data has",
+            f"is {wanted} but {field} has {labels.contents(source.outputs)}",
+            f"give --model.classes {len(names)}, or 0 for the number that the data has",
         )
 
 
 def _readable(
-    data: ImageData, images: dict[str, Images], loaded: dict[str, Loaded]
+    data: ImageData, images: dict[str, Images], loaded: dict[str, Loaded], outputs: Outputs
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """({split: rows that can be read, as far as is known}, remarks on images that were left out)."""
     rows: dict[str, np.ndarray] = {}
     names: list[str] = []
     for split, split_images in images.items():
-        labels = split_images.examples.labels
+        labels, kind = split_images.examples.labels, labels_of(outputs)
         unreadable = loaded[split].unreadable if split in loaded else {}
         rows[split] = np.delete(np.arange(len(labels)), list(unreadable))
         names += [split_images.examples.name(row) for row in unreadable]
-        lost = set(labels) - set(labels[rows[split]])
-        if lost and data.skip_unreadable:
-            example = next(split_images.examples.name(row) for row in unreadable if labels[row] in lost)
+        lost = np.setdiff1d(kind.present(labels), kind.present(labels[rows[split]]))
+        if len(lost) and data.skip_unreadable:
+            example = next(split_images.examples.name(row) for row in unreadable if kind.has(labels[row], lost))
             raise UserError(
                 f"data.source {data.source}",
-                f"no {split} image of a class can be read, such as {example}",
-                "replace them or remove the class",
+                f"no {split} image of a {kind.each[0]} can be read, such as {example}",
+                f"replace them or remove the {kind.each[0]}",
             )
     if not names:
         return rows, ()
@@ -317,20 +319,20 @@ def _index_remarks(loaded: dict[str, Loaded]) -> tuple[str, ...]:
 
 
 def _with_held_out(
-    data: ImageData, images: dict[str, Images], rows: dict[str, np.ndarray], seed: int, classes: int
+    data: ImageData, images: dict[str, Images], rows: dict[str, np.ndarray], seed: int, outputs: Outputs
 ) -> dict[str, Split]:
-    """train, validation and test; splits that the source lacks are held out from train, stratified by class."""
-    splits = {name: Split(images[name], rows[name]) for name in rows}
+    """train, validation and test; splits that the source lacks are held out from train, stratified by their labels."""
+    kind, splits = labels_of(outputs), {name: Split(images[name], rows[name], outputs) for name in rows}
     for name, split in splits.items():
-        present = np.unique(split.labels)
-        if name != "train" and len(present) < classes:
+        present = kind.present(split.labels)
+        if name != "train" and len(present) < len(outputs.names):
             split.classes = present
     # Test first and without the run's seed, so that it does not depend on the seed or on data.validation.
     for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
         if name in splits or not share:
             continue
         train = splits["train"]
-        stay, held = hold_out(train.labels, share, *salt)
+        stay, held = kind.hold_out(train.labels, share, *salt)
         if not len(held):
             raise UserError(
                 Field(f"data.{name}"),

@@ -16,7 +16,7 @@ from ...figures.kept import keep_attention, keep_classes, keep_positions
 from ...figures.patches import draw_patches, draw_positions
 from ...models.vit import ViT, fixed_positions
 from ...models.vit_config import ViTConfig
-from .answers import TOLD
+from .kinds.base import Kind
 from .score import Classified
 
 WRONG = 36  # most images in the figure of wrong predictions
@@ -75,7 +75,7 @@ def draw_inside(
     plots: Path,
     caption: str,
     truth: Sequence[str],
-    class_names: Sequence[str],
+    kind: Kind,
 ) -> None:
     """Draw patches, position embeddings and attention of a network, and keep the latter two for report.html.
 
@@ -85,14 +85,14 @@ def draw_inside(
         found: the "logits" and the "attention" of the network on them, as `ViT.capture` gives them.
         plots: a folder, for PNGs.
         caption: a line for each figure.
-        truth: the names of the images' classes.
-        class_names: those of all classes.
+        truth: the labels of the images, in words.
+        kind: what the network's outputs mean.
     """
     c = network.config
     draw_patches(visible(images)[0], c.patch_size, plots / "patches.png")
-    told, logits = TOLD["class"], np.asarray(found["logits"])
-    labels = [told.caption(name, told.says(class_names, x, 1)) for name, x in zip(truth, logits, strict=True)]
-    below, file = f"{caption}; true class → predicted class (probability)", plots / "attention.png"
+    logits = np.asarray(found["logits"])
+    labels = [kind.caption(name, kind.says(x, 1)) for name, x in zip(truth, logits, strict=True)]
+    below, file = f"{caption}; true {kind.truth} → {kind.legend}", plots / "attention.png"
     maps = np.asarray(found["attention"])
     draw_attention(c, images, maps, file, labels=labels, caption=below)
     titles = [label.replace("\n", " ") for label in labels]

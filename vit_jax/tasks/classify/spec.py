@@ -17,6 +17,7 @@ from ...models.resnet_config import ResNetConfig
 from ...models.vit_config import ViTConfig
 from ..image_spec import ImageSpec, TakesImages, check_images
 from ..spec import MetadataEntry
+from .loss import LOSSES, check_loss
 
 
 @runtime_checkable
@@ -66,7 +67,9 @@ class OutputsEntry(MetadataEntry):
         """Whether the network has outputs of this kind, and there is a name for each or for none."""
         assert isinstance(model, TellsClasses)
         outputs = Outputs.of({"outputs": value})
-        return len(outputs.names) in (0, model.classes) and bool(model.classes or outputs.kind == "embedding")
+        lists = (outputs.names, outputs.mean, outputs.std, outputs.thresholds)
+        one_each = all(len(each) in (0, model.classes) for each in lists) and len(outputs.mean) == len(outputs.std)
+        return one_each and bool(model.classes or outputs.kind == "embedding")
 
     def conflict(self, given: Any, wanted: Any) -> str:
         """A clause where one has outputs of another kind."""
@@ -75,13 +78,16 @@ class OutputsEntry(MetadataEntry):
 
 
 class ClassifySpec(ImageSpec):
-    """Images to one of K classes."""
+    """Images to one of K classes, to a set of K labels, or to K numbers."""
 
     network: ClassVar[type[NetworkConfig]] = ViTConfig
     data = ImageData
     computes = "vit_jax.tasks.classify.learn:Classify"
-    losses = ("cross_entropy", "binary")
-    main_metrics: ClassVar = {"accuracy": "accuracy", "accuracy_top5": "top-5", "f1_macro": "f1", "loss": "loss"}
+    losses = tuple(dict.fromkeys(name for names in LOSSES.values() for name in names))
+    main_metrics: ClassVar = {
+        **{"accuracy": "accuracy", "accuracy_top5": "top-5", "map": "mAP", "rmse": "RMSE", "mae": "MAE", "r2": "R2"},
+        **{"subset_accuracy": "subset", "f1_macro": "f1", "loss": "loss"},
+    }
     metadata: ClassVar = {**ImageSpec.metadata, "class_names": ClassNames(), "outputs": OutputsEntry()}
 
     @classmethod
@@ -99,6 +105,15 @@ class ClassifySpec(ImageSpec):
             replace_fields(run.model, {"classes": model.classes or 1}).check()
         check_images(model, run)
         check_sampling(run)
+        assert isinstance(run.data, ImageData)
+        if run.data.target:
+            check_loss(run.loss, run.data.target)
+
+    @classmethod
+    def with_data(cls, run: RunConfig, metadata: Mapping[str, Any]) -> RunConfig:
+        """The run with the kind of its labels, and the loss that goes with that."""
+        kind = Outputs.of(metadata).kind
+        return replace_fields(run, {"data.target": kind, "loss.name": run.loss.name or LOSSES[kind][0]})
 
 
 def check_sampling(run: RunConfig) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,7 +11,6 @@ import numpy as np
 from flax import nnx
 
 from ...config.outputs import KINDS, Outputs
-from ...data.images.config import numbered_classes
 from ...errors import Field, UserError
 from ...files.output import shorten, write_npz
 from ...machine.numerics import with_fixed_settings
@@ -20,9 +18,9 @@ from ...models.build import describe_network
 from ...models.vit import ViT
 from ..base import BATCH, batches
 from ..images import ImagePredictor
-from .answers import TOLD
 from .draw import draw_attention
 from .features import block_numbers, compiled_features
+from .kinds.base import Kind
 
 SHOWN = 8  # most images in an attention figure of a prediction
 
@@ -39,13 +37,15 @@ class Classifier(ImagePredictor):
         what = f"{describe_network(self.run.model)}; images {self.size}"
         return f"Classifier({what}; {means}{': ' if names else ''}{some})"
 
-    @functools.cached_property
+    @property
+    def kind(self) -> Kind:
+        """What its outputs mean."""
+        return self.task.kind  # type: ignore[attr-defined]  # a Classify
+
+    @property
     def outputs(self) -> Outputs:
         """What its outputs are, and their names; those of an embedding have none."""
-        known = Outputs.of(self.trained.metadata)
-        if known.kind in ("", "embedding"):
-            return Outputs("embedding")
-        return known if known.names else Outputs(known.kind, tuple(numbered_classes(self.model.config.classes)))
+        return self.kind.outputs if self.kind.told else Outputs("embedding")
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -55,21 +55,20 @@ class Classifier(ImagePredictor):
     @property
     def header(self) -> tuple[str, ...]:
         """The names of the columns of `Answer.rows`; none of a network whose outputs are an embedding."""
-        return TOLD[self.outputs.kind].header if self.outputs.kind in TOLD else ()
+        return self.kind.header
 
     @property
     def unmeasured(self) -> tuple[str, str] | None:
-        """Why its answers cannot be measured: they are no classes."""
-        if self.outputs.kind == "class":
+        """Why its answers cannot be measured: they are an embedding."""
+        if self.kind.told:
             return None
-        what = f"its outputs are {KINDS[self.outputs.kind]}, and only classes can be measured"
+        what = f"its outputs are {KINDS[self.outputs.kind]}, of which nothing is right or wrong"
         return what, "measure its features with --probe knn or --probe linear"
 
     @property
     def no_top(self) -> tuple[str, str] | None:
         """Why there is no number of classes to choose: labels and numbers are all told."""
-        told = {"set": "every label over one half is told", "number": "every number is told"}.get(self.outputs.kind)
-        return (told, "leave it out") if told else None
+        return (self.kind.no_top, "leave it out") if self.kind.no_top else None
 
     @with_fixed_settings
     def logits(self, images: Any, batch: int = BATCH) -> np.ndarray:
@@ -103,15 +102,14 @@ class Classifier(ImagePredictor):
         Raises:
             UserError: an image cannot be used, or the outputs are an embedding.
         """
-        kind = TOLD.get(self.outputs.kind)
-        if kind is None:
+        if not self.kind.told:
             has = "an embedding" if self.model.config.classes else "no head"
             ways = "give weights with a head, write features with --features FILE.npz, or call logits(images)"
             raise UserError(f"this network has {has} and no classes", remedy=ways)
         if top < 1:
             raise UserError(Field("top"), f"is {top}", "give a positive number")
         logits = self.logits(images, batch)
-        answers = [kind.says(self.outputs.names, row, top) for row in np.atleast_2d(logits)]
+        answers = [self.kind.says(row, top) for row in np.atleast_2d(logits)]
         return answers if logits.ndim == 2 else answers[0]
 
     @with_fixed_settings
@@ -204,12 +202,11 @@ class Classifier(ImagePredictor):
         pixels = self.pixels(inputs)
         names = [Path(each).name if isinstance(each, (str, os.PathLike)) else "" for each in inputs]
         labels = [shorten(name, 24) for name in names]
-        kind = TOLD.get(self.outputs.kind)
-        wanted = ("attention", "logits") if kind else ("attention",)
+        kind = self.kind
+        wanted = ("attention", "logits") if kind.told else ("attention",)
         found = captured(self.model, self.normalised(pixels), wanted)
-        if kind:
-            logits = np.asarray(found["logits"])
-            said = (kind.says(self.outputs.names, row, 1) for row in logits)
+        if kind.told:
+            said = (kind.says(row, 1) for row in np.asarray(found["logits"]))
             labels = [kind.caption(*each) for each in zip(names, said, strict=True)]
             caption += f"; file → {kind.legend}"
         maps = np.asarray(found["attention"])

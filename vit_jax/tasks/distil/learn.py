@@ -75,14 +75,16 @@ class Distil(Classify):
             },
         )
 
-    def loss(self, model: ViT, batch: Batch, keys: Array, denominator: None = None) -> tuple[Array, dict[str, Array]]:
+    def loss(
+        self, model: ViT, batch: Batch, keys: Array, denominator: Array | None = None
+    ) -> tuple[Array, dict[str, Array]]:
         """(loss [], {"accuracy", "distillation", "agreement": []}) of a prepared batch; `keys` [B] are for dropout.
 
         "accuracy" is that of the class head, "distillation" the loss of the distillation head, and "agreement" the
         share of images of which the latter predicts the same class as the teacher.
         """
         logits, distilled = model.both(self.images(batch, model.dtype), keys=fold(keys, 1))  # [B, K] each
-        from_labels, metrics = self.of_labels(logits, batch)
+        from_labels, metrics = self.kind.loss(logits, batch, denominator)
         given = self.auxiliary.get("logits")  # of all images of the source, [n, K]
         taught = self.teacher_logits(batch["image"]) if given is None else given[batch["row"]]
         distillation = distillation_loss(distilled, taught, self.distil)

@@ -8,23 +8,26 @@ from pathlib import Path
 
 import numpy as np
 
+from ....config.outputs import Outputs
 from ....errors import UserError
 from ....files.arrays import array_sizes, read_arrays
 from ....machine.memory import host_memory
 from ..config import SPLITS, numbered_classes
 from ..wide import PLAIN, Extent, Kind, Range, eight_bits, range_for
 from .base import Source, first_line
+from .label_arrays import typed_labels
 
 
 @dataclass
 class Arrays:
-    """Examples whose pixels are one array, uint8 [n, h, w] or [n, h, w, C]."""
+    """Examples whose pixels are one array, uint8 [n, h, w] or [n, h, w, C], and whose labels are of one kind."""
 
     pixels: np.ndarray
     labels: np.ndarray
     title: str
     sealed: bool = False
     extent: Extent = PLAIN  # of the pixels before they became 8 bits
+    kind: str = "class"  # of the labels
 
     def read(self, i: int) -> np.ndarray:
         return self.pixels[i]
@@ -43,11 +46,10 @@ def open_digits() -> Source:
     digits = load_digits()
     pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)  # stored as 0..16
     train = Arrays(pixels, digits.target.astype(np.int32), "digits")
-    return Source("digits", tuple(str(name) for name in digits.target_names), {"train": train})
+    return Source("digits", Outputs("class", tuple(str(name) for name in digits.target_names)), {"train": train})
 
 
 _CHUNK = 256  # images that become 8 bits at a time, by way of float64
-_MOST_CLASSES = 1 << 20  # an array with greater labels does not hold class numbers
 # {split: pairs of names that arrays of images and labels often have, in lower case}.
 _NPZ_NAMES = {
     split: tuple(pair for name in names for pair in ((f"{name}_images", f"{name}_labels"), (f"x_{name}", f"y_{name}")))
@@ -56,8 +58,8 @@ _NPZ_NAMES = {
 _NPZ_NAMES["train"] += (("images", "labels"), ("image", "label"))
 
 
-def open_npz(source: str, stated: Range = ()) -> Source:
-    """The arrays of an .npz file, brought to 8 bits by a `stated` range. Raises UserError."""
+def open_npz(source: str, stated: Range = (), target: str = "") -> Source:
+    """The arrays of an .npz file, brought to 8 bits by a `stated` range, with labels of a kind. Raises UserError."""
     path = Path(source).expanduser()
     try:
         sizes = array_sizes(path)
@@ -84,7 +86,10 @@ def open_npz(source: str, stated: Range = ()) -> Source:
             f"its arrays are {', '.join(sizes) or 'none'}",
             "name them images and labels, or train_images, train_labels, ...",
         )
-    splits = {split: _npz_split(source, arrays, *pair, stated) for split, pair in names.items() if pair}
+    splits: dict[str, Arrays] = {}
+    for split, pair in names.items():
+        if pair:
+            splits[split] = _npz_split(source, arrays, *pair, stated, splits["train"].kind if splits else target)
     class_names = tuple(str(name) for name in arrays["class_names"].ravel()) if "class_names" in arrays else ()
     unused = [name for name in sizes if name not in wanted]
     remarks = (f"arrays left out: {', '.join(unused)}",) if unused else ()
@@ -108,19 +113,28 @@ def _check_room(source: str, needed: int) -> None:
         )
 
 
-def _npz_split(source: str, arrays: Mapping[str, np.ndarray], images: str, labels: str, stated: Range) -> Arrays:
+def _npz_split(
+    source: str, arrays: Mapping[str, np.ndarray], images: str, labels: str, stated: Range, target: str
+) -> Arrays:
     field = f"data.source {source}"
     if labels not in arrays:
         raise UserError(field, f"holds {images} but no {labels}", "add that array")
-    return arrays_split(field, images, arrays[images], arrays[labels], labels, stated)
+    return arrays_split(field, images, arrays[images], arrays[labels], labels, stated, target)
 
 
 def arrays_split(
-    field: str, title: str, pixels: np.ndarray, labels: np.ndarray, labels_title: str, stated: Range = ()
+    field: str,
+    title: str,
+    pixels: np.ndarray,
+    labels: np.ndarray,
+    labels_title: str,
+    stated: Range = (),
+    target: str = "",
 ) -> Arrays:
     """The examples of two arrays, which messages call `title` and `labels_title` of `field`.
 
-    Pixels of another dtype than uint8 become such by a `stated` range. Raises UserError.
+    Pixels of another dtype than uint8 become such by a `stated` range; `target` is what the labels are, where that is
+    stated. Raises UserError.
     """
     if pixels.ndim not in (3, 4) or 0 in pixels.shape[1:] or (pixels.ndim == 4 and pixels.shape[-1] > 4):
         first = pixels.ndim == 4 and 0 < pixels.shape[1] <= 4
@@ -130,19 +144,11 @@ def arrays_split(
             "store images as [n, h, w] or [n, h, w, C], with at most 4 channels"
             + (", as images.transpose(0, 2, 3, 1)" if first else ""),
         )
-    if labels.dtype.kind not in "iu" or labels.size != len(pixels):
-        raise UserError(
-            field,
-            f"{labels_title} is {labels.dtype} of shape {list(labels.shape)}",
-            f"give one integer for each of the {len(pixels)} {title}",
-        )
-    if labels.size and not 0 <= labels.min() <= labels.max() < _MOST_CLASSES:
-        raise UserError(field, f"{labels_title} go from {labels.min()} to {labels.max()}", "number the classes from 0")
-    labels = labels.reshape(-1).astype(np.int32)
+    kind, labels = typed_labels(field, labels_title, labels, len(pixels), target)
     if pixels.dtype == np.uint8:
-        return Arrays(np.ascontiguousarray(pixels), labels, title)
+        return Arrays(np.ascontiguousarray(pixels), labels, title, kind=kind)
     narrow, extent = narrowed(field, title, pixels, stated)
-    return Arrays(narrow, labels, title, extent=extent)
+    return Arrays(narrow, labels, title, extent=extent, kind=kind)
 
 
 def narrowed(field: str, title: str, pixels: np.ndarray, stated: Range) -> tuple[np.ndarray, Extent]:
@@ -176,6 +182,20 @@ def _as_uint8(pixels: np.ndarray) -> str:
 def arrays_source(
     name: str, class_names: tuple[str, ...], splits: Mapping[str, Arrays], remarks: tuple[str, ...] = ()
 ) -> Source:
-    """The source of arrays, whose classes are called by their numbers if they state no names."""
-    most = 1 + max(int(split.labels.max(initial=0)) for split in splits.values())
-    return Source(name, class_names or tuple(numbered_classes(most)), {**splits}, remarks, counted=not class_names)
+    """The source of arrays, whose classes, labels or numbers are called by their numbers if they state no names.
+
+    Raises UserError where splits have rows of different lengths, or names are not one for each.
+    """
+    first = next(iter(splits.values()))
+    if first.kind == "class":
+        count = 1 + max(int(split.labels.max(initial=0)) for split in splits.values())
+        count = max(count, len(class_names))
+    else:
+        count = first.labels.shape[1]
+        for split, each in splits.items():
+            if each.labels.shape[1] != count:
+                raise UserError("data", f"{split} has rows of {each.labels.shape[1]} and not {count}", "give as many")
+        if class_names and len(class_names) != count:
+            raise UserError("class_names", f"are {len(class_names)}, and a row of labels has {count}", "name each")
+    outputs = Outputs(first.kind, class_names or tuple(numbered_classes(count)))
+    return Source(name, outputs, {**splits}, remarks, counted=not class_names)

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from ....config.outputs import Outputs
 from ....errors import UserError
 
 
@@ -25,7 +26,7 @@ class Stamps(NamedTuple):
 class Examples(Protocol):
     """The examples of one split of a source."""
 
-    labels: np.ndarray  # int32 [n]
+    labels: np.ndarray  # of classes int32 [n], of sets int8 [n, K], of numbers float64 [n, K]: see ../labels.py
     sealed: bool  # the container has checksums, so images need not be decoded before they are used
 
     def read(self, i: int) -> bytes | np.ndarray:
@@ -40,15 +41,20 @@ class Examples(Protocol):
 
 @dataclass(frozen=True)
 class Source:
-    """A set of images with its classes, and the splits that it comes with."""
+    """A set of images, what its labels are, and the splits that it comes with."""
 
     name: str
-    class_names: tuple[str, ...]
+    outputs: Outputs  # the kind and the names of its classes, labels or numbers
     splits: dict[str, Examples]  # train, and validation and test if it has them
     remarks: tuple[str, ...] = ()  # for the user, to be printed once
     unlabelled: Mapping[str, str] = field(default_factory=dict)  # {split that is there without labels: a clause on it}
     counted: bool = False  # no names of classes are stated: they are as many as the labels say
     stands_in: bool = False  # black images with labels of no meaning, as many as a set has that is not here
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The name of each class, label or number."""
+        return self.outputs.names
 
 
 def first_line(error: Exception) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ....config.nearest import similar
+from ....config.outputs import Outputs
 from ....errors import UserError
 from ..config import composed
 from ..preprocess import read_image
@@ -139,7 +140,7 @@ def _source(
     merged = {key for folder in splits.values() for key, same in _classes(folder).items() if len(same) > 1}
     same = (f"folders whose names look the same are one class: {', '.join(sorted(merged))}",) if merged else ()
     name, remarks = Path(root.path).resolve().name, (*layout.remarks, *same, *deeper.remarks(), *unused.remarks())
-    return Source(name, tuple(_names(classes)), examples, remarks, unlabelled)
+    return Source(name, Outputs("class", tuple(_names(classes))), examples, remarks, unlabelled)
 
 
 @dataclass

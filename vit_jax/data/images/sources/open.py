@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ....config.outputs import KINDS
+from ....errors import Field, UserError
 from ...base import Given, not_given
 from ..config import GIVEN, ImageData
 from .arrays import open_digits, open_npz
@@ -22,8 +24,21 @@ def open_image_source(data: ImageData, given: Given | None = None, fetch: bool =
     Raises:
         UserError: where there is none, or it cannot be used.
     """
+    return check_target(data, _open(data, given, fetch))
+
+
+def check_target(data: ImageData, source: Source) -> Source:
+    """The source. Raises UserError where its labels are not what data.target says."""
+    if data.target not in ("", source.outputs.kind):
+        what = f"is {data.target}, but the labels of data.source {data.source} are {KINDS[source.outputs.kind]}"
+        raise UserError(Field("data.target"), what, "leave it out, or give other labels")
+    return source
+
+
+def _open(data: ImageData, given: Given | None, fetch: bool) -> Source:
+    """The source that `data` names, or that Python gave; arrays are read as data.target says."""
     if given is not None:
-        return open_given(given, data.range)
+        return open_given(given, data.range, data.target)
     if data.source == GIVEN:
         raise not_given(GIVEN, "(images, labels)")
     if data.source == "digits":
@@ -31,5 +46,5 @@ def open_image_source(data: ImageData, given: Given | None = None, fetch: bool =
     if data.source.startswith("folder:"):
         return open_folder(data.source.removeprefix("folder:"))
     if data.source.lower().endswith(".npz"):
-        return open_npz(data.source, data.range)
+        return open_npz(data.source, data.range, data.target)
     return open_tfds(data, fetch)

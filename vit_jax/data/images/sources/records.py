@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ....config.outputs import Outputs
 from ....errors import UserError
 from ....files.atomic import read_json
 from ....files.reading import check_regular
@@ -92,7 +93,7 @@ def open_tfds(data: ImageData, fetch: bool) -> Source:
             unlabelled[split] = f"the {split} split has no labels"
         else:
             splits[split] = records
-    return Source(name, tuple(features["label"].names), splits, tuple(remarks), unlabelled)
+    return Source(name, Outputs("class", tuple(features["label"].names)), splits, tuple(remarks), unlabelled)
 
 
 def _open_builder(data: ImageData, folder: Path, name: str) -> tuple[Any, dict[str, Any]]:
@@ -205,4 +206,6 @@ def _black(root: Path, name: str) -> Source:
         split: Arrays(np.zeros((n, *official.shape), np.uint8), np.arange(n, dtype=np.int32) % official.classes, split)
         for split, n in official.splits.items()
     }
-    return Source(name, tuple(numbered_classes(official.classes)), splits, (plan(root, name),), stands_in=True)
+    return Source(
+        name, Outputs("class", tuple(numbered_classes(official.classes))), splits, (plan(root, name),), stands_in=True
+    )

@@ -1,0 +1,253 @@
+"""The labels of images, by what is learned of them: one class, a set of labels, or numbers (config/outputs.py).
+
+What a source, a split and a batch of images do with labels is in one class of each kind here; what a network and its
+task do with them is in tasks/classify/kinds. n is the number of examples, K that of classes, labels or numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...config.outputs import Outputs
+from ...errors import UserError
+from ..order import hold_out, hold_out_sets
+from .classes import check_counted, unlabelled_remarks
+from .config import ImageData
+from .matching import match_names
+from .sources.base import Source
+from .sources.layout import WHOLE
+
+UNKNOWN = -1  # in a set: nobody knows whether the label is there
+PARTS = 5  # of the range of a number, each with as many examples: a part that is held out has its share of each
+
+
+class Labels:
+    """The base class of labels of a kind."""
+
+    each: ClassVar[tuple[str, str]]  # what one of the K is called, and several
+
+    def contents(self, outputs: Outputs) -> str:
+        """K in words, as printed: 10 classes."""
+        return f"{len(outputs.names)} {self.each[len(outputs.names) != 1]}"
+
+    def check(self, field: str, source: Source) -> None:
+        """Raise UserError where nothing could be learned of the labels of a source."""
+
+    def present(self, labels: np.ndarray) -> np.ndarray:
+        """Those of the K that any example has, int [k], ascending."""
+        raise NotImplementedError
+
+    def has(self, label: np.ndarray, some: np.ndarray) -> bool:
+        """Whether an example has any of these of the K."""
+        raise NotImplementedError
+
+    def hold_out(self, labels: np.ndarray, share: float, *seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """(indices of examples that stay, and of those held out), stratified; see data/order.py."""
+        raise NotImplementedError
+
+    def fitted(self, field: str, outputs: Outputs, train: np.ndarray) -> Outputs:
+        """The outputs with what the training part decides. Raises UserError where it decides nothing."""
+        return outputs
+
+    def in_batch(self, labels: np.ndarray, outputs: Outputs) -> np.ndarray:
+        """The labels of a batch, as a loss takes them."""
+        return labels
+
+    def matched(self, field: str, split: str, source: Source, network: Sequence[str]) -> tuple[np.ndarray, str]:
+        """(the labels of a split of other data as a network has them; a remark where they are not matched by name).
+
+        Raises UserError where the network does not have them, or lacks their names.
+        """
+        raise NotImplementedError
+
+    def groups(self, labels: np.ndarray) -> np.ndarray:
+        """int [n], equal of examples with similar labels, by which pictures take different ones."""
+        raise NotImplementedError
+
+    def words(self, label: Any, outputs: Outputs) -> str:
+        """The label of an example, in words."""
+        raise NotImplementedError
+
+    def remarks(self, data: ImageData, source: Source) -> tuple[str, ...]:
+        """What is to be known of the labels of each split."""
+        out = [*unlabelled_remarks(data, source)]
+        for name, examples in source.splits.items():
+            names = [source.outputs.names[k] for k in np.setdiff1d(self.all(source), self.present(examples.labels))]
+            if names:
+                listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+                averages = "" if name == "train" else "; its macro averages are over the others"
+                of = f"{len(names)} of the {self.contents(source.outputs)}"
+                out.append(f"{name} has no example of {of} ({listed}){averages}")
+        return tuple(out)
+
+    def all(self, source: Source) -> np.ndarray:
+        """0..K-1."""
+        return np.arange(len(source.outputs.names))
+
+
+class Classes(Labels):
+    """One of K classes, int32 [n]."""
+
+    each = "class", "classes"
+
+    def check(self, field: str, source: Source) -> None:
+        """Labels are numbers of classes, and train has two or more of these."""
+        classes = len(source.outputs.names)
+        for name, examples in source.splits.items():
+            low, high = examples.labels.min(), examples.labels.max()
+            if low < 0 or high >= classes:
+                raise UserError(
+                    field,
+                    f"labels of its {name} split go from {low} to {high} but there are {classes} classes",
+                    "number them from 0" + (", as labels - 1" if low == 1 and high == classes else ""),
+                )
+        if source.counted:
+            check_counted(field, source)
+        present = self.present(source.splits["train"].labels)
+        if len(present) < 2:
+            raise UserError(
+                field, f"its only class is {source.outputs.names[present[0]]}", "classification needs two or more"
+            )
+
+    def present(self, labels: np.ndarray) -> np.ndarray:
+        return np.unique(labels)
+
+    def has(self, label: np.ndarray, some: np.ndarray) -> bool:
+        return label in some
+
+    def groups(self, labels: np.ndarray) -> np.ndarray:
+        return labels
+
+    def words(self, label: Any, outputs: Outputs) -> str:
+        return outputs.names[label]
+
+    def hold_out(self, labels: np.ndarray, share: float, *seed: int) -> tuple[np.ndarray, np.ndarray]:
+        return hold_out(labels, share, *seed)
+
+    def matched(self, field: str, split: str, source: Source, network: Sequence[str]) -> tuple[np.ndarray, str]:
+        """Only classes that the split has need be the network's."""
+        if source.counted:
+            check_counted(field, source, len(network))
+        labels, names = source.splits[split].labels, source.outputs.names
+        present = self.present(labels)
+        if present[0] < 0 or present[-1] >= len(names):
+            of = "" if split == WHOLE else f" of its {split} split"
+            raise UserError(
+                field,
+                f"labels{of} go from {present[0]} to {present[-1]} but there are {len(names)} classes",
+                "number them from 0",
+            )
+        places, remark = match_names(field, names, present, network, self.each)
+        return places[labels], remark
+
+
+class LabelSets(Labels):
+    """For each of K labels whether it is there: int8 [n, K], 1, 0, or -1 where nobody knows."""
+
+    each = "label", "labels"
+
+    def check(self, field: str, source: Source) -> None:
+        """Every label of another split is one that train has."""
+        names, train = source.outputs.names, self.present(source.splits["train"].labels)
+        if not len(train):
+            raise UserError(field, "no image of its train split has any label", "give images that have some")
+        for split, examples in source.splits.items():
+            if len(extra := np.setdiff1d(self.present(examples.labels), train)):
+                raise UserError(
+                    field,
+                    f"label {names[extra[0]]} is in {split} but not in train",
+                    "add examples of it to train, or leave it out",
+                )
+
+    def present(self, labels: np.ndarray) -> np.ndarray:
+        return np.flatnonzero((labels == 1).any(0))
+
+    def has(self, label: np.ndarray, some: np.ndarray) -> bool:
+        return bool((label[some] == 1).any())
+
+    def groups(self, labels: np.ndarray) -> np.ndarray:
+        return np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
+
+    def words(self, label: Any, outputs: Outputs) -> str:
+        return ", ".join(outputs.names[k] for k in np.flatnonzero(label == 1)) or "none"
+
+    def hold_out(self, labels: np.ndarray, share: float, *seed: int) -> tuple[np.ndarray, np.ndarray]:
+        return hold_out_sets(labels == 1, share, *seed)
+
+    def matched(self, field: str, split: str, source: Source, network: Sequence[str]) -> tuple[np.ndarray, str]:
+        """Labels of the network that the data has no column of are unknown."""
+        labels, known = source.splits[split].labels, self.all(source)
+        places, remark = match_names(field, source.outputs.names, known, network, self.each)
+        out = np.full((len(labels), len(network)), UNKNOWN, np.int8)
+        out[:, places] = labels
+        return out, remark
+
+    def remarks(self, data: ImageData, source: Source) -> tuple[str, ...]:
+        """Which labels a split lacks, and how much of it nobody knows."""
+        unknown = {name: (examples.labels == UNKNOWN).mean() for name, examples in source.splits.items()}
+        said = [f"{share:.1%} of {name}" for name, share in unknown.items() if share]
+        masked = (f"unknown labels count neither in training nor in metrics: {', '.join(said)}",) if said else ()
+        return (*super().remarks(data, source), *masked)
+
+
+class Numbers(Labels):
+    """K numbers, finite: float64 [n, K], in the user's units. Batches have them normalised."""
+
+    each = "number", "numbers"
+
+    def present(self, labels: np.ndarray) -> np.ndarray:
+        return np.arange(labels.shape[1])
+
+    def has(self, label: np.ndarray, some: np.ndarray) -> bool:
+        return bool(len(some))
+
+    def groups(self, labels: np.ndarray) -> np.ndarray:
+        return _parts(labels[:, :1]).argmax(1)
+
+    def words(self, label: Any, outputs: Outputs) -> str:
+        return ", ".join(f"{name} {value:.4g}" for name, value in zip(outputs.names, label, strict=True))
+
+    def hold_out(self, labels: np.ndarray, share: float, *seed: int) -> tuple[np.ndarray, np.ndarray]:
+        return hold_out_sets(_parts(labels), share, *seed)
+
+    def matched(self, field: str, split: str, source: Source, network: Sequence[str]) -> tuple[np.ndarray, str]:
+        """Every number of the network has to be there."""
+        labels, known = source.splits[split].labels, self.all(source)
+        places, remark = match_names(field, source.outputs.names, known, network, self.each)
+        if len(missing := np.setdiff1d(np.arange(len(network)), places)):
+            raise UserError(field, f"lacks the number {network[missing[0]]} of the network", "add it")
+        return labels[:, np.argsort(places)], remark
+
+    def fitted(self, field: str, outputs: Outputs, train: np.ndarray) -> Outputs:
+        """With the mean and the population std of the training part. Raises UserError on a number that is constant."""
+        mean, std = train.mean(0), train.std(0)
+        for name, values, spread in zip(outputs.names, train.T, std, strict=True):
+            if values.min() == values.max() or not (np.isfinite(spread) and spread > 0):
+                what = f"is {values[0]:g} of every image" if values.min() == values.max() else "has no finite std"
+                raise UserError(field, f"{name} {what} to train on", "leave it out, or give images that differ in it")
+        return replace(outputs, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+
+    def in_batch(self, labels: np.ndarray, outputs: Outputs) -> np.ndarray:
+        """float32, with mean 0 and std 1 over the training part."""
+        return ((labels - np.array(outputs.mean)) / np.array(outputs.std)).astype(np.float32)
+
+
+LABELS = {"class": Classes(), "set": LabelSets(), "number": Numbers()}
+
+
+def labels_of(outputs: Outputs) -> Labels:
+    """The labels of a kind."""
+    return LABELS[outputs.kind]
+
+
+def _parts(labels: np.ndarray) -> np.ndarray:
+    """bool [n, K * PARTS]: in which part of the range of each number, of equally many examples, each example lies."""
+    n, k = labels.shape
+    ranks = labels.argsort(0, kind="stable").argsort(0, kind="stable")
+    out = np.zeros((n, k, PARTS), bool)
+    np.put_along_axis(out, (ranks * PARTS // n)[..., None], True, 2)
+    return out.reshape(n, -1)

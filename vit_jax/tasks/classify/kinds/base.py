@@ -1,0 +1,117 @@
+"""The base class of what the outputs of a network of images mean: how they are trained, scored, told and drawn.
+
+All that differs between classes, sets of labels and numbers in a task, its predictor and its pictures is in one
+subclass for each; what differs in their data is in data/images/labels.py. B is the number of images of a batch, n that
+of a split, K that of outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from jax import Array
+
+from ....config.outputs import UNSTATED, Outputs
+from ....config.run import LossConfig
+from ....files.output import shorten
+from ...base import Batch, Evaluation
+
+SHOWN = 3  # most labels or numbers under an image
+PROBABILITY = ("{} ({:.1%})", "{:.6f}", "{} ({:.2f})")
+Said = list[tuple[str, float]]  # (name, probability or value)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What K outputs mean. Outputs that nothing can be told of, an embedding, are of this class itself."""
+
+    outputs: Outputs = UNSTATED  # with a name for each, and with what the training part has decided
+    settings: LossConfig = field(default_factory=LossConfig)
+
+    # How answers are told: the columns of a table of them; whether a row has a rank, the best 1; whether what is said
+    # of an image is several answers, the best first, and not one; the formats of a (name, value) in a line, in a table
+    # and under an image; and what a figure shows under an image.
+    header: ClassVar[tuple[str, ...]] = ()
+    ranked: ClassVar[bool] = False
+    several: ClassVar[bool] = False
+    written: ClassVar[tuple[str, str, str]] = PROBABILITY
+    legend: ClassVar[str] = ""
+    truth: ClassVar[str] = ""  # what a figure calls that which is right
+    no_top: ClassVar[str] = ""  # why there is no number of answers to choose
+    selection_metric: ClassVar[tuple[str, int]] = ("loss", -1)  # as of Task
+
+    @property
+    def told(self) -> bool:
+        """Whether there is anything to tell of the outputs."""
+        return bool(self.header)
+
+    # Training.
+
+    def targets(self, labels: Array) -> Array:
+        """The labels of a batch, [B] or [B, K], as they are mixed: float32 [B, K], -1 where they are unknown."""
+        raise NotImplementedError
+
+    def denominator(self, batch: Batch) -> Array | None:
+        """What the sums of a loss are divided by: see Task.denominator."""
+        return None
+
+    def loss(self, logits: Array, batch: Batch, denominator: Array | None) -> tuple[Array, dict[str, Array]]:
+        """(loss [], {metric: []}) of the logits [B, K] of a prepared batch, as of Task.loss."""
+        raise NotImplementedError
+
+    # Evaluation.
+
+    def outcomes(self, logits: Array, label: Array) -> dict[str, Array]:
+        """{name: [B, ...]}: what `score` needs of each image, as of Task.outputs."""
+        raise NotImplementedError
+
+    def score(self, split: Any, out: Mapping[str, np.ndarray]) -> Evaluation:
+        """The metrics of a split, "loss" among them, from the `outcomes` of its n images."""
+        raise NotImplementedError
+
+    def table(self, split: Any, result: Any) -> tuple[tuple[str, ...], Iterator[tuple[str | int, ...]]]:
+        """(names of columns, a row for each image): the truth and what is predicted."""
+        raise NotImplementedError
+
+    def draw_result(self, split: Any, result: Any, folder: Path, caption: str) -> tuple[str, ...]:
+        """Write figures on a result into a folder; returns lines to print."""
+        return ()
+
+    # Prediction.
+
+    def says(self, logits: np.ndarray, top: int) -> Said:
+        """What the logits of an image say, float [K]; `top` is how many classes are wanted."""
+        raise NotImplementedError
+
+    def line(self, said: Said) -> str:
+        """What is said, in a line."""
+        return ", ".join(self.written[0].format(*each) for each in said) or "none"
+
+    def plain(self, said: Said) -> tuple[str, ...]:
+        """What is said alone, for other programs: labels, or numbers, are one text with tabs between them."""
+        if self.several:
+            return tuple(name for name, _ in said)
+        return ("\t".join(name.replace("\t", "\\t") if self.ranked else f"{value:.9g}" for name, value in said),)
+
+    def rows(self, file: str, said: Said) -> list[tuple[str | int, ...]]:
+        """What is said of a file, as rows of a table; one without a name where nothing is."""
+        if not said:
+            return [(file, *[""] * (len(self.header) - 1))]
+        return [
+            (file, *([rank] if self.ranked else []), name, self.written[1].format(value))
+            for rank, (name, value) in enumerate(said, 1)
+        ]
+
+    def caption(self, name: str, said: Said) -> str:
+        """Two lines under an image: its name, and the first things that are said of it."""
+        each = [self.written[2].format(shorten(what, 15), value) for what, value in said[:SHOWN]]
+        return f"{shorten(name, 24)}\n→ {', '.join(each) or 'none'}"
+
+
+def named(names: Sequence[str], values: np.ndarray, order: Sequence[int] | np.ndarray) -> Said:
+    """(name, value) of these of the K."""
+    return [(names[k], float(values[k])) for k in order]

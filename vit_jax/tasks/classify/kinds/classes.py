@@ -1,0 +1,94 @@
+"""One of K classes: cross entropy, or a binary one of each class; accuracy, and scores of each class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from ...base import Batch
+from ..draw import draw_result
+from ..score import Classified, score
+from .base import Kind, Said, named
+
+LOSSES = {"cross_entropy": optax.softmax_cross_entropy, "binary": optax.sigmoid_binary_cross_entropy}
+
+
+@dataclass(frozen=True)
+class ClassKind(Kind):
+    """One of K classes. The label of a batch is int32 [B]."""
+
+    header: ClassVar = ("file", "rank", "class", "probability")
+    ranked: ClassVar = True
+    several: ClassVar = True
+    legend: ClassVar = "predicted class (probability)"
+    truth: ClassVar = "class"
+    selection_metric: ClassVar = ("accuracy", 1)
+
+    def targets(self, labels: Array) -> Array:
+        """One 1 a row."""
+        return jax.nn.one_hot(labels, len(self.outputs.names), dtype=jnp.float32)
+
+    def loss(self, logits: Array, batch: Batch, denominator: Array | None = None) -> tuple[Array, dict[str, Array]]:
+        """(loss [], {"accuracy": []}).
+
+        The targets are those of the batch, float [B, K], if it has any (of mixed images), else its labels. A binary
+        loss is a mean over the classes too, as in timm's BinaryCrossEntropy and DeiT III (arXiv 2204.07118). Of a
+        mixed image the class with the larger share counts as right.
+        """
+        targets = batch["target"] if "target" in batch else jax.nn.one_hot(batch["label"], logits.shape[-1])
+        label, targets = targets.argmax(-1), targets.astype(logits.dtype)
+        if smoothing := self.settings.spread_over_all(logits.shape[-1]):
+            targets = optax.smooth_labels(targets, smoothing)
+        loss = LOSSES[self.settings.name or "cross_entropy"](logits, targets).mean()
+        return loss, {"accuracy": (logits.argmax(-1) == label).mean()}
+
+    def outcomes(self, logits: Array, label: Array) -> dict[str, Array]:
+        """For each image, [B].
+
+        "loss" (cross entropy, labels not smoothed), "predicted" (a class, int), "confidence" (its probability) and
+        "rank" (of the true class: how many classes have a greater logit, or an equal one and a smaller number; so 0
+        where it is predicted).
+        """
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits, label)
+        true = jnp.take_along_axis(logits, label[:, None], -1)  # [B, 1]
+        # Counted as those that are not below, so that a NaN is never among the best.
+        below = (logits < true) | ((logits == true) & (jnp.arange(logits.shape[-1]) >= label[:, None]))
+        return {
+            "loss": loss,
+            "predicted": jnp.argmax(logits, -1),
+            "confidence": jax.nn.softmax(logits).max(-1),
+            "rank": (~below).sum(-1),
+        }
+
+    def score(self, split: Any, out: Mapping[str, np.ndarray]) -> Classified:
+        """The metrics of a split: see `score.score`."""
+        predicted, confidence, loss, rank = (out[name] for name in ("predicted", "confidence", "loss", "rank"))
+        return score(split.labels, predicted, confidence, loss, rank, len(self.outputs.names), split.classes)
+
+    def table(self, split: Any, result: Classified) -> tuple[tuple[str, ...], Iterator[tuple[str | int, ...]]]:
+        """A row for each image: its file or its place in the data, its class, and the predicted one."""
+        names = self.outputs.names
+        columns = zip(split.labels, result.predicted, result.confidence, strict=True)
+        rows = (
+            (split.name(i), names[true], names[predicted], f"{probability:.6f}")
+            for i, (true, predicted, probability) in enumerate(columns)
+        )
+        return ("file", "true", "predicted", "probability"), rows
+
+    def draw_result(self, split: Any, result: Classified, folder: Path, caption: str) -> tuple[str, ...]:
+        """The confusion matrix, the scores per class and the most confident mistakes."""
+        draw_result(split, result, self.outputs.names, folder, caption)
+        return ()
+
+    def says(self, logits: np.ndarray, top: int) -> Said:
+        """The `top` most probable classes, best first."""
+        probabilities = np.asarray(jax.nn.softmax(logits))
+        return named(self.outputs.names, probabilities, np.argsort(-probabilities, kind="stable")[:top])

@@ -1,0 +1,74 @@
+"""K numbers: the squared error of normalised ones; all that a user sees is in the units of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ...base import Batch
+from ..score_numbers import Estimated, score_numbers_of
+from .base import Kind, Said, named
+
+
+@dataclass(frozen=True)
+class NumberKind(Kind):
+    """K numbers. The label of a batch is float32 [B, K], normalised by mean and std of the training part."""
+
+    header: ClassVar = ("file", "output", "value")
+    written: ClassVar = ("{} {:.6g}", "{:.9g}", "{} {:.3g}")
+    legend: ClassVar = "predicted numbers"
+    truth: ClassVar = "numbers"
+    no_top: ClassVar = "every number is told"
+    selection_metric: ClassVar = ("rmse", -1)
+
+    def targets(self, labels: Array) -> Array:
+        """The labels."""
+        return labels
+
+    def loss(self, logits: Array, batch: Batch, denominator: Array | None = None) -> tuple[Array, dict[str, Array]]:
+        """(loss [], {"mae": []}): MSELoss of normalised numbers, and the mean error in the units of the data."""
+        target = (batch["target"] if "target" in batch else batch["label"]).astype(logits.dtype)
+        if logits.shape != target.shape:  # [B, 1] - [B] would be [B, B]
+            raise ValueError(f"logits are {list(logits.shape)} and labels {list(target.shape)}")
+        error = logits - target
+        return (error**2).mean(), {"mae": (jnp.abs(error) * self.std.astype(logits.dtype)).mean()}
+
+    def outcomes(self, logits: Array, label: Array) -> dict[str, Array]:
+        """{"logits": [B, K]}, normalised."""
+        return {"logits": logits}
+
+    def score(self, split: Any, out: Mapping[str, np.ndarray]) -> Estimated:
+        """The metrics of a split: see `score_numbers.score_numbers_of`."""
+        return score_numbers_of(split.labels, self.values(out["logits"]), self.std, self.outputs.names)
+
+    def table(self, split: Any, result: Estimated) -> tuple[tuple[str, ...], Iterator[tuple[str | int, ...]]]:
+        """A row for each image and number: the true one and the predicted one."""
+        rows = (
+            (split.name(i), name, f"{true:.9g}", f"{said:.9g}")
+            for i, (truth, predicted) in enumerate(zip(split.labels, result.predicted, strict=True))
+            for name, true, said in zip(self.outputs.names, truth, predicted, strict=True)
+        )
+        return ("file", "output", "true", "predicted"), rows
+
+    @property
+    def mean(self) -> np.ndarray:
+        """float64 [K]."""
+        return np.array(self.outputs.mean or [0.0] * len(self.outputs.names))
+
+    @property
+    def std(self) -> np.ndarray:
+        """float64 [K]."""
+        return np.array(self.outputs.std or [1.0] * len(self.outputs.names))
+
+    def values(self, logits: np.ndarray) -> np.ndarray:
+        """What a network gives, [..., K], in the units of the data: float64."""
+        return logits.astype(np.float64) * self.std + self.mean
+
+    def says(self, logits: np.ndarray, top: int) -> Said:
+        """Every number with its value, in their order."""
+        return named(self.outputs.names, self.values(logits), range(len(self.outputs.names)))

@@ -1,0 +1,36 @@
+"""The metrics of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...scores.numbers import score_numbers
+from ..base import Evaluation
+
+
+@dataclass(frozen=True, repr=False)
+class Estimated(Evaluation):
+    """The result of a network of K numbers on n images; `predicted` is float64 [n, K], in the units of the data.
+
+    The metrics are loss, of normalised numbers, and those of `vit_jax.scores.numbers.score_numbers`.
+    """
+
+    per_number: dict[str, np.ndarray]  # of each metric of one number: float [K]
+
+
+def score_numbers_of(truth: np.ndarray, predicted: np.ndarray, std: np.ndarray, names: Sequence[str]) -> Estimated:
+    """The metrics of n predictions.
+
+    Args:
+        truth: float64 [n, K], in the units of the data.
+        predicted: likewise.
+        std: float64 [K], of the training part.
+        names: of the numbers.
+    """
+    loss = float((((predicted - truth) / std) ** 2).mean())
+    scores = score_numbers(truth, predicted, std, names)
+    metrics = {"loss": loss, **scores.values}
+    return Estimated(metrics, predicted, scores.each, notes=tuple(scores.notes), undefined=scores.undefined)
