@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .reports.command import report
     from .reports.compare import compare
     from .training.engine.optim import optimizer
-    from .training.train import train
+    from .training.train import steps, train
     from .weights.export import export
     from .weights.load import load
     from .weights.start.start import preset
@@ -44,6 +44,7 @@ _MODULES = {  # public name: the module that has it
     "predict": "commands.predict",
     "preset": "weights.start.start",
     "report": "reports.command",
+    "steps": "training.train",
     "train": "training.train",
     "Transformer": "models.transformer",
     "ViT": "models.vit",
@@ -52,7 +53,7 @@ _MODULES = {  # public name: the module that has it
 __all__ = [
     "Captioner", "CaptionerConfig", "RunConfig", "Transformer", "TransformerConfig", "UserError", "ViT", "ViTConfig",
     "__version__", "augment", "build", "compare", "evaluate", "export", "load", "optimizer", "predict",
-    "preset", "report", "train",
+    "preset", "report", "steps", "train",
 ]  # fmt: skip
 
 

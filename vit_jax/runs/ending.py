@@ -51,6 +51,8 @@ def recorded_ending(folder: Run) -> Iterator[None]:
 
 
 def _status_of(error: BaseException) -> str:
+    if isinstance(error, GeneratorExit):
+        return "stopped: the loop over its steps was left"
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     if isinstance(error, CheckFailed):
         return f"diverged: {reason.partition(';')[0]}"[:LONGEST]

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import math
 import time
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from ..errors import CheckFailed
 from ..files.metrics import STEP_METRICS
 from ..machine import backend, mfu
 from .dispatch import Batches, steps_together
+from .events import Event
 from .profile import Profile
 from .session import Session
 from .stopping import Decision
@@ -27,14 +29,18 @@ Measured = tuple[int, dict[str, float]]  # a step, and its metrics
 TOKENS = "tokens_per_second"  # of targets, ends included, padding not
 
 
-def loop(s: Session) -> str:
-    """Do steps until the run ends, and return why, as `_why_end` does. By then everything is saved."""
+def loop(s: Session) -> Generator[Event, None, str]:
+    """Do steps until the run ends, and return why, as `_why_end` does. By then everything is saved.
+
+    It yields what happens; a caller who closes it finds the last step saved.
+    """
     from ..data.batches import batches
 
     if s.due:
         _measure_epoch(s)
         if s.hosts.owner:
             s.checkpoints.note(s.step, _checkpoint_notes(s), _state_of_files(s))
+        yield from s.told()
     if ending := _why_end(s):
         return ending
     with (
@@ -53,9 +59,10 @@ def loop(s: Session) -> str:
         while True:
             s.saver.check()
             after_step(s, meter)
+            yield from _tell(s, meter)
             ending = _why_end(s)
             if ending or _evaluation_due(s) or s.decision.save_due:
-                _check_finite(s, meter.settle())
+                _accept(s, meter.settle())
                 s.cpu_seconds += meter.cpu()
                 save(s)
                 s.decision.has_saved()
@@ -64,6 +71,22 @@ def loop(s: Session) -> str:
             if ending:
                 return ending
             _send_next(s, ahead, meter, profile, compiled)
+
+
+def _tell(s: Session, meter: Meter) -> Iterator[Event]:
+    """What has happened. The time that the caller takes for it is not the run's; if he leaves, the run is saved."""
+    try:
+        for event in s.told():
+            clock, cpu_clock = time.monotonic(), time.process_time()
+            yield event
+            meter.clock += time.monotonic() - clock
+            meter.cpu_clock += time.process_time() - cpu_clock
+    except GeneratorExit:
+        with contextlib.suppress(CheckFailed):  # what is not finite is not saved
+            _accept(s, meter.settle())
+            s.cpu_seconds += meter.cpu()
+            save(s)
+        raise
 
 
 def _send_next(s: Session, ahead: Batches, meter: Meter, profile: Profile, compiled: set[int]) -> None:
@@ -78,14 +101,14 @@ def _send_next(s: Session, ahead: Batches, meter: Meter, profile: Profile, compi
     batches = ahead.take(count)
     count = len(batches)
     if count in compiled:
-        _check_finite(s, meter.add(s.step + count, steps(s, batches, profile), tokens(s, batches)))
+        _accept(s, meter.add(s.step + count, steps(s, batches, profile), tokens(s, batches)))
         return
-    _check_finite(s, meter.settle())
+    _accept(s, meter.settle())
     s.cpu_seconds += meter.cpu()
     began, what = time.monotonic(), "step" if count == 1 else f"{count} steps"
     s.progress.say(f"compiling the training {'step' if count == 1 else f'program for {count} steps'} ...")
     meter.add(s.step + count, steps(s, batches, profile), tokens(s, batches))
-    _check_finite(s, meter.settle())
+    _accept(s, meter.settle())
     s.progress.say(f"first {what} done after {time.monotonic() - began:.1f} s, compilation included")
     compiled.add(count)
     meter.restart()
@@ -123,7 +146,7 @@ def after_step(s: Session, meter: Meter) -> None:
     epoch_ends = s.step % s.setup.order.steps_per_epoch == 0
     in_turn = s.step % s.run.log_every == 0 or epoch_ends
     if in_turn or s.step == s.setup.stop:
-        _check_finite(s, meter.settle())
+        _accept(s, meter.settle())
         s.cpu_seconds += meter.cpu()
         row = meter.row(s.step, s.epoch, in_turn)
         s.log.write(row | {"memory": backend.memory_peak(), "cpu_seconds": s.cpu_seconds}, in_turn)
@@ -237,12 +260,13 @@ class Meter:
         return {"kind": "train", "step": step, "epoch": epoch, **self.last, **means, **speeds}
 
 
-def _check_finite(s: Session, measured: list[Measured]) -> None:
-    """Raise CheckFailed on the first of these steps whose loss, or the weights after it, are NaN or infinite."""
+def _accept(s: Session, measured: list[Measured]) -> None:
+    """Note these steps. Raises CheckFailed on the first whose loss, or the weights after it, are NaN or infinite."""
     for step, metrics in measured:
         for name, what in (("loss", "loss"), ("param_norm", "norm of the weights")):
             if not math.isfinite(metrics[name]):
                 raise _not_finite(s, what, metrics[name], step)
+        s.happened("step", step, metrics)
 
 
 def _not_finite(s: Session, what: str, value: float, step: int) -> CheckFailed:
@@ -334,6 +358,7 @@ def measure_and_log(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
         s.log.write(
             {"kind": "eval", "split": name, "weights": weights, "step": s.step, "epoch": s.epoch, **result.metrics}
         )
+        s.happened("evaluation", s.step, result.metrics, split=name, weights=weights)
     return results
 
 

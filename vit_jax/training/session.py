@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from .. import runs
 from ..config.run import RunConfig
 from ..machine.hosts.group import Hosts
+from ..machine.numerics import fixed_settings
+from .events import Event
 from .saving import Saver
 from .setup import Setup
 from .signals import Caught
 from .stopping import Decision
 
 if TYPE_CHECKING:
-    from ..tasks.base import Task
+    from ..tasks.base import Predictor, Task
     from ..weights.checkpoint import Checkpoints
     from .engine.histograms import Histograms
     from .engine.step import Engine, TrainState
@@ -52,6 +56,7 @@ class Session:
     # Of the training steps alone, by all processes: without compilation (first steps), evaluations and saving.
     cpu_seconds: float = 0.0
     histograms: Histograms | None = None  # where the run asks for them
+    events: list[Event] = field(default_factory=list)  # what has happened and is not told yet
 
     @property
     def run(self) -> RunConfig:
@@ -73,3 +78,24 @@ class Session:
     def epoch(self) -> float:
         """Epochs done, with fractions."""
         return self.step / self.setup.order.steps_per_epoch
+
+    def happened(self, kind: Literal["step", "evaluation"], step: int, metrics: Mapping[str, float], **of: str) -> None:
+        """Note a step or an evaluation, to be told. `of` are the split and which weights, of an evaluation."""
+        epoch, now = step / self.setup.order.steps_per_epoch, functools.partial(network, self)
+        self.events.append(Event(kind, step, epoch, metrics, **of, _now=now))  # type: ignore[arg-type]
+
+    def told(self) -> Iterator[Event]:
+        """What has happened since the last call."""
+        while self.events:
+            yield self.events.pop(0)
+
+
+def network(s: Session) -> Predictor:
+    """A run's network with its newest weights, copied: the next step takes their memory."""
+    import jax
+
+    from ..weights.load import predictor_of
+
+    with fixed_settings(s.run.compute_dtype):
+        tree = jax.tree.map(jax.numpy.copy, s.engine.gather(s.state).parameters)
+        return predictor_of(s.run, s.engine.devices.to_host(tree), s.setup.dataset.metadata(), s.step, s.folder.path)

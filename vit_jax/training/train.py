@@ -6,10 +6,11 @@ import contextlib
 import os
 import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .. import runs
 from ..config.run import RunConfig
@@ -27,6 +28,7 @@ from ..runs.ending import recorded_ending
 from ..runs.values import flat
 from ..tasks.table import task_spec
 from .announce import announce
+from .events import Event, Summary, exhausted
 from .finish import finish, show_again, splits
 from .loop import loop
 from .preflight import OF_A_HOST, checked_arguments, choose_folder, preflight, without_outputs
@@ -37,6 +39,8 @@ from .signals import signals
 if TYPE_CHECKING:
     from ..data.base import Given
 
+T = TypeVar("T")
+
 
 def train(
     run: RunConfig,
@@ -44,9 +48,9 @@ def train(
     data: Any = None,
     class_names: Sequence[str] = (),
     preset: str = "run",
-    folder: runs.Run | None = None,
+    folder: str | os.PathLike[str] | runs.Run | None = None,
     hosts: str = "",
-) -> dict[str, Any]:
+) -> Summary:
     """Train a run until its end or its budget, from its last checkpoint if it has one.
 
     Args:
@@ -71,17 +75,100 @@ def train(
         CheckFailed: where the loss is NaN or infinite.
         Interrupted: after a signal, once everything is saved.
     """
+    return exhausted(run_steps(run, data, class_names, preset, folder, hosts))
+
+
+def steps(
+    run: RunConfig,
+    *,
+    data: Any = None,
+    class_names: Sequence[str] = (),
+    preset: str = "run",
+    folder: str | os.PathLike[str] | runs.Run | None = None,
+    hosts: str = "",
+) -> Iterator[Event]:
+    """Train a run as `train` does, and tell each step and each evaluation as an Event to the loop that asks for them.
+
+    `for event in vit_jax.steps(run): print(event.step, event.metrics["loss"])` trains the run to its end. Whoever
+    leaves the loop before (by break, or an error) finds the last step saved: the same call goes on from there.
+
+    Args:
+        run: as of `train`.
+        data: as of `train`.
+        class_names: as of `train`.
+        preset: as of `train`.
+        folder: as of `train`.
+        hosts: as of `train`; each host has to make the same loop.
+
+    Returns:
+        An iterator over the Events: `kind` is step, evaluation or end, `step` counts the steps done, `metrics` are
+        those of the step's batch or of the `split`. `event.network()` is a copy of the network at that time; the end
+        has the `summary` that `train` returns.
+
+    Raises:
+        UserError, CheckFailed, Interrupted: as `train`, from the loop.
+    """
+
+    def told() -> Generator[Event, None, None]:
+        summary = yield from run_steps(run, data, class_names, preset, folder, hosts, begin)
+        yield Event("end", summary["step"], summary["epoch"], summary=summary)
+
+    def begin(folder: runs.Run) -> None:
+        _LOOPS[os.path.realpath(folder.path)] = own[0]
+
+    own = list[weakref.ref[Generator[Event, None, None]]]()
+    generator = told()
+    own.append(weakref.ref(generator))  # it must not hold itself: a loop that is left ends at once
+    return generator
+
+
+# {folder of a run: the loop of this process over its steps}. An error that ends a loop keeps it, with the folder's
+# lock, where it is still shown, as in a notebook: the next call ends it.
+_LOOPS: dict[str, weakref.ref[Generator[Event, None, None]]] = {}
+
+
+def run_steps(
+    run: RunConfig,
+    data: Any,
+    class_names: Sequence[str],
+    preset: str,
+    folder: str | os.PathLike[str] | runs.Run | None,
+    hosts: str,
+    begin: Callable[[runs.Run], None] = lambda folder: None,
+) -> Generator[Event, None, Summary]:
+    """The events of `steps`, but the end, and then the summary. `begin` is told the run's folder once it is locked."""
     minutes = run.stall_minutes if isinstance(run, RunConfig) else 0.0  # what is no run is refused below
     with join_hosts(hosts, minutes) as group:
         run, given = checked_arguments(run, data, class_names)
         group.compare({name: value for name, (value, _) in flat(run).items() if name not in OF_A_HOST})
-        return train_with(group, run, preset, folder, given)
+        return (yield from steps_with(group, run, preset, folder_given(folder), given, begin))
+
+
+def folder_given(folder: Any) -> runs.Run | None:
+    """The argument `folder` of `train`. Raises UserError where it is none."""
+    if folder is None or isinstance(folder, runs.Run):
+        return folder
+    if isinstance(folder, (str, os.PathLike)) and os.fspath(folder):
+        return runs.Run(Path(os.fspath(folder)))
+    raise UserError("folder", f"is {folder!r:.60}", "give the path of a run's folder, or leave it out")
 
 
 def train_with(
     hosts: Hosts, run: RunConfig, preset: str, folder: runs.Run | None = None, given: Given | None = None
-) -> dict[str, Any]:
+) -> Summary:
     """`train` on these hosts, which all have the same checked run, but for OF_A_HOST; `given` are its examples."""
+    return exhausted(steps_with(hosts, run, preset, folder, given))
+
+
+def steps_with(
+    hosts: Hosts,
+    run: RunConfig,
+    preset: str,
+    folder: runs.Run | None = None,
+    given: Given | None = None,
+    begin: Callable[[runs.Run], None] = lambda folder: None,
+) -> Generator[Event, None, Summary]:
+    """`train_with`, telling what happens; `begin` is as of `run_steps`."""
     checked = preflight(run if hosts.owner else without_outputs(run), hosts)
     dataset = None
     if given is not None:
@@ -92,6 +179,7 @@ def train_with(
             folder = choose_folder(run, preset, folder, data=dataset)
             runs.same_data(folder, dataset)
             stack.enter_context(_own_folder(folder))
+            begin(folder)
         else:
             folder = stack.enter_context(_private_folder())
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
@@ -99,24 +187,50 @@ def train_with(
             print(f"{folder}: this run is finished; choose another --name or --seed to train anew")
             if hosts.owner:
                 show_again(folder, summary)
-            return {**summary, "folder": str(folder)}
+            return _with_folder(summary, folder)
         caught = stack.enter_context(signals())
         hosts.barrier()  # where jax starts, each host waits for the others, but not long
         backend.configure_jax(checked.division.devices)
-        stack.enter_context(fixed_settings(run.compute_dtype))
-        setup = set_up(checked, dataset or open_data(run, folder), hosts)
-        announce(setup)
-        session = resume(setup, folder, preset, caught, hosts)
-        stack.callback(session.log.close)
-        if hosts.owner:
-            stack.enter_context(recorded_ending(folder))
-        return {**finish(session, loop(session)), "folder": str(folder)}
+
+        def trained() -> Generator[Event, None, dict[str, Any]]:
+            setup = set_up(checked, dataset or open_data(run, folder), hosts)
+            announce(setup)
+            session = resume(setup, folder, preset, caught, hosts)
+            with contextlib.closing(session.log), recorded_ending(folder) if hosts.owner else contextlib.nullcontext():
+                summary = finish(session, (yield from loop(session)))
+                yield from session.told()
+            return summary
+
+        return _with_folder((yield from _settled(trained(), run.compute_dtype)), folder)
+
+
+def _with_folder(summary: dict[str, Any], folder: runs.Run) -> Summary:
+    return cast(Summary, {**summary, "folder": str(folder)})
+
+
+def _settled(steps: Generator[Event, None, T], compute_dtype: str) -> Generator[Event, None, T]:
+    """The same steps with our settings of jax, which the caller does not have between them."""
+    try:
+        while True:
+            with fixed_settings(compute_dtype):
+                try:
+                    event = next(steps)
+                except StopIteration as end:
+                    return end.value  # type: ignore[no-any-return]
+            yield event
+    finally:
+        with fixed_settings(compute_dtype):
+            steps.close()
 
 
 @contextlib.contextmanager
 def _own_folder(folder: runs.Run) -> Iterator[None]:
     """A context in which this process has locked the run's folder, which is gone afterwards if it was not used."""
     made = [place for place in (folder.path, *folder.path.parents) if not place.exists()]
+    left = _LOOPS.pop(os.path.realpath(folder.path), lambda: None)()
+    if left is not None:
+        with contextlib.suppress(ValueError):  # it is this very call that it makes
+            left.close()
     with folder.lock():
         try:
             yield
@@ -215,9 +329,9 @@ def train_seeds(
     return summary
 
 
-def mean_and_spread(summaries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def mean_and_spread(summaries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """{metric: {"mean", "std" (with n-1), "values"}} of the numbers that all summaries have."""
-    rows = [_numbers({**splits(s), "seconds": s["seconds"]}) for s in summaries]
+    rows = [_numbers({**splits({**s}), "seconds": s["seconds"]}) for s in summaries]
     table = {}
     for name in rows[0]:
         if all(name in row for row in rows):

@@ -177,7 +177,7 @@ def _of_run(path: str, which: str, ema: bool | None, spoken: Spoken) -> Predicto
         _languages(run, spoken, path)
     metadata = with_spoken(saved, spoken)
     step, tree = weights(folder, run.model, which, ema)
-    return _used_by(task_of(run, metadata), run, tree, metadata, step, folder.path)
+    return predictor_of(run, tree, metadata, step, folder.path)
 
 
 @with_fixed_settings
@@ -217,6 +217,21 @@ def _network(run: RunConfig, tree: dict[str, Any]) -> Any:
     if run.compute_dtype == "float64":
         jax.config.update("jax_enable_x64", True)
     return merge(definition(run.model, dtype=jnp.dtype(run.compute_dtype)), jax.tree.map(jnp.asarray, tree))
+
+
+def predictor_of(
+    run: RunConfig, tree: dict[str, Any], metadata: Mapping[str, Any], step: int = 0, folder: Path | None = None
+) -> Predictor:
+    """A network of parameters `tree` with all that its use takes.
+
+    Args:
+        run: its run; of weights from elsewhere, an untrained one with the same network.
+        tree: a nested dict of arrays.
+        metadata: has the entries of its task, and may have others besides.
+        step: after so many training steps; 0 if unknown.
+        folder: that of the run, where there is one.
+    """
+    return _used_by(task_of(run, metadata), run, tree, metadata, step, folder)
 
 
 def _used_by(
