@@ -130,7 +130,7 @@ def test_what_is_not_known_of_weights_in_memory_is_asked_for(vit, state, tmp_pat
 @pytest.fixture(scope="module")
 def trained(working_folder):
     """The folder of a run of two steps on digits."""
-    fields = {"width": 16, "depth": 1, "heads": 2, "hidden": 32, "max_steps": 2, "ema": 0.9}
+    fields = {"width": 16, "depth": 1, "heads": 2, "hidden": 32, "max_steps": 2, "accumulate": 1, "ema": 0.9}
     return vit_jax.train(vit_jax.preset("digits", fields=fields).run)["folder"]
 
 

@@ -10,7 +10,7 @@ from vit_jax import runs
 from vit_jax.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("working_folder")
-FIELDS = {"width": 16, "depth": 1, "heads": 2, "hidden": 32, "epochs": 2, "batch": 512, "optim.schedule": "constant"}
+FIELDS = {"width": 16, "depth": 1, "heads": 2, "hidden": 32, "epochs": 2, "batch": 512, "accumulate": 1}
 STEPS, EPOCH = 4, 2
 
 
