@@ -250,9 +250,9 @@ def test_names_paths_and_folders_of_runs(capsys):
     made("b")
     for given, says in {
         "b": "is both ./b and runs/b; give one of these paths",
-        "aa": "there is no run, and no folder of runs, of this name; nearest: a",
+        "aa": "no such run, or folder of runs; nearest: a",
         "": "the name of a run is empty",
-        "else": "of this name; runs/ holds a, b",
+        "else": "folder of runs; runs/ holds a, b",
     }.items():
         with pytest.raises(UserError, match=re.escape(says)):
             compare.gather([given])

@@ -273,8 +273,7 @@ def test_the_name_of_a_run_and_of_a_library_point_to_what_is_meant(refused, sour
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     assert "mine: no such file or folder; give runs/mine, the run of this name" in refused("mine", "out")
-    told = refused(source, "out", "--to", "transformers")
-    assert "huggingface-dinov2" in told and "timm" not in told
+    assert "nearest: torch-transformer" in refused(source, "out", "--to", "transformer")
 
 
 def test_a_file_of_no_layout_is_told_the_nearest(refused, tmp_path):

@@ -345,8 +345,8 @@ def test_the_command_hands_on(capsys, monkeypatch):
         (["--version"], 0, f"vit-jax {vit_jax.__version__}"),
         (["train", "--version"], 0, f"vit-jax {vit_jax.__version__}"),
         (["trian"], 2, "nearest: train"),
-        (["evaluate", "nothing"], 2, "nothing: no run here"),
-        (["predict", "nothing", "nothing.png"], 2, "nothing: no run here"),
+        (["evaluate", "nothing"], 2, "nothing: no such file, folder or run"),
+        (["predict", "nothing", "nothing.png"], 2, "nothing: no such file, folder or run"),
     ):
         monkeypatch.setattr(sys, "argv", ["vit-jax", *arguments])
         assert cli.main() == code

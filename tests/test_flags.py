@@ -196,7 +196,7 @@ def said(line, monkeypatch, capsys) -> str:
         "train google/vit-large-patch32-384": "here it is vit-l32",
         "train vit-q16": "there is no preset 'vit-q16'; nearest: ",
         "train /": "/ is a folder, not a preset; --resume / continues a run, --init / starts from its weights, ",
-        "train --resume a --resume b": "b: no run here",
+        "train --resume a --resume b": "b: no such folder or run",
         "train digits --resume a": "--resume a uses the config of that run: leave out the preset 'digits'",
         "train --resume a --config b": "--resume a uses the config of that run: leave out --config b",
         "evaluate": "RUN is missing; give a run's folder, or its name inside runs/",

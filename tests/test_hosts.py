@@ -311,7 +311,7 @@ def test_a_host_whose_step_stands_still_is_named(two):
         ({0: ["--fsdp", "3"], 1: ["--fsdp", "3"]}, "fsdp is 3, which does not divide the 2 devices here"),
         ({0: ["--parallel", "pmap"], 1: ["--parallel", "pmap"]}, "hosts: parallel is pmap, which is of one host only"),
         ({0: ["--seeds", "2"], 1: ["--seeds", "2"]}, "seeds is 2 and hosts is 127.0.0.1"),
-        ({0: ["--resume", "none"], 1: ["--resume", "none"]}, "none: no run here"),
+        ({0: ["--resume", "none"], 1: ["--resume", "none"]}, "none: no such folder or run"),
     ],
 )
 def test_what_two_processes_cannot_train_is_refused_by_both_and_leaves_nothing(two, tmp_path, words, sentence):

@@ -19,13 +19,14 @@ from convert import rules
 from convert.commands.formats import pairs
 from convert.containers.source import Source, Tensor
 from convert.dialects import LAYOUTS
+from convert.dialects.other_names import FAMILIES, OTHER_NAMES, canonical
 from convert.layout import Facts, Field
 from convert.plan.groups import finite, stream
-from convert.plan.plan import plan
+from convert.plan.plan import plan, target_layout
 from convert.plan.shared import find_shared, members
 from convert.plan.shared import values as values_to_try
 from convert.recognise.config import resolve
-from convert.recognise.layouts import Recognition, which_layout
+from convert.recognise.layouts import Recognition, find, which_layout
 from convert.recognise.reading import Reading
 from vit_jax.config.dotted import replace_fields, value_at
 from vit_jax.errors import UserError
@@ -110,6 +111,7 @@ dotted._field_types.cache_clear()
 dotted._leaves.cache_clear()
 
 from convert.dialects import LAYOUTS
+from convert.dialects.other_names import FAMILIES, OTHER_NAMES, canonical
 from convert.plan.shared import members
 
 for layout in LAYOUTS.values():
@@ -371,3 +373,37 @@ def test_nan_and_infinity_are_found_in_every_dtype_and_large_numbers_are_not_tak
     for values, expected in (([0, large, -large], True), ([1, np.nan], False), ([-np.inf, 1], False), ([], True)):
         array = np.array(values, kind)
         assert finite(array.view("V2") if dtype == "V2" else array) is expected, values
+
+
+def test_what_people_call_a_layout_is_one_of_ours():
+    """Every library that README and guide name, whatever its case and hyphens; no name is that of two layouts."""
+    names = [name for others in OTHER_NAMES.values() for name in others]
+    dialects = {layout.dialect for layout in LAYOUTS.values()}
+    assert len(names) == len({*names}) and not dialects & {*names}
+    assert {*OTHER_NAMES} | {*FAMILIES} | {each for family in FAMILIES.values() for each in family} <= dialects
+    for name in names:
+        assert canonical(name) in OTHER_NAMES, name
+    for name, dialect in {
+        "timm": "timm", "Hugging Face": "huggingface", "hf": "huggingface", "HF_DINOv2": "huggingface-dinov2",
+        "hf-siglip": "huggingface-siglip", "SigLIP 2": "huggingface-siglip2", "transformers": "huggingface",
+        "Google": "augreg", "Google's": "augreg", "big_vision": "big-vision", "OpenAI": "clip", "NLLB": "m2m-100",
+        "torch.nn.Transformer": "torch-transformer", "Meta's DINOv2": "dinov2", "DINOv3": "dinov3", "mBART": "mbart",
+        "vit_pytorch@1.4": "vit-pytorch", "torch_ref": "torch-ref", "flax": "huggingface-flax", "CS231n": "cs231n",
+        "ours": "vit-jax", "vit_jax": "vit-jax", "torchvision": "torchvision", "EVA-02": "timm-eva",
+    }.items():  # fmt: skip
+        assert find(name, "to")[-1].dialect == dialect, name
+    with pytest.raises(UserError, match=r"^--to npz: is a kind of file and no layout; give DST the suffix \.npz"):
+        find("npz", "to")
+
+
+def test_a_library_with_several_layouts_stands_for_the_one_that_holds_a_network():
+    """The layout of that very name goes first, and what no layout of it holds is told of all."""
+    for name, dialect in (("timm", "timm-eva"), ("hf", "huggingface-dinov2"), ("google", "big-vision"), ("hf", "bart")):
+        layout = [each for each in LAYOUTS.values() if each.dialect == dialect][-1]
+        assert find(name, "from")[-1].dialect != dialect
+        theirs = next(config for config in members(layout) if find(name, "to")[-1].cannot(config))
+        assert target_layout(name, theirs).dialect == dialect
+    plain = next(config for config in some("timm") if not LAYOUTS["timm-eva"].cannot(config))
+    assert target_layout("timm", plain) is LAYOUTS["timm"]
+    with pytest.raises(UserError, match="^--to hf: none of its layouts of a Transformer .* --to marian, --to bart, "):
+        target_layout("hf", some("torch-transformer")[0])

@@ -231,9 +231,9 @@ def test_find_takes_a_path_or_a_name(tmp_path, monkeypatch):
         ("group/seed-0", "runs/group/seed-0"),
     ):
         assert find(text).path == tmp_path / there
-    with pytest.raises(UserError, match="digit: no run here; nearest: digits"):
+    with pytest.raises(UserError, match="digit: no such folder or run; nearest: digits"):
         find("digit")
-    with pytest.raises(UserError, match="else: no run here; runs/ holds digits, group, mnist"):
+    with pytest.raises(UserError, match="else: no such folder or run; runs/ holds digits, group, mnist"):
         find("else")
     with pytest.raises(UserError, match="nowhere/ holds none: train one"):
         find("digits-2", "nowhere")
@@ -251,7 +251,7 @@ def test_resume_takes_the_runs_own_fields_and_refuses_others(place, tmp_path):
         command(["--resume", str(folder.path), "--seed", "3"])
     with pytest.raises(UserError, match=r"--name new: --resume \S+ goes on in the run's own folder; leave --name out"):
         command(["--resume", str(folder.path), "--name", "new"])
-    with pytest.raises(UserError, match="digit: no run here; nearest: digits"):
+    with pytest.raises(UserError, match="digit: no such folder or run; nearest: digits"):
         command(["--resume", "digit", "--dir", str(tmp_path)])
     with pytest.raises(UserError, match="uses the config of that run: leave out the preset 'mnist'"):
         command(["mnist", "--resume", str(folder.path)])

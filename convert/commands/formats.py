@@ -13,6 +13,7 @@ from vit_jax.models.networks import NETWORKS
 from ..adapt import OPERATIONS
 from ..adapt.kernels import PATCHES, POSITIONS
 from ..dialects import LAYOUTS, refused
+from ..dialects.other_names import OTHER_NAMES
 from ..layout import Layout
 from ..plan.shared import find_shared
 from ..recognise.beside import KNOWN
@@ -64,6 +65,9 @@ def show(reasons: bool) -> None:
     print("\n" + wrap(f"Programs, which run without vit-jax, of {' and '.join(image_networks())}: DST ends with", 0))
     for suffix, kind in KINDS.items():
         print(wrap(f"  {suffix:11} {kind.title}: {kind.runs}; needs {install(kind.extra)}", 14))
+    print("\n" + wrap("Other names of layouts, which --from and --to take too (case, - and _ do not matter):", 0))
+    for ours, others in OTHER_NAMES.items():
+        print(wrap(f"  {ours}: {', '.join(others)}", 6))
     print("\n" + wrap("Files beside weights, which are read where a layout's library reads them, and else named:", 0))
     for names, what in KNOWN.items():
         print(wrap(f"  {', '.join(names)}: {what}", 6))

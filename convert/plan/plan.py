@@ -18,7 +18,7 @@ from .. import rules
 from ..adapt import ANY_NETWORK, Adaptation, texts_to_fit
 from ..adapt import adaptations as adaptations_of
 from ..containers.source import INTEGERS, Spec
-from ..dialects import DIALECTS
+from ..dialects import LAYOUTS
 from ..layout import WHOLE, Facts, Layout
 from ..recognise.layouts import find
 from ..recognise.outputs import settle
@@ -56,7 +56,7 @@ def plan(
     """The plan of a conversion to the layout that --to names. Raises UserError where that cannot hold the network."""
     adaptations = adaptations_of(reading.config, adapt)
     config = adaptations[-1].config if adaptations else reading.config
-    layout = target_layout(target, config)
+    layout = target_layout(target, config, weights_only)
     if layout.cannot(config, weights_only):
         raise UserError(reading.path, Text(f"cannot become {layout.name}: ", refusal(layout, config)))
     if dtype and dtype not in DTYPES:
@@ -129,10 +129,26 @@ def _target_rows(
     return rows
 
 
-def target_layout(name: str, config: NetworkConfig) -> Layout:
-    """The newest layout of this name that is of such networks. Raises UserError on an unknown name."""
+def target_layout(name: str, config: NetworkConfig, weights_only: bool = False) -> Layout:
+    """The newest layout of this name that is of such networks; where it cannot hold this one, another of its family.
+
+    Raises UserError on an unknown name, and where several others can.
+    """
     found = find(name, "to")
-    return ([layout for layout in found if isinstance(config, layout.network)] or found)[-1]
+    named = found[-1].dialect
+    newest = {each.dialect: each for each in found if isinstance(config, each.network)}
+    if named in newest and not newest[named].cannot(config, weights_only):
+        return newest[named]
+    others = [each for each in newest.values() if each.dialect != named and not each.cannot(config)]
+    if len(others) > 1:
+        ways = Text.concatenate(" or ", (Option("to", each.dialect) for each in others))
+        raise UserError(Option("to", name), "several of its layouts hold this network", Text("choose one with ", ways))
+    if newest and named not in newest and not others:
+        kind = type(config).__name__.removesuffix("Config")
+        ways = Text.concatenate(", ", (Option("to", each) for each in newest))
+        lacks = f"none of its layouts of a {kind} holds this one"
+        raise UserError(Option("to", name), lacks, Text("why, each of these says: ", ways))
+    return others[0] if others else newest.get(named, found[-1])
 
 
 def refusal(layout: Layout, config: NetworkConfig) -> Text:
@@ -167,5 +183,5 @@ def _otherwise(layout: Layout, config: NetworkConfig) -> Text:
 
 def elsewhere(config: NetworkConfig) -> list[str]:
     """The names of the layouts of other libraries that can hold a network, in their newest version."""
-    newest = (target_layout(name, config) for name in DIALECTS)
-    return [each.dialect for each in newest if each.proven and not each.cannot(config)]
+    newest = {each.dialect: each for each in LAYOUTS.values() if isinstance(config, each.network)}
+    return [each.dialect for each in newest.values() if each.proven and not each.cannot(config)]

@@ -14,8 +14,10 @@ from vit_jax.config.trees import unflatten
 from vit_jax.errors import Option, Text, UserError
 from vit_jax.runs.values import from_dict
 
+from ..containers.kinds import PROGRAMS, SUFFIXES
 from ..containers.source import Tensor
 from ..dialects import LAYOUTS, MODULES, refused
+from ..dialects.other_names import FAMILIES, canonical
 from ..layout import Layout, Names
 
 LONGEST, PARTS = 200, 24  # characters and parts of a name that may belong to a layout: expressions try them all
@@ -93,6 +95,7 @@ def which_layout(
     if asked:
         versions = find(asked, "from")
         fitting = [layout for layout in versions if layout in found.layouts]
+        fitting = [layout for layout in fitting if layout.dialect == versions[-1].dialect] or fitting
         clear = [layout for layout in fitting if not layout.refuses("choice", found.names)]
         layout = ((clear if len(versions) > 1 else fitting) or versions)[-1]
         if fits and layout in found.layouts and layout not in fits:
@@ -150,14 +153,16 @@ def check_accept_flags(flags: Iterable[str]) -> None:
 def find(name: str, option: str) -> list[Layout]:
     """The layouts that --from or --to, the `option`, names: one, or all versions of a dialect, the newest last.
 
-    Raises UserError.
+    Those before them are of other dialects that the name stands for as well. Raises UserError.
     """
-    if name in LAYOUTS and "@" in name:
-        return [LAYOUTS[name]]
-    dialect, _, version = name.partition("@")
+    given, at, version = name.partition("@")
+    dialect = canonical(given)
+    if (whole := f"{dialect}{at}{version}") in LAYOUTS and at:
+        return [LAYOUTS[whole]]
     versions = [layout for layout in LAYOUTS.values() if layout.dialect == dialect]
     if versions and not version:
-        return versions
+        family = FAMILIES.get(dialect, ())
+        return [*(layout for layout in LAYOUTS.values() if layout.dialect in family), *versions]
     for module in MODULES:  # a release of a library, whose generation of names its module knows
         if versions and versions[0] in module.LAYOUTS and hasattr(module, "layout_for"):
             return [module.layout_for(version)]
@@ -169,8 +174,9 @@ def find(name: str, option: str) -> list[Layout]:
         )
         raise UserError(Option(option, name), f"{dialect} {has}", Text("give ", ways))
     dialects = sorted({layout.dialect for layout in LAYOUTS.values()})
-    if name in ("transformers", "hf"):
-        dialects = [dialect for dialect in dialects if dialect.startswith("huggingface")]
+    if f".{dialect}" in (*SUFFIXES, *PROGRAMS) and option == "to":
+        remedy = f"give DST the suffix .{dialect}, and here a layout such as timm, or nothing"
+        raise UserError(Option(option, name), "is a kind of file and no layout", remedy)
     raise UserError(Option(option, name), f"there is no such layout{nearest(name, dialects)}")
 
 

@@ -15,6 +15,7 @@ from ..files.reading import open_regular
 
 STDIN = "-"
 FILES = (".txt", ".tsv", ".csv", ".gz")  # what ends so is meant as a file's name, not as a sentence
+PLACES = ("./", "../", "~/", "/")  # what begins so, likewise
 _ONE_A_LINE = {
     "pixels": "give one image file a line",
     "vectors": "give one vector a line, as FILE or FILE:ROW",
@@ -156,7 +157,7 @@ def sentences(inputs: Iterable[str]) -> list[str]:
         if len(text) > 255 or not os.path.lexists(text) or os.path.isdir(text):
             if "/" in text and os.path.isdir(text):
                 raise UserError(text, "is a folder", "give a sentence, or a file of them, one per line")
-            if text.endswith(FILES) and " " not in text:
+            if (text.endswith(FILES) or text.startswith(PLACES)) and " " not in text:
                 raise UserError(text, "there is no such file", "give a sentence, or a file of them, one per line")
             found.append(text)
             continue

@@ -51,7 +51,7 @@ class Request:
         """The run that the weights are of; None where there is none. Raises UserError."""
         if self.network is not None:
             return runs.Run(self.network.trained.folder) if self.network.trained.folder else None
-        return None if runs.is_foreign(self.path) else runs.find(self.path)
+        return None if runs.is_foreign(self.path) else runs.find(self.path, weights=True)
 
     def check(self) -> None:
         """Raise UserError on what can be known to be wrong before anything is opened."""

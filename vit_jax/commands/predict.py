@@ -164,7 +164,7 @@ def takes(path: str) -> str:
     Raises UserError where there is no run.
     """
     if not runs.is_foreign(path):
-        return _kind(runs.find(path).config().model)
+        return _kind(runs.find(path, weights=True).config().model)
     from ..weights.interop import config_in
 
     with contextlib.suppress(UserError):  # `_network` raises another, which says more
@@ -199,7 +199,7 @@ def _network(
     A missing run is reported before jax starts.
     """
     if not runs.is_foreign(path):
-        runs.find(path)
+        runs.find(path, weights=True)
     backend.configure_jax()
     from ..tasks.searching import searching
     from ..weights.load import complete

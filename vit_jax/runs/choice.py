@@ -19,6 +19,8 @@ from .folder import Run
 from .several import members, there
 from .values import differences
 
+ON_THE_HUB = re.compile(r"(hf:/?)?(?P<owner>[\w-]+)/(?P<name>[\w.-]+)")  # an address with its hf:// left out or cut
+
 
 def choose(run: RunConfig, name: str, named: bool, seeds: int = 0, data: Any = None) -> Run:
     """The folder for a run, or for a group of runs: one that has the same run already, or a new one.
@@ -110,15 +112,29 @@ def check_place(folder: Path) -> None:
         raise UserError(show_path(there), "no permission to write here", "choose another folder with --dir")
 
 
-def find(text: str, runs_dir: str = "runs", absent: str = "no run here") -> Run:
-    """The run at a path, or with a name inside `runs_dir`. Raises UserError if there is none, which is `absent`."""
+def find(text: str, runs_dir: str = "runs", weights: bool = False) -> Run:
+    """The run at a path, or with a name inside `runs_dir`.
+
+    Args:
+        text: the path or the name.
+        runs_dir: the folder of all runs.
+        weights: whether a file or folder of weights would have been taken as well, but was not there.
+
+    Raises:
+        UserError: there is none.
+    """
     for path in (Path(text), Path(runs_dir) / text):
         if Run(path).exists():
             return Run(path)
         _no_group(path)
     if Path(text).is_file():
         raise UserError(text, "is a file and no run", f"to start a run from weights, train with --init {text}")
-    raise UserError(text, f"{absent}{there(text, runs_dir)}")
+    if os.path.lexists(text):
+        raise UserError(text, f"no run here{there(text, runs_dir)}")
+    error = UserError(text, f"no such {'file, folder' if weights else 'folder'} or run{there(text, runs_dir)}")
+    if weights and (found := ON_THE_HUB.fullmatch(text)) and not os.path.isdir(found["owner"]):
+        error.add(f"; on Hugging Face's hub it is hf://{found['owner']}/{found['name']}")
+    raise error
 
 
 def is_foreign(text: str, runs_dir: str = "runs") -> bool:
@@ -148,7 +164,7 @@ def read_from(text: str) -> list[Path]:
     if is_foreign(text):
         path = Path(text)
         return [path, *path.parent.glob("*.json")] if path.is_file() else [path]
-    folder = find(text)
+    folder = find(text, weights=True)
     return [folder.path, *folder.config().data.paths()]
 
 

@@ -120,9 +120,8 @@ class Run:
     def content(self) -> tuple[dict[str, Any], str]:
         """(the content of config.json that counts, not checked; the remark). Raises UserError if it is damaged."""
         if not self.exists():
-            raise UserError(
-                self, "no run here (there is no config.json)", "give the folder of a run, such as runs/digits"
-            )
+            lacks = "there is no config.json" if self.path.is_dir() else "there is no such folder"
+            raise UserError(self, f"no run here ({lacks})", "give the folder of a run, such as runs/digits")
         step, recorded = self._recorded()
         try:
             found, intact = without_digest(read_json(self.config_file))

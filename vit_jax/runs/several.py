@@ -25,7 +25,8 @@ def find_runs(name: str, runs_dir: str, named: bool) -> list[Path]:
         return inside
     if not named:
         raise UserError(f"{Path(runs_dir)}/ holds no runs", remedy="train one, or give the paths of runs")
-    raise UserError(name, f"there is no run, and no folder of runs, of this name{there(name, runs_dir)}")
+    what = "is no run, and holds none" if os.path.lexists(name) else "no such run, or folder of runs"
+    raise UserError(name, f"{what}{there(name, runs_dir)}")
 
 
 def there(name: str, runs_dir: str) -> str:

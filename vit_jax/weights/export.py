@@ -145,7 +145,7 @@ def _source(path: str, ema: bool | None) -> str:
     """The path of a run, or of weights. Raises UserError where there is none, or no average that is asked for."""
     if is_foreign(path):
         return path
-    folder = find(path)
+    folder = find(path, weights=True)
     if ema and not folder.config().ema:
         raise UserError(folder, "keeps no averaged weights", "train with --ema 0.999 to have them")
     return str(folder)

@@ -171,7 +171,7 @@ def _in_memory(weights: State | nnx.Module, spoken: Spoken, **options: Any) -> P
 
 def _of_run(path: str, which: str, ema: bool | None, spoken: Spoken) -> Predictor:
     """The network of a run, by path or by name. Raises UserError."""
-    folder = find(path)
+    folder = find(path, weights=True)
     saved, run = folder.metadata(), folder.config()
     if spoken and not saved.get("files"):
         _languages(run, spoken, path)

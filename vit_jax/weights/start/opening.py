@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,6 @@ from ...runs import Run, find, is_foreign
 from ..interop import Unstated, Weights, convert_first, open_weights
 
 RULES = {"image": "init_resize", "channels": "init_channels"}  # {field that weights can follow: how}
-ON_THE_HUB = re.compile(r"(hf:/?)?(?P<owner>[\w-]+)/(?P<name>[\w.-]+)")  # an address with its hf:// left out or cut
 FEW = 8  # fields that a message lists; a file that lacks more states none
 
 
@@ -71,12 +69,7 @@ def place_of(init: str, folder: str) -> str:
             raise UserError("holds a run for each seed", remedy=f"name one of them, such as {Run(members[0].parent)}")
     if is_foreign(init, folder):
         return init
-    try:
-        return str(find(init, folder, "no such file, folder or run"))
-    except UserError as error:
-        if (found := ON_THE_HUB.fullmatch(init)) and not os.path.isdir(found["owner"]):
-            error.add(f"; on Hugging Face's hub it is hf://{found['owner']}/{found['name']}")
-        raise
+    return str(find(init, folder, weights=True))
 
 
 def _explain_missing(init: str, fields: Sequence[str], published: bool) -> tuple[str, str]:
