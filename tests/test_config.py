@@ -264,6 +264,8 @@ BAD_RUNS = [
         "augment.repeats",
         "2",
     ),
+    (dict(data=dict(folds=1)), "data.folds", "1", "2 or more"),
+    (dict(data=dict(folds=5, fold=5)), "data.fold", "5", "data.folds"),
     (dict(task="clasify"), "task", "'clasify'", "classify"),
     (dict(task="translate", model=ViTConfig()), "task", "translate", "Transformer", "model", "ViT"),
     (dict(model=TransformerConfig()), "task", "classify", "ViT", "model", "Transformer"),

@@ -257,6 +257,21 @@ def prepared(folder: Path) -> None:
     for place in places:
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 256, (16, 20, 3), np.uint8)).save(folder / place)
+    for i in range(40):
+        place = folder / (f"jpegs/mole_{i}.jpg" if i % 2 else f"{i}.png")
+        place.parent.mkdir(exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (16, 20, 3), np.uint8)).save(place)
+    moles = [
+        "image,mel,nv,bcc",
+        *(f"mole_{i},{int(i % 3 == 0)},{int(i % 3 == 1)},{int(i % 3 == 2)}" for i in range(1, 40, 2)),
+    ]
+    (folder / "moles.csv").write_text("\n".join(moles))
+    (folder / "others.csv").write_text("\n".join(["file,bcc,mel", "mole_1,0,1", "mole_5,1,0"]))
+    pictures = range(0, 40, 2)
+    (folder / "plants.csv").write_text(
+        "\n".join(["image,labels", *(f"{i},{'rust scab' if i % 4 else 'scab'}" for i in pictures)])
+    )
+    (folder / "sizes.csv").write_text("\n".join(["image,size", *(f"{i},{i / 3:.2f}" for i in pictures)]))
     (folder / "sets").mkdir()
     for name, classes, shape in (
         ("cifar10", 10, (32, 32, 3)),

@@ -14,7 +14,7 @@ from vit_jax.config.ranges import Range, check_ranges
 from vit_jax.config.run import DataConfig, LoraConfig, LossConfig, OptimConfig, RunConfig
 from vit_jax.data.captions.config import CaptionData
 from vit_jax.data.captions.features_config import FeatureData
-from vit_jax.data.images.config import ImageData
+from vit_jax.data.images.config import FittedImages, ImageData
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
 from vit_jax.models.captioner_config import CaptionerConfig
@@ -48,7 +48,8 @@ FIELDS = {
     LossConfig: {"label_smoothing": RATE},
     DistilLoss: {"alpha": CHANCE, "temperature": POSITIVE},
     DataConfig: {"validation test": RATE},
-    ImageData: {"background": ((-1, 256), (0, 255)), "size trim threads memory": AMOUNT},
+    ImageData: {"folds fold": AMOUNT},
+    FittedImages: {"background": ((-1, 256), (0, 255)), "size trim threads memory": AMOUNT},
     CaptionData: {"drawn": COUNT, "length": LENGTH},
     FeatureData: {"validation test": RATE, "length": LENGTH},
     SentenceData: {"lengths": LENGTH},
@@ -77,7 +78,7 @@ FIELDS = {
         "head_width eps source_vocabulary target_vocabulary position_offset max_length outputs": AMOUNT,
         "dropout attention_dropout activation_dropout embedding_dropout": RATE,
     },
-    train.Options: {"seeds": AMOUNT},
+    train.Options: {"seeds folds": AMOUNT},
     EvaluateFlags: {"batch": AMOUNT, "bootstrap": ((-1, 1_000_001), (0, 1_000_000))},
     PredictFlags: {"top batch": COUNT},
     sheet.Options: {"images": ((0, 65), (1, 64)), "views": ((0, 41), (1, 40))},

@@ -182,22 +182,22 @@ def test_a_config_that_lacks_a_part_or_has_another_format_is_refused(place, tmp_
 
 
 def test_a_group_of_seeds_is_a_folder_of_runs(place, tmp_path):
-    assert choose(place, "digits", named=False, seeds=3).path == tmp_path / "digits"
+    assert choose(place, "digits", named=False, group="seed").path == tmp_path / "digits"
     for seed in (0, 1):
         begun(tmp_path / "digits" / f"seed-{seed}", replace(place, seed=seed))
     (tmp_path / "digits" / "summary.json").write_text("{}")
-    assert choose(place, "digits", named=True, seeds=3).path == tmp_path / "digits", "more seeds join the group"
+    assert choose(place, "digits", named=True, group="seed").path == tmp_path / "digits", "more seeds join the group"
     other = replace(place, epochs=99)
-    assert choose(other, "digits", named=False, seeds=3).path == tmp_path / "digits-2"
+    assert choose(other, "digits", named=False, group="seed").path == tmp_path / "digits-2"
     with pytest.raises(UserError, match="epochs 10 -> 99"):
-        choose(other, "digits", named=True, seeds=3)
+        choose(other, "digits", named=True, group="seed")
 
 
 def test_a_group_and_a_run_do_not_share_a_folder(place, tmp_path):
     begun(tmp_path / "single", place)
     with pytest.raises(UserError, match="holds a single run, not one per seed"):
-        choose(place, "single", named=True, seeds=3)
-    assert choose(place, "single", named=False, seeds=3).path == tmp_path / "single-2"
+        choose(place, "single", named=True, group="seed")
+    assert choose(place, "single", named=False, group="seed").path == tmp_path / "single-2"
     begun(tmp_path / "group" / "seed-0", place)
     with pytest.raises(UserError, match="is not a run"):
         choose(place, "group", named=True)

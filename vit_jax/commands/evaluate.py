@@ -24,7 +24,7 @@ from ..files.output import write_csv
 from ..files.terminal import printable, run_command
 from ..text.languages import Spoken
 from .measure import Measured, Probe, Request, measure
-from .selection import LanguageFlags, SelectionFlags
+from .selection import LanguageFlags, SelectionFlags, TableFlags
 from .unreadable import UnreadableFlags, flag_advised
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def evaluate(
     target_language: str = "",
     data_range: tuple[float, ...] = (),
     bootstrap: int = 0,
+    table: Mapping[str, Any] | None = None,
     **search: Any,
 ) -> tuple[int, Evaluation]:
     """Measure a trained network on a split of its data, or on other data.
@@ -70,8 +71,8 @@ def evaluate(
         ema: likewise.
         data_dir: takes the place of data.dir.
         batch: examples in a step; 0: as in training.
-        source: other data than the run's, as data.source names it (folder:PATH, FILE.npz, ...): images prepared as the
-            network's own, classes matched by name. A folder without splits is measured as a whole.
+        source: other data than the run's, as data.source names it (folder:PATH, FILE.npz, csv:FILE, ...): images
+            prepared as the network's own, classes matched by name. A folder without splits is measured as a whole.
         data: examples in the forms that `vit_jax.train` takes. Where the run was trained on the same, its own split of
             them is measured, else all of a pair.
         class_names: those of `data`; empty: its labels are the numbers of the network's classes.
@@ -84,6 +85,8 @@ def evaluate(
         data_range: (low, high), the values of other images that become black and white; empty: those of training.
         bootstrap: so many samples of the examples, drawn with replacement, give each metric a 95 % interval, the
             Evaluation's `intervals`; 0: none.
+        table: of a source csv:FILE: its labels, separator, file_column or split_column, where they are others than in
+            training and no columns are called as the network's outputs.
         search: settings of the search for texts, such as beam=5 (the fields of config.decoding.Decoding).
 
     Returns:
@@ -121,6 +124,7 @@ def evaluate(
             spoken=Spoken(source_language, target_language),
             data_range=tuple(data_range),
             bootstrap=bootstrap,
+            table=dict(table or {}),
             search=search,
             network=network,
         )
@@ -131,12 +135,12 @@ def evaluate(
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataOptions(LanguageFlags):
-    """Where the data is, and in which languages texts are."""
+class DataOptions(LanguageFlags, TableFlags):
+    """Where the data is, in which languages texts are, and what the columns of a table are."""
 
     source: str = option(
         "",
-        "measure on other data than the run's: folder:PATH, FILE.npz or the name of a prepared set, "
+        "measure on other data than the run's: folder:PATH, FILE.npz, csv:FILE[:FOLDER] or the name of a prepared set, "
         "classes matched by name; of sentences pairs:... or tsv:FILE; of captions captions:FOLDER, coco:... or "
         "coco-features:...; empty: the run's own data",
     )
@@ -227,6 +231,7 @@ def command(arguments: list[str]) -> int:
                 spoken=o.data.spoken,
                 data_range=o.data.range,
                 bootstrap=o.bootstrap,
+                table=o.data.table,
                 search=flags.given_values(arguments, o, SearchFlags),
             )
         )

@@ -150,6 +150,25 @@ def image_files(paths: Iterable[str], note: Any) -> list[Path]:
     return found
 
 
+def with_images_of_tables(inputs: Sequence[Any], file_column: str = "") -> list[Any]:
+    """Inputs, of which each table, csv:FILE[:FOLDER], is replaced by the paths of its images. Raises UserError.
+
+    `file_column` is the table's column of these; empty: the one that is called so.
+    """
+    from ..data.images.config import TABLE
+    from ..data.images.tables.columns import Stated
+    from ..data.images.tables.open import table_files
+    from ..data.images.tables.places import find_table
+
+    found: list[Any] = []
+    for given in inputs:
+        if isinstance(given, str) and given.startswith(TABLE) and not os.path.lexists(given):
+            found += table_files(find_table(given), Stated(file_column=file_column))
+        else:
+            found.append(given)
+    return found
+
+
 def sentences(inputs: Iterable[str]) -> list[str]:
     """Sentences as they are typed; a file is replaced by its lines. Raises UserError."""
     found: list[str] = []

@@ -43,6 +43,7 @@ class Request:
     spoken: Spoken  # the languages of other data
     data_range: tuple[float, ...]  # of other images
     bootstrap: int  # samples of the images for intervals; 0: none
+    table: Mapping[str, Any]  # fields of data that say what the columns of another table are
     search: Mapping[str, Any]
     network: Predictor | None = None  # in memory
 
@@ -208,13 +209,17 @@ def _own(run: RunConfig, split: str, recorded: Any) -> tuple[str, Any, tuple[str
 
 def _of_images(data: DataConfig, request: Request) -> DataConfig:
     """The data config with what is asked for of images. Raises UserError where there are none."""
-    from ..data.images.config import ImageData
+    from ..data.images.config import FittedImages
     from ..data.images.wide import is_range
 
-    for name, value in (("skip_unreadable", request.skip_unreadable), ("data.range", request.data_range)):
-        if value and not isinstance(data, ImageData):
+    for name, value in (
+        ("skip_unreadable", request.skip_unreadable),
+        ("data.range", request.data_range),
+    ):
+        if value and not isinstance(data, FittedImages):
             raise UserError(Field(name), "is for images, and this network takes none", "leave it out")
-    if not isinstance(data, ImageData):
+    data = _of_table(data, request)
+    if not isinstance(data, FittedImages):
         return data
     stated = request.data_range
     if not is_range(stated):
@@ -223,6 +228,23 @@ def _of_images(data: DataConfig, request: Request) -> DataConfig:
         raise UserError(Field("data.range"), "is of other images than the run's own", "add --data.source")
     skip = request.skip_unreadable or data.skip_unreadable
     return replace(data, skip_unreadable=skip, range=stated or data.range)
+
+
+def _of_table(data: DataConfig, request: Request) -> DataConfig:
+    """The data config with what is asked for of a table, and of the run's own what another one has, too."""
+    from ..data.images.config import ImageData
+    from ..data.images.sources.open import table_of
+
+    name = next((f"data.{name}" for name in request.table), "")
+    if name and not isinstance(data, ImageData):
+        raise UserError(Field(name), "is for labelled images, and this network learned from none", "leave it out")
+    if name and not request.source:
+        raise UserError(Field(name), "is of another table than the run's own", "add --data.source csv:FILE")
+    if not isinstance(data, ImageData):
+        return data
+    if request.given is not None or (request.source and table_of(data) is None):
+        data = data.without_table()
+    return replace(data, **request.table)
 
 
 def _not_its_data(run: RunConfig) -> UserError:

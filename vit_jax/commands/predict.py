@@ -33,9 +33,9 @@ from ..files.terminal import lasting_output, printable, run_command
 from ..machine import backend
 from ..text.languages import UNSTATED, Spoken
 from .answering import Answering, Row
-from .inputs import STDIN, Inputs, files_of, is_piped
+from .inputs import STDIN, Inputs, files_of, is_piped, with_images_of_tables
 from .printing import Count, as_json, for_eyes, in_lines, is_terminal, prepare_stdout
-from .selection import LanguageFlags, SelectionFlags
+from .selection import FileFlags, LanguageFlags, SelectionFlags
 from .unreadable import UnreadableFlags, flag_advised
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def predict(
 
     Args:
         path: a run, or a file or folder of weights of any layout.
-        inputs: paths of images and of folders of images, or sentences; one of them, or a list.
+        inputs: paths of images and of folders of images, csv:FILE[:FOLDER], or sentences; one of them, or a list.
         top: the number of classes of each image, the most probable first.
         which: the weights of a run, as of `vit_jax.load`.
         ema: likewise.
@@ -86,7 +86,7 @@ def predict(
     network = _network(path, which, ema, search, Spoken(source_language, target_language))
     answering = Answering(network, top, batch, skip_unreadable, _note)
     answers = [(answer.input, answer.value) for answer in answering.answers(found) if answer.plain]
-    return answers[0][1] if one and len(answers) == 1 and not os.path.isdir(inputs) else answers
+    return answers[0][1] if one and len(answers) == 1 and not _holds_several(inputs) else answers
 
 
 def draw_attention(
@@ -179,7 +179,20 @@ def _kind(model: NetworkConfig) -> str:
 def _check_inputs(path: str, inputs: Sequence[str]) -> list[Any]:
     """The inputs as image files (with those inside folders), vectors or texts, before jax starts. Raises UserError."""
     kind = takes(path)
-    return list(inputs) if kind == "ids" else files_of(kind, inputs, _note)
+    return list(inputs) if kind == "ids" else files_of(kind, _with_tables(path, kind, inputs), _note)
+
+
+def _holds_several(given: str | os.PathLike[str]) -> bool:
+    """Whether an input is a folder or a table, whose answers are a list, and be it of one image."""
+    return os.path.isdir(given) or (os.fspath(given).startswith("csv:") and not os.path.lexists(given))
+
+
+def _with_tables(path: str, kind: str, inputs: Sequence[Any], file_column: str = "") -> list[Any]:
+    """The inputs of a run or of weights, tables of images replaced by these. Raises UserError."""
+    if kind != "pixels":
+        return list(inputs)
+    learned = "" if runs.is_foreign(path) else getattr(runs.find(path).config().data, "file_column", "")
+    return with_images_of_tables(inputs, file_column or learned)
 
 
 def _note(remark: str) -> None:
@@ -209,6 +222,11 @@ def _network(
 
 
 @dataclass(frozen=True, kw_only=True)
+class DataFlags(LanguageFlags, FileFlags):
+    """In which languages texts are, and which column of a table has the images."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PredictFlags(UnreadableFlags, SelectionFlags):
     """What is predicted, by which weights, and what is written."""
 
@@ -220,10 +238,11 @@ class PredictFlags(UnreadableFlags, SelectionFlags):
     )
     inputs: tuple[str, ...] = field(
         metadata={
-            "help": "image files and folders of images; or sentences, or files of them, one per line; or files of "
-            "vectors (.npy, .npz, .h5), of one row as FILE:ROW. - stands for stdin, as no input does in a pipe: each "
-            "line a sentence, an image file or FILE:ROW. Where stdout is no terminal, each answer is a line: the best "
-            "class (--top of them), a text (--nbest of them), all labels or numbers with tabs between them; a blank "
+            "help": "image files, folders of images and csv:FILE[:FOLDER], the images of a table; or sentences, or "
+            "files of them, one per line; or files of vectors (.npy, .npz, .h5), of one row as FILE:ROW. - stands for "
+            "stdin, as no input does in a pipe: each line a sentence, an image file or FILE:ROW. Where stdout is no "
+            "terminal, each answer is a line: the best class (--top of them), a text (--nbest of them), all labels or "
+            "numbers with tabs between them; a blank "
             "line has a blank answer"
         }
     )
@@ -254,7 +273,7 @@ class PredictFlags(UnreadableFlags, SelectionFlags):
     )
     batch: int = option(BATCH, "inputs that are computed at a time; fewer take less memory", at_least=1)
     force: bool = option(False, "overwrite the files of --csv, --attention and --features if they exist")
-    data: LanguageFlags = field(default_factory=LanguageFlags)
+    data: DataFlags = field(default_factory=DataFlags)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,7 +293,8 @@ def command(arguments: list[str]) -> int:
     runs.mean_of(o.weights)
     stated = flags.given_fields(arguments, Options)
     _check_outputs(o, stated)
-    inputs = Inputs(takes(o.run), given, _note)
+    kind = takes(o.run)
+    inputs = Inputs(kind, _with_tables(o.run, kind, given, o.data.file_column), _note)
     model = _network(o.run, o.weights, o.averaged, flags.given_values(arguments, o, AnswerFlags), o.data.spoken)
     if "top" in stated and model.task.searching({}) is not None:
         raise UserError(

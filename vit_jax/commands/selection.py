@@ -1,8 +1,9 @@
-"""Flags of several commands: which weights of a run are taken, and in which languages texts are."""
+"""Flags of several commands: which weights of a run, in which languages texts are, what the columns of a table are."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from ..config.fields import option
 from ..text.languages import Spoken
@@ -21,6 +22,30 @@ class LanguageFlags:
     def spoken(self) -> Spoken:
         """Both of them."""
         return Spoken(self.source_language, self.target_language)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileFlags:
+    """Which column of a table has the images."""
+
+    file_column: str = option("", "of csv:FILE: the column of the image files; empty: as in training, else by its name")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFlags(FileFlags):
+    """What the columns of a table are, where they are others than in training."""
+
+    labels: tuple[str, ...] = option(
+        (), "of csv:FILE: the columns of the labels; empty: as in training, else those called as the network's outputs"
+    )
+    separator: str = option("", "of csv:FILE: what stands between the labels of a cell; empty: as in training")
+    split_column: str = option("", "of csv:FILE: the column of the splits; empty: as in training, else split")
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """{field of data: value} of those that are given."""
+        names = [f.name for f in fields(TableFlags)]
+        return {name: value for name in names if (value := getattr(self, name))}
 
 
 @dataclass(frozen=True, kw_only=True)

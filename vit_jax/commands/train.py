@@ -20,7 +20,7 @@ from ..config import flags
 from ..config.fields import option
 from ..config.run import RunConfig
 from ..config.trees import flatten
-from ..data.images.config import ImageData
+from ..data.images.config import FittedImages
 from ..errors import DONE, Field, UserError
 from ..files.terminal import lasting_output, run_command
 from ..machine import backend
@@ -37,7 +37,7 @@ from ..training.announce import announce
 from ..training.preflight import OF_A_HOST, choose_folder, preflight
 from ..training.resume import starting_parameters
 from ..training.setup import open_data, set_up
-from ..training.train import train_seeds, train_with
+from ..training.train import of_folds, train_folds, train_seeds, train_with
 from ..weights.start import start as starting
 from ..weights.start.again import resumable
 from ..weights.start.fitting import OtherNetwork
@@ -56,6 +56,12 @@ class Options(RunConfig):
         0,
         "train this many runs with the seeds seed, seed+1, ... and report the mean and standard deviation "
         "of their results; 0: one run",
+        at_least=0,
+    )
+    folds: int = option(
+        0,
+        "cross-validation: cut the data into this many folds (data.folds), train a run for each that is held out, and "
+        "report the mean and standard deviation of their results; 0: one run",
         at_least=0,
     )
     resume: str = option(
@@ -304,7 +310,7 @@ def _command_with(hosts: Hosts, arguments: list[str]) -> int:
     folder = None
     if hosts.owner:
         name, options, folder = parse(arguments)
-        for other in ("dry_run", "print_config", "seeds"):
+        for other in ("dry_run", "print_config", "seeds", "folds"):
             if getattr(options, other):
                 raise UserError(
                     f"{other} is {getattr(options, other)} and hosts is {options.hosts}", remedy="leave one of them out"
@@ -313,7 +319,7 @@ def _command_with(hosts: Hosts, arguments: list[str]) -> int:
     told = hosts.share(told)
     run = from_dict(RunConfig, told["run"])
     own = flags.value_of(given, "data.dir")
-    if own and not hosts.owner and isinstance(run.data, ImageData):
+    if own and not hosts.owner and isinstance(run.data, FittedImages):
         run = replace(run, data=replace(run.data, dir=own))
     train_with(hosts, run, told["preset"], folder)
     return DONE
@@ -331,15 +337,22 @@ def _command_alone(arguments: list[str]) -> int:
         print(json.dumps(to_dict(_check_options(options)), indent=1))
         return DONE
     run = _check_options(options, folder)
-    if options.seeds and folder:
+    group = "seed" if options.seeds else "fold" if options.folds else ""
+    if options.seeds and options.folds:
+        raise UserError(Field("folds"), f"is {options.folds} and seeds is {options.seeds}", "leave one of them out")
+    if group and folder:
         raise UserError(
-            Field("seeds"),
-            f"is {options.seeds} and resume is {options.resume}",
-            "leave one of them out; to continue runs that were started with --seeds, repeat their command",
+            Field(f"{group}s"),
+            f"is {options.seeds or options.folds} and resume is {options.resume}",
+            f"leave one of them out; to continue runs that were started with --{group}s, repeat their command",
         )
+    if options.folds:
+        run = check_run(of_folds(run, options.folds))
     if options.dry_run:
-        return dry_run(run, name, folder, options.seeds)
-    if options.seeds:
+        return dry_run(run, name, folder, group)
+    if options.folds:
+        train_folds(run, options.folds, preset=name)
+    elif options.seeds:
         train_seeds(run, options.seeds, preset=name)
     else:
         train_with(ALONE, run, name, folder)
@@ -371,10 +384,10 @@ def _same_run(folder: runs.Run, run: RunConfig, resume: str) -> None:
         )
 
 
-def dry_run(run: RunConfig, preset: str, folder: runs.Run | None = None, seeds: int = 0) -> int:
+def dry_run(run: RunConfig, preset: str, folder: runs.Run | None = None, group: str = "") -> int:
     """Set a run up and print it, without training or writing anything; returns the exit code. Raises UserError."""
     checked = preflight(run)
-    folder = choose_folder(run, preset, folder, seeds)
+    folder = choose_folder(run, preset, folder, group)
     backend.configure_jax(checked.division.devices)
     with fixed_settings(run.compute_dtype):
         setup = set_up(checked, open_data(run, folder, fetch=False))

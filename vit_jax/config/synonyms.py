@@ -77,6 +77,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
         "config": "config-file cfg conf yaml",
         "seed": "random-seed rng-seed manual-seed",
         "seeds": "num-seeds repeats n-runs",
+        "folds": "k-folds n-folds num-folds cv kfold n-splits",
         "log-every": "log-interval print-freq log-freq logging-steps log-every-n-steps",
         "save-minutes": "save-freq save-every save-interval save-steps",
         "keep": "save-total-limit checkpoint-hist keep-last",

@@ -17,7 +17,7 @@ from ..errors import Field, UserError
 Sampling = Literal["natural", "sqrt", "balanced"]
 
 # The first number of a permutation's seed is its purpose, so that no two purposes share a permutation.
-ORDER, VALIDATION, TEST, NUMBERS, SHUFFLE, SHAPES, CLASS_ROW, QUOTA_TIES, CLASS_OFFSETS = range(9)
+ORDER, VALIDATION, TEST, NUMBERS, SHUFFLE, SHAPES, CLASS_ROW, QUOTA_TIES, CLASS_OFFSETS, FOLDS = range(10)
 
 
 def permutation(n: int, *seed: int) -> np.ndarray:

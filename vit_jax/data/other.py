@@ -10,7 +10,7 @@ import numpy as np
 from ..config.outputs import Outputs
 from ..errors import UserError
 from .base import Given
-from .images.config import ImageData
+from .images.config import FOLDER, ImageData
 from .images.labels import labels_of
 from .images.pixels import Images, sizes
 from .images.preprocess import Preprocess
@@ -18,8 +18,9 @@ from .images.sources.arrays import Arrays
 from .images.sources.base import Source
 from .images.sources.folders import open_test_folder
 from .images.sources.layout import WHOLE
-from .images.sources.open import check_target, open_image_source
+from .images.sources.open import check_target, open_image_source, table_of
 from .images.splits import Split
+from .images.tables.open import open_test_table, stated_in
 from .unreadable import left_out
 
 
@@ -51,8 +52,7 @@ def open_other_images(
     field = f"data.source {data.source}" if given is None else "data"
     data = replace(data, range=data.range or preprocess.range, target=outputs.kind)  # type: ignore[arg-type]  # it is measured
     preprocess = replace(preprocess, range=data.range)
-    folder = data.source.startswith("folder:")
-    source = open_test_folder(data.source.removeprefix("folder:")) if folder else open_image_source(data, given)
+    source = _open(data, outputs, given)
     check_target(data, source)
     if given is not None and given.whole:
         source = replace(source, splits={WHOLE: source.splits["train"]})
@@ -81,6 +81,15 @@ def open_other_images(
         )
     total = sum(len(each.labels) for each in source.splits.values())
     return Other(name, split, total, tuple(filter(None, remarks)))
+
+
+def _open(data: ImageData, outputs: Outputs, given: Given | None) -> Source:
+    """The source that a network with these outputs is measured on: of a folder or a table any split may be missing."""
+    if given is None and (place := table_of(data)):
+        return open_test_table(place, stated_in(data), outputs)
+    if given is None and data.source.startswith(FOLDER):
+        return open_test_folder(data.source.removeprefix(FOLDER))
+    return open_image_source(data, given)
 
 
 def _check_examples(field: str, name: str, source: Source, preprocess: Preprocess) -> None:

@@ -44,7 +44,7 @@ def draw_comparison(panels: dict[str, list[Series | None]], names: Sequence[str]
     with page(path, 11, 3.75 * rows + 0.3) as figure:
         title = shorten(title, 60)
         if any(series and series.spread is not None for curves in panels.values() for series in curves):
-            title += "; bands are one standard deviation over seeds"
+            title += "; bands are one standard deviation over the runs of a group"
         if len(named) < len(names):
             title += f"; in colour the {len(named)} with the lowest validation loss"
         figure.suptitle(title)

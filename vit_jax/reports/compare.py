@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import runs
+from ..config.dotted import value_at
 from ..config.fields import option
 from ..config.flags import parse
 from ..config.run import RunConfig
@@ -71,11 +72,16 @@ class Member:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the comparison: a run, or the runs of a group, which differ in their seeds."""
+    """A line of the comparison: a run, or the runs of a group, which differ in their seeds or folds."""
 
     name: str
     members: list[Member]
     group: bool
+
+    @property
+    def kind(self) -> str:
+        """The kind of the group, by which its runs differ: seed or fold."""
+        return several.kind_of(self.members[0].folder.path) or "seed"
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,8 @@ class Comparison:
                   for line in self.lines]  # fmt: skip
         for line, each in zip(self.lines, values, strict=True):
             if line.group:
-                each["seed"] = tuple(member.run.seed for member in line.members)
+                field = several.VARIED[line.kind]
+                each[field] = tuple(value_at(member.run, field) for member in line.members)
         names = [name for name in values[0] if all(name in each for each in values)]
         table = {name: [each[name] for each in values] for name in names}
         # The seeds of groups differ from those of single runs by their number only.
@@ -211,14 +218,14 @@ def _line(path: Path, title: str, notes: list[str], damaged: bool) -> Line | Non
 
 
 def _differing(run: RunConfig, first: RunConfig) -> list[str]:
-    """The fields of the identity, but the seed, in which a run of a group differs from the first one."""
+    """The fields of the identity, but the seed or the fold, in which a run of a group differs from the first one."""
     if run is first:
         return []
     known = flat(first)
     return [
         name
         for name, (value, execution) in flat(run).items()
-        if name != "seed" and not execution and known.get(name, (None,))[0] != value
+        if name not in several.VARIED.values() and not execution and known.get(name, (None,))[0] != value
     ]
 
 
@@ -327,7 +334,7 @@ def draw(found: Comparison, path: str | os.PathLike[str]) -> None:
     fields = found.fields
     texts = []
     for i, line in enumerate(found.lines):
-        details = [f"{len(line.members)} seeds"] if line.group else []
+        details = [f"{len(line.members)} {line.kind}s"] if line.group else []
         details += (
             [f"{k.rpartition('.')[2]} {text_of(row[i])}" for k, row in fields.items()] if len(fields) <= 2 else []
         )

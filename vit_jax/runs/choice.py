@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..config.dotted import replace_fields, value_at
 from ..config.run import RunConfig
 from ..config.vocabulary import FOLDER
 from ..errors import Field, UserError
@@ -16,13 +16,13 @@ from ..files.destination import check_apart
 from ..files.reading import show_path
 from .complete import check_name
 from .folder import Run
-from .several import members, there
+from .several import VARIED, kind_of, members, there
 from .values import differences
 
 ON_THE_HUB = re.compile(r"(hf:/?)?(?P<owner>[\w-]+)/(?P<name>[\w.-]+)")  # an address with its hf:// left out or cut
 
 
-def choose(run: RunConfig, name: str, named: bool, seeds: int = 0, data: Any = None) -> Run:
+def choose(run: RunConfig, name: str, named: bool, group: str = "", data: Any = None) -> Run:
     """The folder for a run, or for a group of runs: one that has the same run already, or a new one.
 
     Args:
@@ -30,7 +30,7 @@ def choose(run: RunConfig, name: str, named: bool, seeds: int = 0, data: Any = N
         name: of the folder.
         named: whether the user named it; if not, numbers are tried (digits, digits-2, ...) until a folder is free or
             has the same run.
-        seeds: how many runs there are in the group; 0: it is one run.
+        group: the kind of the group, a key of VARIED in several.py; empty: it is one run.
         data: the run's opened data (data.base.Data) where its config does not name it: the same run has the same.
 
     Raises:
@@ -44,7 +44,7 @@ def choose(run: RunConfig, name: str, named: bool, seeds: int = 0, data: Any = N
         if folder.exists():
             folder.content()
         try:
-            (_fits_group if seeds else _fits)(folder, run)
+            _fits_group(folder, run, group) if group else _fits(folder, run)
             same_data(folder, data)
         except UserError:
             if named:
@@ -72,16 +72,18 @@ def _fits(folder: Run, run: RunConfig) -> None:
         raise UserError(folder, "exists and is not a run", "choose another --name")
 
 
-def _fits_group(folder: Run, run: RunConfig) -> None:
-    """Raise UserError unless the folder is free or has runs that differ from this one only in the seed."""
+def _fits_group(folder: Run, run: RunConfig, group: str) -> None:
+    """Raise UserError unless the folder is free, or has runs that differ from this one as those of the group may."""
     if folder.exists():
-        raise UserError(folder, "holds a single run, not one per seed", "choose another --name")
+        raise UserError(folder, f"holds a single run, not one per {group}", "choose another --name")
     inside = members(folder.path)
     if not inside:
         _fits(folder, run)
     for path in inside:
         member = Run(path)
-        same_identity(member, replace(run, seed=member.config().seed))
+        if kind_of(path) != group:
+            raise UserError(folder, f"holds a run per {kind_of(path)}, not one per {group}", "choose another --name")
+        same_identity(member, replace_fields(run, {VARIED[group]: value_at(member.config(), VARIED[group])}))
 
 
 def same_identity(folder: Run, run: RunConfig) -> None:

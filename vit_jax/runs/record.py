@@ -107,7 +107,7 @@ def _is_best(best: Any) -> bool:
 
 def is_summary(summary: Mapping[str, Any]) -> bool:
     """Whether a JSON object is the summary of a run, or of a group of runs."""
-    of_group = "seeds" in summary
+    of_group = "seeds" in summary or "folds" in summary
     return (
         isinstance(summary.get("status"), str)
         and (of_group or (type(summary.get("step")) is int and isinstance(summary.get("seconds"), int | float)))

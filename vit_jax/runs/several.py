@@ -1,4 +1,4 @@
-"""Several runs by one name: groups, which `train --seeds` makes, and folders of runs."""
+"""Several runs by one name: groups, which `train --seeds` and `train --folds` make, and folders of runs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ..config.nearest import similar
 from ..errors import UserError
 
 SHOWN = 5  # most names that a message lists
+VARIED = {"seed": "seed", "fold": "data.fold"}  # {a kind of groups, as in seed-3: the field in which their runs differ}
 
 
 def find_runs(name: str, runs_dir: str, named: bool) -> list[Path]:
@@ -55,15 +56,23 @@ def is_run(path: Path) -> bool:
 
 
 def members(path: Path) -> list[Path]:
-    """The runs of a group, in order of their seeds."""
-    inside = {file.parent for file in path.glob("seed-*/config.json")}
-    inside |= {file.parents[1] for file in path.glob("seed-*/digests/[0-9]*.json")}  # a copy of it is in them
+    """The runs of a group, in order of their seeds or folds."""
+    inside: set[Path] = set()
+    for kind in VARIED:
+        inside |= {file.parent for file in path.glob(f"{kind}-*/config.json")}
+        inside |= {file.parents[1] for file in path.glob(f"{kind}-*/digests/[0-9]*.json")}  # a copy of it is in them
     return sorted(inside, key=lambda folder: (len(folder.name), folder.name))
 
 
+def kind_of(member: Path) -> str:
+    """The kind of the group that a run is in; empty if it is in none."""
+    kind = member.name.partition("-")[0]
+    return kind if kind in VARIED and member in members(member.parent) else ""
+
+
 def without_runs(path: Path) -> list[str]:
-    """The names of the folders of seeds in a group that hold no run."""
-    folders = {each.name for each in path.glob("seed-[0-9]*") if each.is_dir()}
+    """The names of the folders of seeds or folds in a group that hold no run."""
+    folders = {each.name for kind in VARIED for each in path.glob(f"{kind}-[0-9]*") if each.is_dir()}
     return sorted(folders - {folder.name for folder in members(path)}, key=lambda name: (len(name), name))
 
 

@@ -9,7 +9,7 @@ from ..augmentation.config import ImageAugment, check_augment
 from ..config.fields import Size, pair
 from ..config.network import NetworkConfig
 from ..config.run import RunConfig
-from ..data.images.config import ImageData
+from ..data.images.config import FittedImages
 from ..errors import Field, UserError
 from .preprocessing import PREPARED, fits_network, is_preprocess, prepared_as, preprocess_fields
 from .spec import MetadataEntry, TaskSpec
@@ -60,7 +60,7 @@ def check_images(model: TakesImages, run: RunConfig) -> None:
     check_augment(augment, model.channels, run.batch)
     h, w = pair(model.image)
     fields = preprocess_fields(h, w, model.channels)
-    if isinstance(run.data, ImageData) and not fields["range"][0](run.data.range):
+    if isinstance(run.data, FittedImages) and not fields["range"][0](run.data.range):
         raise UserError(Field("data.range"), f"is {show_value(run.data.range)}", f"give {fields['range'][1]}")
     for name in ("mean", "std"):
         values, (valid, must) = getattr(augment, name), fields[name]

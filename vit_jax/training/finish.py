@@ -13,6 +13,7 @@ from ..files.atomic import sync_tree
 from ..files.reading import show_path
 from ..files.terminal import printable
 from ..reports.command import FILE, leave_report
+from ..runs.several import kind_of
 from ..tasks.table import task_spec
 from .loop import TOKENS, measure, measure_and_log, watched_split
 from .session import Session
@@ -39,8 +40,8 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         s.hosts.barrier()
         done = f"saved at step {s.step}" if s.saved == s.step else "nothing was to be saved yet"
         again = _going_on(s.folder, s.run)
-        if s.folder.path.name == f"seed-{s.run.seed}" and not _given_in_python(s.run):  # one of the runs of --seeds
-            again = "the same command, which goes on with this seed and then trains the others"
+        if (kind := kind_of(s.folder.path)) and not _given_in_python(s.run):  # one of the runs of --seeds or --folds
+            again = f"the same command, which goes on with this {kind} and then trains the others"
         raise Interrupted(f"{signal}: {done}; go on with: {again}", signal)
     summary: dict[str, Any] = {"status": status, "step": s.step, "epoch": s.epoch, "seconds": s.seconds, "best": s.best}
     watched, split = watched_split(s)

@@ -81,7 +81,7 @@ def preflight(run: RunConfig, hosts: Hosts = ALONE) -> Checked:
 
 
 def choose_folder(
-    run: RunConfig, preset: str, folder: runs.Run | None = None, seeds: int = 0, data: Data | None = None
+    run: RunConfig, preset: str, folder: runs.Run | None = None, group: str = "", data: Data | None = None
 ) -> runs.Run:
     """The folder in which to train a run, new or with this run in it; writes nothing.
 
@@ -89,7 +89,7 @@ def choose_folder(
         run: the run.
         preset: names the folder of a run without a name.
         folder: that of a run to resume.
-        seeds: how many runs the folder is of, which differ in their seed; 0: of this one.
+        group: the kind of the group that the folder is of, a key of VARIED in runs/several.py; empty: of this run.
         data: examples that the caller holds.
 
     Raises:
@@ -99,7 +99,7 @@ def choose_folder(
     if folder is None:
         if run.init:
             check_unchanged(run, check_name(run.name or preset))
-        folder = runs.choose(run, run.name or preset, named=bool(run.name), seeds=seeds, data=data)
+        folder = runs.choose(run, run.name or preset, named=bool(run.name), group=group, data=data)
     runs.check_place(folder.path)
     if (run.init or run.init_encoder) and not folder.complete_steps():
         check_start(run)

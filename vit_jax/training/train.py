@@ -1,4 +1,4 @@
-"""Train a network, on one host or several, or once for each of several seeds."""
+"""Train a network, on one host or several, or once for each of several seeds or folds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import statistics
 import tempfile
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .. import runs
+from ..config.dotted import replace_fields
 from ..config.run import RunConfig
 from ..config.trees import flatten
-from ..errors import UserError
+from ..errors import Field, UserError
 from ..files.reading import show_path
 from ..files.terminal import printable
 from ..machine import backend
@@ -25,6 +25,7 @@ from ..reports.command import leave_report
 from ..reports.compare import draw, gather
 from ..runs.complete import check_complete
 from ..runs.ending import recorded_ending
+from ..runs.several import VARIED
 from ..runs.values import flat
 from ..tasks.table import task_spec
 from .announce import announce
@@ -302,29 +303,72 @@ def train_seeds(
     Raises:
         UserError, CheckFailed, Interrupted: as `train`.
     """
-    checked, _ = checked_arguments(run, data, class_names)
-    group = choose_folder(check_complete(checked), preset, seeds=seeds)
-    numbers = list(range(run.seed, run.seed + seeds))
+    given = {"data": data, "class_names": class_names}
+    return _train_group(run, "seed", range(run.seed, run.seed + seeds), preset, given)
+
+
+def train_folds(
+    run: RunConfig, folds: int, *, data: Any = None, class_names: Sequence[str] = (), preset: str = "run"
+) -> dict[str, Any]:
+    """Train a run for each of several folds of its data (cross-validation): each example is held out once.
+
+    Args:
+        run: the config; its data.folds and data.fold are replaced.
+        folds: the number of folds, and of runs.
+        data: as of `train`.
+        class_names: as of `train`.
+        preset: as of `train`.
+
+    Returns:
+        The content of the group's summary.json, which has the mean and standard deviation of each metric.
+
+    Raises:
+        UserError: also where the data cannot have folds.
+        CheckFailed, Interrupted: as `train`.
+    """
+    given = {"data": data, "class_names": class_names}
+    return _train_group(of_folds(run, folds), "fold", range(folds), preset, given)
+
+
+def of_folds(run: RunConfig, folds: int) -> RunConfig:
+    """The run of the first of several folds. Raises UserError where its data cannot have them, or states others."""
+    known = flat(run)
+    if "data.folds" not in known:
+        raise UserError(Field("folds"), f"is {folds}, and the task {run.task} has none", "leave it out")
+    if known["data.folds"][0] not in (0, folds) or known["data.fold"][0]:
+        raise UserError(Field("folds"), f"is {folds}, and data.folds or data.fold is given", "leave one of them out")
+    return replace_fields(run, {"data.folds": folds})
+
+
+def _train_group(
+    run: RunConfig, kind: str, numbers: Sequence[int], preset: str, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Train the runs of a group of a kind, which differ in these numbers, and sum up; see `train_seeds`."""
+    checked, _ = checked_arguments(run, given["data"], given["class_names"])
+    group = choose_folder(check_complete(checked), preset, group=kind)
     members = [
         train(
-            replace(run, seed=seed),
-            data=data,
-            class_names=class_names,
+            replace_fields(run, {VARIED[kind]: number}),
             preset=preset,
-            folder=runs.Run(group.path / f"seed-{seed}"),
+            folder=runs.Run(group.path / f"{kind}-{number}"),
+            **given,
         )
-        for seed in numbers
+        for number in numbers
     ]
     ended = sorted({member["status"] for member in members})
-    summary: dict[str, Any] = {"status": ", ".join(ended), "seeds": numbers, "metrics": mean_and_spread(members)}
+    summary: dict[str, Any] = {
+        "status": ", ".join(ended),
+        f"{kind}s": list(numbers),
+        "metrics": mean_and_spread(members),
+    }
     group.write_summary(summary, {})
-    print(f"\n{group}: {seeds} seeds, mean and standard deviation")
+    print(f"\n{group}: {len(numbers)} {kind}s, mean and standard deviation")
     printed = ("seconds", *task_spec(run.task).main_metrics)
     for name, row in summary["metrics"].items():
         if name.endswith(printed):
             print(f"  {name:28} {row['mean']:.4f} +- {row['std']:.4f}")
     draw(gather([str(group.path)]), group.plots / "curves.png")
-    print(f"the curves of all seeds are in {group}/plots/curves.png")
+    print(f"the curves of all are in {group}/plots/curves.png")
     leave_report(group)
     return summary
 

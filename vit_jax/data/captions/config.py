@@ -10,7 +10,7 @@ from typing import Any, Self
 from ...config.fields import identity
 from ...config.vocabulary import WORDS
 from ...files.lines import quote
-from ..images.config import ImageData
+from ..images.config import FittedImages
 from ..texts.config import numbered_words, size_of_side, tokenizer_of_run, tokenizer_with_weights
 
 TABLE = "captions.csv"  # of captions:FOLDER
@@ -19,7 +19,7 @@ GIVEN = "captions"  # the data.source of a run whose images and captions were gi
 
 
 @dataclass(frozen=True)
-class CaptionData(ImageData):
+class CaptionData(FittedImages):
     """The source of images with captions, how an image is fitted to the network, and how long a caption may be."""
 
     given = GIVEN

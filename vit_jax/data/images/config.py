@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args, get_type_hints
+from typing import Any, Literal, Self, get_args, get_type_hints
 
 from ...config.fields import Size, execution, identity
 from ...config.outputs import Target
@@ -22,24 +22,15 @@ SPLITS = {
     "validation": ("validation", "val", "valid", "validate", "dev", "development"),
     "test": ("test", "testing", "tst"),
 }
+FOLDER = "folder:"  # begins the data.source of a folder of images
+TABLE = "csv:"  # begins the data.source of a table of labels
 GIVEN = "arrays"  # the data.source of a run whose images were given in Python
 
 
 @dataclass(frozen=True)
-class ImageData(DataConfig):
-    """The source of images, and how an image is fitted to the size that the network takes."""
+class FittedImages(DataConfig):
+    """Where images are, and how one is fitted to the size that the network takes."""
 
-    given = GIVEN
-
-    source: str = identity(
-        "digits", "digits, cifar10, cifar100, mnist, fashion_mnist, another prepared TFDS set, folder:PATH or FILE.npz"
-    )
-    target: Target = identity(
-        "",
-        "what is learned of an image: one class, a set of labels, or numbers (the single_label_classification, "
-        "multi_label_classification and regression of Hugging Face); empty: what the labels of the source are",
-        from_data=True,
-    )
     dir: str = execution(
         "",
         "folder of prepared TFDS sets; it must exist, sets missing in it are fetched; "
@@ -72,11 +63,6 @@ class ImageData(DataConfig):
         "that the patches of a network from elsewhere do not cover (384 = 27 x 14 + 6)",
         at_least=0,
     )
-    sampling: Sampling = identity(
-        "natural",
-        "how often training takes each class: natural: as often as it is there; balanced: all equally often; sqrt: in "
-        "proportion to the square root of its number of images, which is between the two",
-    )
     skip_unreadable: bool = identity(False, "leave out unreadable images, and report how many, instead of stopping")
     memory: float = execution(
         4.0, "gigabytes of memory for decoded images; a dataset that fits is decoded only once", at_least=0
@@ -97,8 +83,61 @@ class ImageData(DataConfig):
         return found
 
 
-# The values of ImageData.fit and ImageData.interpolation.
-FITS, KERNELS = (get_args(get_type_hints(ImageData)[name]) for name in ("fit", "interpolation"))
+@dataclass(frozen=True)
+class ImageData(FittedImages):
+    """The source of labelled images, what their labels are, and how they are sampled and split."""
+
+    given = GIVEN
+
+    source: str = identity(
+        "digits",
+        "digits, cifar10, cifar100, mnist, fashion_mnist, another prepared TFDS set, folder:PATH, FILE.npz, or "
+        "csv:FILE[:FOLDER], a table of labels (also metadata.jsonl) whose images lie in FOLDER, or beside it",
+    )
+    target: Target = identity(
+        "",
+        "what is learned of an image: one class, a set of labels, or numbers (the single_label_classification, "
+        "multi_label_classification and regression of Hugging Face); empty: what the labels of the source are",
+        from_data=True,
+    )
+    labels: tuple[str, ...] = identity(
+        (), "of a table: the columns of the labels; empty: the only one left, or the one called label"
+    )
+    separator: str = identity("", "of a table: what stands between the labels of a cell, such as ' '; empty: one label")
+    file_column: str = identity(
+        "", "of a table: the column of the files; empty: file, file_name, filename, path, image, image_id or id"
+    )
+    split_column: str = identity(
+        "", "of a table: the column that has train, val or test of each row; empty: split, if there is one"
+    )
+    group: str = identity(
+        "", "of a table: a column, such as that of the patient, whose equal rows are never in two splits"
+    )
+    folds: int = identity(
+        0,
+        "cut train into so many parts, alike in all labels, of which one is held out, as test, or as validation where "
+        "the data has a test split; the same for every seed; 0: no folds",
+        at_least=0,
+    )
+    fold: int = identity(0, "with folds: the part that is held out, from 0", at_least=0)
+    sampling: Sampling = identity(
+        "natural",
+        "how often training takes each class: natural: as often as it is there; balanced: all equally often; sqrt: in "
+        "proportion to the square root of its number of images, which is between the two",
+    )
+
+    def of_a_table(self) -> dict[str, Any]:
+        """{field: value} of the fields that say what the columns of a table are, where they say something."""
+        names = ("labels", "separator", "file_column", "split_column", "group")
+        return {name: value for name in names if (value := getattr(self, name))}
+
+    def without_table(self) -> Self:
+        """The same, but nothing is said of the columns of a table."""
+        return replace(self, labels=(), separator="", file_column="", split_column="", group="")
+
+
+# The values of the fields fit and interpolation.
+FITS, KERNELS = (get_args(get_type_hints(FittedImages)[name]) for name in ("fit", "interpolation"))
 # Fields of a preprocessing that JSON lacks where they have no effect, that is where they have this value.
 OPTIONAL = {"range": (), "trim": (0, 0)}
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...config.outputs import Outputs
 from ...errors import UserError
+from ..folds import Positives
 from ..order import hold_out, hold_out_sets
 from .classes import check_counted, unlabelled_remarks
 from .config import ImageData
@@ -29,6 +30,7 @@ class Labels:
     """The base class of labels of a kind."""
 
     each: ClassVar[tuple[str, str]]  # what one of the K is called, and several
+    least: ClassVar[int] = 1  # of the K that a part of the data has to have, to be measured
 
     def contents(self, outputs: Outputs) -> str:
         """K in words, as printed: 10 classes."""
@@ -39,6 +41,10 @@ class Labels:
 
     def present(self, labels: np.ndarray) -> np.ndarray:
         """Those of the K that any example has, int [k], ascending."""
+        raise NotImplementedError
+
+    def positives(self, labels: np.ndarray) -> Positives:
+        """What folds and groups that are held out get their share of."""
         raise NotImplementedError
 
     def has(self, label: np.ndarray, some: np.ndarray) -> bool:
@@ -93,6 +99,7 @@ class Classes(Labels):
     """One of K classes, int32 [n]."""
 
     each = "class", "classes"
+    least = 2
 
     def check(self, field: str, source: Source) -> None:
         """Labels are numbers of classes, and train has two or more of these."""
@@ -115,6 +122,9 @@ class Classes(Labels):
 
     def present(self, labels: np.ndarray) -> np.ndarray:
         return np.unique(labels)
+
+    def positives(self, labels: np.ndarray) -> Positives:
+        return Positives(np.arange(len(labels)), labels)
 
     def has(self, label: np.ndarray, some: np.ndarray) -> bool:
         return label in some
@@ -166,6 +176,9 @@ class LabelSets(Labels):
     def present(self, labels: np.ndarray) -> np.ndarray:
         return np.flatnonzero((labels == 1).any(0))
 
+    def positives(self, labels: np.ndarray) -> Positives:
+        return Positives(*np.nonzero(labels == 1))
+
     def has(self, label: np.ndarray, some: np.ndarray) -> bool:
         return bool((label[some] == 1).any())
 
@@ -201,6 +214,9 @@ class Numbers(Labels):
 
     def present(self, labels: np.ndarray) -> np.ndarray:
         return np.arange(labels.shape[1])
+
+    def positives(self, labels: np.ndarray) -> Positives:
+        return Positives(*np.nonzero(_parts(labels)))
 
     def has(self, label: np.ndarray, some: np.ndarray) -> bool:
         return bool(len(some))

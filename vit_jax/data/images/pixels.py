@@ -14,7 +14,7 @@ from ...files.digests import array_digest
 from ...machine import backend
 from ..progress import progress
 from . import identity
-from .config import ImageData
+from .config import FittedImages
 from .preprocess import Preprocess, decode_image
 from .sources.arrays import Arrays
 from .sources.base import Examples, Stamps
@@ -72,7 +72,8 @@ class Images:
         n = len(self)
         stamps = None if self.in_memory else self.examples.stamps()
         seen = Index.of_nothing(n) if stamps is None or verify else find(stamps, n)
-        seen.labels = self.examples.labels
+        if stamps is not None and stamps.whole:  # which may be opened by these labels at a later start
+            seen.labels = self.examples.labels
         if isinstance(self.examples, Arrays):
             seen.extents[:] = self.examples.extent
         if stamps is None:
@@ -170,7 +171,7 @@ class Images:
                 pass
 
 
-def check_ranges(data: ImageData, images: Mapping[str, Images], loaded: Mapping[str, Loaded]) -> tuple[str, ...]:
+def check_ranges(data: FittedImages, images: Mapping[str, Images], loaded: Mapping[str, Loaded]) -> tuple[str, ...]:
     """Remarks on pixels of more than 8 bits. Raises UserError where `data.range`, or that of their kind, is not theirs.
 
     Args:

@@ -18,9 +18,10 @@ from ...config.outputs import Outputs
 from ...errors import Field, UserError
 from ...files.digests import array_digest, text_digest
 from ..base import Given
-from ..order import TEST, VALIDATION, Order, SampledOrder, Sampling
+from ..order import Order, SampledOrder, Sampling
 from ..unreadable import left_out, refuse_unreadable
 from .config import ImageData
+from .held_out import hold_out_splits
 from .labels import labels_of
 from .pixels import Images, Loaded, check_ranges, sizes
 from .preprocess import Preprocess
@@ -183,7 +184,7 @@ def open_images(
     images, loaded = _decode(data, source, preprocess)
     rows, remarks = _readable(data, images, loaded, source.outputs)
     remarks += check_ranges(data, images, loaded)
-    splits = _with_held_out(data, images, rows, seed, source.outputs)
+    splits = _splits_of(data, source, images, rows, seed)
     outputs = labels_of(source.outputs).fitted(f"data.source {data.source}", source.outputs, splits["train"].labels)
     for split in splits.values():
         split.outputs = outputs
@@ -232,6 +233,7 @@ def _identity(
     for name in images:
         digests += [loaded[name].digest] if name in loaded else []
         digests.append(array_digest(images[name].examples.labels[rows[name]]))
+        digests += [array_digest(source.groups[name][rows[name]])] if name in source.groups else []
     return {
         "name": source.name,
         "sizes": {name: len(split) for name, split in splits.items()},
@@ -318,29 +320,17 @@ def _index_remarks(loaded: dict[str, Loaded]) -> tuple[str, ...]:
     return tuple({each.remark for each in loaded.values()} - {""})
 
 
-def _with_held_out(
-    data: ImageData, images: dict[str, Images], rows: dict[str, np.ndarray], seed: int, outputs: Outputs
+def _splits_of(
+    data: ImageData, source: Source, images: dict[str, Images], rows: dict[str, np.ndarray], seed: int
 ) -> dict[str, Split]:
-    """train, validation and test; splits that the source lacks are held out from train, stratified by their labels."""
-    kind, splits = labels_of(outputs), {name: Split(images[name], rows[name], outputs) for name in rows}
+    """train, validation and test; those that the source lacks are held out from train."""
+    outputs, kind = source.outputs, labels_of(source.outputs)
+    splits = {name: Split(images[name], rows[name], outputs) for name in rows}
     for name, split in splits.items():
         present = kind.present(split.labels)
         if name != "train" and len(present) < len(outputs.names):
             split.classes = present
-    # Test first and without the run's seed, so that it does not depend on the seed or on data.validation.
-    for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
-        if name in splits or not share:
-            continue
-        train = splits["train"]
-        stay, held = kind.hold_out(train.labels, share, *salt)
-        if not len(held):
-            raise UserError(
-                Field(f"data.{name}"),
-                f"{share} of {len(train)} examples leaves {name} empty",
-                "give a larger share, or 0 for no such split",
-            )
-        splits["train"], splits[name] = train.subset(stay), train.subset(held)
-    return {name: splits[name] for name in ("train", "validation", "test") if name in splits}
+    return hold_out_splits(data, splits, source, seed)
 
 
 def statistics(

@@ -106,6 +106,7 @@ class ClassifySpec(ImageSpec):
         check_images(model, run)
         check_sampling(run)
         assert isinstance(run.data, ImageData)
+        check_folds(run.data)
         if run.data.target:
             check_loss(run.loss, run.data.target)
 
@@ -126,6 +127,15 @@ def check_sampling(run: RunConfig) -> None:
             f"is {data.sampling} and augment.repeats is {augment.repeats}, and both decide how often an image is taken",
             "set data.sampling to natural or augment.repeats to 1",
         )
+
+
+def check_folds(data: ImageData) -> None:
+    """Raise UserError on folds that are none, and on one that is not among them."""
+    if data.folds == 1:
+        raise UserError(Field("data.folds"), "is 1, which leaves nothing to train on", "give 2 or more, or 0 for none")
+    if data.fold >= max(data.folds, 1):
+        there = f"data.folds is {data.folds}" if data.folds else "there are no folds"
+        raise UserError(Field("data.fold"), f"is {data.fold}, and {there}", "give --data.folds N, and a fold below N")
 
 
 class ClassifyResNetSpec(ClassifySpec):

@@ -13,6 +13,7 @@ from ...config.run import RunConfig
 from ...errors import UserError
 from ...runs import Run
 from ...runs.complete import is_name
+from ...runs.several import members
 from ...runs.values import differences
 from .fitting import known_fields
 from .opening import Unfit, digest, errors_about, opened_for
@@ -104,8 +105,6 @@ def _numbered_runs(path: Path) -> Iterator[Run]:
     """The runs in a folder of this name, or with a number appended, also those of a group of seeds."""
     number, folder = 1, path
     while folder.exists():
-        yield from (
-            Run(file.parent) for file in (folder / "config.json", *folder.glob("seed-*/config.json")) if file.is_file()
-        )
+        yield from (Run(path) for path in (folder, *members(folder)) if (path / "config.json").is_file())
         number += 1
         folder = path.with_name(f"{path.name}-{number}")

@@ -17,6 +17,7 @@ from ...config.run import RunConfig
 from ...errors import Text, UserError
 from ...files.digests import array_digest, text_digest
 from ...runs import Run, find, is_foreign
+from ...runs.several import kind_of, members
 from ..interop import Unstated, Weights, convert_first, open_weights
 
 RULES = {"image": "init_resize", "channels": "init_channels"}  # {field that weights can follow: how}
@@ -65,8 +66,9 @@ def fault_of(path: str, error: UserError) -> str:
 def place_of(init: str, folder: str) -> str:
     """The path or address of weights: of a run, inside the folder of all runs or not, its folder."""
     for place in () if init.startswith("hf://") else (Path(init), Path(folder) / init):
-        if members := sorted(place.glob("seed-*/config.json")):
-            raise UserError("holds a run for each seed", remedy=f"name one of them, such as {Run(members[0].parent)}")
+        if inside := members(place):
+            what = f"holds a run for each {kind_of(inside[0])}"
+            raise UserError(what, remedy=f"name one of them, such as {Run(inside[0])}")
     if is_foreign(init, folder):
         return init
     return str(find(init, folder, weights=True))

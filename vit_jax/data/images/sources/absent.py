@@ -11,6 +11,7 @@ from ....errors import UserError
 from ...fetch.archives import OFFICIAL
 from ...fetch.places import find_prepared, prepared_around, prepared_in
 from ..config import ImageData
+from ..tables.rows import JSON_LINES
 
 _VERSION = r"[0-9*]+\.[0-9*]+\.[0-9*]+"
 _PARTS = re.compile(  # of a name as TFDS takes it, and as people write it
@@ -39,7 +40,11 @@ def not_prepared(data: ImageData, root: Path) -> UserError:
     if data.source and place.is_dir():
         return UserError(field, "is a path", f"write folder:{data.source} for a folder of images")
     if data.source and place.exists():
-        return UserError(field, "is a file", "give folder:PATH, FILE.npz or the name of a set")
+        table = place.suffix.lower() in (".csv", ".tsv", *JSON_LINES)
+        give = (
+            f"write csv:{data.source} for a table of labels" if table else "give folder:PATH, FILE.npz or a set by name"
+        )
+        return UserError(field, "is a file", give)
     import tensorflow_datasets as tfds
 
     there, official = prepared_in(root), tfds.list_builders(with_community_datasets=False)
@@ -48,7 +53,7 @@ def not_prepared(data: ImageData, root: Path) -> UserError:
     base = name if name in there else name.partition("/")[0]
     if base not in (*there, *official):
         what = f"no such set{_nearest(name, [*there], official)}"
-        return UserError(field, what, "give digits, folder:PATH, FILE.npz, or a TFDS set by its name")
+        return UserError(field, what, "give digits, folder:PATH, csv:FILE, FILE.npz, or a TFDS set by its name")
     if parts and parts["split"]:
         splits = (
             "train, validation and test are taken as they are, and data.validation and data.test hold out the others"

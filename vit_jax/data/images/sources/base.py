@@ -21,6 +21,7 @@ class Stamps(NamedTuple):
     sizes: np.ndarray  # int64 [files], bytes
     times: np.ndarray  # int64 [files], when each was last changed, in ns since 1970
     whole: bool  # they hold all examples together; if not, file i is example i
+    part: str = ""  # what tells them from others of the same folder that are examples, too
 
 
 class Examples(Protocol):
@@ -49,6 +50,7 @@ class Source:
     remarks: tuple[str, ...] = ()  # for the user, to be printed once
     unlabelled: Mapping[str, str] = field(default_factory=dict)  # {split that is there without labels: a clause on it}
     counted: bool = False  # no names of classes are stated: they are as many as the labels say
+    groups: Mapping[str, np.ndarray] = field(default_factory=dict)  # {split: int [n]}, of examples that stay together
     stands_in: bool = False  # black images with labels of no meaning, as many as a set has that is not here
 
     @property
@@ -62,7 +64,7 @@ def first_line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def stamp_files(folder: str, names: list[str], whole: bool) -> Stamps:
+def stamp_files(folder: str, names: list[str], whole: bool, part: str = "") -> Stamps:
     """The stamps of the files of these names in a folder, its absolute path. Raises UserError if one is not there."""
     sizes, times = np.empty(len(names), np.int64), np.empty(len(names), np.int64)
     for i, name in enumerate(names):
@@ -71,4 +73,4 @@ def stamp_files(folder: str, names: list[str], whole: bool) -> Stamps:
         except OSError as error:
             raise UserError(os.path.join(folder, name), f"cannot be read ({error.strerror})", "restore it") from error
         sizes[i], times[i] = found.st_size, found.st_mtime_ns
-    return Stamps(folder, names, sizes, times, whole)
+    return Stamps(folder, names, sizes, times, whole, part)

@@ -28,6 +28,7 @@ class Files:
     paths: Sequence[str]
     labels: np.ndarray
     sealed: bool = False
+    part: str = ""  # of a folder that has other splits, too: which split they are
 
     def read(self, i: int) -> bytes:
         return read_image(self.paths[i])
@@ -40,7 +41,7 @@ class Files:
         paths = [os.path.abspath(path) for path in self.paths]
         folder = os.path.commonpath([os.path.dirname(path) for path in (min(paths), max(paths))])
         start = len(os.path.join(folder, ""))
-        return stamp_files(folder, [path[start:] for path in paths], whole=False)
+        return stamp_files(folder, [path[start:] for path in paths], whole=False, part=self.part)
 
 
 def open_folder(path: str) -> Source:

@@ -80,7 +80,7 @@ class Index:
 
 def _file_of(stamps: Stamps) -> Path:
     """The file of the index of a split."""
-    files = stamps.names if stamps.whole else []  # those of several splits lie in one folder
+    files = stamps.names if stamps.whole else [stamps.part] if stamps.part else []  # which may share a folder
     return _folder() / f"{text_digest([stamps.folder, *files])}.npz"
 
 

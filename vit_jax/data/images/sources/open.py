@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ....config.outputs import KINDS
 from ....errors import Field, UserError
 from ...base import Given, not_given
-from ..config import GIVEN, ImageData
+from ..config import FOLDER, GIVEN, TABLE, ImageData
+from ..tables.open import open_table, stated_in
+from ..tables.places import Place, find_table, metadata_in
 from .arrays import open_digits, open_npz
 from .base import Source
 from .folders import open_folder
@@ -35,16 +39,28 @@ def check_target(data: ImageData, source: Source) -> Source:
     return source
 
 
+def table_of(data: ImageData) -> Place | None:
+    """Where the table of labels is, if the source is one. Raises UserError where it is not there."""
+    if data.source.startswith(TABLE):
+        return find_table(data.source)
+    return metadata_in(Path(data.source.removeprefix(FOLDER)).expanduser()) if data.source.startswith(FOLDER) else None
+
+
 def _open(data: ImageData, given: Given | None, fetch: bool) -> Source:
     """The source that `data` names, or that Python gave; arrays are read as data.target says."""
+    if given is None and (place := table_of(data)):
+        return open_table(place, stated_in(data))
+    for name in data.of_a_table():
+        what = f"is of a table, and data.source {data.source} is none"
+        raise UserError(Field(f"data.{name}"), what, "leave it out, or give csv:FILE")
     if given is not None:
         return open_given(given, data.range, data.target)
     if data.source == GIVEN:
         raise not_given(GIVEN, "(images, labels)")
     if data.source == "digits":
         return open_digits()
-    if data.source.startswith("folder:"):
-        return open_folder(data.source.removeprefix("folder:"))
+    if data.source.startswith(FOLDER):
+        return open_folder(data.source.removeprefix(FOLDER))
     if data.source.lower().endswith(".npz"):
         return open_npz(data.source, data.range, data.target)
     return open_tfds(data, fetch)

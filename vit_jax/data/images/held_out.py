@@ -1,0 +1,77 @@
+"""Splits that a source lacks, held out from train: shares or a fold, alike in all labels, groups whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...errors import Field, UserError
+from ..folds import assign_folds, hold_out_groups
+from ..order import FOLDS, TEST, VALIDATION
+from .config import ImageData
+from .labels import labels_of
+from .sources.base import Source
+
+
+def hold_out_splits(data: ImageData, splits: Mapping[str, Any], source: Source, seed: int) -> dict[str, Any]:
+    """train, validation and test of a source.
+
+    Args:
+        data: says which shares, or which fold, to hold out.
+        splits: {name: Split} that the source has.
+        source: says what its labels are, and their groups.
+        seed: of the run; validation depends on it.
+
+    Raises:
+        UserError: where a part would be empty, or have what train lacks.
+    """
+    splits, kind, groups = {**splits}, labels_of(source.outputs), source.groups.get("train")
+    if data.folds:
+        _hold_out_fold(data, splits, source)
+    # Test first and without the run's seed, so that it does not depend on the seed or on data.validation.
+    for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
+        if name in splits or not share:
+            continue
+        train = splits["train"]
+        if groups is None:
+            stay, held = kind.hold_out(train.labels, share, *salt)
+        else:
+            positives = kind.positives(train.labels)
+            stay, held = hold_out_groups(len(train), positives, groups[train.rows], share, *salt)
+        if not len(held):
+            raise UserError(
+                Field(f"data.{name}"),
+                f"{share} of {len(train)} examples leaves {name} empty",
+                "give a larger share, or 0 for no such split",
+            )
+        splits["train"], splits[name] = train.subset(stay), train.subset(held)
+    return {name: splits[name] for name in ("train", "validation", "test") if name in splits}
+
+
+def _hold_out_fold(data: ImageData, splits: dict[str, Any], source: Source) -> None:
+    """Hold out a fold of train, as test or else as validation. Raises UserError."""
+    name = next((each for each in ("test", "validation") if each not in splits), "")
+    if not name:
+        raise UserError(
+            Field("data.folds"),
+            f"is {data.folds}, but the data has validation and test",
+            "leave it out, or give train alone",
+        )
+    train, kind, names, groups = splits["train"], labels_of(source.outputs), source.outputs.names, source.groups
+    group = groups["train"][train.rows] if groups else None
+    parts = len(train) if group is None else len(np.unique(group))
+    if parts < data.folds:
+        what = f"is {data.folds}, and there are {parts} {'examples' if group is None else f'groups ({data.group})'}"
+        raise UserError(Field("data.folds"), what, f"give {parts} at most")
+    fold = assign_folds(len(train), kind.positives(train.labels), group, data.folds, FOLDS)
+    splits["train"], splits[name] = (train.subset(np.flatnonzero(on)) for on in (fold != data.fold, fold == data.fold))
+    few = "give fewer folds, or more examples"
+    for k in range(data.folds):  # all of them, so that none fails after others have been trained
+        there, learned = (kind.present(train.labels[on]) for on in (fold == k, fold != k))
+        if len(alone := np.setdiff1d(there, learned)):
+            raise UserError(Field("data.folds"), f"is {data.folds}, and only fold {k} has {names[alone[0]]}", few)
+        if len(there) < min(kind.least, len(names)):
+            has = ", ".join(names[k] for k in there) or "unknown labels"
+            raise UserError(Field("data.folds"), f"is {data.folds}, and fold {k} has only {has}", few)

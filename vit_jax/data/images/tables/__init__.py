@@ -1,0 +1,1 @@
+"""Tables of labels: CSV files and JSON Lines that say what each image shows."""

@@ -1,0 +1,138 @@
+"""The image files that the rows of a table name: within one folder, with or without their extension."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ....errors import UserError
+from ....files.lines import quote
+from ....files.reading import show_path
+from ..config import composed
+from ..preprocess import EXTENSIONS
+from .rows import Rows
+
+_LISTED = 5  # files that a message lists
+
+
+@dataclass
+class _Inside:
+    """The files of a folder, by the names that a table may give them."""
+
+    whole: dict[str, str] = field(default_factory=dict)  # {name: the same as it is on the disk}
+    stems: dict[str, list[str]] = field(default_factory=dict)  # {name without extension: images of it}
+
+    @classmethod
+    def of(cls, folder: str) -> _Inside:
+        """What is in a folder; nothing in one that is not there."""
+        found = cls()
+        try:
+            with os.scandir(folder or ".") as entries:
+                names = sorted(entry.name for entry in entries if _is_file(entry))
+        except OSError:
+            return found
+        for name in names:
+            found.whole.setdefault(composed(name), name)
+            found.whole[name] = name
+            stem, extension = os.path.splitext(name)
+            if extension.lower() in EXTENSIONS:
+                found.stems.setdefault(composed(stem), []).append(name)
+        return found
+
+    def named(self, name: str) -> list[str]:
+        """The files of a name; one where it has the extension of an image and is there."""
+        exact = self.whole.get(name, self.whole.get(composed(name)))
+        if exact and os.path.splitext(name)[1].lower() in EXTENSIONS:
+            return [exact]
+        return [*dict.fromkeys(([exact] if exact else []) + self.stems.get(composed(name), []))]
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a circle of links
+        return False
+
+
+def find_files(rows: Rows, column: int, folder: Path, bases: Sequence[str] = ("",)) -> tuple[list[str], list[str]]:
+    """The image file of each row.
+
+    Args:
+        rows: the table.
+        column: of the names.
+        folder: that they are relative to.
+        bases: for each file of the table, the folder inside this one that its names are relative to.
+
+    Returns:
+        (the paths, one a row; remarks).
+
+    Raises:
+        UserError: where a name leads out of the folder, where files are missing, or where it names several.
+    """
+    if not folder.is_dir():
+        raise UserError(show_path(folder), "there is no such folder of images", "give it as csv:FILE:FOLDER")
+    inside: dict[str, _Inside] = {}
+    missing, paths = [], []
+    base = {start: base for start, base in zip(rows.starts, bases, strict=True)}
+    here = ""
+    for row, name in enumerate(rows.texts(column)):
+        here = base.get(row, here)
+        _check_name(rows, row, column, name)
+        parent, last = os.path.split(os.path.normpath(os.path.join(here, name)))
+        if parent not in inside:
+            inside[parent] = _Inside.of(os.path.join(folder, parent))
+        found = inside[parent].named(last)
+        if len(found) > 1:
+            what = f"is {quote(name)}, and {' and '.join(found[:3])} are there"
+            raise UserError(rows.where(row, column), what, "write the extension of one of them")
+        if not found:
+            missing.append(row)
+            continue
+        paths.append(os.path.join(folder, parent, found[0]))
+    if missing:
+        raise _missing(rows, column, folder, missing)
+    return paths, _left(folder, inside, paths)
+
+
+def _check_name(rows: Rows, row: int, column: int, name: str) -> None:
+    """Raise UserError where a name is none, or leads out of the folder."""
+    where = rows.where(row, column)
+    if not name:
+        raise UserError(where, "is empty", "name the image, or remove the row")
+    if os.path.isabs(name) or re.match(r"[A-Za-z]:[/\\]|\\|~[/\\]", name):
+        raise UserError(where, f"is {quote(name)}, an absolute path", "write it relative to the folder of the images")
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", name):
+        raise UserError(where, f"is {quote(name)}, an address", "fetch the images, and name the files")
+    if ".." in re.split(r"[/\\]", name):
+        raise UserError(where, f"is {quote(name)}, which leads out of the folder", "write it without ..")
+
+
+def _missing(rows: Rows, column: int, folder: Path, missing: Sequence[int]) -> UserError:
+    """The error for rows whose image is not there."""
+    names = [str(rows.cells[row][column]).strip() for row in missing[:_LISTED]]
+    listed = ", ".join(f"{quote(name)} (line {rows.lines[row]})" for name, row in zip(names, missing, strict=False))
+    more = ", ..." if len(missing) > _LISTED else ""
+    count = (
+        f"{len(missing):,} of its {len(rows):,} images {'are' if len(missing) > 1 else 'is'} not in {show_path(folder)}"
+    )
+    remedy = "add them, remove their rows, or name their folder, as csv:FILE:FOLDER"
+    if all("\\" in name for name in names):
+        remedy = "write / in place of \\ in paths"
+    return UserError(rows.title, f"{count}: {listed}{more}", remedy)
+
+
+def _left(folder: Path, inside: dict[str, _Inside], paths: Sequence[str]) -> list[str]:
+    """A remark on images beside those of the table, in the same folders."""
+    named = {*paths}
+    left = [
+        path
+        for parent, found in inside.items()
+        for name in {name for names in found.stems.values() for name in names}
+        if (path := os.path.join(folder, parent, name)) not in named
+    ]
+    if not left:
+        return []
+    return [f"images without a row in the table, which are left out: {len(left):,}, such as {show_path(min(left))}"]
