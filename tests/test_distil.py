@@ -279,8 +279,12 @@ def test_a_run_with_a_teacher_from_start_to_evaluation(digits_run, working_folde
     assert "teacher teacher.safetensors: no such file, folder or run" in lines(inside(*command, cwd=working_folder))
     assert inside("evaluate", "pupil", cwd=working_folder).returncode == 0  # which needs no teacher
 
-    shutil.move("kept", "teacher.safetensors")
-    ended = inside(*command, cwd=working_folder)
+    vit_jax.export(other, "other.safetensors", fields=dict(mean=[0.3], std=[0.4]))
+    refused = lines(inside(*command, "--teacher", "other.safetensors", cwd=working_folder))
+    assert "teacher is other.safetensors, and was teacher.safetensors; give what it was made from" in refused
+    shutil.move("kept", "moved.safetensors")
+    ended = inside(*command, "--teacher", "moved.safetensors", cwd=working_folder)
+    assert run.config().teacher == "moved.safetensors"
     assert ended.returncode == 0 and "going on after step 2" in ended.stdout
     assert run.record()["frozen"] == frozen and run.summary()["status"] == "finished"
 

@@ -121,7 +121,7 @@ def test_other_arrays_are_another_run(trained, capsys):
     assert again["folder"] == "runs/run" and "this run is finished" in capsys.readouterr().out
     other = vit_jax.train(tiny(max_steps=1), data=(255 - IMAGES, LABELS), class_names=["a", "b", "c"])
     assert other["folder"] == "runs/run-2"
-    with pytest.raises(UserError, match="runs/run: holds a run on other data; choose another name"):
+    with pytest.raises(UserError, match="runs/run: holds another run: its data is another: its first example that is"):
         vit_jax.train(tiny(name="run"), data=(255 - IMAGES, LABELS), class_names=["a", "b", "c"])
 
 

@@ -439,8 +439,20 @@ def test_the_same_command_finds_its_run_and_resuming_needs_no_weights(timm, insi
     assert expected.items() <= noted["filled"].items() and noted["filled"]["model.depth"] == 2
     assert "model.classes" not in noted["filled"] and "optim.lr" not in noted["filled"]
     again = inside("train", *shlex.split(line), "--dry-run")
-    assert again.returncode == 0 and choose_folder(parsed(line), "finetune").path == Run("runs/finetune").path
-    shutil.rmtree("vit")
+    assert (
+        again.returncode == 0
+        and choose_folder(parsed(line), "finetune", difference=lambda *_: "").path == Run("runs/finetune").path
+    )
+    shutil.move("vit", "moved")
+    tensors = load_file("moved/model.safetensors")
+    for init, number in (("moved", ""), ("other", "-2")):
+        found = inside("train", *shlex.split(line.replace("vit", init, 1)), "--max-steps", 1)
+        assert f"run      runs/finetune{number}: " in found.stdout, found
+        shutil.copytree("moved", "other", dirs_exist_ok=True)
+        save_file({**tensors, "norm.weight": tensors["norm.weight"] + 1}, "other/model.safetensors")
+    refused = inside("train", "--resume", "finetune", "--init", "other").stderr
+    assert "runs/finetune: holds another run: init is other, and was moved; give" in refused
+    shutil.rmtree("moved"), shutil.rmtree("other"), shutil.rmtree("runs/finetune-2")
     resumed = inside("train", "--resume", "finetune", "--max-steps", 1)
     assert resumed.returncode == 0 and "going on after step 1" in resumed.stdout
     assert [path.name for path in Path("runs").iterdir()] == ["finetune"]

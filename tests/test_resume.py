@@ -1025,7 +1025,7 @@ def test_other_data_is_refused(folder, rewrite_record):
     rewrite_record(folder, data={**folder.record()["data"], "content": "0123"})
     with pytest.raises(
         UserError,
-        match=r"data\.source digits is not the data that this run began with; restore it, or choose another --name",
+        match=r"not the data that this run began with: its numbers .*; restore it, or choose another --name",
     ):
         go(folder)
     assert folder.complete_steps() == [3]

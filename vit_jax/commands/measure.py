@@ -264,7 +264,7 @@ def _other(net: Predictor, run: RunConfig, request: Request, recorded: Any) -> t
             named = replace(given, class_names=tuple(net.metadata.get("class_names", ())))
         with contextlib.suppress(UserError):
             dataset = task_class(run.task).open_data(run, named)
-        if dataset is not None and dataset.same_as({**recorded, "name": dataset.identity["name"]}):
+        if dataset is not None and dataset.same_as(recorded):
             return *_find_split(dataset, split), (
                 "this is the data that the run was trained on, with the run's splits",
             )

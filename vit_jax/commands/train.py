@@ -31,12 +31,13 @@ from ..presets.table import DEFAULT, FINETUNE, PRESETS, preset
 from ..runs.check import check_run
 from ..runs.complete import check_trained, is_name
 from ..runs.file import overlaid, read_config
-from ..runs.values import differences, flat, from_dict, to_dict
+from ..runs.values import flat, from_dict, other_identity, to_dict
 from ..tasks.table import TASKS
 from ..training.announce import announce
+from ..training.contents import Contents
 from ..training.preflight import OF_A_HOST, choose_folder, preflight
 from ..training.resume import starting_parameters
-from ..training.setup import open_data, set_up
+from ..training.setup import set_up
 from ..training.train import of_folds, train_folds, train_seeds, train_with
 from ..weights.start import start as starting
 from ..weights.start.again import resumable
@@ -373,7 +374,7 @@ def _check_options(options: Options, folder: runs.Run | None = None) -> RunConfi
 
 def _same_run(folder: runs.Run, run: RunConfig, resume: str) -> None:
     """Raise UserError if flags of --resume make it another run: that can only start from its weights."""
-    if changed := differences(folder.config(), run):
+    if changed := other_identity(folder.config(), run):
         fields = ", ".join(f"{name} {old!r} -> {new!r}" for name, (old, new) in changed.items())
         path, source = shlex.quote(resume), shlex.quote(run.data.source)
         raise UserError(
@@ -387,10 +388,11 @@ def _same_run(folder: runs.Run, run: RunConfig, resume: str) -> None:
 def dry_run(run: RunConfig, preset: str, folder: runs.Run | None = None, group: str = "") -> int:
     """Set a run up and print it, without training or writing anything; returns the exit code. Raises UserError."""
     checked = preflight(run)
-    folder = choose_folder(run, preset, folder, group)
+    contents = Contents(fetch=False)
+    folder = choose_folder(run, preset, folder, group, difference=contents.difference)
     backend.configure_jax(checked.division.devices)
     with fixed_settings(run.compute_dtype):
-        setup = set_up(checked, open_data(run, folder, fetch=False))
+        setup = set_up(checked, contents.open(run, folder))
         announce(setup)
         if not folder.complete_steps():
             starting_parameters(setup, folder)

@@ -14,7 +14,7 @@ Kind = Literal[Decaying, "frequency"]
 
 DEEPEST = 1000  # blocks: as many as the deepest Transformer that was published (Wang et al. 2022, arXiv 2203.00555)
 # What other code needs to know of a field of a network (`NetworkConfig.marked`).
-Mark = Literal["training_only", "drops", "not_in_weights", "from_data", "of_head", "counts_blocks"]
+Mark = Literal["training_only", "drops", "not_in_weights", "from_data", "of_head", "counts_blocks", "place"]
 
 
 def identity(
@@ -26,6 +26,7 @@ def identity(
     from_data: bool = False,
     of_head: bool = False,
     counts_blocks: bool = False,
+    place: bool = False,
     **bounds: Unpack[Bounds],
 ) -> Any:
     """A field that changes the result of a run.
@@ -38,6 +39,7 @@ def identity(
         from_data: whether it is a size that the data of a run determines.
         of_head: whether --new-head may change it, as far as the weights have all other parameters that it asks for.
         counts_blocks: whether it is a number of equal blocks.
+        place: whether it says where something lies: its content is identity, and may be found at another place.
         bounds: of its numbers, in a tuple of each entry: see `Range`.
     """
     marks: dict[Mark, bool] = {
@@ -46,6 +48,7 @@ def identity(
         "from_data": from_data,
         "of_head": of_head,
         "counts_blocks": counts_blocks,
+        "place": place,
     }
     return _field(default, help, Range(**bounds), execution=False, marks={mark for mark, on in marks.items() if on})
 

@@ -42,7 +42,7 @@ def paths_in(*texts: str) -> list[Path]:
 class DataConfig:
     """The source of examples and their splits. Each kind of data has a subclass with more fields."""
 
-    source: str = identity("", "where examples come from")
+    source: str = identity("", "where examples come from", place=True)
     validation: float = identity(
         0.1,
         "share of train, drawn by seed, for validation if the dataset has no such split; 0: none",
@@ -265,12 +265,14 @@ class RunConfig(OfNetwork[Network]):
         "start from the weights of an earlier run (a folder or name), of a file or folder of any layout in "
         "`python -m convert formats`, or of hf://owner/name; they also decide the network and how inputs are prepared; "
         "empty: random",
+        place=True,
     )
     init_encoder: str = identity(
         "",
         "for a captioner: start its encoder from a ViT, named as for init; the ViT decides the fields of model.vit and "
         "how images are prepared, and all else is random; optim.freeze 'vit.*' keeps the encoder fixed, for "
         "optim.freeze-epochs epochs; empty: random",
+        place=True,
     )
     new_head: bool = identity(
         False,
@@ -288,6 +290,7 @@ class RunConfig(OfNetwork[Network]):
         "for distillation: the trained network that this one learns from, itself unchanged; a run (a folder or name), "
         "a file or folder of any layout in `python -m convert formats`, or hf://owner/name; without augmentation also "
         "its logits of all train images, FILE.npy or FILE.npz (logits [n, K], and labels [n], to check their order)",
+        place=True,
     )
     seed: int = identity(
         0,

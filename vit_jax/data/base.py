@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import UserError
+from .listing import Listing
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,11 @@ class Order(Protocol):
         """int64 [k]: indices into the training split for a step, counted from 0. Any step may be asked for first."""
 
 
+def same_content(recorded: Any, identity: Mapping[str, Any]) -> bool:
+    """`Data.same_as` of data with this identity."""
+    return recorded is None or (isinstance(recorded, dict) and {**recorded, "name": ""} == {**identity, "name": ""})
+
+
 class Data(Protocol):
     """The data of a run."""
 
@@ -107,8 +113,12 @@ class Data(Protocol):
     def same_as(self, recorded: dict[str, Any] | None) -> bool:
         """Whether this is the data whose identity a run recorded; a run resumes only with the data that it began with.
 
-        None: the data is not known, as of a converted run.
+        Its name, which may be that of its folder, does not count. None: the data is not known, as of a converted run.
         """
+
+    @property
+    def listings(self) -> Mapping[str, Listing]:
+        """{split: where it first differs from what it was}, for messages; empty where that is not known."""
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from ..config.dotted import replace_fields, value_at
 from ..config.run import RunConfig
@@ -17,12 +17,20 @@ from ..files.reading import show_path
 from .complete import check_name
 from .folder import Run
 from .several import VARIED, kind_of, members, there
-from .values import differences
+from .values import other_identity
+
+# A clause on what a run is made from that the run in a folder was not; empty if it is the same, or there is none.
+Difference = Callable[[Run, RunConfig], str]
 
 ON_THE_HUB = re.compile(r"(hf:/?)?(?P<owner>[\w-]+)/(?P<name>[\w.-]+)")  # an address with its hf:// left out or cut
 
 
-def choose(run: RunConfig, name: str, named: bool, group: str = "", data: Any = None) -> Run:
+def nothing_differs(folder: Run, run: RunConfig) -> str:
+    """The `Difference` for which all places lead to the same."""
+    return ""
+
+
+def choose(run: RunConfig, name: str, named: bool, group: str = "", difference: Difference = nothing_differs) -> Run:
     """The folder for a run, or for a group of runs: one that has the same run already, or a new one.
 
     Args:
@@ -31,7 +39,7 @@ def choose(run: RunConfig, name: str, named: bool, group: str = "", data: Any = 
         named: whether the user named it; if not, numbers are tried (digits, digits-2, ...) until a folder is free or
             has the same run.
         group: the kind of the group, a key of VARIED in several.py; empty: it is one run.
-        data: the run's opened data (data.base.Data) where its config does not name it: the same run has the same.
+        difference: between the run and the one in a folder, whose configs are the same but for places.
 
     Raises:
         UserError: where a named folder has another run, listing the fields that differ, and for any damaged
@@ -44,14 +52,17 @@ def choose(run: RunConfig, name: str, named: bool, group: str = "", data: Any = 
         if folder.exists():
             folder.content()
         try:
-            _fits_group(folder, run, group) if group else _fits(folder, run)
-            same_data(folder, data)
+            same = _fits_group(folder, run, group) if group else _fits(folder, run)
         except UserError:
             if named:
                 raise
-            number += 1
         else:
-            return folder
+            clauses = filter(None, (difference(each, its) for each, its in same))
+            if (clause := next(clauses, "")) and named:
+                raise _other_content(folder, clause)
+            if not clause:
+                return folder
+        number += 1
 
 
 def _is_leftover(file: Path, folder: Path) -> bool:
@@ -60,8 +71,8 @@ def _is_leftover(file: Path, folder: Path) -> bool:
     return bool(begun) or file.relative_to(folder).parts[0] == FOLDER
 
 
-def _fits(folder: Run, run: RunConfig) -> None:
-    """Raise UserError unless the folder is free or has the same run."""
+def _fits(folder: Run, run: RunConfig) -> list[tuple[Run, RunConfig]]:
+    """[(the folder, the run)]. Raises UserError unless it is free or has the same run, but for places."""
     if folder.exists():
         same_identity(folder, run)
     elif folder.path.exists() and (
@@ -70,25 +81,33 @@ def _fits(folder: Run, run: RunConfig) -> None:
     ):
         # A run that was killed before it wrote config.json leaves empty folders and such files: that is free.
         raise UserError(folder, "exists and is not a run", "choose another --name")
+    return [(folder, run)]
 
 
-def _fits_group(folder: Run, run: RunConfig, group: str) -> None:
-    """Raise UserError unless the folder is free, or has runs that differ from this one as those of the group may."""
+def _fits_group(folder: Run, run: RunConfig, group: str) -> list[tuple[Run, RunConfig]]:
+    """The runs in the folder, as (folder of one, this run with its seed or fold).
+
+    Raises UserError unless it is free or has runs that differ from this one as those of the group may, and in places.
+    """
     if folder.exists():
         raise UserError(folder, f"holds a single run, not one per {group}", "choose another --name")
     inside = members(folder.path)
     if not inside:
         _fits(folder, run)
+    found = []
     for path in inside:
         member = Run(path)
         if kind_of(path) != group:
             raise UserError(folder, f"holds a run per {kind_of(path)}, not one per {group}", "choose another --name")
-        same_identity(member, replace_fields(run, {VARIED[group]: value_at(member.config(), VARIED[group])}))
+        its = replace_fields(run, {VARIED[group]: value_at(member.config(), VARIED[group])})
+        same_identity(member, its)
+        found.append((member, its))
+    return found
 
 
 def same_identity(folder: Run, run: RunConfig) -> None:
     """Raise UserError, listing the fields that differ, unless the folder has the same run."""
-    changed = differences(folder.config(), run)
+    changed = other_identity(folder.config(), run)
     if changed:
         fields = ", ".join(f"{k} {old!r} -> {new!r}" for k, (old, new) in changed.items())
         raise UserError(
@@ -98,10 +117,18 @@ def same_identity(folder: Run, run: RunConfig) -> None:
         )
 
 
-def same_data(folder: Run, data: Any) -> None:
-    """Raise UserError if the folder has a run on other data than the opened `data`; None: it is not open."""
-    if data is not None and folder.exists() and not data.same_as(folder.record()["data"]):
-        raise UserError(folder, "holds a run on other data", "choose another name, or give the data that it began with")
+def check_content(folder: Run, run: RunConfig, difference: Difference) -> None:
+    """Raise UserError if the folder has a run that was made from something else."""
+    if clause := difference(folder, run):
+        raise _other_content(folder, clause)
+
+
+def _other_content(folder: Run, clause: str) -> UserError:
+    remedy = (
+        "give what it was made from, which may lie anywhere, or train anew under another --name, from these weights by "
+        f"--init {shlex.quote(str(folder))}"
+    )
+    return UserError(folder, f"holds another run: {clause}", remedy)
 
 
 def check_place(folder: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 from ..config.dotted import field_types
+from ..config.fields import Mark
 from ..config.flags import describe_type
 from ..config.nearest import nearest
 from ..config.run import RunConfig
@@ -141,7 +142,7 @@ def differences(old: RunConfig, new: RunConfig, execution: bool = False) -> dict
         {field: (old, new)}.
     """
     a, b = flat(old), flat(new)
-    from_data = _from_data(new)
+    from_data = marked_fields(new, "from_data")
     pairs = {k: (a.get(k, (None,))[0], v, is_execution) for k, (v, is_execution) in b.items()}
     return {
         k: (x, y)
@@ -150,13 +151,25 @@ def differences(old: RunConfig, new: RunConfig, execution: bool = False) -> dict
     }
 
 
-def _from_data(config: Any, prefix: str = "") -> set[str]:
-    """The dotted names of the fields that data determines where they are left open, 0 or empty."""
-    found = set()
+def marked_fields(config: Any, mark: Mark, prefix: str = "") -> set[str]:
+    """The dotted names of the fields of a config and its parts that have a mark."""
+    found: set[str] = set()
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
         if dataclasses.is_dataclass(value):
-            found |= _from_data(value, f"{prefix}{f.name}.")
-        elif "from_data" in f.metadata.get("marks", ()):
+            found |= marked_fields(value, mark, f"{prefix}{f.name}.")
+        elif mark in f.metadata.get("marks", ()):
             found.add(prefix + f.name)
     return found
+
+
+def moved(old: RunConfig, new: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """{field: (old, new)} of the places that two runs have both, but not the same."""
+    places = marked_fields(new, "place")
+    return {name: both for name, both in differences(old, new).items() if name in places and all(both)}
+
+
+def other_identity(old: RunConfig, new: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """{field: (old, new)} of the fields that make two runs different ones, wherever what they read lies."""
+    elsewhere = moved(old, new)
+    return {name: both for name, both in differences(old, new).items() if name not in elsewhere}

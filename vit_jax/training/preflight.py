@@ -21,7 +21,7 @@ from ..weights.teacher import open_teacher
 from .log import check_extras
 
 if TYPE_CHECKING:
-    from ..data.base import Data, Given
+    from ..data.base import Given
 
 # Fields that each host may have in its own way: the places of its files.
 OF_A_HOST = ("data.dir", "dir", "name")
@@ -81,7 +81,7 @@ def preflight(run: RunConfig, hosts: Hosts = ALONE) -> Checked:
 
 
 def choose_folder(
-    run: RunConfig, preset: str, folder: runs.Run | None = None, group: str = "", data: Data | None = None
+    run: RunConfig, preset: str, folder: runs.Run | None = None, group: str = "", *, difference: runs.Difference
 ) -> runs.Run:
     """The folder in which to train a run, new or with this run in it; writes nothing.
 
@@ -90,7 +90,7 @@ def choose_folder(
         preset: names the folder of a run without a name.
         folder: that of a run to resume.
         group: the kind of the group that the folder is of, a key of VARIED in runs/several.py; empty: of this run.
-        data: examples that the caller holds.
+        difference: between what this run is made from and what that in a folder was, as `Contents.difference`.
 
     Raises:
         UserError: the folder is that of another run or not to be written, or the weights of `init`, as far as they are
@@ -99,7 +99,9 @@ def choose_folder(
     if folder is None:
         if run.init:
             check_unchanged(run, check_name(run.name or preset))
-        folder = runs.choose(run, run.name or preset, named=bool(run.name), group=group, data=data)
+        folder = runs.choose(run, run.name or preset, bool(run.name), group, difference)
+    else:
+        runs.check_content(folder, run, difference)
     runs.check_place(folder.path)
     if (run.init or run.init_encoder) and not folder.complete_steps():
         check_start(run)

@@ -16,7 +16,8 @@ from ..errors import UserError
 from ..files.terminal import printable
 from ..machine.hosts.group import ALONE, Hosts
 from ..machine.numerics import random_key
-from ..runs.values import to_dict
+from ..runs.content import data_difference
+from ..runs.values import moved, to_dict
 from ..weights.start.again import check_same
 from ..weights.start.start import start as start_from
 from .saving import Saver
@@ -56,7 +57,7 @@ def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught, hosts: H
     state, notes, init = starting_state(setup, folder, checkpoints, hosts)
     step = int(jax.device_get(setup.engine.gather(state).step))
     hosts.heartbeat(step)
-    _create_or_mend(folder, setup, preset, init)
+    _create_or_update(folder, setup, preset, init, checkpoints)
     log = _open_log(folder, setup, step, notes)
     progress = Progress(
         setup.epochs, setup.order.steps_per_epoch, step + 1, setup.order.batch, setup.stop, unit=setup.task.unit
@@ -126,10 +127,10 @@ def restore(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved |
     folder.check_paths()
     runs.same_identity(folder, setup.as_given)
     record = folder.record()
-    if not setup.dataset.same_as(record["data"]):
+    if clause := data_difference(record, setup.dataset):
         raise UserError(
             folder,
-            f"data.source {run.data.source} is not the data that this run began with",
+            f"data.source {run.data.source} is not the data that this run began with: {clause}",
             "restore it, or choose another --name",
         )
     if (frozen := record.get("frozen")) and frozen != setup.identity.get("frozen"):
@@ -215,22 +216,36 @@ def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:
         )
 
 
-def _create_or_mend(folder: runs.Run, setup: Setup, preset: str, init: dict[str, Any]) -> None:
-    """Create a new run's folder, with config.json; restore that of one that is there, where it was damaged."""
+def _create_or_update(
+    folder: runs.Run, setup: Setup, preset: str, init: dict[str, Any], checkpoints: Checkpoints
+) -> None:
+    """Create a new run's folder, with config.json; bring that of one that is there to what holds now."""
+    config = to_dict(setup.as_given)
     if not folder.exists():
+        listings = {split: listing.parts for split, listing in setup.dataset.listings.items()}
         folder.create(
             runs.record_of(
                 setup.as_given,
                 preset,
                 **setup.dataset.metadata(),
                 **setup.identity,
+                **({"listings": listings} if listings else {}),
                 **({"init": init} if init else {}),
                 environment=setup.environment,
             )
         )
-    elif remark := folder.remark():
+        return
+    record = folder.record()
+    for name, (old, new) in moved(folder.config(), setup.as_given).items():
+        print(f"note     {name} is {printable(str(new))} now, and was {printable(str(old))}: its content is the same")
+    if remark := folder.remark():
         print(f"note     {printable(remark)}; the file is restored")
-        folder.write_record(folder.record())
+    if record["config"] != config:  # budgets, places and all else that may change
+        record = {**record, "config": config}
+        checkpoints.record(record)
+    elif not remark:
+        return
+    folder.write_record(record)
 
 
 def _open_log(folder: runs.Run, setup: Setup, step: int, notes: dict[str, Any]) -> Log:

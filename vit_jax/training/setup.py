@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import runs
 from ..config.lora import trainable_table
 from ..config.network import Teacher
 from ..config.run import RunConfig
@@ -46,8 +45,8 @@ class Setup:
     @property
     def identity(self) -> dict[str, Any]:
         """JSON values of config.json by which a run resumes only with the data and the teacher that it began with."""
-        auxiliary = {name: array_digest(np.asarray(x)) for name, x in flatten(self.task.auxiliary).items()}
-        return {"data": self.dataset.identity, **({"frozen": text_digest(auxiliary)} if auxiliary else {})}
+        frozen = frozen_digest(self.task)
+        return {"data": self.dataset.identity, **({"frozen": frozen} if frozen else {})}
 
     @property
     def steps(self) -> int:
@@ -60,12 +59,17 @@ class Setup:
         return min(self.steps, self.run.max_steps or self.steps)
 
 
-def open_data(run: RunConfig, folder: runs.Run | None = None, given: Given | None = None, fetch: bool = True) -> Data:
+def frozen_digest(task: Task) -> str:
+    """A digest of the arrays of a task that do not learn, such as a teacher's; empty if it has none."""
+    digests = {name: array_digest(np.asarray(x)) for name, x in flatten(task.auxiliary).items()}
+    return text_digest(digests) if digests else ""
+
+
+def open_data(run: RunConfig, given: Given | None = None, fetch: bool = True) -> Data:
     """Open the data of a run.
 
     Args:
         run: the run.
-        folder: its folder, which may keep something of the data, such as a tokenizer.
         given: examples in place of the run's source.
         fetch: whether what is not there is downloaded.
 
@@ -74,9 +78,13 @@ def open_data(run: RunConfig, folder: runs.Run | None = None, given: Given | Non
     """
     from ..tasks.computed import task_class
 
-    if folder is not None and folder.exists():
-        run = replace(run, data=run.data.in_folder(folder.path))
     return task_class(run.task).open_data(run, given, fetch)
+
+
+def with_data(run: RunConfig, dataset: Data) -> RunConfig:
+    """The run with what its data determines, such as the number of classes."""
+    sized = replace(run, model=run.model.with_sizes(dataset.sizes))
+    return task_spec(run.task).with_data(sized, dataset.metadata())
 
 
 def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE) -> Setup:
@@ -89,8 +97,7 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     from .engine.optim import Optimizer
     from .engine.step import Engine, Evaluator, check_divisible, check_together
 
-    as_given = replace(checked.run, model=checked.run.model.with_sizes(dataset.sizes))
-    as_given = task_spec(as_given.task).with_data(as_given, dataset.metadata())
+    as_given = with_data(checked.run, dataset)
     run, order, epochs = plan(as_given, dataset)
     if (teacher := checked.teacher) is not None:
         task_spec(run.task).check_teacher(teacher, run, dataset)

@@ -29,12 +29,13 @@ from ..runs.several import VARIED
 from ..runs.values import flat
 from ..tasks.table import task_spec
 from .announce import announce
+from .contents import Contents
 from .events import Event, Summary, exhausted
 from .finish import finish, show_again, splits
 from .loop import loop
 from .preflight import OF_A_HOST, checked_arguments, choose_folder, preflight, without_outputs
 from .resume import resume
-from .setup import open_data, set_up
+from .setup import set_up
 from .signals import signals
 
 if TYPE_CHECKING:
@@ -171,14 +172,10 @@ def steps_with(
 ) -> Generator[Event, None, Summary]:
     """`train_with`, telling what happens; `begin` is as of `run_steps`."""
     checked = preflight(run if hosts.owner else without_outputs(run), hosts)
-    dataset = None
-    if given is not None:
-        backend.configure_jax(checked.division.devices)
-        dataset = open_data(run, given=given)
+    contents = Contents(given, hosts=hosts)
     with contextlib.ExitStack() as stack:
         if hosts.owner:
-            folder = choose_folder(run, preset, folder, data=dataset)
-            runs.same_data(folder, dataset)
+            folder = choose_folder(run, preset, folder, difference=contents.difference)
             stack.enter_context(_own_folder(folder))
             begin(folder)
         else:
@@ -194,7 +191,7 @@ def steps_with(
         backend.configure_jax(checked.division.devices)
 
         def trained() -> Generator[Event, None, dict[str, Any]]:
-            setup = set_up(checked, dataset or open_data(run, folder), hosts)
+            setup = set_up(checked, contents.open(run, folder), hosts)
             announce(setup)
             session = resume(setup, folder, preset, caught, hosts)
             with contextlib.closing(session.log), recorded_ending(folder) if hosts.owner else contextlib.nullcontext():
@@ -344,8 +341,8 @@ def _train_group(
     run: RunConfig, kind: str, numbers: Sequence[int], preset: str, given: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Train the runs of a group of a kind, which differ in these numbers, and sum up; see `train_seeds`."""
-    checked, _ = checked_arguments(run, given["data"], given["class_names"])
-    group = choose_folder(check_complete(checked), preset, group=kind)
+    checked, examples = checked_arguments(run, given["data"], given["class_names"])
+    group = choose_folder(check_complete(checked), preset, group=kind, difference=Contents(examples).difference)
     members = [
         train(
             replace_fields(run, {VARIED[kind]: number}),

@@ -139,6 +139,12 @@ class Checkpoints:
         """Replace the notes of a checkpoint, and what is recorded of `files`, as in `save`."""
         self._write_record({**self.run.saved(step), "notes": notes, **(files or {})})
 
+    def record(self, config: dict[str, Any]) -> None:
+        """Replace what all checkpoints have recorded of config.json, beginning with the newest, which counts."""
+        for step in self.run.steps():
+            with contextlib.suppress(UserError):  # a damaged one
+                self._write_record({**self.run.saved(step), "config": config})
+
     def prune(self, newest: int, best: int | None, keep: int) -> None:
         """Delete the checkpoints up to step `newest`, except the last `keep` of them and the best.
 

@@ -10,6 +10,8 @@ from ...errors import Field, UserError
 from ...files.digests import text_digest
 from ...text.record import record_one
 from ...text.tokenizer import Tokenizer
+from ..base import same_content
+from ..listing import Listing
 from ..order import Order
 
 
@@ -30,7 +32,12 @@ class CaptionSet:
 
     def same_as(self, recorded: dict[str, Any] | None) -> bool:
         """Whether a run that recorded this identity began with this data; None: not known, of a converted run."""
-        return recorded in (None, self.identity)
+        return same_content(recorded, self.identity)
+
+    @property
+    def listings(self) -> dict[str, Listing]:
+        """Not known of captions."""
+        return {}
 
     def metadata(self) -> dict[str, Any]:
         """The words, for config.json."""

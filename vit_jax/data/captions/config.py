@@ -28,6 +28,7 @@ class CaptionData(FittedImages):
         SHAPES,
         "shapes: scenes of two coloured shapes, which are drawn here with their captions; captions:FOLDER (images, and "
         "captions.csv with the columns image,caption); coco:FILE.json:FOLDER (COCO's captions, and their images)",
+        place=True,
     )
     drawn: int = identity(60_000, "shapes: number of scenes to train on", at_least=1)
     length: int = identity(12, "most tokens of a caption, <eos> included; longer captions are refused", at_least=2)
@@ -36,6 +37,7 @@ class CaptionData(FittedImages):
         "words, in lower case; bpe or unigram, trained on the captions of train (extra: text); or the folder of a "
         "tokenizer of Hugging Face (tokenizer.json, or the vocabulary of its class), or of a run's, which is "
         "RUN/tokenizer",
+        place=True,
     )
     vocabulary: int = identity(8000, "bpe, unigram: most ids of the tokenizer")
 

@@ -17,6 +17,7 @@ class FeatureData(DataConfig):
         "coco-features:FOLDER, with coco2014_captions.h5, coco2014_vocab.json and train2014_vgg16_fc7_pca.h5 (or "
         "another width: train2014_vgg16_fc7.h5), and the same of val2014, as the course cs231n hands them out (extra: "
         "captions)",
+        place=True,
     )
     validation: float = identity(
         0.05,

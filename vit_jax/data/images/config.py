@@ -93,6 +93,7 @@ class ImageData(FittedImages):
         "digits",
         "digits, cifar10, cifar100, mnist, fashion_mnist, another prepared TFDS set, folder:PATH, FILE.npz, or "
         "csv:FILE[:FOLDER], a table of labels (also metadata.jsonl) whose images lie in FOLDER, or beside it",
+        place=True,
     )
     target: Target = identity(
         "",

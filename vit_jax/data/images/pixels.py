@@ -12,6 +12,7 @@ import numpy as np
 from ...errors import UserError
 from ...files.digests import array_digest
 from ...machine import backend
+from ..listing import Listing
 from ..progress import progress
 from . import identity
 from .config import FittedImages
@@ -36,6 +37,7 @@ class Loaded(NamedTuple):
     kept: np.ndarray  # float [n]: the share of each image's area that is not cropped away
     unreadable: dict[int, UserError]  # {row: the error}
     extents: np.ndarray  # float [n, 4]: of each image a wide.Extent
+    listing: Listing
     remark: str = ""  # for the user, where no index can be kept
 
 
@@ -89,8 +91,8 @@ class Images:
         shapes, which = np.unique(seen.shapes, axis=0, return_inverse=True)  # 0 where no image was decoded
         kept = np.array([self.preprocess.uncropped_share(*shape.tolist()) if shape.all() else 1.0 for shape in shapes])
         unreadable = {row: UserError(why) for row, why in sorted(seen.unreadable.items())}
-        self.digest = array_digest(seen.digests)
-        return Loaded(self.digest, kept[which.reshape(-1)], unreadable, seen.extents, remark)
+        self.digest, listing = array_digest(seen.digests), Listing.of(seen.digests, self.examples.name)
+        return Loaded(self.digest, kept[which.reshape(-1)], unreadable, seen.extents, listing, remark)
 
     def _extend(self, seen: Index, stamps: Stamps) -> str:
         """Look at the images that an index does not know, and save it in between; returns what `save` remarks."""

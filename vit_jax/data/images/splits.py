@@ -8,7 +8,8 @@ an index (sources/index.py).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from ...config.fields import Size, pair
 from ...config.outputs import Outputs
 from ...errors import Field, UserError
 from ...files.digests import array_digest, text_digest
-from ..base import Given
+from ..base import Given, same_content
+from ..listing import Listing
 from ..order import Order, SampledOrder, Sampling
 from ..unreadable import left_out, refuse_unreadable
 from .config import ImageData
@@ -102,6 +104,7 @@ class Dataset:
     repeats: int = 1  # copies of an image in a training batch
     sampling: Sampling = "natural"
     stands_in: bool = False  # black images with labels of no meaning, in place of a set that is not here
+    listings: Mapping[str, Listing] = field(default_factory=dict)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -115,7 +118,7 @@ class Dataset:
 
     def same_as(self, recorded: dict[str, Any] | None) -> bool:
         """Whether a run that recorded this identity began with this data; None: not known, of a converted run."""
-        return recorded in (None, self.identity)
+        return same_content(recorded, self.identity)
 
     def metadata(self) -> dict[str, Any]:
         """The preprocessing and what the labels are, for config.json."""
@@ -206,6 +209,7 @@ def open_images(
         repeats,
         data.sampling,
         source.stands_in,
+        {name: loaded[name].listing for name in loaded},
     )
 
 

@@ -32,6 +32,7 @@ class SentenceData(DataConfig):
         "numbers",
         "numbers (generated); pairs:FROM-TO:FOLDER (files train.FROM and train.TO, one sentence per line); or, "
         "of which validation and test are held out, pairs:FILE,FILE or tsv:FILE (source, tab, target)",
+        place=True,
     )
     tokens: int = identity(768, "tokens per batch, padding included; all sentences of a batch are padded to one length")
     lengths: tuple[int, ...] = identity(
@@ -45,6 +46,7 @@ class SentenceData(DataConfig):
         "words, in lower case; bpe or unigram, trained on train, for any text (extra: text); or the folder of a "
         "tokenizer of Hugging Face (tokenizer.json, or the vocabulary of its class), or of a run's, which is "
         "RUN/tokenizer",
+        place=True,
     )
     source_language: str = identity(
         "", "of the tokenizer of a folder that knows several: the code of that of sources; empty: as its files state it"

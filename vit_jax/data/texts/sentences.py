@@ -20,7 +20,8 @@ from ...machine.libraries import require
 from ...text.record import digest, make_tokenizers, record_tokenizers
 from ...text.tokenizer import Tokenizer
 from ...text.vocabulary import closed_vocabulary
-from ..base import Given, not_given
+from ..base import Given, not_given, same_content
+from ..listing import Listing
 from ..order import SHUFFLE, TEST, VALIDATION, TokenOrder, hold_out, permutation
 from . import cached, numbers
 from .config import GIVEN, SentenceData
@@ -135,7 +136,12 @@ class Texts:
 
     def same_as(self, recorded: dict[str, Any] | None) -> bool:
         """Whether a run that recorded this identity began with this data; None: not known, of a converted run."""
-        return recorded in (None, self.identity)
+        return same_content(recorded, self.identity)
+
+    @property
+    def listings(self) -> dict[str, Listing]:
+        """Not known of texts."""
+        return {}
 
     def metadata(self) -> dict[str, Any]:
         """What a run keeps of the tokenizers."""

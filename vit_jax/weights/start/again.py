@@ -14,7 +14,7 @@ from ...errors import UserError
 from ...runs import Run
 from ...runs.complete import is_name
 from ...runs.several import members
-from ...runs.values import differences
+from ...runs.values import other_identity
 from .fitting import known_fields
 from .opening import Unfit, digest, errors_about, opened_for
 
@@ -28,7 +28,8 @@ def check_unchanged(run: RunConfig, name: str) -> None:
     same = (
         folder
         for folder in _runs_begun_from(run.init, run.dir, name)
-        if differences(replace(folder.config(), seed=run.seed), run).keys() <= _init_of(folder).get("filled", {}).keys()
+        if other_identity(replace(folder.config(), seed=run.seed), run).keys()
+        <= _init_of(folder).get("filled", {}).keys()
     )
     if folder := _first_changed(same, run.dir):
         raise UserError(

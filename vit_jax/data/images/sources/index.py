@@ -84,10 +84,24 @@ def _file_of(stamps: Stamps) -> Path:
     return _folder() / f"{text_digest([stamps.folder, *files])}.npz"
 
 
+def _file_of_moved(stamps: Stamps) -> Path:
+    """The file that names the index of a split of the same files in another folder, from where these were moved."""
+    return _folder() / f"{text_digest(['moved', stamps.names, stamps.sizes.tolist()])}.moved"
+
+
 def find(stamps: Stamps, n: int) -> Index:
-    """What the index of a split knows of its n images: nothing if there is none, or a damaged one."""
+    """What an index knows of the n images of a split, here or where they were before: nothing if there is none."""
+    found = _read(_file_of(stamps), stamps, n)
+    if not found.known.any():
+        with suppress(UserError, OSError, KeyError, TypeError):
+            found = _read(_folder() / Path(read_json(_file_of_moved(stamps))["index"]).name, stamps, n)
+    return found
+
+
+def _read(path: Path, stamps: Stamps, n: int) -> Index:
+    """What the index in a file knows of a split: nothing if there is none, or a damaged one."""
     try:
-        file = read_arrays(_file_of(stamps), ARRAYS)
+        file = read_arrays(path, ARRAYS)
         if file["format"] != FORMAT:
             return Index.of_nothing(n)
         names = file["names"].tobytes().decode("utf-8", "surrogateescape").split("\0")
@@ -144,6 +158,8 @@ def save(stamps: Stamps, index: Index, began: int) -> str:
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
+        if known.all():
+            write_json(_file_of_moved(stamps), {"index": path.name})
         return ""
     except OSError as error:
         if unfinished:
