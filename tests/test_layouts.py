@@ -405,5 +405,5 @@ def test_a_library_with_several_layouts_stands_for_the_one_that_holds_a_network(
         assert target_layout(name, theirs).dialect == dialect
     plain = next(config for config in some("timm") if not LAYOUTS["timm-eva"].cannot(config))
     assert target_layout("timm", plain) is LAYOUTS["timm"]
-    with pytest.raises(UserError, match="^--to hf: none of its layouts of a Transformer .* --to marian, --to bart, "):
+    with pytest.raises(UserError, match=r"^--to hf: none of its layouts of a Transformer .* --to marian, --to bart, "):
         target_layout("hf", some("torch-transformer")[0])

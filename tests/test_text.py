@@ -12,7 +12,7 @@ import unicodedata
 import numpy as np
 import pytest
 
-from vit_jax.commands.predict import sentences
+from vit_jax.commands.inputs import Inputs, sentences
 from vit_jax.data.batches import batches, evaluation_batches
 from vit_jax.data.order import TokenOrder
 from vit_jax.data.texts import numbers
@@ -428,6 +428,8 @@ def test_pairs_of_two_files_and_of_a_table(folder, tmp_path):
     files, table = (open_dataset(dataclasses.replace(on(folder), data=SentenceData(source=s))) for s in sources)
     assert {name: len(split) for name, split in files.splits.items()} == {"train": 29, "validation": 3, "test": 8}
     assert files.identity["content"] == table.identity["content"]
+    told = "t.tsv has 3 columns from line 1 on: the first two are source and target, the others are not read"
+    assert table.remarks[0] == told and told not in files.remarks
     assert files.metadata() == table.metadata() and files.source.decode(files.splits["test"].source[0])[:5] == "a dog"
     assert files.splits["test"].references[0].startswith("Ein Hund, Nummer ")
 
@@ -441,6 +443,8 @@ def test_pairs_of_two_files_and_of_a_table(folder, tmp_path):
         ("pairs:{0}/t.tsv,{0}", b"a\n", "is no regular file but a folder"),
         ("tsv:{0}/t.tsv", b"a\tb\nc\n", "line 2: 'c' is no pair; give a source, a tab and a target"),
         ("tsv:{0}/t.tsv", b"a\tb\n \tc\n", r"line 2: ' \\tc' is no pair"),
+        ("tsv:{0}/t.tsv", b"a\tb\nc\td\te\n", "t.tsv line 2: has 3 columns, and line 1 has 2; give a source, a tab"),
+        ("tsv:{0}/t.tsv", b"a\tb\te\nc\td\n", "t.tsv line 2: has 2 columns, and line 1 has 3; give a source, a tab"),
         ("tsv:{0}/t.tsv", b"a\tb\n\nc\td\n", "line 2: is empty; give a source, a tab"),
         ("tsv:{0}/t.tsv", b"a\tb\nc\t\xe4\n", r"t.tsv line 2: is no UTF-8 \(it has the byte 0xe4\); save the file as"),
         ("tsv:{0}/t.tsv", "a\tb\n".encode("utf-16"), r"t.tsv line 1: is no UTF-8 \(it has the byte 0xff\)"),
@@ -469,7 +473,8 @@ def test_lines_end_with_lf_or_crlf_and_nothing_else_in_every_kind_of_file(tmp_pa
     assert list(read_pairs(f"pairs:{tmp_path}/a,{tmp_path}/b")["train"]) == pairs
     assert list(read_pairs(f"tsv:{tmp_path}/t")["train"]) == pairs
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper((tmp_path / "a").open("rb")))
-    assert sentences([str(tmp_path / "a"), "-"]) == texts * 2
+    given = Inputs("ids", [str(tmp_path / "a"), "-"], print)
+    assert [text for group in given.groups(64) for text in group] == texts * 2
 
 
 @pytest.mark.parametrize("content", [b"a\tb\rc\td\r", b"\xef\xbb\xbfa\tb\rc\td"])

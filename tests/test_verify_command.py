@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 pytest.importorskip("torch", reason="PyTorch cannot be imported, so no other forward pass can be compared")
 
@@ -139,10 +140,31 @@ def test_a_verified_conversion_leaves_a_certificate_and_can_be_verified_again(ti
     )
     assert (
         certificate["differences"]["target: tensors under our names"] == 0
-        and certificate["verdict"] == "the same function"
+        and certificate["verdict"] == "equal up to bfloat16, after --adapt activation=relu"
     )
     monkeypatch.setitem(sys.modules, "torch", None)
     assert door("verify", a, b, *SAID) == 0, "what B says of its making is done to A before they are compared"
+
+
+def test_what_was_rounded_is_equal_up_to_its_dtype_whoever_rounded_it(timm, tmp_path, capsys):
+    """Also by another program, in either order; but not what was only stored in fewer bytes, nor what is another."""
+    import torch
+
+    (a, _), short = files(tmp_path), tmp_path / "short.safetensors"
+    assert door(a, short, "--to", "timm", *SAID, "--dtype", "float16", "--verify") == 0
+    assert capsys.readouterr().out.splitlines()[-2] == "verdict   equal up to float16"
+    save_file(load_file(short), short)  # without what it says of its making
+    for order, more in (((a, short), ()), ((short, a), ("pool=cls", "eps=1e-6", "activation=gelu"))):
+        assert door("verify", *order, *SAID, *(word for text in more for word in ("--set", text))) == 0
+        assert capsys.readouterr().out.endswith("verdict   equal up to float16\n")
+    whole = torch.load(a)
+    for change, code, verdict in (
+        (lambda x: x.half().float(), 0, "the same function"),
+        (lambda x: x + 1e-2, 3, "different, first"),
+    ):
+        torch.save({name: change(tensor) for name, tensor in whole.items()}, a)
+        assert door("verify", a, short, *SAID) == code
+        assert f"verdict   {verdict}" in capsys.readouterr().out
 
 
 def test_what_b_says_of_its_making_is_done_to_no_other_file(tmp_path, monkeypatch):

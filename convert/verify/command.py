@@ -24,7 +24,7 @@ from ..containers import check_file
 from ..containers.source import CERTIFICATE, PROVENANCE
 from ..layout import Json
 from ..plan.target import free
-from .comparison import describe_change, shapes_apart, verify
+from .comparison import describe_change, narrower, shapes_apart, verify
 from .reference import Reference
 from .report import Report
 from .weights import Inputs, Weights, noise
@@ -100,7 +100,8 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
     with contextlib.ExitStack() as opened:
         a, b, note = both(arguments.a, arguments.b, options, opened)
         names, sides, hashes = "AB", (a, b), (source_hash(a.source), source_hash(b.source))
-        if _origin_of(a) == hashes[1]:
+        given = a.tensors, b.tensors
+        if _origin_of(a) == hashes[1] or (_origin_of(b) != hashes[0] and narrower(given[1], given[0])):
             names, sides, hashes = names[::-1], sides[::-1], hashes[::-1]
         source, target = sides
         made = target.provenance if _origin_of(target) == hashes[0] else {}

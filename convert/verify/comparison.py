@@ -10,11 +10,12 @@ import numpy as np
 from vit_jax.config.network import NetworkConfig
 
 from .. import adapt as adapting
+from ..containers.source import INTEGERS
 from .checks import Check, bits, check_return, configs, relative, statistics
 from .libraries import NotLoaded, Unavailable, build, stand_in
 from .reference import Reference, compare_networks
 from .report import Report
-from .weights import Inputs, Weights
+from .weights import Arrays, Inputs, Weights
 
 
 def verify(
@@ -32,7 +33,7 @@ def verify(
         a: the weights that B is held against.
         b: the weights that are compared.
         adapt: texts of --adapt, adaptations of A.
-        dtype: what A is cast to after them; None: nothing.
+        dtype: what A is rounded to after them; None: to what all of B's tensors are, where that is narrower.
         inputs: those of the adapted network; None: noise.
         steps: how many steps of an optimizer are compared too.
         reference: A, prepared for many comparisons; None: made here.
@@ -41,11 +42,15 @@ def verify(
         UserError: where a file's tensors are not those of its layout and config.
     """
     config, parameters, facts = a.config, a.parameters, a.facts
-    for adaptation in adapting.adaptations(config, adapt):
+    adaptations = adapting.adaptations(config, adapt)
+    for adaptation in adaptations:
         config, parameters, facts = adaptation.config, adapting.apply(adaptation, parameters), adaptation.facts(facts)
+    dtype = narrower(parameters, b.parameters) if dtype is None else dtype
+    report = Report(a, b, config, adapt, changed=[each.text for each in adaptations if each.changes])
     if dtype is not None:
-        parameters = {n: array.astype(dtype) for n, array in parameters.items()}
-    report = Report(a, b, config, adapt)
+        exact, parameters = parameters, {n: array.astype(dtype) for n, array in parameters.items()}
+        changed = any((parameters[n].astype(x.dtype) != x).any() for n, x in exact.items() if not np.isnan(x).any())
+        report.rounded = dtype.name if changed else ""
     report.checks += [
         check_return(a),
         check_return(b),
@@ -101,6 +106,15 @@ def describe_change(before: Reference, after: Reference) -> list[str]:
     if before.inputs is not after.inputs or first.shape != second.shape:
         return []
     return [f"the change moves outputs by {relative(second, first):.1e} of their largest"]
+
+
+def narrower(exact: Arrays, rounded: Arrays) -> np.dtype | None:
+    """The dtype that all of `rounded` have, where that has fewer bytes than any of `exact`; else None."""
+    kinds = [{x.dtype for x in arrays.values()} - {*INTEGERS} for arrays in (exact, rounded)]
+    if len(kinds[1]) != 1 or not kinds[0]:
+        return None
+    (one,) = kinds[1]
+    return one if one.itemsize < min(kind.itemsize for kind in kinds[0]) else None
 
 
 def shapes_apart(first: NetworkConfig, second: NetworkConfig) -> str:

@@ -22,7 +22,8 @@ VERSIONED = ("vit-jax", "numpy", "jax", "flax", "torch", "timm", "torchvision", 
 class Report:
     """Two files, what was compared of them, and what could not be.
 
-    `computed` names the files that a library computed independently of our table of their layout.
+    `computed` names the files that a library computed independently of our table of their layout; `changed` are those
+    of the adaptations that make another function, and `rounded` the dtype in which A's values became others.
     """
 
     a: Weights
@@ -35,6 +36,8 @@ class Report:
     checks: list[Check] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     computed: set[str] = field(default_factory=set)
+    changed: Sequence[str] = ()
+    rounded: str = ""
 
     @property
     def same(self) -> bool:
@@ -52,7 +55,11 @@ class Report:
     def verdict(self) -> str:
         """In words."""
         if self.same:
-            return f"the same tensors; {self._tables}" if self._tables else "the same function"
+            up_to = f" up to {self.rounded}" if self.rounded else ""
+            if self._tables:
+                return f"the same tensors{up_to}; {self._tables}"
+            after = f", after --adapt {' --adapt '.join(self.changed)}" if self.changed else ""
+            return (f"equal{up_to}" if self.rounded else "the same function") + after
         if refused := [c for c in self.checks if c.quantity == "loading"]:
             return f"not compared: its own library does not load {refused[0].subject}"
         passes = [c for c in self.checks if c.quantity.startswith("forward")]

@@ -68,7 +68,7 @@ def test_what_is_no_regular_file_in_an_orbax_folder_is_not_waited_for(kind: str,
 
 def test_a_circle_of_links_is_no_folder_of_runs(tmp_path: Path) -> None:
     (tmp_path / "runs").symlink_to("runs")
-    refuses(tmp_path / "runs", "there is no run, and no folder", function=reading.runs)
+    refuses(tmp_path / "runs", "is no run, and holds none", function=reading.runs)
 
 
 # ---------------------------------------------------------------------------------------------- images

@@ -56,6 +56,15 @@ class InFiles(Collection[tuple[str, str]]):
         """What identifies the files' content."""
         return [digest for _, digest in self._scanned]
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the user has to know of the files: that a table has more columns than two."""
+        if len(self.files) == 2:
+            return ()
+        columns = next(_lines(self.source, self.files[0], ""), "").count("\t") + 1
+        others = "the first two are source and target, the others are not read"
+        return (f"{self.files[0].name} has {columns} columns from line 1 on: {others}",) if columns > 2 else ()
+
     @cached_property
     def _scanned(self) -> list[tuple[int, str]]:
         """(lines, digest) of each file."""
@@ -151,12 +160,16 @@ def _side_by_side(source: str, left: Path, right: Path) -> Iterator[tuple[str, s
 
 
 def _table(source: str, file: Path) -> Iterator[tuple[str, str]]:
-    """The first two columns of a table."""
-    remedy = "give a source, a tab and a target in each line"
+    """The first two columns of a table, of which each line has as many as the first."""
+    remedy, wide = "give a source, a tab and a target in each line", 0
     for i, line in enumerate(_lines(source, file, remedy), 1):
         columns = line.split("\t")
-        if len(columns) < 2 or not (columns[0].strip() and columns[1].strip()):
-            raise UserError(f"data.source {source}: {file.name} line {i}", f"{quote(line)} is no pair", remedy)
+        fault = "" if len(columns) > 1 and columns[0].strip() and columns[1].strip() else f"{quote(line)} is no pair"
+        wide = wide or len(columns)
+        if not fault and len(columns) != wide:
+            fault = f"has {len(columns)} columns, and line 1 has {wide}"
+        if fault:
+            raise UserError(f"data.source {source}: {file.name} line {i}", fault, remedy)
         yield columns[0], columns[1]
 
 

@@ -194,6 +194,7 @@ def open_sentences(
         UserError: where there is no such data, or it does not suit the network.
     """
     texts, (source, target), corpus = _open_pairs(data, one_vocabulary, seed, given)
+    told = read_pairs(data.source)["train"].remarks if given is None and are_in_files(data.source) else ()
     if target.files:
         with require("sacrebleu"):  # which chooses the best checkpoint
             import sacrebleu  # noqa: F401
@@ -211,10 +212,14 @@ def open_sentences(
         "vocabulary": digest(source, target),
         "content": text_digest(content),
     }
-    remarks = tuple(cuts) + tuple(
-        f"{name}: always giving the most frequent target has an exact match of {splits[name].chance:.4f}"
-        for name in ("validation", "test")
-        if name in splits
+    remarks = (
+        told
+        + tuple(cuts)
+        + tuple(
+            f"{name}: always giving the most frequent target has an exact match of {splits[name].chance:.4f}"
+            for name in ("validation", "test")
+            if name in splits
+        )
     )
     if data.shuffle_sources:
         train = splits["train"]
@@ -250,7 +255,9 @@ def open_other_pairs(
         raise UserError(f"there is no split {name!r}", remedy=f"data has {', '.join(found)}; choose one of them")
     corpus = _encode(data, found[name], source, target)
     cut = cut_remark(name, corpus.cut, len(found[name]), data.lengths[-1])
-    return name, _make_split(data, found[name], name, corpus), sum(map(len, found.values())), (cut,) if cut else ()
+    told = found[name].remarks if isinstance(found[name], InFiles) else ()
+    remarks = (*told, *([cut] if cut else []))
+    return name, _make_split(data, found[name], name, corpus), sum(map(len, found.values())), remarks
 
 
 def _open_pairs(
