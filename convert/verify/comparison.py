@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from .checks import Check, bits, check_return, configs, relative, statistics
 from .libraries import NotLoaded, Unavailable, build, stand_in
 from .reference import Reference, compare_networks
 from .report import Report
-from .weights import Arrays, Inputs, Weights
+from .weights import Inputs, Weights
 
 
 def verify(
@@ -108,7 +109,7 @@ def describe_change(before: Reference, after: Reference) -> list[str]:
     return [f"the change moves outputs by {relative(second, first):.1e} of their largest"]
 
 
-def narrower(exact: Arrays, rounded: Arrays) -> np.dtype | None:
+def narrower(exact: Mapping[str, Any], rounded: Mapping[str, Any]) -> np.dtype | None:
     """The dtype that all of `rounded` have, where that has fewer bytes than any of `exact`; else None."""
     kinds = [{x.dtype for x in arrays.values()} - {*INTEGERS} for arrays in (exact, rounded)]
     if len(kinds[1]) != 1 or not kinds[0]:

@@ -255,9 +255,10 @@ def open_other_pairs(
         raise UserError(f"there is no split {name!r}", remedy=f"data has {', '.join(found)}; choose one of them")
     corpus = _encode(data, found[name], source, target)
     cut = cut_remark(name, corpus.cut, len(found[name]), data.lengths[-1])
-    told = found[name].remarks if isinstance(found[name], InFiles) else ()
+    pairs = found[name]
+    told = pairs.remarks if isinstance(pairs, InFiles) else ()
     remarks = (*told, *([cut] if cut else []))
-    return name, _make_split(data, found[name], name, corpus), sum(map(len, found.values())), remarks
+    return name, _make_split(data, pairs, name, corpus), sum(map(len, found.values())), remarks
 
 
 def _open_pairs(
