@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import vit_jax
+from vit_jax.data.folds import Positives, hold_out_groups
 from vit_jax.data.images.sources.label_arrays import typed_labels
-from vit_jax.data.order import hold_out_sets
 from vit_jax.errors import UserError
 from vit_jax.runs.values import with_fields
 
@@ -72,7 +72,7 @@ def test_labels_that_could_be_two_things_or_none_are_asked_about(labels, target,
 def test_a_part_held_out_has_its_share_of_each_label():
     draw = np.random.default_rng(0)
     members = draw.random((1000, 6)) < [0.003, 0.01, 0.05, 0.2, 0.5, 0.9]
-    stay, held = hold_out_sets(members, 0.2, 1)
+    stay, held = hold_out_groups(1000, Positives(*np.nonzero(members)), None, 0.2, 1)
     assert sorted([*stay, *held]) == [*range(1000)] and len(held) == 200
     wanted, found = 0.2 * members.sum(0), members[held].sum(0)
     assert (np.abs(found - wanted) <= np.maximum(1, 0.1 * wanted)).all(), (found, wanted)

@@ -59,7 +59,7 @@ def assign_folds(n: int, positives: Positives, groups: np.ndarray | None, folds:
 
 
 def hold_out_groups(
-    n: int, positives: Positives, groups: np.ndarray, share: float, *seed: int
+    n: int, positives: Positives, groups: np.ndarray | None, share: float, *seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Hold out whole groups, about a share of all examples and of those that have each of the columns.
 
@@ -68,22 +68,24 @@ def hold_out_groups(
     Args:
         n: the number of examples.
         positives: of them.
-        groups: int [n], equal where the group is.
+        groups: int [n], equal where the group is; None: each example is one.
         share: of all, between 0 and 1.
         seed: numbers that determine which.
 
     Returns:
         (indices that stay, indices held out), int64 and ascending; nothing is held out of a single group.
     """
+    groups = np.arange(n) if groups is None else groups
     names, group = np.unique(groups, return_inverse=True)
     whole = abs(share * PARTS - round(share * PARTS)) < 1e-9
     parts = min(len(names), PARTS if whole else 5 * PARTS if share >= 1 / (5 * PARTS) else round(1 / share))
     taken = min(max(round(share * parts), 1), parts - 1)
-    held = assign_folds(n, positives, groups, parts, *seed) < taken if taken else np.zeros(n, bool)
+    # At equal distance: the rarest positives are in the first folds, one in each.
+    chosen = ((np.arange(taken) + 0.5) * parts / max(taken, 1)).astype(int)
+    held = np.isin(assign_folds(n, positives, groups, parts, *seed), chosen)
     group, sizes = group.reshape(-1), np.bincount(group.reshape(-1))
-    for column in np.unique(positives.columns):
-        rows = positives.rows[positives.columns == column]
-        if held[rows].all():
-            owners = np.unique(group[rows])
-            held[group == owners[sizes[owners].argmin()]] = False
+    stays = np.bincount(positives.columns, ~held[positives.rows])
+    for column in np.setdiff1d(positives.columns, np.flatnonzero(stays)):
+        owners = np.unique(group[positives.rows[positives.columns == column]])
+        held[group == owners[sizes[owners].argmin()]] = False
     return np.flatnonzero(~held), np.flatnonzero(held)

@@ -58,34 +58,6 @@ def hold_out(labels: np.ndarray, share: float, *seed: int) -> tuple[np.ndarray, 
     return np.sort(by_class[~held]), np.sort(by_class[held])
 
 
-def hold_out_sets(members: np.ndarray, share: float, *seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Hold out a share of examples that each have any of K labels, so that each label has about that share in it.
-
-    Labels are gone through from the rarest to the most frequent: of the examples that have it, and of which nothing is
-    decided yet, as many are held out as it lacks; those without any label come last, and make up the share of all. One
-    example of a label stays, unless rarer ones have decided on all. So Sechidis et al. 2011 (doi
-    10.1007/978-3-642-23808-6_10), one example at a time.
-
-    Args:
-        members: bool [n, K].
-        share: of all, from 0 to 1.
-        seed: numbers that determine which.
-
-    Returns:
-        (indices that stay, indices held out), int64 and ascending.
-    """
-    shuffled = permutation(len(members), *seed)
-    held, open_ = np.zeros(len(members), bool), np.ones(len(members), bool)
-    counts = members.sum(0)
-    for k in (*np.argsort(counts, kind="stable"), None):
-        own = np.ones(len(members), bool) if k is None else members[:, k]
-        wanted = min(round(share * own.sum()), own.sum() - 1) - (own & held).sum()
-        undecided = shuffled[(own & open_)[shuffled]]
-        held[undecided[: max(wanted, 0)]] = True
-        open_ &= ~own
-    return np.flatnonzero(~held), np.flatnonzero(held)
-
-
 class Order:
     """Which examples a step takes, as a function of the seed and the step alone.
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import Field, UserError
-from ..folds import assign_folds, hold_out_groups
+from ..folds import assign_folds
 from ..order import FOLDS, TEST, VALIDATION
 from .config import ImageData
 from .labels import labels_of
@@ -35,11 +35,7 @@ def hold_out_splits(data: ImageData, splits: Mapping[str, Any], source: Source, 
         if name in splits or not share:
             continue
         train = splits["train"]
-        if groups is None:
-            stay, held = kind.hold_out(train.labels, share, *salt)
-        else:
-            positives = kind.positives(train.labels)
-            stay, held = hold_out_groups(len(train), positives, groups[train.rows], share, *salt)
+        stay, held = kind.hold_out(train.labels, None if groups is None else groups[train.rows], share, *salt)
         if not len(held):
             raise UserError(
                 Field(f"data.{name}"),

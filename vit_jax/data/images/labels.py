@@ -14,8 +14,8 @@ import numpy as np
 
 from ...config.outputs import Outputs
 from ...errors import UserError
-from ..folds import Positives
-from ..order import hold_out, hold_out_sets
+from ..folds import Positives, hold_out_groups
+from ..order import hold_out
 from .classes import check_counted, unlabelled_remarks
 from .config import ImageData
 from .matching import match_names
@@ -51,9 +51,11 @@ class Labels:
         """Whether an example has any of these of the K."""
         raise NotImplementedError
 
-    def hold_out(self, labels: np.ndarray, share: float, *seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """(indices of examples that stay, and of those held out), stratified; see data/order.py."""
-        raise NotImplementedError
+    def hold_out(
+        self, labels: np.ndarray, groups: np.ndarray | None, share: float, *seed: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(indices of examples that stay, and of those held out), alike in their labels, with groups whole."""
+        return hold_out_groups(len(labels), self.positives(labels), groups, share, *seed)
 
     def fitted(self, field: str, outputs: Outputs, train: np.ndarray) -> Outputs:
         """The outputs with what the training part decides. Raises UserError where it decides nothing."""
@@ -135,8 +137,10 @@ class Classes(Labels):
     def words(self, label: Any, outputs: Outputs) -> str:
         return outputs.names[label]
 
-    def hold_out(self, labels: np.ndarray, share: float, *seed: int) -> tuple[np.ndarray, np.ndarray]:
-        return hold_out(labels, share, *seed)
+    def hold_out(
+        self, labels: np.ndarray, groups: np.ndarray | None, share: float, *seed: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return hold_out(labels, share, *seed) if groups is None else super().hold_out(labels, groups, share, *seed)
 
     def matched(self, field: str, split: str, source: Source, network: Sequence[str]) -> tuple[np.ndarray, str]:
         """Only classes that the split has need be the network's."""
@@ -188,9 +192,6 @@ class LabelSets(Labels):
     def words(self, label: Any, outputs: Outputs) -> str:
         return ", ".join(outputs.names[k] for k in np.flatnonzero(label == 1)) or "none"
 
-    def hold_out(self, labels: np.ndarray, share: float, *seed: int) -> tuple[np.ndarray, np.ndarray]:
-        return hold_out_sets(labels == 1, share, *seed)
-
     def matched(self, field: str, split: str, source: Source, network: Sequence[str]) -> tuple[np.ndarray, str]:
         """Labels of the network that the data has no column of are unknown."""
         labels, known = source.splits[split].labels, self.all(source)
@@ -226,9 +227,6 @@ class Numbers(Labels):
 
     def words(self, label: Any, outputs: Outputs) -> str:
         return ", ".join(f"{name} {value:.4g}" for name, value in zip(outputs.names, label, strict=True))
-
-    def hold_out(self, labels: np.ndarray, share: float, *seed: int) -> tuple[np.ndarray, np.ndarray]:
-        return hold_out_sets(_parts(labels), share, *seed)
 
     def matched(self, field: str, split: str, source: Source, network: Sequence[str]) -> tuple[np.ndarray, str]:
         """Every number of the network has to be there."""
