@@ -156,6 +156,7 @@ BAD_STUDENTS = [
 ]
 
 BAD_TEXTS = [
+    (dict(loss=LossConfig(focal=2.0)), "loss.focal", "2.0", "translate", "leave it out"),
     (dict(model=TransformerConfig(heads=3)), "model.width", "512", "heads", "3"),
     (dict(model=TransformerConfig(max_length=9)), "model.max_length", "9", "data.lengths", "16"),
     (dict(model=TransformerConfig(causal=False)), "model.causal", "False"),

@@ -45,7 +45,7 @@ FIELDS = {
         "layer_decay": SHARE,
     },
     LoraConfig: {"rank": AMOUNT, "alpha": POSITIVE},
-    LossConfig: {"label_smoothing": RATE},
+    LossConfig: {"label_smoothing": RATE, "focal": ((-0.1, 21.0), (0.0, 20.0))},
     DistilLoss: {"alpha": CHANCE, "temperature": POSITIVE},
     DataConfig: {"validation test": RATE},
     ImageData: {"folds fold": AMOUNT},

@@ -57,6 +57,11 @@ class ImageAugment(AugmentConfig):
         "1/repeats of the images",
         at_least=1,
     )
+    with_numbers: bool = identity(
+        False,
+        "data.target number: augment although the targets are numbers, because crops, flips, policies, erasing and "
+        "mixing leave these as they are (of mixed images they are mixed)",
+    )
     normalize: Literal["set", "half", "imagenet", "none", "given"] = identity(
         "set",
         "mean and std of pixels in 0..1: those of the training set, 0.5 both, those of ImageNet, 0 and 1, "

@@ -214,6 +214,25 @@ class LossConfig:
         "fairseq: 1-e on the true one and e/(K-1) on each other",
     )
 
+    class_weights: str = identity(
+        "none",
+        "of images: weights by the numbers of training images n_k of n: none; balanced: of K classes n/(K n_k); "
+        "effective: (1-b)/(1-b^n_k) with b 0.999, over its mean (Cui et al. 2019); or a file with a line NAME,WEIGHT "
+        "for each. As in PyTorch the loss is divided by the sum of the weights. Of labels of a set it is pos_weight, "
+        "of those that are there: balanced: (n-n_k)/n_k, at most 100",
+    )
+    prior: bool = identity(
+        False,
+        "of images with classes: training adds the logarithm of each class's share of the training images to its "
+        "logit, so that rare classes are not neglected (logit adjustment: Menon et al. 2020, arXiv 2007.07314)",
+    )
+    focal: float = identity(
+        0.0,
+        "g: each term of a cross entropy times (1-p)^g, p the probability of what is true (Lin et al. 2017); 0: off",
+        at_least=0,
+        at_most=20,
+    )
+
     def spread_over_all(self, classes: int) -> float:
         """label_smoothing as PyTorch counts it: the share that is spread over all classes, the true one included."""
         return self.label_smoothing * (classes / (classes - 1) if self.smoothing == "fairseq" and classes > 1 else 1)

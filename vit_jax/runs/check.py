@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..config.groups import check_groups
 from ..config.lora import check_lora, trainable_table
 from ..config.ranges import check_ranges
-from ..config.run import RunConfig, profiled_steps
+from ..config.run import LossConfig, RunConfig, profiled_steps
 from ..errors import Field, UserError
 from ..tasks.table import TASKS, task_spec
 
@@ -32,6 +32,12 @@ def check_run(run: RunConfig) -> RunConfig:
             f"is {run.loss.name}, which the task {run.task} does not have",
             f"choose {' or '.join(spec.losses)}",
         )
+    for name in ("class_weights", "prior", "focal"):
+        value = getattr(run.loss, name)
+        if value != getattr(LossConfig, name) and not spec.weighs:
+            raise UserError(
+                Field(f"loss.{name}"), f"is {value}, which the task {run.task} does not have", "leave it out"
+            )
     if run.teacher and not spec.has_teacher:
         learning = ", ".join(name for name, each in TASKS.items() if each.has_teacher)
         raise UserError(

@@ -24,6 +24,7 @@ class MetadataEntry:
 
     of_head: ClassVar[bool] = False  # whether only the head depends on it, so that --new-head resolves a conflict
     optional: ClassVar[bool] = False  # whether its absence has a meaning, too
+    of_training: ClassVar[bool] = False  # whether only training reads it, so that no use of the network needs it
 
     def valid(self, value: Any) -> bool:
         """Whether a JSON value has the right form."""
@@ -79,6 +80,7 @@ class TaskSpec:
     augment: ClassVar[type[AugmentConfig]] = AugmentConfig
     loss: ClassVar[type[LossConfig]] = LossConfig
     losses: ClassVar[tuple[str, ...]] = ("cross_entropy",)  # the values of loss.name that it has, the default first
+    weighs: ClassVar[bool] = False  # whether its loss has class_weights, prior and focal
     main_metrics: ClassVar[Mapping[str, str]] = {"loss": "loss"}  # {metric: its name in print}, in order of importance
     metadata: ClassVar[Mapping[str, MetadataEntry]] = {}  # what config.json may have of the data, by name
     # Fields of data and augment, "data.fit", that determine how inputs are prepared: see `prepared_as`.

@@ -18,6 +18,7 @@ from ..machine.hosts.group import ALONE, Hosts
 from ..machine.numerics import random_key
 from ..runs.content import data_difference
 from ..runs.values import moved, to_dict
+from ..tasks.table import task_spec
 from ..weights.start.again import check_same
 from ..weights.start.start import start as start_from
 from .saving import Saver
@@ -133,6 +134,14 @@ def restore(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved |
             f"data.source {run.data.source} is not the data that this run began with: {clause}",
             "restore it, or choose another --name",
         )
+    now = setup.dataset.metadata()
+    for name in (name for name, entry in task_spec(run.task).metadata.items() if entry.of_training):
+        if record.get(name) != now.get(name):
+            raise UserError(
+                folder,
+                f"its {name} are not those that this run began with",
+                f"restore the file of loss.class_weights {run.loss.class_weights}, or choose another --name",
+            )
     if (frozen := record.get("frozen")) and frozen != setup.identity.get("frozen"):
         raise UserError(
             folder,

@@ -243,7 +243,7 @@ def _used_by(
     folder: Path | None = None,
 ) -> Predictor:
     """The Predictor of a task with a network of parameters `tree`; `metadata` may have other entries besides."""
-    names = (*task_spec(run.task).metadata, "files")
+    names = (*(name for name, entry in task_spec(run.task).metadata.items() if not entry.of_training), "files")
     kept = {name: metadata[name] for name in names if name in metadata}
     return task.predictor(_network(run, tree), task, Trained(run, kept, step, folder))
 

@@ -105,6 +105,8 @@ class Dataset:
     sampling: Sampling = "natural"
     stands_in: bool = False  # black images with labels of no meaning, in place of a set that is not here
     listings: Mapping[str, Listing] = field(default_factory=dict)
+    # What the loss needs of the labels of train, as entries of the metadata: {name: a number for each output}.
+    of_loss: Mapping[str, list[float]] = field(default_factory=dict)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -122,7 +124,7 @@ class Dataset:
 
     def metadata(self) -> dict[str, Any]:
         """The preprocessing and what the labels are, for config.json."""
-        return {"preprocess": self.preprocess.to_dict(), **self.outputs.to_metadata()}
+        return {"preprocess": self.preprocess.to_dict(), **self.outputs.to_metadata(), **self.of_loss}
 
     @property
     def sizes(self) -> dict[str, int]:

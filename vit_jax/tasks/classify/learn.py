@@ -13,26 +13,28 @@ from jax import Array
 from ...augmentation.batch import augment, normalise
 from ...augmentation.config import ImageAugment
 from ...config.dotted import replace_fields
+from ...config.outputs import KINDS as OUTPUTS
 from ...config.outputs import Outputs
-from ...config.run import RunConfig
+from ...config.run import LossConfig, RunConfig
 from ...data.base import Given
 from ...data.images.config import ImageData
 from ...data.images.labels import labels_of
 from ...data.images.preprocess import Preprocess
 from ...data.images.splits import Dataset, Split, open_images
 from ...data.other import Other, open_other_images
+from ...errors import UserError
 from ...files.terminal import printable
 from ...models.layers import fold
 from ...models.vit import ViT
 from ...models.vit_config import ViTConfig
 from ..base import Answer, Batch, Evaluation, Predictor, Task
+from ..table import task_spec
 from .draw import draw_inside, of_several_classes, save_samples
 from .kinds.base import Kind
 from .kinds.classes import ClassKind
-from .kinds.table import kind_of
-from .loss import check_loss
+from .kinds.table import KINDS, kind_of
 from .score import Classified, score_of
-from .spec import TellsClasses
+from .spec import ClassifySpec, TellsClasses
 from .use import Classifier, captured
 
 FLIP = "flip_"  # begins the names of outputs of an image and its mirror image
@@ -68,8 +70,16 @@ class Classify(Task):
         how = {name: getattr(augment, name) for name in ("normalize", "mean", "std", "repeats")}
         how |= {"classes": c.classes, "seed": run.seed, "given": given, "fetch": fetch}
         opened = open_images(data, c.image, c.channels, **how)
-        check_loss(run.loss, opened.outputs.kind)
-        return opened
+        cls.check_kind(run, opened.outputs.kind)
+        found, remarks = KINDS[opened.outputs.kind].balanced(run, opened.outputs, opened.splits["train"].labels)
+        return replace(opened, of_loss=found, remarks=(*opened.remarks, *remarks))
+
+    @classmethod
+    def check_kind(cls, run: RunConfig, kind: str) -> None:
+        """Raise UserError where a run cannot learn labels of a kind."""
+        spec = task_spec(run.task)
+        assert issubclass(spec, ClassifySpec)
+        spec.check_kind(run, kind)
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Self:
@@ -78,7 +88,7 @@ class Classify(Task):
         c, augment = run.model, run.augment
         assert isinstance(c, TellsClasses) and isinstance(augment, ImageAugment)
         mean, std = tuple(preprocess["mean"]), tuple(preprocess["std"])
-        return cls(augment, mean, std, kind_of(Outputs.of(metadata), c.classes, run.loss))
+        return cls(augment, mean, std, kind_of(Outputs.of(metadata), c.classes, run.loss, metadata))
 
     def mirrored(self) -> Self:
         """The task whose evaluations also have those of the mean of the logits of an image and its mirror image."""
@@ -189,7 +199,14 @@ class ClassifyProbe(Classify):
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Dataset:
         """The images of a run, as `Classify` opens them, of any number of classes. Raises UserError."""
-        return super().open_data(replace_fields(run, {"model.classes": 0}), given, fetch)
+        return super().open_data(replace_fields(run, {"model.classes": 0, "loss": LossConfig()}), given, fetch)
+
+    @classmethod
+    def check_kind(cls, run: RunConfig, kind: str) -> None:
+        """Raise UserError on labels that are no classes."""
+        if kind != "class":
+            what = f"learns classes, and the labels of data.source {run.data.source} are {OUTPUTS[kind]}"
+            raise UserError("a probe", what, "measure without --probe, or on data with classes")
 
     def outputs(self, model: ViT, batch: Batch) -> dict[str, Array]:
         """{"pooled": [B, D]}: the input of the network's head."""

@@ -1,10 +1,13 @@
-"""Which losses go with what is learned of an image."""
+"""Which losses go with what is learned of an image, and with each other."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from ...config.run import LossConfig
+from ...augmentation.config import ImageAugment
+from ...config.run import LossConfig, RunConfig
+from ...data.images.config import ImageData
 from ...errors import Field, UserError
 
 # {kind of outputs: the values of loss.name that it has, the default first}
@@ -13,13 +16,91 @@ LOSSES: Mapping[str, tuple[str, ...]] = {
     "set": ("binary",),
     "number": ("squared",),
 }
+# Fields of a loss that not every kind has, beside its name: {field: the kinds that have it}.
+_OF = {"class_weights": ("class", "set"), "prior": ("class",), "focal": ("class", "set")}
+# What moves or covers a part of an image, or mixes two: {field of augment: its value where it does nothing}.
+_MOVES = {
+    **{"crop_padding": 0, "scale": (1.0, 1.0), "flip": False, "policy": "none"},
+    **{"erase": 0.0, "mixup": 0.0, "cutmix": 0.0},
+}
 
 
-def check_loss(loss: LossConfig, kind: str) -> None:
-    """Raise UserError where a loss is not one of this kind of outputs."""
+def check_loss(run: RunConfig, kind: str) -> None:
+    """Raise UserError naming the first field of a run that its kind of outputs does not have, or that excludes others.
+
+    Args:
+        run: of images.
+        kind: of its outputs; empty where only its data will tell.
+    """
+    data, augment = run.data, run.augment
+    assert isinstance(data, ImageData) and isinstance(augment, ImageAugment)
+    if kind:
+        _check_kind(run.loss, data, kind)
+        if kind == "number":
+            _check_augment(augment)
+    for field, other, why in _excluded(run.loss, data, augment):
+        raise UserError(Field(field[0]), f"is {field[1]} and {other[0]} is {other[1]}", why)
+
+
+def _check_kind(loss: LossConfig, data: ImageData, kind: str) -> None:
     if loss.name and loss.name not in LOSSES[kind]:
+        choices = " or ".join(LOSSES[kind])
         raise UserError(
-            Field("loss.name"),
-            f"is {loss.name}, but data.target is {kind}",
-            f"choose {' or '.join(LOSSES[kind])}, or leave it out",
+            Field("loss.name"), f"is {loss.name}, but data.target is {kind}", f"choose {choices}, or leave it out"
         )
+    for name, kinds in _OF.items():
+        value = getattr(loss, name)
+        if value != getattr(LossConfig, name) and kind not in kinds:
+            what, remedy = f"is {value}, but data.target is {kind}", f"leave it out: it is of {' and '.join(kinds)}"
+            raise UserError(Field(f"loss.{name}"), what, remedy)
+    if kind == "set" and loss.class_weights == "effective":
+        what = "is effective, which is of classes, and data.target is set"
+        raise UserError(Field("loss.class_weights"), what, "give balanced or a file")
+    if kind == "set" and loss.label_smoothing and loss.smoothing != "torch":
+        what = f"is {loss.smoothing}, which spreads over other classes, and data.target is set"
+        raise UserError(Field("loss.smoothing"), what, "give torch")
+    if data.sampling != "natural" and kind != "class":
+        what = f"is {data.sampling}, but data.target is {kind}"
+        raise UserError(Field("data.sampling"), what, "set it to natural: only classes have sizes to even out")
+
+
+def _excluded(
+    loss: LossConfig, data: ImageData, augment: ImageAugment
+) -> Iterator[tuple[tuple[str, Any], tuple[str, Any], str]]:
+    """((field, value), (another, its value) that excludes it, a remedy)."""
+    prior, weights, focal = (
+        (f"loss.{name}", getattr(loss, name)) for name in ("prior", "class_weights", "focal")
+    )  # fmt: skip
+    sampling = ("data.sampling", data.sampling)
+    twice = "both even out the same classes, so keep one of them"
+    if loss.prior and loss.class_weights != "none":
+        yield prior, weights, twice
+    if data.sampling != "natural" and loss.prior:
+        yield sampling, prior, twice
+    if data.sampling != "natural" and loss.class_weights != "none":
+        yield sampling, weights, twice
+    if loss.prior and loss.name == "binary":
+        yield prior, ("loss.name", loss.name), "a prior is of the softmax, so set loss.name to cross_entropy"
+    if loss.focal and loss.label_smoothing:
+        yield focal, ("loss.label_smoothing", loss.label_smoothing), "a focal loss has one true class: set one to 0"
+    if loss.focal and augment.mixes:
+        name = "mixup" if augment.mixup else "cutmix"
+        other = (f"augment.{name}", getattr(augment, name))
+        yield focal, other, "a focal loss has one true class: set one to 0"
+
+
+def _check_augment(augment: ImageAugment) -> None:
+    """Raise UserError where augmentation may change the numbers of an image, unless the user says that it does not."""
+    on = {name: getattr(augment, name) for name, off in _MOVES.items() if getattr(augment, name) != off}
+    if on and not augment.with_numbers:
+        (name, value), *_ = on.items()
+        off = ", ".join(f"augment.{each} to {_text(_MOVES[each])}" for each in on)
+        raise UserError(
+            Field(f"augment.{name}"),
+            f"is {_text(value)}, but data.target is number, and what an image shows may then no longer be its numbers",
+            f"set {off}; or, if they stay what they are, augment.with_numbers to True",
+        )
+
+
+def _text(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -77,6 +78,22 @@ class OutputsEntry(MetadataEntry):
         return "" if theirs == ours else f"its outputs are {KINDS[theirs]}, and here they are {KINDS[ours]}"
 
 
+class LossNumbers(MetadataEntry):
+    """A number for each output that its loss needs: see balance.py."""
+
+    of_head = True
+    of_training = True
+
+    def valid(self, value: Any) -> bool:
+        """Whether a JSON value is a list of finite numbers."""
+        return isinstance(value, list) and all(type(x) in (int, float) and math.isfinite(x) for x in value)
+
+    def fits(self, value: Any, model: NetworkConfig) -> bool:
+        """Whether there is one for each output."""
+        assert isinstance(model, TellsClasses)
+        return len(value) == model.classes
+
+
 class ClassifySpec(ImageSpec):
     """Images to one of K classes, to a set of K labels, or to K numbers."""
 
@@ -84,17 +101,26 @@ class ClassifySpec(ImageSpec):
     data = ImageData
     computes = "vit_jax.tasks.classify.learn:Classify"
     losses = tuple(dict.fromkeys(name for names in LOSSES.values() for name in names))
+    weighs = True
     main_metrics: ClassVar = {
         **{"accuracy": "accuracy", "accuracy_top5": "top-5", "map": "mAP", "rmse": "RMSE", "mae": "MAE", "r2": "R2"},
         **{"subset_accuracy": "subset", "f1_macro": "f1", "loss": "loss"},
     }
-    metadata: ClassVar = {**ImageSpec.metadata, "class_names": ClassNames(), "outputs": OutputsEntry()}
+    metadata: ClassVar = {
+        **ImageSpec.metadata,
+        **{"class_names": ClassNames(), "outputs": OutputsEntry()},
+        **{"loss_weights": LossNumbers(), "log_prior": LossNumbers()},
+    }
 
     @classmethod
     def needed(cls, metadata: Mapping[str, Any]) -> Mapping[str, MetadataEntry]:
-        """Names of classes are needed where outputs of another kind are not stated."""
-        other = "class_names" if "outputs" in metadata else "outputs"
-        return {name: entry for name, entry in cls.metadata.items() if name != other}
+        """Names of classes are needed where outputs of another kind are not stated; what only training reads is not."""
+        without = {
+            name for name, entry in cls.metadata.items() if entry.of_training or entry.optional
+        } - metadata.keys()
+        if Outputs.of({"outputs": {"kind": ""}, **metadata}).kind not in ("", "class"):
+            without.add("class_names")
+        return {name: entry for name, entry in cls.metadata.items() if name not in without}
 
     @classmethod
     def check(cls, run: RunConfig) -> None:
@@ -107,8 +133,12 @@ class ClassifySpec(ImageSpec):
         check_sampling(run)
         assert isinstance(run.data, ImageData)
         check_folds(run.data)
-        if run.data.target:
-            check_loss(run.loss, run.data.target)
+        cls.check_kind(run, run.data.target)
+
+    @classmethod
+    def check_kind(cls, run: RunConfig, kind: str) -> None:
+        """Raise UserError where a run cannot learn outputs of a kind; empty where only its data will tell."""
+        check_loss(run, kind)
 
     @classmethod
     def with_data(cls, run: RunConfig, metadata: Mapping[str, Any]) -> RunConfig:

@@ -74,6 +74,14 @@ class DistilSpec(ClassifySpec):
             )
 
     @classmethod
+    def check_kind(cls, run: RunConfig, kind: str) -> None:
+        """Raise UserError on labels that are no classes."""
+        if kind not in ("", "class"):
+            what = f"is {kind}, but the task distil learns classes from a teacher"
+            raise UserError(Field("data.target"), what, "give labels that are classes, or start from another preset")
+        super().check_kind(run, kind)
+
+    @classmethod
     def check_teacher(cls, teacher: Teacher, run: RunConfig, data: Any) -> None:
         """Raise UserError where a teacher cannot teach a run: other classes, channels or order of images."""
         if teacher.config is None:

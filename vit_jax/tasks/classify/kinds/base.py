@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from ....config.outputs import UNSTATED, Outputs
-from ....config.run import LossConfig
+from ....config.run import LossConfig, RunConfig
 from ....files.output import shorten
 from ...base import Batch, Evaluation
 
@@ -31,6 +31,8 @@ class Kind:
 
     outputs: Outputs = UNSTATED  # with a name for each, and with what the training part has decided
     settings: LossConfig = field(default_factory=LossConfig)
+    weights: tuple[float, ...] = ()  # of the loss, one for each output; empty: all are 1
+    log_prior: tuple[float, ...] = ()  # added to logits in training; empty: nothing is
 
     # How answers are told: the columns of a table of them; whether a row has a rank, the best 1; whether what is said
     # of an image is several answers, the best first, and not one; the formats of a (name, value) in a line, in a table
@@ -50,6 +52,20 @@ class Kind:
         return bool(self.header)
 
     # Training.
+
+    @classmethod
+    def balanced(
+        cls, run: RunConfig, outputs: Outputs, labels: np.ndarray
+    ) -> tuple[dict[str, list[float]], tuple[str, ...]]:
+        """What a run's loss needs of the labels of its training part, and remarks on these.
+
+        Returns:
+            (entries of metadata, loss_weights and log_prior, as far as they are wanted; sentences for the user).
+
+        Raises:
+            UserError: a file of weights is not of these outputs.
+        """
+        return {}, ()
 
     def targets(self, labels: Array) -> Array:
         """The labels of a batch, [B] or [B, K], as they are mixed: float32 [B, K], -1 where they are unknown."""

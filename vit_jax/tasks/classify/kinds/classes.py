@@ -13,12 +13,15 @@ import numpy as np
 import optax
 from jax import Array
 
+from ....config.outputs import Outputs
+from ....config.run import RunConfig
+from ....data.images.config import ImageData
 from ...base import Batch
+from ..balance import class_weights, log_prior, remark_on_sizes
 from ..draw import draw_result
 from ..score import Classified, score
 from .base import Kind, Said, named
-
-LOSSES = {"cross_entropy": optax.softmax_cross_entropy, "binary": optax.sigmoid_binary_cross_entropy}
+from .binary import binary_losses, positive
 
 
 @dataclass(frozen=True)
@@ -40,15 +43,60 @@ class ClassKind(Kind):
         """(loss [], {"accuracy": []}).
 
         The targets are those of the batch, float [B, K], if it has any (of mixed images), else its labels. A binary
-        loss is a mean over the classes too, as in timm's BinaryCrossEntropy and DeiT III (arXiv 2204.07118). Of a
-        mixed image the class with the larger share counts as right.
+        loss is a mean over the classes too, as in timm's BinaryCrossEntropy and DeiT III (arXiv 2204.07118). With
+        weights and smoothing it is CrossEntropyLoss(weight, label_smoothing), a mean that counts each image by the
+        weight of its class, or of mixed images each by 1. Of these the class with the larger share counts as right.
         """
         targets = batch["target"] if "target" in batch else jax.nn.one_hot(batch["label"], logits.shape[-1])
         label, targets = targets.argmax(-1), targets.astype(logits.dtype)
+        right = logits.argmax(-1) == label
         if smoothing := self.settings.spread_over_all(logits.shape[-1]):
             targets = optax.smooth_labels(targets, smoothing)
-        loss = LOSSES[self.settings.name or "cross_entropy"](logits, targets).mean()
-        return loss, {"accuracy": (logits.argmax(-1) == label).mean()}
+        adjusted = logits + jnp.array(self.log_prior, logits.dtype) if self.log_prior else logits
+        if self.settings.name == "binary":
+            return self._binary(adjusted, targets).mean(), {"accuracy": right.mean()}
+        losses = self._cross_entropy(adjusted, targets)
+        denominator = self.denominator(batch) if denominator is None else denominator
+        if denominator is None:
+            return losses.mean(), {"accuracy": right.mean()}
+        total, images = denominator
+        return losses.sum() / positive(total).astype(logits.dtype), {"accuracy": right.sum() / images}
+
+    def denominator(self, batch: Batch) -> Array | None:
+        """With weights [2]: their sum over the images, and the number of these; of mixed images that number twice."""
+        if not self.weights or self.settings.name == "binary":
+            return None
+        images = jnp.asarray(len(batch["label"]), float)
+        if "target" in batch:
+            return jnp.stack([images, images])
+        return jnp.stack([jnp.array(self.weights, float)[batch["label"]].sum(), images])
+
+    def _cross_entropy(self, logits: Array, targets: Array) -> Array:
+        """[B]: of each image, weighted, and focal if that is set."""
+        weighted = targets * jnp.array(self.weights, logits.dtype) if self.weights else targets
+        losses = optax.softmax_cross_entropy(logits, weighted)
+        if self.settings.focal:
+            p = jnp.exp(-optax.softmax_cross_entropy(logits, targets))  # of the true class
+            losses = losses * (1 - p) ** self.settings.focal
+        return losses
+
+    def _binary(self, logits: Array, targets: Array) -> Array:
+        """[B, K]: of each image and class."""
+        losses = binary_losses(logits, targets, focal=self.settings.focal)
+        return losses * jnp.array(self.weights, logits.dtype) if self.weights else losses
+
+    @classmethod
+    def balanced(
+        cls, run: RunConfig, outputs: Outputs, labels: np.ndarray
+    ) -> tuple[dict[str, list[float]], tuple[str, ...]]:
+        """Weights and prior by the sizes of classes, and a remark where these differ and nothing evens that out."""
+        counts, data = np.bincount(labels, minlength=len(outputs.names)), run.data
+        found = {"loss_weights": class_weights(run.loss, outputs.names, counts)}
+        found["log_prior"] = log_prior(counts) if run.loss.prior else ()
+        even = any(found.values()) or run.loss.focal or (isinstance(data, ImageData) and data.sampling != "natural")
+        flags = "--loss.prior True, or with --loss.class-weights balanced or --data.sampling balanced"
+        remarks = () if even else remark_on_sizes(outputs.names, counts, "class", flags)
+        return {name: [*numbers] for name, numbers in found.items() if numbers}, remarks
 
     def outcomes(self, logits: Array, label: Array) -> dict[str, Array]:
         """For each image, [B].

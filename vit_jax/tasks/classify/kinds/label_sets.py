@@ -9,12 +9,15 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 
+from ....config.outputs import Outputs
+from ....config.run import RunConfig
 from ...base import Batch
+from ..balance import label_weights, remark_on_sizes
 from ..score_sets import Labelled, score_sets
 from .base import Kind, Said, named
+from .binary import binary_losses, positive
 
 OVER = 0.5  # a label is of an image where its probability is larger
 
@@ -40,7 +43,7 @@ class SetKind(Kind):
         return jnp.stack([(targets >= 0).sum(dtype=float), jnp.asarray(len(targets), float)])
 
     def loss(self, logits: Array, batch: Batch, denominator: Array | None = None) -> tuple[Array, dict[str, Array]]:
-        """(loss [], {"subset_accuracy": []}): BCEWithLogitsLoss, a mean over the known cells of the whole batch.
+        """(loss [], {"subset_accuracy": []}): BCEWithLogitsLoss(pos_weight), a mean over the known cells of the batch.
 
         It is 0 where none is known. With smoothing e a label that is there is 1 - e/2, one that is not e/2, as in timm.
         """
@@ -49,10 +52,23 @@ class SetKind(Kind):
         known = targets >= 0
         there = jnp.where(known, targets, 0).astype(logits.dtype)
         smooth = there * (1 - self.settings.label_smoothing) + self.settings.label_smoothing / 2
-        losses = jnp.where(known, optax.sigmoid_binary_cross_entropy(logits, smooth), 0)
+        weights = jnp.array(self.weights, logits.dtype) if self.weights else None
+        losses = jnp.where(known, binary_losses(logits, smooth, weights, self.settings.focal), 0)
         right = ((logits > 0) == (there > 0.5)) | ~known
         subset = right.all(-1).sum().astype(logits.dtype) / images.astype(logits.dtype)
-        return losses.sum() / jnp.where(cells > 0, cells, 1).astype(logits.dtype), {"subset_accuracy": subset}
+        return losses.sum() / positive(cells).astype(logits.dtype), {"subset_accuracy": subset}
+
+    @classmethod
+    def balanced(
+        cls, run: RunConfig, outputs: Outputs, labels: np.ndarray
+    ) -> tuple[dict[str, list[float]], tuple[str, ...]]:
+        """Weights of labels that are there, and a remark where one is rare and nothing evens that out."""
+        there = (labels == 1).sum(0)
+        weights = label_weights(run.loss, outputs.names, there, (labels >= 0).sum(0))
+        flags = "--loss.class-weights balanced"
+        even = weights or run.loss.focal
+        remarks = () if even else remark_on_sizes(outputs.names, there, "label", flags)
+        return ({"loss_weights": [*weights]} if weights else {}), remarks
 
     def outcomes(self, logits: Array, label: Array) -> dict[str, Array]:
         """{"logits": [B, K]}."""

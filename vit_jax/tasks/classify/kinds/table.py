@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from ....config.outputs import Outputs
 from ....config.run import LossConfig
@@ -15,10 +17,20 @@ from .numbers import NumberKind
 KINDS: dict[str, type[Kind]] = {"class": ClassKind, "set": SetKind, "number": NumberKind}
 
 
-def kind_of(outputs: Outputs, count: int, loss: LossConfig | None = None) -> Kind:
-    """The kind of so many outputs: several of which nothing is stated are classes; those without names have numbers."""
+def kind_of(
+    outputs: Outputs, count: int, loss: LossConfig | None = None, metadata: Mapping[str, Any] | None = None
+) -> Kind:
+    """The kind of so many outputs: several of which nothing is stated are classes; those without names have numbers.
+
+    Args:
+        outputs: of a network.
+        count: K.
+        loss: the settings of its training.
+        metadata: may have what that needs, loss_weights and log_prior.
+    """
     if not outputs.kind and count > 1:
         outputs = replace(outputs, kind="class")
     if outputs.kind in KINDS and not outputs.names:
         outputs = replace(outputs, names=tuple(numbered_classes(count)))
-    return KINDS.get(outputs.kind, Kind)(outputs, loss or LossConfig())
+    numbers = (tuple((metadata or {}).get(name, ())) for name in ("loss_weights", "log_prior"))
+    return KINDS.get(outputs.kind, Kind)(outputs, loss or LossConfig(), *numbers)
