@@ -7,9 +7,11 @@ import signal
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import vit_jax
 from tests.image_sources import a_run, everything, open_dataset
@@ -62,6 +64,88 @@ def test_arrays_are_cut_and_identified_as_in_a_file(splits, tmp_path):
         assert (everything(split) == everything(of_file.splits[name])).all()
     other = task_class(run.task).open_data(run, Given((255 - IMAGES, LABELS), ["a", "b", "c"]))
     assert not other.same_as(of_file.identity)
+
+
+class Examples:
+    """As torch.utils.data.Dataset and sources of Grain are: items by their numbers, and classes."""
+
+    classes = ("a", "b", "c")
+
+    def __init__(self, of=lambda image: image, label=int):
+        self.of, self.label = of, label
+
+    def __len__(self):
+        return 96
+
+    def __getitem__(self, i):
+        return self.of(IMAGES[i]), self.label(LABELS[i])
+
+
+class Columns:
+    """As datasets.Dataset is: a row is a dict, a name gives a column, and features state the names of classes."""
+
+    column_names = ("image", "label")
+    features = MappingProxyType({"label": SimpleNamespace(names=["a", "b", "c"])})
+
+    def __len__(self):
+        return 96
+
+    def __getitem__(self, i):
+        return LABELS.tolist() if i == "label" else {"image": Image.fromarray(IMAGES[i]), "label": int(LABELS[i])}
+
+
+def tensors():
+    torch = pytest.importorskip("torch")
+
+    class Own(torch.utils.data.Dataset):
+        __len__, classes = Examples.__len__, Examples.classes
+
+        def __getitem__(self, i):
+            return torch.tensor(IMAGES[i])[None] / 255, torch.tensor(LABELS[i])
+
+    return Own()
+
+
+def files():
+    for i, image in enumerate(IMAGES):
+        Image.fromarray(image).save(f"{i}.png")
+    return [Path(f"{i}.png") for i in range(96)], [["a", "b", "c"][k] for k in LABELS]
+
+
+FORMS = {
+    "names as labels": lambda: (IMAGES, ["abc"[k] for k in LABELS]),
+    "a list of arrays": lambda: (list(IMAGES), ["abc"[k] for k in LABELS]),
+    "a list of Pillow images": lambda: ([Image.fromarray(x) for x in IMAGES], ["abc"[k] for k in LABELS]),
+    "paths": files,
+    "a list of pairs": lambda: [(x, "abc"[k]) for x, k in zip(IMAGES, LABELS, strict=True)],
+    "a list of dicts": lambda: [{"img": x, "target": "abc"[k]} for x, k in zip(IMAGES, LABELS, strict=True)],
+    "a sequence of arrays": Examples,
+    "a sequence of Pillow images": lambda: Examples(Image.fromarray),
+    "floats of 0 to 1": lambda: Examples(lambda x: x / np.float32(255)),
+    "a Dataset of torch": tensors,
+    "a Dataset of Hugging Face": Columns,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_sequence_is_the_same_data_as_its_arrays(form, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run, data = a_run("arrays"), FORMS[form]()
+    open_data = task_class(run.task).open_data
+    of_arrays, given = open_data(run, Given((IMAGES, LABELS), ["a", "b", "c"])), open_data(run, Given(data))
+    assert given.identity == of_arrays.identity and given.metadata() == of_arrays.metadata()
+    for name, split in given.splits.items():
+        assert (everything(split) == everything(of_arrays.splits[name])).all()
+    small = replace(run, data=replace(run.data, memory=0.0))
+    apart = open_data(small, Given(data))
+    assert (everything(apart.splits["train"]) == everything(of_arrays.splits["train"])).all()
+
+
+def test_two_examples_are_no_pair_of_images_and_labels():
+    run = a_run("arrays")
+    for data in ([(IMAGES[0], 0), (IMAGES[1], 1)], [{"image": x, "label": i} for i, x in enumerate(IMAGES[:2])]):
+        small = replace(run, data=replace(run.data, test=0.0, validation=0.0))
+        assert len(task_class(run.task).open_data(small, Given(data)).splits["train"]) == 2
 
 
 def test_a_run_on_arrays_goes_on_with_them_by_the_same_call(trained):
@@ -173,7 +257,19 @@ class Refusing:
         raise RuntimeError("detach it")
 
 
-FLOATS = IMAGES / np.float32(255)
+class Raising:
+    """A sequence one of whose items cannot be read."""
+
+    def __len__(self):
+        return 9
+
+    def __getitem__(self, i):
+        if i == 5:
+            raise OSError("gone\nand no more of it")
+        return IMAGES[i], LABELS[i]
+
+
+FLOATS, NAMES = IMAGES / np.float32(255), np.array(["a", "b", "c"])
 WRONG = {
     "floats of 0 to 1": (
         (FLOATS, LABELS),
@@ -186,14 +282,33 @@ WRONG = {
     "normalised": ((FLOATS - 0.5, LABELS), "is float32 and .*, or store pixels as uint8, without normalisation"),
     "channels first": ((np.zeros((96, 3, 8, 8), np.uint8), LABELS), r"images.transpose\(0, 2, 3, 1\)"),
     "flat": ((IMAGES.reshape(96, 64), LABELS), r"has shape \[96, 64\]; store images as \[n, h, w\]"),
-    "several sizes": (([IMAGES[0], IMAGES[1][:4]], [0, 1]), "train has images of several sizes; give one array"),
+    "other counts": (([Image.fromarray(x) for x in IMAGES], LABELS[:9]), "has 96 images and 9 labels; give one label"),
     "a tensor that needs a gradient": ((Refusing(), LABELS), r"train cannot be read \(detach it\); give numpy arrays"),
     "other labels": ((IMAGES, LABELS[:9]), "labels of train is int64 of shape .*one integer for each of the 96 images"),
     "one hot": ((IMAGES, np.eye(3)[LABELS]), "labels of train is float64"),
-    "names": ((IMAGES, np.array(["a", "b", "c"])[LABELS]), "labels of train is <U1"),
+    "names in train alone": (
+        {"train": (IMAGES, NAMES[LABELS]), "test": (IMAGES, LABELS)},
+        "labels of test are int64 of shape .*those of train names; give one name for each image in all splits",
+    ),
+    "another name": (
+        {"train": (IMAGES, NAMES[LABELS]), "test": (IMAGES, ["a", "cc", "b"] * 32)},
+        "labels of test have 'cc', which is not in train; nearest: c",
+    ),
+    "items of three": (
+        [(x, 0, 1) for x in IMAGES],
+        r"item 0 of train is a tuple of 3; let each be \(image, label\), or",
+    ),
+    "two labels": ([{"img": x, "label": 0, "target": 1} for x in IMAGES], "label and target may each be its label"),
+    "no image": ([{"x": x, "label": 0} for x in IMAGES], "item 0 of train has x, label; call its image 'image'"),
+    "an item that raises": (Raising(), r"item 5 of train raises OSError \(gone\); mend it, or leave it out"),
+    "normalised items": (
+        [(x / np.float32(127.5) - 1, 0) for x in IMAGES],
+        r"train\[0\] is float32 from -0.968627 to 0.945098, and no pixels of 8 bits; give uint8, or .* leave resizing",
+    ),
+    "numbers in place of images": ([(3, 0), (4, 1), (5, 1)], r"train\[0\] is 3; give arrays, Pillow images or paths"),
     "labels below 0": ((IMAGES, LABELS - 1), "labels of train go from -1 to 1; number the classes from 0"),
-    "no labels": (IMAGES, r"data: train is a ndarray of 96; give a pair of arrays, \(images, labels\)"),
-    "a name": ("cifar10", r"data: train is a str of 7; give a pair"),
+    "no labels": (IMAGES, r"data: train is a ndarray of 96; give \(images, labels\), or a sequence whose items are"),
+    "a name": ("cifar10", r"data: train is a str of 7; give "),
     "val": ({"train": (IMAGES, LABELS), "val": (IMAGES, LABELS)}, "data: its split is 'val'; give train, validation"),
     "no train": ({"test": (IMAGES, LABELS)}, "has no train split, only test; give one to train on"),
     "nothing": ({}, "data: its split is empty; give train"),

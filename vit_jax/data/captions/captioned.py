@@ -20,6 +20,7 @@ from ..base import Given, not_given
 from ..images.sources.arrays import Arrays, arrays_split
 from ..images.sources.base import Examples
 from ..images.sources.folders import Files
+from ..images.sources.items import Items, halves
 from ..images.tree import Folder, Unused
 from ..images.wide import Range
 from .config import GIVEN, TABLE
@@ -65,20 +66,21 @@ def _read_given(given: Given, stated: Range) -> Found:
         raise UserError("class_names", "captions have no classes", "leave them out")
     out: Found = {}
     for name, value in given.splits(("train", "validation", "test")).items():
-        if not isinstance(value, (tuple, list)) or len(value) != 2:
-            raise UserError("data", f"{name} is a {type(value).__name__}", "give a pair, (images, captions)")
-        pixels, captions = np.asarray(value[0]), value[1]
+        pixels, captions = halves(name, value, "caption")
         several = [
             [each] if isinstance(each, str) else list(each) if isinstance(each, (list, tuple)) else []
             for each in captions
         ]
         if not all(each and all(isinstance(text, str) for text in each) for each in several):
             raise UserError("data", f"captions of {name} are no texts", "give each image a text, or a list of texts")
+        labels = np.zeros(len(several), np.int32)
+        if not isinstance(pixels, np.ndarray):
+            out[name] = Items(pixels, labels, name), several
+            continue
         if len(several) != len(pixels):
             raise UserError(
                 "data", f"{name} has {len(pixels)} images and captions of {len(several)}", "give each image its own"
             )
-        labels = np.zeros(len(pixels), np.int32)
         images: Arrays = arrays_split("data", f"images of {name}", pixels, labels, "", stated)
         out[name] = images, several
     return out

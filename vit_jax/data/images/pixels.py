@@ -56,10 +56,12 @@ class Images:
     def __len__(self) -> int:
         return len(self.examples.labels)
 
-    def open(self, row: int, raw: bytes | np.ndarray) -> Image.Image:
+    def open(self, row: int, raw: bytes | np.ndarray | Image.Image) -> Image.Image:
         """Decode what `examples.read(row)` returned. Raises UserError naming the example."""
         from PIL import Image
 
+        if isinstance(raw, Image.Image):
+            return raw
         if isinstance(raw, bytes):
             return decode_image(raw, self.examples.name(row))
         grey = raw.ndim == 3 and raw.shape[-1] == 1
@@ -116,6 +118,8 @@ class Images:
     def _look(self, seen: Index, rows: np.ndarray, stored: np.ndarray | None) -> None:
         """Decode these images, note in `seen` what they are, and store their pixels if there is an array for them."""
 
+        from PIL import Image
+
         def look_at(row: int) -> None:
             raw = self.examples.read(row)
             whole = raw if isinstance(raw, np.ndarray) else None
@@ -123,11 +127,14 @@ class Images:
                 image = self.open(row, raw)
                 seen.shapes[row] = image.size
                 seen.extents[row] = extent_of(image)
-                if isinstance(raw, bytes) and identity.is_lossless(raw):
+                if isinstance(raw, Image.Image) or (isinstance(raw, bytes) and identity.is_lossless(raw)):
                     whole = identity.decoded_pixels(image)
                 if stored is not None and not Extent(*seen.extents[row]).fault(self.preprocess.range):
                     stored[row] = self._pixels_of(image, whole)
-            seen.digests[row] = _bytes(identity.pixel_digest(whole) if whole is not None else identity.digest(raw))
+            if whole is not None:
+                seen.digests[row] = _bytes(identity.pixel_digest(whole))
+            elif isinstance(raw, bytes):
+                seen.digests[row] = _bytes(identity.digest(raw))
 
         def look_at_some(start: int) -> None:
             for row in rows[start : start + _CHUNK].tolist():
@@ -158,7 +165,7 @@ class Images:
             row = int(rows[i])
             raw = self.examples.read(row)
             image = self.open(row, raw)
-            if isinstance(raw, bytes):
+            if not isinstance(raw, np.ndarray):
                 extent = self.preprocess.check(image, self.examples.name(row))
                 if extent.kind != Kind.EIGHT:
                     self.wide[row] = extent

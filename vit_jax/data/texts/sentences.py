@@ -353,15 +353,27 @@ def _read_given(given: Given) -> dict[str, Pairs]:
     if given.class_names:
         raise UserError("class_names", "texts have no classes", "leave it out")
     found = given.splits(("train", "validation", "test"))
-    for name, pairs in found.items():
-        texts = isinstance(pairs, Sequence) and all(
-            isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(text, str) for text in pair)
-            for pair in pairs
-        )
-        if not texts or not pairs:
-            what, fault = "" if given.whole else f"{name} ", "is empty" if texts else "is no list of pairs of texts"
+    out: dict[str, Pairs] = {}
+    for name, value in found.items():
+        sequence = hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(value, str)
+        pairs = [_pair(value[i]) for i in range(len(value))] if sequence else []
+        if not pairs or None in pairs:
+            what, fault = "" if given.whole else f"{name} ", "is no list of pairs of texts" if pairs else "is empty"
+            fault = fault if sequence else "is no list of pairs of texts"
             raise UserError("data", f"{what}{fault}", "give [(source, target), ...]")
-    return {name: [(source, target) for source, target in pairs] for name, pairs in found.items()}
+        out[name] = [pair for pair in pairs if pair]
+    return out
+
+
+def _pair(given: Any) -> tuple[str, str] | None:
+    """A pair of texts that was given as two, or as a dict with source and target, also within `translation`."""
+    if isinstance(given, Mapping):
+        inside = given.get("translation", given)
+        given = [inside[side] for side in ("source", "target") if side in inside]
+        given = list(inside.values()) if not given and len(inside) == 2 else given
+    if isinstance(given, (tuple, list)) and len(given) == 2 and all(isinstance(text, str) for text in given):
+        return given[0], given[1]
+    return None
 
 
 def _with_held_out(data: SentenceData, pairs: Mapping[str, Pairs], seed: int) -> dict[str, Pairs]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -180,9 +181,9 @@ def _as_uint8(pixels: np.ndarray) -> str:
 
 
 def arrays_source(
-    name: str, class_names: tuple[str, ...], splits: Mapping[str, Arrays], remarks: tuple[str, ...] = ()
+    name: str, class_names: tuple[str, ...], splits: Mapping[str, Any], remarks: tuple[str, ...] = ()
 ) -> Source:
-    """The source of arrays, whose classes, labels or numbers are called by their numbers if they state no names.
+    """The source of arrays or sequences; classes, labels or numbers without names are called by their numbers.
 
     Raises UserError where splits have rows of different lengths, or names are not one for each.
     """

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from ....config.outputs import Outputs
 from ....errors import UserError
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 class Stamps(NamedTuple):
@@ -30,8 +33,8 @@ class Examples(Protocol):
     labels: np.ndarray  # of classes int32 [n], of sets int8 [n, K], of numbers float64 [n, K]: see ../labels.py
     sealed: bool  # the container has checksums, so images need not be decoded before they are used
 
-    def read(self, i: int) -> bytes | np.ndarray:
-        """The image of example i: the bytes of an image file, or uint8 pixels [h, w] or [h, w, C]."""
+    def read(self, i: int) -> bytes | np.ndarray | Image.Image:
+        """The image of example i: the bytes of a file, uint8 pixels [h, w] or [h, w, C], or an image of Pillow."""
 
     def name(self, i: int) -> str:
         """The name of example i in messages."""
