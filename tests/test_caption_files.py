@@ -218,7 +218,7 @@ def test_other_images_are_measured_by_the_words_of_the_network(folder):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (np.zeros((3, 4, 4, 3), np.uint8), "data: train is a ndarray; give a pair, .images, captions."),
+        (np.zeros((3, 4, 4, 3), np.uint8), r"data: train is a ndarray of 3; give \(images, captions\), or a sequence"),
         ((np.zeros((3, 4, 4, 3), np.uint8), ["a", "b"]), "train has 3 images and captions of 2"),
         ((np.zeros((2, 4, 4, 3), np.uint8), ["a", 5]), "captions of train are no texts"),
         ((np.zeros((2, 4, 4, 3), np.uint8), ["a", []]), "captions of train are no texts"),

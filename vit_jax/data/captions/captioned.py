@@ -66,7 +66,7 @@ def _read_given(given: Given, stated: Range) -> Found:
         raise UserError("class_names", "captions have no classes", "leave them out")
     out: Found = {}
     for name, value in given.splits(("train", "validation", "test")).items():
-        pixels, captions = halves(name, value, "caption")
+        pixels, captions = halves(name, value, "captions")
         several = [
             [each] if isinstance(each, str) else list(each) if isinstance(each, (list, tuple)) else []
             for each in captions

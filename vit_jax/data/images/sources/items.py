@@ -21,11 +21,11 @@ from .base import first_line
 if TYPE_CHECKING:
     from PIL import Image
 
-# {what a part of an example is: its names in a dict}
+# {the parts of examples: what else one is called in a dict}
 NAMES = {
-    "image": ("image", "img", "images", "pixel_values"),
-    "label": ("label", "labels", "target", "targets", "class"),
-    "caption": ("caption", "captions", "text", "texts", "sentences"),
+    "images": ("image", "img", "images", "pixel_values"),
+    "labels": ("label", "labels", "target", "targets", "class"),
+    "captions": ("captions", "text", "texts", "sentences"),
 }
 LONGEST = 1 << 40  # items of a sequence that ends
 EXACT = 1e-3  # how far 255 times a number may be from a whole one, for it to be a pixel of 8 bits
@@ -65,7 +65,7 @@ def is_sequence(value: Any) -> bool:
     return hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(value, (str, bytes, Mapping))
 
 
-def halves(name: str, value: Any, what: str = "label") -> tuple[Any, Any]:
+def halves(name: str, value: Any, what: str = "labels") -> tuple[Any, Any]:
     """The images and the labels of a split, or its captions.
 
     Args:
@@ -82,15 +82,15 @@ def halves(name: str, value: Any, what: str = "label") -> tuple[Any, Any]:
     if not _is_pair(value):
         if not is_sequence(value) or hasattr(value, "__array__"):
             found = f"{name} is a {type(value).__name__}" + (f" of {len(value)}" if hasattr(value, "__len__") else "")
-            forms = f"give (images, {what}s), or a sequence whose items are (image, {what}) or dicts of both"
+            forms = f"give (images, {what}), or a sequence whose items are (image, {what[:-1]}) or dicts of both"
             raise UserError("data", found, forms)
         return _examples_of(value, name, what)
     images, labels = value
     if isinstance(images, (list, tuple)) and not _is_regular(images):
         if not hasattr(labels, "__len__") or len(images) != len(labels):
             count = f"{len(labels):,}" if hasattr(labels, "__len__") else "no"
-            found = f"{name} has {len(images):,} images and {count} {what}s"
-            raise UserError("data", found, f"give one {what} for each image")
+            found = f"{name} has {len(images):,} images and {count} {what}"
+            raise UserError("data", found, f"give one {what[:-1]} for each image")
         return images.__getitem__, labels
     try:
         return np.asarray(images), labels
@@ -123,11 +123,11 @@ def _examples_of(sequence: Any, name: str, what: str) -> tuple[Callable[[int], A
         return (lambda i: None), []
     first, image, label = _item(sequence, 0, name), 0, 1
     if isinstance(first, Mapping):
-        image, label = (_field(first, each, name) for each in ("image", what))
+        image, label = (_field(first, each, name) for each in ("images", what))
         if hasattr(sequence, "column_names"):  # of datasets.Dataset, which then decodes no image
             return (lambda i: sequence[i][image]), list(sequence[label])
     elif not isinstance(first, (tuple, list)) or len(first) != 2:
-        forms = f"let each be (image, {what}), or a dict with image and {what}"
+        forms = f"let each be (image, {what[:-1]}), or a dict with image and {what[:-1]}"
         raise UserError("data", f"item 0 of {name} is {_what(first)}", forms)
     return (lambda i: sequence[i][image]), [_item(sequence, i, name)[label] for i in range(count)]
 
@@ -142,11 +142,11 @@ def _item(sequence: Any, i: int, name: str) -> Any:
 
 def _field(item: Mapping[Any, Any], what: str, split: str) -> Any:
     """The name of the only field of an item that is called as an image, or what else is wanted. Raises UserError."""
-    found = [name for name in item if name in NAMES[what]]
+    found, one = [name for name in item if name in (what[:-1], *NAMES[what])], what[:-1]
     if len(found) != 1:
         has = ", ".join(map(str, item)) or "nothing"
-        says = f"item 0 of {split} has {has}" + (f": {' and '.join(found)} may each be its {what}" if found else "")
-        raise UserError("data", says, f"call its {what} {what!r}, and leave others of these names out")
+        says = f"item 0 of {split} has {has}" + (f": {' and '.join(found)} may each be its {one}" if found else "")
+        raise UserError("data", says, f"call its {one} {one!r}, and leave others of these names out")
     return found[0]
 
 
@@ -154,7 +154,7 @@ def class_names_of(sequence: Any) -> tuple[str, ...]:
     """The names of classes that a sequence states: `features` of datasets.Dataset, `classes` of torchvision's."""
     features = getattr(sequence, "features", None)
     stated = (
-        next((getattr(features[each], "names", None) for each in NAMES["label"] if each in features), None)
+        next((getattr(features[each], "names", None) for each in NAMES["labels"] if each in features), None)
         if isinstance(features, Mapping)
         else getattr(sequence, "classes", None)
     )
