@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .reports.command import report
     from .reports.compare import compare
     from .training.engine.optim import optimizer
+    from .training.sweep import sweep
     from .training.train import steps, train
     from .weights.export import export
     from .weights.load import load
@@ -45,6 +46,7 @@ _MODULES = {  # public name: the module that has it
     "preset": "weights.start.start",
     "report": "reports.command",
     "steps": "training.train",
+    "sweep": "training.sweep",
     "train": "training.train",
     "Transformer": "models.transformer",
     "ViT": "models.vit",
@@ -53,7 +55,7 @@ _MODULES = {  # public name: the module that has it
 __all__ = [
     "Captioner", "CaptionerConfig", "RunConfig", "Transformer", "TransformerConfig", "UserError", "ViT", "ViTConfig",
     "__version__", "augment", "build", "compare", "evaluate", "export", "load", "optimizer", "predict",
-    "preset", "report", "steps", "train",
+    "preset", "report", "steps", "sweep", "train",
 ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from ..models.sizes import is_sized
 
 COMMANDS = {
     "train": "train a network, or resume a run",
+    "sweep": "train a run with each combination of several values of its fields, and compare them",
     "evaluate": "measure a trained network on a split of its data",
     "compare": "put runs side by side: where they differ, their results and curves",
     "report": "write what a run, or several, left as one page for a browser: curves, errors, attention",

@@ -316,7 +316,8 @@ def _command_with(hosts: Hosts, arguments: list[str]) -> int:
                 raise UserError(
                     f"{other} is {getattr(options, other)} and hosts is {options.hosts}", remedy="leave one of them out"
                 )
-        told = {"preset": name, "run": to_dict(_check_options(options, folder))}
+        told = {"preset": name, "run": to_dict(check_options(options, folder))}
+        _show_recipe(options)
     told = hosts.share(told)
     run = from_dict(RunConfig, told["run"])
     own = flags.value_of(given, "data.dir")
@@ -335,9 +336,10 @@ def _command_alone(arguments: list[str]) -> int:
         print(f"vit-jax {__version__}")
         return DONE
     if options.print_config:
-        print(json.dumps(to_dict(_check_options(options)), indent=1))
+        print(json.dumps(to_dict(check_options(options)), indent=1))
         return DONE
-    run = _check_options(options, folder)
+    run = check_options(options, folder)
+    _show_recipe(options)
     group = "seed" if options.seeds else "fold" if options.folds else ""
     if options.seeds and options.folds:
         raise UserError(Field("folds"), f"is {options.folds} and seeds is {options.seeds}", "leave one of them out")
@@ -360,16 +362,20 @@ def _command_alone(arguments: list[str]) -> int:
     return DONE
 
 
-def _check_options(options: Options, folder: runs.Run | None = None) -> RunConfig:
-    """The options' run, which goes on in a folder or is new. Prints what --tune decides. Raises UserError."""
+def check_options(options: Options, folder: runs.Run | None = None) -> RunConfig:
+    """The options' run, which goes on in a folder or is new. Raises UserError."""
     run = check_run(options.run())
     if options.tune != "none" and not run.init:
         raise UserError(Field("tune"), f"is {options.tune} but init is empty", "name the weights to start from")
-    if options.tune != "none" and not options.print_config:
-        print(describe_recipe(run, options.tune))
     if folder:
         _same_run(folder, run, options.resume)
     return run
+
+
+def _show_recipe(options: Options) -> None:
+    """Print what --tune decides, if that is given."""
+    if options.tune != "none":
+        print(describe_recipe(options.run(), options.tune))
 
 
 def _same_run(folder: runs.Run, run: RunConfig, resume: str) -> None:

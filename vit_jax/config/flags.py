@@ -37,7 +37,7 @@ class Flag:
     @property
     def many(self) -> bool:
         """Whether several values may follow it."""
-        return any(typing.get_origin(hint) is tuple for hint in _alternatives(self.hint))
+        return any(typing.get_origin(hint) is tuple for hint in alternatives(self.hint))
 
 
 def flags(options: Any, prefix: str = "") -> dict[str, Flag]:
@@ -224,14 +224,14 @@ def _check_values(flag: Flag, values: Sequence[str], *, on: bool = True) -> None
             off = f"--{part}{dot}no-{last}"
             raise UserError(f"{name if on else off}={said}", "takes no value", f"write {name} or {off}")
         return
-    alternatives = _alternatives(flag.hint)
-    if not values and not (flag.many and any(t[-1:] == (...,) for t in map(typing.get_args, alternatives))):
+    hints = alternatives(flag.hint)
+    if not values and not (flag.many and any(t[-1:] == (...,) for t in map(typing.get_args, hints))):
         raise UserError(Field(name), "has no value", f"give {describe_type(flag.hint)}")
     if values and values[0] in flag.foreign:
         raise UserError(f"{name} {values[0]}", f"here it is {VALUES[values[0]]}")
-    if any(_fits(hint, values) for hint in alternatives):
+    if any(_fits(hint, values) for hint in hints):
         return
-    choices = [str(value) for hint in alternatives for value in _choices(hint)]
+    choices = [str(value) for hint in hints for value in _choices(hint)]
     if choices:
         wrong = next(value for value in values if value not in choices)
         ours = VALUES.get(wrong.lower())
@@ -240,7 +240,7 @@ def _check_values(flag: Flag, values: Sequence[str], *, on: bool = True) -> None
     raise UserError(f"{name} {said}", f"give {describe_type(flag.hint)}")
 
 
-def _alternatives(hint: Any) -> tuple[Any, ...]:
+def alternatives(hint: Any) -> tuple[Any, ...]:
     """The types of a union, or the one type."""
     return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
 
@@ -273,8 +273,8 @@ def _fits(hint: Any, values: Sequence[str]) -> bool:
 def describe_type(hint: Any) -> str:
     """The values of a type, in words."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if len(_alternatives(hint)) > 1:
-        return " or ".join(map(describe_type, _alternatives(hint)))
+    if len(alternatives(hint)) > 1:
+        return " or ".join(map(describe_type, alternatives(hint)))
     if origin is Literal:
         return f"one of {', '.join(map(str, parts))}"
     if origin is tuple:

@@ -16,7 +16,7 @@ from ..files.destination import check_apart
 from ..files.reading import show_path
 from .complete import check_name
 from .folder import Run
-from .several import VARIED, kind_of, members, there
+from .several import SWEEP, VARIED, kind_of, members, there
 from .values import other_identity
 
 # A clause on what a run is made from that the run in a folder was not; empty if it is the same, or there is none.
@@ -214,6 +214,12 @@ def mean_of(which: str) -> int:
 
 def _no_group(path: Path) -> None:
     """Raise UserError if the folder holds a run for each seed and is none itself."""
+    if not Run(path).exists() and (path / SWEEP).is_file():
+        raise UserError(
+            Run(path),
+            "is a sweep, whose runs are in it",
+            f"give one of them, such as the best in {show_path(path / SWEEP)}",
+        )
     inside = [] if Run(path).exists() else members(path)
     if inside:
         raise UserError(

@@ -12,6 +12,7 @@ from ..errors import UserError
 
 SHOWN = 5  # most names that a message lists
 VARIED = {"seed": "seed", "fold": "data.fold"}  # {a kind of groups, as in seed-3: the field in which their runs differ}
+SWEEP = "sweep.json"  # in the folder of a sweep
 
 
 def find_runs(name: str, runs_dir: str, named: bool) -> list[Path]:
