@@ -106,6 +106,26 @@ def test_a_file_gets_what_evaluation_gave_that_image(which, capsys):
     assert len({name for ((name, _),) in answers}) > 1
 
 
+def test_a_network_in_memory_answers_as_the_one_in_its_folder(capsys):
+    loaded = vit_jax.load("digits")
+    images = [Image.open(file) for file in files()]
+    arrays = np.stack([np.asarray(image) for image in images])
+    expected = vit_jax.predict("digits", files(), top=2)
+    assert vit_jax.predict(loaded, files(), top=2) == expected
+    assert vit_jax.predict(loaded, "images", top=2) == vit_jax.predict("digits", "images", top=2)
+    for given in (images, arrays):
+        assert [said for _, said in vit_jax.predict(loaded, given, top=2)] == [said for _, said in expected]
+        assert vit_jax.predict("digits", given[0], top=2) == expected[0][1]
+    with pytest.raises(
+        vit_jax.UserError, match=r"^beam: is 4, but this network generates nothing|^beam is 4, but this"
+    ):
+        vit_jax.predict(loaded, files(), beam=4)
+    with pytest.raises(vit_jax.UserError, match="there is no such image or folder"):
+        vit_jax.predict(loaded, "nowhere.png")
+    with pytest.raises(vit_jax.UserError, match=r"state that with vit_jax\.load"):
+        vit_jax.predict(loaded.model, arrays)
+
+
 def test_logits_are_those_of_evaluation():
     loaded = vit_jax.load("digits")
     run = loaded.run

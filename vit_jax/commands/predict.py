@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from .. import runs
 from ..config import flags
@@ -39,13 +39,30 @@ from .selection import FileFlags, LanguageFlags, SelectionFlags
 from .unreadable import UnreadableFlags, flag_advised
 
 if TYPE_CHECKING:
+    from flax import nnx
+
     from ..tasks.base import Predictor
 
+Prediction = str | list[tuple[str, float]]  # of one input: a text, or [(class, probability), ...], or so
 BATCH = 64  # inputs that are computed at a time
 
 
+@overload
 def predict(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Predictor | nnx.Module,
+    inputs: list[Any] | tuple[Any, ...],
+    top: int = 3,
+    which: str = "best",
+    ema: bool | None = None,
+    batch: int = BATCH,
+    skip_unreadable: bool = False,
+    source_language: str = "",
+    target_language: str = "",
+    **search: Any,
+) -> list[tuple[Any, Prediction]]: ...
+@overload
+def predict(
+    path: str | os.PathLike[str] | Predictor | nnx.Module,
     inputs: Any,
     top: int = 3,
     which: str = "best",
@@ -55,15 +72,28 @@ def predict(
     source_language: str = "",
     target_language: str = "",
     **search: Any,
-) -> Any:
+) -> Prediction | list[tuple[Any, Prediction]]: ...
+def predict(
+    path: str | os.PathLike[str] | Predictor | nnx.Module,
+    inputs: Any,
+    top: int = 3,
+    which: str = "best",
+    ema: bool | None = None,
+    batch: int = BATCH,
+    skip_unreadable: bool = False,
+    source_language: str = "",
+    target_language: str = "",
+    **search: Any,
+) -> Prediction | list[tuple[Any, Prediction]]:
     """Classify images, translate sentences or caption images with a run, or with a file or folder of weights.
 
     `vit_jax.load` is the way to use one network many times. Features of images, as --features writes them, are what
     `vit_jax.load(path).features(images, blocks=[-1])` returns.
 
     Args:
-        path: a run, or a file or folder of weights of any layout.
-        inputs: paths of images and of folders of images, csv:FILE[:FOLDER], or sentences; one of them, or a list.
+        path: a run, or a file or folder of weights of any layout; or a network in memory, as `vit_jax.load` returns it.
+        inputs: paths of images and of folders of images, csv:FILE[:FOLDER], or sentences; one of them, or a list. Also
+            images as Pillow has them, or arrays uint8 [h, w] or [h, w, C], or [n, h, w, C].
         top: the number of classes of each image, the most probable first.
         which: the weights of a run, as of `vit_jax.load`.
         ema: likewise.
@@ -80,13 +110,36 @@ def predict(
     Raises:
         UserError: where the weights or an input cannot be used.
     """
-    path, one = os.fspath(path), isinstance(inputs, (str, os.PathLike))
-    check_ranges(PredictFlags(run=path, inputs=(), top=top, batch=batch))
-    found = _check_inputs(path, [inputs] if one else inputs)
-    network = _network(path, which, ema, search, Spoken(source_language, target_language))
+    one, spoken = isinstance(inputs, (str, os.PathLike)), Spoken(source_language, target_language)
+    name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "the network"
+    check_ranges(PredictFlags(run=name, inputs=(), top=top, batch=batch))
+    if isinstance(path, (str, os.PathLike)):
+        found = _check_inputs(name, [inputs] if one else inputs) if _are_named(inputs) else None
+        network = _network(name, which, ema, search, spoken)
+    else:
+        network = _network(path, which, ema, search, spoken)
+        kind, column = _kind(network.run.model), getattr(network.run.data, "file_column", "")
+        found = _found(kind, [inputs] if one else inputs, column) if _are_named(inputs) else None
+    if found is None:
+        return _predict_given(network, inputs, top, batch)
     answering = Answering(network, top, batch, skip_unreadable, _note)
     answers = [(answer.input, answer.value) for answer in answering.answers(found) if answer.plain]
-    return answers[0][1] if one and len(answers) == 1 and not _holds_several(inputs) else answers
+    return answers[0][1] if one and len(answers) == 1 and not _holds_several(inputs) else answers  # type: ignore[no-any-return]
+
+
+def _are_named(inputs: Any) -> bool:
+    """Whether inputs are texts or paths, as a command has them, and not images or vectors themselves."""
+    if not isinstance(inputs, (list, tuple)):
+        return not (hasattr(inputs, "__array__") or hasattr(inputs, "__array_interface__"))  # arrays, Pillow's images
+    return all(isinstance(each, (str, os.PathLike)) for each in inputs)
+
+
+def _predict_given(network: Predictor, inputs: Any, top: int, batch: int) -> Any:
+    """`predict` of images or vectors in memory."""
+    classes = network.task.searching({}) is None
+    said = network.predict(inputs, **({"top": top} if classes else {}), batch=batch)
+    single = network.listed(inputs)[1]
+    return said if single else [*zip(inputs, said, strict=True)]
 
 
 def draw_attention(
@@ -182,6 +235,13 @@ def _check_inputs(path: str, inputs: Sequence[str]) -> list[Any]:
     return list(inputs) if kind == "ids" else files_of(kind, _with_tables(path, kind, inputs), _note)
 
 
+def _found(kind: str, inputs: Any, file_column: str) -> list[Any]:
+    """`_check_inputs` of inputs of a kind."""
+    if kind == "ids":
+        return list(inputs)
+    return files_of(kind, with_images_of_tables(inputs, file_column) if kind == "pixels" else list(inputs), _note)
+
+
 def _holds_several(given: str | os.PathLike[str]) -> bool:
     """Whether an input is a folder or a table, whose answers are a list, and be it of one image."""
     return os.path.isdir(given) or (os.fspath(given).startswith("csv:") and not os.path.lexists(given))
@@ -205,13 +265,17 @@ def _say(label: str, text: str) -> None:
 
 
 def _network(
-    path: str, which: str, ema: bool | None, search: Mapping[str, Any] | None = None, spoken: Spoken = UNSTATED
+    path: str | Predictor | nnx.Module,
+    which: str,
+    ema: bool | None,
+    search: Mapping[str, Any] | None = None,
+    spoken: Spoken = UNSTATED,
 ) -> Predictor:
-    """The network of a run, or of a file of any layout, with these settings of its search, and these languages.
+    """The network of a run, of a file of any layout or in memory, with these settings of its search and languages.
 
     A missing run is reported before jax starts.
     """
-    if not runs.is_foreign(path):
+    if isinstance(path, str) and not runs.is_foreign(path):
         runs.find(path, weights=True)
     backend.configure_jax()
     from ..tasks.searching import searching

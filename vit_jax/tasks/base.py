@@ -151,6 +151,10 @@ class Predictor:
         """The inputs as `Task.answers` takes them. Raises UserError for one of which it can be seen to be unusable."""
         return inputs
 
+    def listed(self, inputs: Any) -> tuple[Any, bool]:
+        """(the inputs as a list, whether only one was given). Raises UserError where there is none."""
+        return list(inputs), False
+
     def readable(self, inputs: Sequence[Any]) -> tuple[list[Any], list[UserError]]:
         """(the images that can be read, errors of those that cannot). Raises UserError where inputs are no images."""
         raise UserError(Field("skip_unreadable"), "is for images, and this network takes none", "leave it out")
