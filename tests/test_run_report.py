@@ -20,9 +20,11 @@ from vit_jax.errors import UserError
 from vit_jax.figures import kept
 from vit_jax.figures.kept import keep_attention, keep_classes, keep_positions, keep_texts
 from vit_jax.presets.table import preset
-from vit_jax.reports import charts, parts
+from vit_jax.reports import charts, parts, tables
 from vit_jax.reports import command as report_command
 from vit_jax.reports.command import command, leave_report, report
+from vit_jax.reports.compare import gather
+from vit_jax.runs.values import with_fields
 
 BASE = preset("digits").run
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"&{{ 7*7 }}"
@@ -137,6 +139,11 @@ def test_a_run_is_shown_with_settings_results_cost_versions_and_a_command_that_r
 
     again = train_command.parse(shlex.split(command_line)[3:])[1].run()
     assert again == replace(run, name="a-again")
+    for field, value in (("loss.name", "binary"), ("data.target", "class")):  # which data alone may decide otherwise
+        stated = with_fields(run, {field: value, "data.source": "other.npz", "name": field})
+        made(field, stated)
+        words = tables.command_of(gather([field]).lines[0].members[0])
+        assert train_command.parse(shlex.split(words)[3:])[1].run() == replace(stated, name=f"{field}-again")
     assert command(["a"]) == 0 and capsys.readouterr().out == "the report is in runs/a/report.html\n"
 
 
@@ -266,7 +273,7 @@ def test_whatever_is_missing_or_damaged_the_report_opens_and_says_so():
 
     made("empty", rows=[], ended="stopped: max_steps")
     assert "there are no curves" in page_of("empty").said
-    with pytest.raises(UserError, match="there is no run"):
+    with pytest.raises(UserError, match="nothing: no such run"):
         report("nothing")
     with pytest.raises(UserError, match=r"runs: none given"):
         command([])

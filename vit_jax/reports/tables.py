@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from ..config.dotted import value_at
 from ..config.run import RunConfig
 from ..config.trees import flatten
 from ..errors import UserError
 from ..files.atomic import read_json
 from ..presets.table import preset
 from ..runs.ending import CONVERTED, PROVENANCE
-from ..runs.values import differences, flat
+from ..runs.values import differences, flat, marked_fields, with_fields
 from ..tasks.table import task_spec
 from .compare import Comparison, Line, Member, columns, text_of
 
@@ -94,7 +95,7 @@ def command_of(member: Member) -> str:
     name, usual = _preset_of(member)
     words = [name] if usual else ["--config", str(member.folder.config_file)]
     words += ["--name", f"{member.folder.path.name}-again"]
-    for key, (own, _) in differences(member.run, usual).items() if usual else ():
+    for key, own in _stated(member, usual).items() if usual else ():
         part, _, last = key.replace("_", "-").rpartition(".")
         flag = f"--{part}." if part else "--"
         if isinstance(own, bool):
@@ -102,6 +103,22 @@ def command_of(member: Member) -> str:
         else:
             words += [f"{flag}{last}", *map(str, own if isinstance(own, tuple) else [own])]
     return shlex.join(["python", "-m", "vit_jax.train", *words])
+
+
+def _stated(member: Member, usual: RunConfig) -> dict[str, Any]:
+    """{field: value} of what the command that repeats a run has to state beside its preset, whose run is `usual`."""
+    run = member.run
+    stated = {name: own for name, (own, _) in differences(run, usual).items()}
+    for name, own in ((name, value_at(run, name)) for name in marked_fields(run, "from_data") - stated.keys()):
+        if value_at(usual, name) or not own or name.startswith("model."):
+            continue
+        left_open = task_spec(run.task).with_data(
+            with_fields(run, {name: value_at(usual, name)}), member.folder.record()
+        )
+        # What the labels of other data are may have been stated: nothing records whether they tell it.
+        if value_at(left_open, name) != own or (name.startswith("data.") and "data.source" in stated):
+            stated[name] = own
+    return stated
 
 
 # ------------------------------------------------------------------------------- results and cost
