@@ -61,6 +61,7 @@ def test_counted_by_hand():
         {
             "loss": 3.0,
             "accuracy": 0.6,
+            "balanced_accuracy": (2 / 3 + 1 / 2) / 2,
             "precision_macro": (2 / 3 + 1 / 2) / 2,
             "recall_macro": (2 / 3 + 1 / 2) / 2,
             "f1_macro": (2 / 3 + 1 / 2) / 2,
@@ -90,6 +91,7 @@ def test_a_class_that_is_never_predicted_and_one_that_is_absent(recwarn):
     assert result.metrics["f1_macro"] == pytest.approx(
         2 / 5
     )  # over all five: the classes of the data, not of the split
+    assert result.metrics["balanced_accuracy"] == pytest.approx(2 / 3)  # over the three that have an example
     assert result.confusion.shape == (5, 5) and result.confusion[2, 4] == 1
     assert not [w for w in recwarn if "sklearn" in str(w.filename)]
 

@@ -117,10 +117,10 @@ def test_it_learns_and_the_lowest_error_is_chosen(place, said):
 
 def test_it_evaluates_and_predicts(place, said):
     test = next(row for row in rows(place / "runs/ink") if row["kind"] == "eval" and row["split"] == "test")
-    assert f"error            {test['error']:.4f}" in said["evaluate ink"]
+    assert f"error              {test['error']:.4f}" in said["evaluate ink"]
     assert "data has train, validation, test" in said["evaluate ink --split longer"]
-    lines = [line for line in said["predict ink samples"].splitlines() if ".png: " in line]
-    assert len(lines) == 4 and all(0 <= float(line.rpartition(" ")[2]) <= 2 for line in lines)
+    *lines, exit = said["predict ink samples"].splitlines()
+    assert len(lines) == 4 and all(0 <= float(line.rpartition(" ")[2]) <= 2 for line in lines) and exit == "exit 0"
     assert "a Perceptron has none" in said["predict ink samples --attention a.png"]
 
 

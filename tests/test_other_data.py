@@ -321,7 +321,8 @@ def test_the_table_of_the_run_s_own_data(tmp_path):
 
 def test_a_report_has_the_figures_of_training(tmp_path, capsys):
     assert evaluate.command(["digits", "--split", "validation", "--report", str(tmp_path / "r"), "--flip"]) == 0
-    names = "classes.json, confusion.png, metrics.json, per-class.png, predictions.csv, wrong.png"
+    names = "classes.json, confusion.png, metrics.json, per-class.png, predictions.csv, reliability.png, sections.json"
+    names += ", suspects.csv, suspects.png, wrong.png"
     assert capsys.readouterr().out.endswith(f"  {tmp_path / 'r'} has {names}\n")
     told = json.loads((tmp_path / "r/metrics.json").read_text())
     assert told["measured"].startswith("digits at step ") and told["measured"].endswith(", validation")
@@ -329,4 +330,4 @@ def test_a_report_has_the_figures_of_training(tmp_path, capsys):
         rows = list(csv.DictReader(file))
     assert len(rows) == told["examples"] == 144
     assert told["metrics"]["accuracy"] == sum(row["true"] == row["predicted"] for row in rows) / 144
-    assert told["flipped"]["loss"] > told["metrics"]["loss"]
+    assert told["flipped"]["loss"] > told["metrics"]["loss"] and told["flipped"].keys() == told["metrics"].keys()

@@ -203,8 +203,10 @@ def test_the_evaluate_door(split, size, capsys):
     assert list(values) == [
         "loss",
         "accuracy",
+        "balanced_accuracy",
         "accuracy_top5",
         *(f"{m}_{a}" for a in ("macro", "micro") for m in ("precision", "recall", "f1")),
+        *("map", "auroc_macro", "ece", "ece_drawn"),
     ]
     summary = runs.find("digits").summary()
     known = {"validation": summary["validation"]["raw"], "test": summary["test"]["last"]}.get(split, {})
@@ -608,14 +610,14 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
     result = score(test, 1 - test, *[np.ones(len(test))] * 3, 2)
     monkeypatch.setattr(classify_pictures, "draw_confusion", lambda *a: None)
     monkeypatch.setattr(classify_pictures, "draw_per_class", lambda *a: None)
-    finish.draw(session, result, tree, False)
+    finish.draw(session, session.task, result, tree, False)
     assert {p.name for p in folder.plots.iterdir()} == {
         "curves.png",
         "patches.png",
         "positions.png",
         "attention.png",
         "wrong.png",
-        *(f"{name}.json" for name in ("attention", "classes", "positions")),
+        *(f"{name}.json" for name in ("attention", "classes", "positions", "sections")),
     }
     assert not list(folder.samples.iterdir())
 
@@ -656,7 +658,7 @@ def test_the_pictures_of_a_run_are_of_its_best_weights(kind, tmp_path, monkeypat
         hosts=ALONE,
     )
     best = finish.best_weights(session)
-    finish.draw(session, None, finish.whole(session, best), best is not None)
+    finish.draw(session, session.task, None, finish.whole(session, best), best is not None)
     step, (network, caption) = shown
     expected, words = {
         "raw": (raw, "best weights (raw), epoch 2, step 40"),

@@ -20,6 +20,7 @@ from ..layout import Facts
 from ..rules import Arrays
 from .kernels import PATCHES, POSITIONS, resample, resample_patches
 from .operations import LARGEST, need, number
+from .outputs import NUMBERS, TEMPERATURE, fold_numbers, fold_temperature
 from .step import Adaptation, Step
 
 NETWORK = ViTConfig
@@ -126,7 +127,15 @@ def head(c: ViTConfig, text: str, value: str) -> Adaptation:
 
 
 def fold(c: ViTConfig, text: str, value: str) -> Adaptation:
-    """fold=layer_scale, fold=cls_position, fold=positions: move parameters into others, so that they need no tensor."""
+    """fold=layer_scale, fold=cls_position, fold=positions: move parameters into others, so that they need no tensor.
+
+    fold=temperature:T divides the head by T; fold=numbers:STD*x+MEAN,... gives its outputs units. Both are done of
+    themselves where a file cannot state what a run has found, so that outputs are what predict tells.
+    """
+    if value.startswith(TEMPERATURE):
+        return fold_temperature(c, text, value)
+    if value.startswith(NUMBERS):
+        return fold_numbers(c, text, value)
     values = {"layer_scale": _fold_layer_scale, "cls_position": _fold_cls_position, "positions": _fold_positions}
     return _one_of(values, c, text, value)
 

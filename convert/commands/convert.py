@@ -58,6 +58,7 @@ def run(arguments: argparse.Namespace, finish: Callable[[Plan, Written], None] |
             reading,
             arguments.to or "vit-jax",
             adapt=as_used(reading, arguments.adapt) if program else arguments.adapt,
+            folded=program,
             dtype=arguments.dtype or "",
             weights_only=arguments.weights_only,
             allow_nonfinite=arguments.allow_nonfinite,

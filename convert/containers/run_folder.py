@@ -20,6 +20,7 @@ from vit_jax.files.digests import array_digest, with_digest
 from vit_jax.files.metrics import NO_LOG
 from vit_jax.files.terminal import printable
 from vit_jax.runs import Run, read_files, record_of
+from vit_jax.runs.calibration import with_calibration
 from vit_jax.runs.values import from_dict
 
 from . import orbax
@@ -88,6 +89,7 @@ def open_run(path: str | os.PathLike[str], step: Step = None, training: bool = F
         chosen=choice.said,
         preferred=preferred,
         record=record,
+        decided={} if training else with_calibration(record, run, step, choice.weights),
         beside=lambda: read_files(run.path, record.get("files", {})),
     )
 

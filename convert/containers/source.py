@@ -65,9 +65,10 @@ class Source:
     lists names that share one storage. `files` are the files that it consists of (shards and their index; empty:
     `path` alone or, of a folder, everything in it), `size` their bytes. Of a run, `step` is the step that was opened,
     `chosen` says which that is, `preferred` is the key of the weights that are taken where the user names none, and
-    `record` is its config.json, whose file may be damaged, as a checkpoint has recorded it, and `beside` reads what
-    it keeps of a tokenizer, {path in its folder: content}. Of tensors in memory `side` are the JSON files that would
-    lie beside them, {name: content}; else it is None.
+    `record` is its config.json, whose file may be damaged, as a checkpoint has recorded it, `decided` the same with
+    what validation has decided of the preferred weights, and `beside` reads what it keeps of a tokenizer, {path in its
+    folder: content}. Of tensors in memory `side` are the JSON files that would lie beside them, {name: content}; else
+    it is None.
     """
 
     path: str
@@ -83,6 +84,7 @@ class Source:
     chosen: str = ""
     preferred: str = ""
     record: dict[str, Any] = field(default_factory=dict)
+    decided: dict[str, Any] = field(default_factory=dict)
     beside: Callable[[], dict[str, bytes]] = dict
     side: Mapping[str, Any] | None = None
 

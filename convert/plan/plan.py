@@ -17,6 +17,7 @@ from vit_jax.errors import Option, Text, UserError
 from .. import rules
 from ..adapt import ANY_NETWORK, Adaptation, texts_to_fit
 from ..adapt import adaptations as adaptations_of
+from ..adapt.outputs import texts_to_fold
 from ..containers.source import INTEGERS, Spec
 from ..dialects import LAYOUTS
 from ..layout import WHOLE, Facts, Layout
@@ -52,11 +53,31 @@ def plan(
     dtype: str = "",
     weights_only: bool = False,
     allow_nonfinite: bool = False,
+    folded: bool = False,
 ) -> Plan:
-    """The plan of a conversion to the layout that --to names. Raises UserError where that cannot hold the network."""
-    adaptations = adaptations_of(reading.config, adapt)
+    """The plan of a conversion.
+
+    Args:
+        reading: of the source.
+        target: the layout that --to names.
+        adapt: texts of --adapt.
+        dtype: of all tensors; empty: each keeps its own.
+        weights_only: whether only bare tensors are written.
+        allow_nonfinite: whether NaN and infinity may be among them.
+        folded: whether the head takes in how its outputs are read, as it always does where the target's files cannot
+            state that.
+
+    Raises:
+        UserError: the layout cannot hold the network.
+    """
+    adaptations, facts = adaptations_of(reading.config, adapt), reading.facts
+    for adaptation in adaptations:
+        facts = adaptation.facts(facts)
     config = adaptations[-1].config if adaptations else reading.config
     layout = target_layout(target, config, weights_only)
+    if folded or not layout.holds_all:
+        for adaptation in adaptations_of(config, texts_to_fold(facts.outputs)):
+            adaptations, facts, config = [*adaptations, adaptation], adaptation.facts(facts), adaptation.config
     if layout.cannot(config, weights_only):
         raise UserError(reading.path, Text(f"cannot become {layout.name}: ", refusal(layout, config)))
     if dtype and dtype not in DTYPES:
@@ -69,9 +90,6 @@ def plan(
     for row in rows:
         made = row.write([parameters[name] for name in row.ours], common)
         specs |= {name: Spec(a.dtype, a.shape) for name, a in zip(row.theirs, made, strict=True)}
-    facts = reading.facts
-    for adaptation in adaptations:
-        facts = adaptation.facts(facts)
     any_size = bool(layout.resizes(config))
     facts = facts if any_size else _of_one_size(facts, config, layout, reading.resize)
     outputs = settle(config, facts.outputs, reading.target, reading.layout.holds_all)

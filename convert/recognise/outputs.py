@@ -56,6 +56,8 @@ def settle(c: NetworkConfig, stated: Outputs, asked: str, own: bool) -> Outputs:
             raise UserError(Option("set", f"{TARGET}=class"), "this network has one output, and one class is no choice")
         stated = replace(stated, kind="")
     kind = asked or stated.kind or ("class" if own or count(c) > 1 else "")
+    if kind == stated.kind != "embedding":
+        return stated
     return Outputs(kind, () if kind == "embedding" else stated.names)
 
 

@@ -146,6 +146,8 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     provenance = read_provenance(source, files, bool(options.layout))
     label, tensors, left_out, found = chosen or weights_in.choose(source, recognise, options.key)
     side = side_file(source, files)
+    if source.decided and label == source.preferred:
+        files["config.json"] = source.decided
     if record and label == "ema":  # what is stated beside a file of torch_ref.train is of its raw weights
         provenance, side = {}, ""
     tensors, provenance = with_digests(source, tensors, provenance, side, bool(options.layout))
@@ -252,7 +254,8 @@ def _join_facts(own: Facts, library: Facts, model: Facts, extra: Json) -> Facts:
     notes = library.notes + (() if images else model.notes)
     settings = {name: library.extra[name] for name in ("generation",) if name in library.extra}
     every = {**library.extra, **own.extra, **settings, **extra}
-    known = Outputs(own.outputs.kind or library.outputs.kind, own.outputs.names or library.outputs.names)
+    known = own.outputs if own.outputs.kind else library.outputs
+    known = replace(known, names=own.outputs.names or library.outputs.names)
     return Facts({}, images, known, every, notes)
 
 

@@ -190,12 +190,17 @@ class EvaluateFlags(UnreadableFlags, SelectionFlags):
         at_most=1_000_000,
     )
     csv: str = option("", "also write a row for each example to this file, as a CSV table")
+    probabilities: str = option(
+        "",
+        "also write every probability to this file, as a CSV table: the file, the truth and a column for each class or "
+        "label; of numbers their values",
+    )
     report: str = option(
         "",
         "also write the metrics, a row for each example and the worst examples into this folder: of images "
         "figures too, of sentences a text",
     )
-    force: bool = option(False, "overwrite the file of --csv, and files in the folder of --report")
+    force: bool = option(False, "overwrite the files of --csv and --probabilities, and files in the folder of --report")
     data: DataOptions = field(default_factory=DataOptions)
 
 
@@ -212,7 +217,7 @@ def command(arguments: list[str]) -> int:
     o = flags.parse(Options, arguments, prog="python -m vit_jax.evaluate")
     runs.mean_of(o.weights)
     reads = [*runs.read_from(o.run), *paths_in(o.data.source)]
-    check_outputs({"csv": o.csv}, o.force, reads)
+    check_outputs({"csv": o.csv, "probabilities": o.probabilities}, o.force, reads)
     check_folder("report", o.report, o.force, reads)
     with flag_advised(o.skip_unreadable):
         m = measure(
@@ -232,6 +237,7 @@ def command(arguments: list[str]) -> int:
                 data_range=o.data.range,
                 bootstrap=o.bootstrap,
                 table=o.data.table,
+                probabilities=o.probabilities,
                 search=flags.given_values(arguments, o, SearchFlags),
             )
         )
@@ -246,8 +252,10 @@ def command(arguments: list[str]) -> int:
         print(f"  {'':18} {'plain':6}  with its mirror image")
     for name, value in m.result.metrics.items():
         print(printable(f"  {name:18} {_shown(m.result, name, value, flipped)}"))
+    if o.probabilities:
+        write_csv(o.probabilities, *m.task.values_table(m.examples, m.result))
     if o.csv:
-        write_csv(o.csv, *m.net.task.table(m.examples, m.result, m.metadata))
+        write_csv(o.csv, *m.task.table(m.examples, m.result, m.metadata))
     if o.report:
         print("\n".join(f"  {printable(line)}" for line in write_report(m, Path(o.report), f"{what}, {where}")))
     return DONE
@@ -278,7 +286,7 @@ def write_report(m: Measured, folder: Path, title: str) -> tuple[str, ...]:
         ends = {name: dict(zip(("low", "high"), each, strict=True)) for name, each in m.result.intervals.items()}
         facts["intervals"] = {name: as_json(each) for name, each in ends.items()}
     write_json(folder / "metrics.json", facts)
-    task, given = m.net.task, (m.examples, m.result, m.metadata)
+    task, given = m.task, (m.examples, m.result, m.metadata)
     write_csv(folder / "predictions.csv", *task.table(*given))
     lines = task.draw_result(*given, folder, title)
     return *lines, f"{folder} has {', '.join(sorted(path.name for path in folder.iterdir()))}"

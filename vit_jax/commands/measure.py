@@ -46,6 +46,7 @@ class Request:
     table: Mapping[str, Any]  # fields of data that say what the columns of another table are
     search: Mapping[str, Any]
     network: Predictor | None = None  # in memory
+    probabilities: str = ""  # a file that is to have every probability
 
     @property
     def run(self) -> runs.Run | None:
@@ -62,10 +63,10 @@ class Request:
             raise UserError(
                 "flip", f"is of the network's logits, and the probe {self.probe} has none", "leave one of them out"
             )
-        if self.bootstrap and self.probe != "none":
-            raise UserError(
-                Field("bootstrap"), "is of the network's own answers, and a probe takes their place", "leave one out"
-            )
+        for name in ("bootstrap", "probabilities"):
+            if getattr(self, name) and self.probe != "none":
+                what = "is of the network's own answers, and a probe takes their place"
+                raise UserError(Field(name), what, "leave one of them out")
         runs.mean_of(self.which)
         if self.spoken and not self.source and self.given is None:
             raise UserError(
@@ -91,6 +92,7 @@ class Measured:
     result: Evaluation
     remarks: tuple[str, ...]  # sentences for the user
     metadata: Mapping[str, Any]  # what results are named by: the network's, with a probe those of the data
+    task: Task  # that tells and draws them
 
 
 def measure(request: Request) -> Measured:
@@ -101,6 +103,7 @@ def measure(request: Request) -> Measured:
     backend.configure_jax()
     from ..data.images.splits import Split
     from ..models.state import split_model as parts
+    from ..tasks.computed import task_of
     from ..tasks.searching import searching
     from ..training.engine.step import Evaluator
     from ..weights.load import complete
@@ -111,6 +114,8 @@ def measure(request: Request) -> Measured:
         net = request.network or complete(path, request.which, request.ema, request.spoken)
     if request.probe == "none" and net.unmeasured:
         raise UserError(path, *net.unmeasured)
+    if request.probabilities:
+        net.check_columns(request.probabilities)
     task = searching(_asked_for(net, request), request.search)
     source = request.source if given is None else net.run.data.given
     run = replace(net.run, data=_with_source(net.run.data, source, request.data_dir))
@@ -133,12 +138,15 @@ def measure(request: Request) -> Measured:
             result = measure_probe(request.probe, features, dataset, name, task, run)
         else:
             out = evaluator.outputs_of(parameters, examples, batch)
-            result = task.score(run.model, examples, out)
+            result = task.examine(run.model, examples, out)
             if request.bootstrap:
                 result = replace(result, intervals=_intervals(task, run, examples, out, request.bootstrap))
             remarks = (*remarks, *(examples.wide_remarks() if other and isinstance(examples, Split) else ()))
-    metadata = net.metadata if request.probe == "none" else dataset.metadata()
-    return Measured(net, name, examples, result, remarks, metadata)
+    metadata, told = net.metadata, net.task
+    if request.probe != "none":
+        metadata = dataset.metadata()
+        told = task_of(run, metadata)
+    return Measured(net, name, examples, result, remarks, metadata, told)
 
 
 def _intervals(
@@ -149,7 +157,7 @@ def _intervals(
 
     def metrics(rows: Any) -> dict[str, float]:
         few = {name: values[rows] for name, values in out.items()}
-        return task.score(run.model, examples.subset(rows), few).metrics
+        return task.resample(run.model, examples.subset(rows), few)
 
     with config_context(assume_finite=True, skip_parameter_validation=True):
         return bootstrap(metrics, len(examples), samples)

@@ -28,7 +28,7 @@ from ..config.ranges import check_ranges
 from ..config.run import paths_in
 from ..errors import DONE, Field, UserError
 from ..files.destination import check_outputs
-from ..files.output import write_csv
+from ..files.output import digits, write_csv
 from ..files.terminal import lasting_output, printable, run_command
 from ..machine import backend
 from ..text.languages import UNSTATED, Spoken
@@ -39,6 +39,7 @@ from .selection import FileFlags, LanguageFlags, SelectionFlags
 from .unreadable import UnreadableFlags, flag_advised
 
 if TYPE_CHECKING:
+    import numpy as np
     from flax import nnx
 
     from ..tasks.base import Predictor
@@ -313,6 +314,11 @@ class PredictFlags(UnreadableFlags, SelectionFlags):
     top: int = option(3, "number of classes to print for each image, the most probable first", at_least=1)
     json: bool = option(False, "print each answer as a JSON object in a line: the input, names and probabilities")
     csv: str = option("", "also write the predictions to this file, as a CSV table")
+    probabilities: str = option(
+        "",
+        "also write every probability to this file, as a CSV table: the file and a column for each class or label; of "
+        "numbers their values",
+    )
     attention: str = option(
         "", "also draw the attention on the first images, or on the first sentence, to this PNG file"
     )
@@ -336,7 +342,9 @@ class PredictFlags(UnreadableFlags, SelectionFlags):
         "does; --no-norm: as they are, as timm's forward_intermediates gives them by default",
     )
     batch: int = option(BATCH, "inputs that are computed at a time; fewer take less memory", at_least=1)
-    force: bool = option(False, "overwrite the files of --csv, --attention and --features if they exist")
+    force: bool = option(
+        False, "overwrite the files of --csv, --probabilities, --attention and --features if they exist"
+    )
     data: DataFlags = field(default_factory=DataFlags)
 
 
@@ -369,7 +377,9 @@ def command(arguments: list[str]) -> int:
     if "top" in stated and model.no_top:
         what, remedy = model.no_top
         raise UserError(Field("top"), f"is {o.top}, but {what}", remedy)
-    writes = o.csv or o.attention or o.features  # to a file, also if nobody reads what is printed
+    if o.probabilities:
+        model.check_columns(o.probabilities)
+    writes = o.csv or o.probabilities or o.attention or o.features  # to a file, also if nobody reads what is printed
     with flag_advised(o.skip_unreadable), lasting_output() if writes else contextlib.nullcontext():
         _answer(o, model, inputs, o.top if "top" in stated else o.nbest)
     return DONE
@@ -384,10 +394,14 @@ def _answer(o: Options, model: Predictor, inputs: Inputs, lines: int) -> None:
         print(printable(model.write_features(readable, Path(o.features), blocks, o.norm, o.batch)))
         first = readable[:BATCH]
     elif model.header or o.csv or o.json or not o.attention:  # without a head there are no answers, but attention
-        first, rows = _print_answers(o, answering, inputs, lines)
+        first, rows, values = _print_answers(o, answering, inputs, lines)
         if o.csv:
             write_csv(o.csv, model.header, rows)
             _say("written", f"{o.csv}: {len(rows):,} row{'s' * (len(rows) != 1)}")
+        if o.probabilities:
+            table = ((name, *digits(each)) for name, each in values)
+            write_csv(o.probabilities, ("file", *model.columns), table)
+            _say("written", f"{o.probabilities}: {len(values):,} row{'s' * (len(values) != 1)}")
     else:
         first = answering.readable(inputs)[:BATCH]
     if o.attention:
@@ -397,9 +411,14 @@ def _answer(o: Options, model: Predictor, inputs: Inputs, lines: int) -> None:
         _say("written", o.attention)
 
 
-def _print_answers(o: Options, answering: Answering, inputs: Inputs, lines: int) -> tuple[list[Any], list[Row]]:
-    """Print the answer to each input; returns the first inputs that have one, and the rows of a table of all."""
-    first, rows, count = list[Any](), list[Row](), Count(inputs.total)
+def _print_answers(
+    o: Options, answering: Answering, inputs: Inputs, lines: int
+) -> tuple[list[Any], list[Row], list[tuple[str, np.ndarray]]]:
+    """Print the answer to each input.
+
+    Returns the first inputs that have one, the rows of a table of all, and the values of each, if they are asked for.
+    """
+    first, rows, values, count = list[Any](), list[Row](), list[Any](), Count(inputs.total)
     for_programs = o.json or not is_terminal()
     prepare_stdout(for_programs)
     for answer in answering.answers(inputs):
@@ -411,12 +430,14 @@ def _print_answers(o: Options, answering: Answering, inputs: Inputs, lines: int)
             print(for_eyes(answer), flush=True)
         count.add()
         rows += answer.rows
+        if o.probabilities and answer.values is not None:
+            values.append((str(answer.input), answer.values))
         if answer.plain and len(first) < BATCH:
             first.append(answer.input)
     count.end()
     if not answering.asked:
         _note("there is nothing to answer: the inputs are empty")
-    return first, rows
+    return first, rows, values
 
 
 def _check_outputs(o: Options, stated: Sequence[str]) -> None:
@@ -436,14 +457,14 @@ def _check_outputs(o: Options, stated: Sequence[str]) -> None:
         )
     if o.features and not o.features.lower().endswith(".npz"):
         raise UserError(f"--features {o.features}", "features are written as .npz", "give a name that ends in .npz")
-    if o.features and (unused := [name for name in ("csv", "json", "top") if name in stated]):
+    if o.features and (unused := [name for name in ("csv", "probabilities", "json", "top") if name in stated]):
         raise UserError(unused[0], "is of predictions, and with --features there are none", "leave one of them out")
     beside = o.features and os.path.dirname(os.path.realpath(o.features)) == os.path.realpath(o.run)
     if beside and runs.is_foreign(o.run):
         raise UserError(
             f"--features {o.features}", "in a folder of weights it would be taken for such", "choose another"
         )
-    outputs = {"csv": o.csv, "attention": o.attention, "features": o.features}
+    outputs = {"csv": o.csv, "probabilities": o.probabilities, "attention": o.attention, "features": o.features}
     check_outputs(outputs, o.force, [*runs.read_from(o.run), *paths_in(*o.inputs)])
 
 

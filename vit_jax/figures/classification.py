@@ -62,6 +62,7 @@ def draw_per_class(
     class_names: Sequence[str],
     path: AnyPath,
     caption: str = "",
+    what: str = "class",
 ) -> None:
     """Draw scores of each class: as bars, or above 30 classes as dots, sorted by F1.
 
@@ -72,11 +73,12 @@ def draw_per_class(
         class_names: K names.
         path: of the PNG.
         caption: a line under the title.
+        what: they are scores of, class or label.
     """
     scores = np.stack([precision, recall, f1]).astype(np.float64)  # [3, K]
     scores = np.nan_to_num(scores)
     if scores.shape[1] <= 30:
-        _bars(scores, class_names, path, caption)
+        _bars(scores, class_names, path, caption, what)
     else:
         _dots(scores, class_names, path, caption)
 
@@ -84,12 +86,12 @@ def draw_per_class(
 SCORES = {"precision": SKY, "recall": ORANGE, "F1": BLUE}
 
 
-def _bars(scores: np.ndarray, class_names: Sequence[str], path: AnyPath, caption: str) -> None:
+def _bars(scores: np.ndarray, class_names: Sequence[str], path: AnyPath, caption: str, what: str) -> None:
     """Draw three bars per class; scores [3, K]."""
     rows = np.arange(scores.shape[1])
     with page(path, 8, 0.45 * len(rows) + 1.6) as figure:
         ax = figure.subplots()
-        ax.set_title("\n".join(filter(None, ["Precision, recall and F1 of each class", caption])))
+        ax.set_title("\n".join(filter(None, [f"Precision, recall and F1 of each {what}", caption])))
         ax.set(xlabel="score", xlim=(0, 1))
         ax.set_yticks(rows, [shorten(name, 30) for name in class_names])
         ax.set_ylim(len(rows) - 0.4, -0.6)  # the first class on top

@@ -1,6 +1,7 @@
 """What report.html shows of a trained network, kept as JSON beside the figures: vit_jax/reports reads it.
 
-classes.json (the result of a classifier), texts.json (the worst texts), attention.json, positions.json. Pictures are in
+classes.json (the result of a classifier), sections.json (of each label or number, of probabilities), texts.json (the
+worst texts), attention.json, positions.json. Pictures are in
 them as data: URLs, and weights as base64 of one byte each.
 """
 
@@ -23,6 +24,7 @@ from .patches import similarity
 WEIGHTS = 740_000  # most attention weights that are kept, a byte each: of ViT-B those from 26 tokens
 PIXELS = 96  # a larger side of a picture is made as small
 WORST = 36  # most images or texts
+ROWS = 2000  # most rows of a table
 
 
 def keep_classes(
@@ -56,6 +58,43 @@ def keep_classes(
         ],
     }
     write_json(folder / "classes.json", content)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of a report on a result: a figure, a table and images, as far as it has them.
+
+    Args:
+        title: its heading.
+        about: a sentence below it.
+        figure: a PNG.
+        head: the names of the columns of a table.
+        rows: of the table; the first cell of each is its heading.
+        images: (name, words below it, uint8 [h, w, 1 or 3]) each.
+    """
+
+    title: str
+    about: str
+    figure: Path | None = None
+    head: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    images: Sequence[tuple[str, str, np.ndarray]] = ()
+
+
+def keep_sections(folder: Path, sections: Sequence[Section]) -> None:
+    """Keep sections of a report, in their order."""
+    content = [
+        {
+            "title": each.title,
+            "about": each.about,
+            "figure": each.figure and f"data:image/png;base64,{base64.b64encode(each.figure.read_bytes()).decode()}",
+            "head": list(each.head),
+            "rows": [list(row) for row in each.rows[:ROWS]],
+            "images": [{"name": a, "words": b, "image": _data_url(image)} for a, b, image in each.images[:WORST]],
+        }
+        for each in sections
+    ]
+    write_json(folder / "sections.json", {"sections": content})
 
 
 def keep_texts(folder: Path, about: str, total: int, wrong: int, worst: Sequence[Mapping[str, Any]]) -> None:

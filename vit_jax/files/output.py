@@ -32,6 +32,11 @@ def write_csv(path: str | os.PathLike[str], header: Sequence[str], rows: Iterabl
         writer.writerows(rows)
 
 
+def digits(values: np.ndarray) -> list[str]:
+    """Numbers with the fewest digits that tell them from every other float32; six decimals would make them equal."""
+    return list(map(str, values.astype(np.float32)))
+
+
 def write_npz(
     path: str | os.PathLike[str], parts: Iterable[Mapping[str, np.ndarray]], rows: int, **whole: np.ndarray
 ) -> dict[str, tuple[int, ...]]:

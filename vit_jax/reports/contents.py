@@ -11,7 +11,7 @@ from .compare import Comparison, Member
 from .curves import Chart, charts_of
 from .tables import Table, spelled_out
 
-FIGURE_FILES = ("classes", "texts", "attention", "positions")  # what figures/kept.py writes
+FIGURE_FILES = ("classes", "sections", "texts", "attention", "positions")  # what figures/kept.py writes
 
 
 @dataclass
@@ -30,6 +30,7 @@ class Contents:
     missing: list[str]  # sentences
     classes: dict[str, Any] | None = None
     matrix: Any = None  # the chart of the confusion matrix, JSON values
+    sections: list[dict[str, Any]] | None = None
     texts: dict[str, Any] | None = None
     attention: dict[str, Any] | None = None
     positions: dict[str, Any] | None = None
@@ -102,7 +103,7 @@ def _add_network(out: Contents, member: Member) -> None:
     absent = [
         words for name, words in (("classes", "result of each class"), ("attention", "attention")) if name not in kept
     ]
-    absent = [] if "texts" in kept and absent == ["result of each class"] else absent
+    absent = [] if kept.keys() & {"texts", "sections"} and absent == ["result of each class"] else absent
     if absent:
         ended = "the run was not tested, or its task has none" if member.summary else "the run has not ended"
         why = "the weights were converted, not trained here" if tables.is_converted(member) else ended

@@ -16,6 +16,8 @@ from ..files.reading import show_path
 CELLS = 10_000  # most cells of a confusion matrix that are shown
 IMAGE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+={0,2}")
 LARGEST_IMAGE = 200_000  # letters of an image; all that we write have fewer
+LARGEST_FIGURE = 2_000_000  # likewise of a figure
+SECTIONS = 20
 WORST = 50
 ROWS = 2000  # most classes whose scores are listed
 LETTERS = 2000  # most of a text
@@ -40,8 +42,8 @@ def _need(condition: bool, what: str) -> None:
         raise Damaged(what)
 
 
-def _image(value: Any) -> str:
-    _need(isinstance(value, str) and len(value) <= LARGEST_IMAGE and bool(IMAGE.fullmatch(value)), "an image")
+def _image(value: Any, most: int = LARGEST_IMAGE) -> str:
+    _need(isinstance(value, str) and len(value) <= most and bool(IMAGE.fullmatch(value)), "an image")
     return value
 
 
@@ -91,6 +93,28 @@ def classes(content: Mapping[str, Any]) -> dict[str, Any]:
                 "confidence": None if each["confidence"] is None else float(each["confidence"]),
             }
             for each in content["worst"][:WORST]
+        ],
+    }
+
+
+def sections(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """sections.json for the page."""
+    return [_section(each) for each in content["sections"][:SECTIONS]]
+
+
+def _section(each: Mapping[str, Any]) -> dict[str, Any]:
+    head, figure = _texts(each["head"]), each["figure"]
+    rows = [_texts(row) for row in each["rows"][:ROWS]]
+    _need(all(len(row) == len(head) for row in rows), "a table")
+    return {
+        "title": str(each["title"]),
+        "about": str(each["about"]),
+        "figure": figure and _image(figure, LARGEST_FIGURE),
+        "head": head,
+        "rows": rows,
+        "images": [
+            {"name": str(one["name"]), "words": str(one["words"]), "image": _image(one["image"])}
+            for one in each["images"][:WORST]
         ],
     }
 

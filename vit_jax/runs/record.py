@@ -10,6 +10,7 @@ from typing import Any
 from ..config.dotted import value_at
 from ..config.fields import are_texts
 from ..config.network import NetworkConfig
+from ..config.outputs import are_outputs
 from ..config.ranges import check_ranges
 from ..config.run import RunConfig
 from ..errors import Field, UserError, about, fields_inside
@@ -105,6 +106,20 @@ def _is_best(best: Any) -> bool:
     )
 
 
+def is_calibration(value: Any) -> bool:
+    """Whether a JSON value is what a summary keeps of what validation has decided: see calibration.py."""
+    if not isinstance(value, dict) or not isinstance(value.get("thresholds"), list):
+        return False
+    read = {name: value[name] for name in ("temperature", "thresholds") if value.get(name)}
+    return (
+        type(value.get("step")) is int
+        and value.get("weights") in ("raw", "ema")
+        and type(value.get("examples")) is int
+        and are_texts(value.get("notes"))
+        and are_outputs({"kind": "set", **read})
+    )
+
+
 def is_summary(summary: Mapping[str, Any]) -> bool:
     """Whether a JSON object is the summary of a run, or of a group of runs."""
     of_group = "seeds" in summary or "folds" in summary
@@ -114,6 +129,7 @@ def is_summary(summary: Mapping[str, Any]) -> bool:
         and isinstance(summary.get("sample") or "", str)
         and are_texts(summary.get("notes", []))
         and (summary.get("best") is None or _is_best(summary["best"]))
+        and ("calibration" not in summary or is_calibration(summary["calibration"]))
         and all(_are_numbers(m) for split in _groups(summary) for m in _groups(split) if not of_group)
     )
 
@@ -123,7 +139,7 @@ def _groups(value: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _are_numbers(value: Mapping[str, Any]) -> bool:
-    return all(isinstance(each, int | float) for each in value.values())
+    return all(isinstance(each, int | float | None) for each in value.values())
 
 
 def _check_sizes(model: NetworkConfig) -> None:

@@ -10,6 +10,14 @@ from .result import Scores
 COUNTED = ("precision", "recall", "f1")
 
 
+def over(probabilities: np.ndarray, thresholds: np.ndarray | float) -> np.ndarray:
+    """Whether each probability is greater than its threshold, bool as probabilities; compared as float64.
+
+    A threshold that lies between two float32 could be rounded to one of them.
+    """
+    return probabilities.astype(np.float64) > thresholds
+
+
 def score_labels(truth: np.ndarray, probabilities: np.ndarray, thresholds: np.ndarray | float = 0.5) -> Scores:
     """The metrics of n predicted sets of K labels.
 
@@ -25,7 +33,7 @@ def score_labels(truth: np.ndarray, probabilities: np.ndarray, thresholds: np.nd
         thresholds: float [K] or one of all: a label is predicted where its probability is larger.
     """
     known, true = truth >= 0, truth == 1
-    said = (probabilities.astype(np.float64) > thresholds) & known
+    said = over(probabilities, thresholds) & known
     out = rank(truth, probabilities)
     right = true & said
     absent = ~true.any(0)

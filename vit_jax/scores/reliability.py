@@ -57,6 +57,6 @@ def error_of_drawn(confidence: np.ndarray, draws: int = DRAWS, seed: int = 0, bi
         seed: of the draws.
         bins: as of `reliability`.
     """
-    draw = np.random.default_rng(seed)
+    draw, confidence = np.random.default_rng(seed), np.sort(confidence)  # in whichever order images come
     errors = [reliability(confidence, draw.random(len(confidence)) < confidence, bins).error for _ in range(draws)]
     return float(np.mean(errors))

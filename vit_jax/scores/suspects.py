@@ -5,6 +5,7 @@ The predictions have to be of images that the network was not trained on.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +55,14 @@ def suspect_classes(labels: np.ndarray, probabilities: np.ndarray) -> Suspects:
     found = np.flatnonzero(suspected)
     found = found[np.argsort(own[found], kind="stable")]
     return Suspects(found, guess[found], own[found])
+
+
+def joined(each: Sequence[Suspects]) -> tuple[Suspects, np.ndarray]:
+    """(the suspects of all labels, the least probable first; int [m], the label of each), from those of each label."""
+    labels = np.repeat(np.arange(len(each)), [len(one) for one in each])
+    images, guesses, p = (np.concatenate([getattr(one, name) for one in each]) for name in vars(each[0]))
+    order = np.argsort(p, kind="stable")
+    return Suspects(images[order], guesses[order], p[order]), labels[order]
 
 
 def suspect_labels(truth: np.ndarray, probabilities: np.ndarray) -> list[Suspects]:

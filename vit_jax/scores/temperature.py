@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from scipy.special import expit, logsumexp, softmax
 
 SMALLEST, GREATEST = 0.01, 100.0  # of T; beyond, it runs to 0 or to infinity
 PARTED = "hardly an image of validation is wrong, so its loss falls towards T = 0, where every probability is 0 or 1"
@@ -32,7 +33,7 @@ def class_temperature(labels: np.ndarray, logits: np.ndarray) -> tuple[float | N
 
     def slope(b: float) -> float:
         """The mean of E_p[z] - z_y, p the softmax of b z."""
-        return float(((_softmax(b * logits) * logits).sum(1) - own).mean())
+        return float(((softmax(b * logits, axis=1) * logits).sum(1) - own).mean())
 
     return _bisect(slope, bool((own == logits.max(1)).all()), logits)
 
@@ -52,9 +53,28 @@ def set_temperature(truth: np.ndarray, logits: np.ndarray) -> tuple[float | None
 
     def slope(b: float) -> float:
         """The mean of (s(b z) - m) z, s the sigmoid."""
-        return float(((_sigmoid(b * z) - true) * z).mean())
+        return float(((expit(b * z) - true) * z).mean())
 
     return _bisect(slope, bool(((z >= 0) | ~true).all() and ((z <= 0) | true).all()), z)
+
+
+def class_loss(labels: np.ndarray, logits: np.ndarray) -> float:
+    """The cross entropy of classes, a mean over images; labels int [n], logits float [n, K]."""
+    z = logits.astype(np.float64)
+    own = np.take_along_axis(z, labels[:, None].astype(np.int64), 1)[:, 0]
+    return float((logsumexp(z, axis=1) - own).mean())
+
+
+def set_loss(truth: np.ndarray, logits: np.ndarray) -> float:
+    """The binary cross entropy of a set, a mean over the known cells; NaN where none is.
+
+    Args:
+        truth: int8 [n, K], -1 where it is unknown.
+        logits: float [n, K].
+    """
+    known = truth >= 0
+    z = logits.astype(np.float64)[known]
+    return float((np.logaddexp(0, z) - z * (truth[known] == 1)).mean()) if known.any() else float("nan")
 
 
 def _bisect(slope: Callable[[float], float], parted: bool, logits: np.ndarray) -> tuple[float | None, str]:
@@ -71,12 +91,3 @@ def _bisect(slope: Callable[[float], float], parted: bool, logits: np.ndarray) -
     if parted or slope(high) <= 0:
         return None, PARTED
     return 1 / brentq(slope, low, high, xtol=1e-12), ""
-
-
-def _softmax(z: np.ndarray) -> np.ndarray:
-    e = np.exp(z - z.max(1, keepdims=True))
-    return e / e.sum(1, keepdims=True)
-
-
-def _sigmoid(z: np.ndarray) -> np.ndarray:
-    return np.exp(-np.logaddexp(0, -z))

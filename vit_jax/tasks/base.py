@@ -20,9 +20,9 @@ the network's argument, so that the values can be checked against the rows of th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 import numpy as np
 from jax import Array
@@ -32,6 +32,7 @@ from ..config.run import RunConfig
 from ..data.base import Data, Given
 from ..errors import Field, UserError
 from ..models.build import describe_network
+from ..scores.result import Scores
 
 BATCH = 64  # inputs of a prediction that are computed at a time
 Batch = dict[str, Any]
@@ -55,6 +56,19 @@ class Evaluation:
         return f"{type(self).__name__}({len(self.predicted):,} examples: {values})"
 
 
+E = TypeVar("E", bound=Evaluation)
+
+
+def with_scores(result: E, scores: Scores) -> E:
+    """A result with more metrics."""
+    return replace(
+        result,
+        metrics=result.metrics | scores.values,
+        undefined={**result.undefined, **scores.undefined},
+        notes=(*result.notes, *scores.notes),
+    )
+
+
 @dataclass(frozen=True)
 class Trained:
     """What is known of trained weights."""
@@ -74,6 +88,7 @@ class Answer:
     line: str  # the same as a line to print, or as several
     rows: list[tuple[str | int, ...]]  # the same as rows of a CSV table with the columns `Predictor.header`
     plain: tuple[str, ...]  # what is said alone, best first, each to be a line that another program reads
+    values: np.ndarray | None = None  # float [K]: every probability or number, of `Predictor.columns`; None: none
 
 
 def check_batch(batch: int) -> None:
@@ -137,6 +152,17 @@ class Predictor:
     def header(self) -> tuple[str, ...]:
         """The names of the columns of `Answer.rows`; none where there can be no answers, for want of a head."""
         return self.task.header
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What `Answer.values` are of, K names; none where answers have none."""
+        return ()
+
+    def check_columns(self, file: str) -> None:
+        """Raise UserError where there are no values that could be written to a file."""
+        if not self.columns:
+            what = f"is {file}, but this network tells no classes, labels or numbers"
+            raise UserError(Field("probabilities"), what, "leave it out")
 
     @property
     def layers(self) -> int:
@@ -462,6 +488,31 @@ class Task:
         means = {name: float(values.astype(np.float64).mean()) for name, values in numbers.items()}
         return Evaluation(means, out["predicted"])
 
+    def examine(self, config: Any, split: Any, out: dict[str, np.ndarray]) -> Evaluation:
+        """`score` with what is wanted of a final result alone, as it takes longer: by default there is nothing more."""
+        return self.score(config, split, out)
+
+    def resample(self, config: Any, split: Any, out: dict[str, np.ndarray]) -> dict[str, float]:
+        """The metrics of examples that were drawn with replacement, for intervals: by default those of `score`."""
+        return self.score(config, split, out).metrics
+
+    @property
+    def calibrated(self) -> tuple[str, ...]:
+        """What validation decides, once a run has ended, of how its outputs are read, in words; empty: nothing."""
+        return ()
+
+    def calibrate(self, split: Any, out: dict[str, np.ndarray]) -> tuple[dict[str, Any], Self]:
+        """What validation decides of what `calibrated` lists.
+
+        Args:
+            split: validation.
+            out: as of `score`.
+
+        Returns:
+            (what summary.json keeps of it: see runs/calibration.py; the task that reads outputs so).
+        """
+        raise NotImplementedError
+
     def table(
         self, split: Any, result: Any, metadata: Mapping[str, Any]
     ) -> tuple[tuple[str, ...], Iterable[tuple[str | int, ...]]]:
@@ -476,6 +527,10 @@ class Task:
             (names of columns, a row for each example).
         """
         return ("example", "predicted"), ((split.name(i), str(said)) for i, said in enumerate(result.predicted))
+
+    def values_table(self, split: Any, result: Any) -> tuple[tuple[str, ...], Iterable[tuple[str | int, ...]]]:
+        """Every probability or number of an evaluation beside the truth, as `table` is, where a network has columns."""
+        raise NotImplementedError
 
     def draw_result(
         self, split: Any, result: Any, metadata: Mapping[str, Any], folder: Path, caption: str

@@ -10,6 +10,7 @@ from .. import runs
 from ..config.run import RunConfig
 from ..errors import Interrupted, UserError
 from ..files.atomic import sync_tree
+from ..files.metrics import as_json
 from ..files.reading import show_path
 from ..files.terminal import printable
 from ..reports.command import FILE, leave_report
@@ -19,7 +20,7 @@ from .loop import TOKENS, measure, measure_and_log, watched_split
 from .session import Session
 
 if TYPE_CHECKING:
-    from ..tasks.base import Evaluation
+    from ..tasks.base import Evaluation, Task
     from ..weights.checkpoint import State
 
 
@@ -49,26 +50,32 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         rows = [r for r in s.folder.metrics() if r["kind"] == "eval" and r.get("split") == watched]
         last = s.hosts.share({r["weights"]: _numbers(r) for r in rows if r["step"] == s.step})  # of the owner's log
         if not last:  # a budget ended between evaluations: a run that goes on must not find this one in its log
-            last = {weights: result.metrics for weights, result in measure(s, watched, split).items()}
+            last = {weights: as_json(result.metrics) for weights, result in measure(s, watched, split).items()}
         summary[watched] = last
     summary |= _speeds(s.folder.metrics())
     ended = status == "finished" and not s.run.overfit_batches
     tested = {name: split for name, split in s.setup.dataset.splits.items() if name not in ("train", "validation")}
     result, best = None, best_weights(s) if ended else None
+    calibration, task = _calibrate(s, best) if ended else (None, s.task)
+    summary |= {"calibration": calibration} if calibration else {}
     for name, split in tested.items() if ended else ():
-        results = measure_and_log(s, name, split)
-        summary[name] = {"last" if w == "raw" else "last_ema": r.metrics for w, r in results.items()}
+        last = s.best is not None and s.best["step"] == s.step
+        results = measure_and_log(s, name, split, {_best_kind(s): task} if last else {})
+        summary[name] = {"last" if w == "raw" else "last_ema": as_json(r.metrics) for w, r in results.items()}
         shown = results["raw"]
         if s.best is not None and best is not None:
-            shown = results[_best_kind(s)] if s.best["step"] == s.step else _measure(s, best, split)
-            summary[name]["best"] = shown.metrics
+            shown = results[_best_kind(s)] if last else _measure(s, best, split, task)
+            summary[name]["best"] = as_json(shown.metrics)
         result = shown if name == "test" else result
         summary |= {"notes": list(shown.notes)} if shown.notes else {}
+    if ended and s.task.calibrated and "validation" not in s.setup.dataset.splits:
+        what = " and ".join(f"no {each}" for each in s.task.calibrated)
+        summary["notes"] = [*summary.get("notes", ()), f"{what}: there is no validation split to choose them on"]
     network = whole(s, best)
     if not s.hosts.owner:
         s.hosts.barrier()
         return summary
-    summary["sample"] = draw(s, result, network, best is not None)
+    summary["sample"] = draw(s, task, result, network, best is not None)
     # With a summary nothing is done again: what it stands for has to outlast a power cut as well.
     s.log.sync()
     for folder in (s.folder.plots, s.folder.samples):
@@ -96,11 +103,12 @@ def _speeds(rows: list[dict[str, Any]]) -> dict[str, float]:
     return found
 
 
-def draw(s: Session, result: Evaluation | None, parameters: dict[str, Any], best: bool) -> str:
+def draw(s: Session, task: Task, result: Evaluation | None, parameters: dict[str, Any], best: bool) -> str:
     """Draw the training curves and the task's figures.
 
     Args:
         s: the run after its last step.
+        task: that reads the network's outputs as validation has decided.
         result: of the test split; None: there is none.
         parameters: those of the network that the figures show.
         best: whether these are the best by validation, and not the last.
@@ -128,17 +136,31 @@ def draw(s: Session, result: Evaluation | None, parameters: dict[str, Any], best
     if best and step is not None:
         caption = weights_caption("best", _best_kind(s), step, step / s.setup.order.steps_per_epoch)
     data = s.setup.dataset
-    sample = s.task.pictures(merge(s.engine.definition, parameters), data, s.folder.plots, s.folder.samples, caption)
+    sample = task.pictures(merge(s.engine.definition, parameters), data, s.folder.plots, s.folder.samples, caption)
     if result is not None:
-        s.task.draw_result(data.splits["test"], result, data.metadata(), s.folder.plots, f"test split, {caption}")
+        task.draw_result(data.splits["test"], result, data.metadata(), s.folder.plots, f"test split, {caption}")
     return sample
 
 
-def _measure(s: Session, parameters: dict[str, Any], split: Any) -> Evaluation:
-    there = s.hosts.several  # `best_weights` are on the devices then
-    return s.setup.evaluator.measure(
-        parameters if there else s.setup.evaluator.to_devices(parameters), split, s.run.batch
-    )
+def _calibrate(s: Session, best: dict[str, Any] | None) -> tuple[dict[str, Any] | None, Task]:
+    """(what summary.json keeps of what validation decides for the best weights, the task that reads outputs so)."""
+    validation = s.setup.dataset.splits.get("validation")
+    if best is None or s.best is None or validation is None or not s.task.calibrated:
+        return None, s.task
+    out = s.setup.evaluator.outputs_of(_on_devices(s, best), validation, s.run.batch)
+    entries, task = s.task.calibrate(validation, out)
+    return {"step": s.best["step"], "weights": _best_kind(s), **entries}, task
+
+
+def _measure(s: Session, parameters: dict[str, Any], split: Any, task: Task) -> Evaluation:
+    """The final result of parameters on a split."""
+    out = s.setup.evaluator.outputs_of(_on_devices(s, parameters), split, s.run.batch)
+    return task.examine(s.run.model, split, out)
+
+
+def _on_devices(s: Session, parameters: dict[str, Any]) -> dict[str, Any]:
+    """What `best_weights` returned, as an evaluation takes it."""
+    return parameters if s.hosts.several else s.setup.evaluator.to_devices(parameters)
 
 
 def _best_kind(s: Session) -> str:
@@ -194,6 +216,19 @@ def splits(summary: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
     return {name: found[name] for name in dict.fromkeys(("train", "validation", *found)) if name in found}
 
 
+def _shown(value: float | None) -> str:
+    """A metric in print; of one without a value the notes say why."""
+    return "-" if value is None else f"{value:.4f}"
+
+
+def describe_calibration(found: dict[str, Any]) -> str:
+    """What validation has decided, in a line."""
+    words = [f"temperature {found['temperature']:.4g}"] if found["temperature"] else []
+    words += [f"{len(found['thresholds']):,} thresholds"] if found["thresholds"] else []
+    by = f"by {found['examples']:,} examples of validation, for the best weights"
+    return "; ".join([f"{' and '.join(words) or 'nothing'} {by}", *found["notes"]])
+
+
 def _given_in_python(run: RunConfig) -> bool:
     """Whether the run's data was given in Python, so that no command can open it."""
     return run.data.source == run.data.given
@@ -212,13 +247,15 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
     names = task_spec(run.task).main_metrics
     for split, results in splits(summary).items():
         for weights, m in results.items():
-            values = "  ".join(f"{word} {m[name]:.4f}" for name, word in names.items() if name in m)
+            values = "  ".join(f"{word} {_shown(m[name])}" for name, word in names.items() if name in m)
             print(printable(f"{split:10} {'last' if weights == 'raw' else weights:8} {values}"))
     if TOKENS in summary:
         share = summary["padding"]
         print(f"speed      {summary[TOKENS]:,.0f} target tokens a second; {share:.1%} of the batches' ids are padding")
     if "mfu" in summary:
         print(f"speed      MFU {summary['mfu']:.1%}: the share of the devices' peak in bfloat16 that was used")
+    if calibration := summary.get("calibration"):
+        print(printable(f"calibrated {describe_calibration(calibration)}"))
     for note in summary.get("notes", ()):
         print(printable(f"note       {note}"))
     if best := summary.get("best"):

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import math
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from .session import Session
 from .stopping import Decision
 
 if TYPE_CHECKING:
-    from ..tasks.base import Evaluation
+    from ..tasks.base import Evaluation, Task
     from .dispatch import Batch
 
 Measured = tuple[int, dict[str, float]]  # a step, and its metrics
@@ -323,9 +323,10 @@ def _headline(metric: str, metrics: dict[str, float]) -> str:
     return " ".join(f"{name} {value:.4f}" for name, value in values.items())
 
 
-def measure(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
+def measure(s: Session, name: str, split: Any, final: Mapping[str, Task] | None = None) -> dict[str, Evaluation]:
     """Measure the weights ("raw") and their average ("ema", if the run has one) on a split.
 
+    `final` asks for a final result, with all that the task can measure; it may have another task for some of them.
     A signal interrupts it. Raises CheckFailed if a loss is NaN or infinite.
     """
     state, results = s.engine.gather(s.state), {}
@@ -333,11 +334,14 @@ def measure(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
         s.setup.evaluator.between = functools.partial(_poll_stop, s)
         for weights, tree in (("raw", state.parameters), ("ema", state.averaged)):
             if tree is not None:
-                results[weights] = s.setup.evaluator.measure(tree, split, s.run.batch)
+                out = s.setup.evaluator.outputs_of(tree, split, s.run.batch)
+                task = s.task if final is None else final.get(weights, s.task)
+                score = task.score if final is None else task.examine
+                results[weights] = score(s.run.model, split, out)
                 metrics = s.hosts.share(results[weights].metrics)
                 results[weights] = replace(results[weights], metrics=metrics)
     for weights, result in results.items():
-        if not math.isfinite(result.metrics["loss"]):
+        if not math.isfinite(result.metrics["loss"]) and "loss" not in result.undefined:
             raise _not_finite(s, f"{name} loss ({weights} weights)", result.metrics["loss"], s.step)
     return results
 
@@ -351,9 +355,11 @@ def _poll_stop(s: Session) -> None:
             raise KeyboardInterrupt
 
 
-def measure_and_log(s: Session, name: str, split: Any) -> dict[str, Evaluation]:
+def measure_and_log(
+    s: Session, name: str, split: Any, final: Mapping[str, Task] | None = None
+) -> dict[str, Evaluation]:
     """`measure`, with both results in the log. A signal interrupts it before anything is logged."""
-    results = measure(s, name, split)
+    results = measure(s, name, split, final)
     for weights, result in results.items():
         s.log.write(
             {"kind": "eval", "split": name, "weights": weights, "step": s.step, "epoch": s.epoch, **result.metrics}

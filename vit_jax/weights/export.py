@@ -208,7 +208,7 @@ def export_weights(
             reading.source.tree = {name: item for name, item in reading.source.tree.items() if name != "optimizer"}
             any_size = bool(reading.layout.resizes(reading.config))
             reading.facts = with_stated(reading.facts, stated, reading.config, any_size)
-            planned = plan(reading, layout, as_used(reading) if program else (), dtype)
+            planned = plan(reading, layout, as_used(reading) if program else (), dtype, folded=program)
             if path is None:
                 return dict(stream(planned))
             written = write_program(planned, path) if program else write(planned, path)

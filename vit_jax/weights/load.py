@@ -29,6 +29,7 @@ from ..models.build import definition, describe_network
 from ..models.networks import NETWORKS
 from ..models.state import merge, split_model
 from ..runs import Run, find, is_foreign, mean_of
+from ..runs.calibration import with_calibration
 from ..tasks.base import Predictor, Task, Trained
 from ..tasks.computed import task_class, task_of
 from ..tasks.searching import searching
@@ -175,8 +176,8 @@ def _of_run(path: str, which: str, ema: bool | None, spoken: Spoken) -> Predicto
     saved, run = folder.metadata(), folder.config()
     if spoken and not saved.get("files"):
         _languages(run, spoken, path)
-    metadata = with_spoken(saved, spoken)
-    step, tree = weights(folder, run.model, which, ema)
+    step, kind, tree = _chosen(folder, run.model, which, ema)
+    metadata = with_calibration(with_spoken(saved, spoken), folder, step, kind)
     return predictor_of(run, tree, metadata, step, folder.path)
 
 
@@ -353,6 +354,12 @@ def weights(
     Raises:
         UserError: where the run has no such weights.
     """
+    step, _, tree = _chosen(folder, model, which, ema)
+    return step, tree
+
+
+def _chosen(folder: Run, model: NetworkConfig, which: str, ema: bool | None) -> tuple[int, str, dict[str, Any]]:
+    """`weights`, with raw or ema, which they are, in between; mean of several."""
     count = mean_of(which)
     if count and ema:
         raise UserError(f"ema is True, but {which} is the mean of the weights themselves", remedy="leave ema out")
@@ -360,7 +367,8 @@ def weights(
         print(f"note     {printable(remark)}", file=sys.stderr)
     checkpoints, expected = Checkpoints(folder, factor_shapes(folder.config())), model.shapes()
     if count:
-        return _mean(checkpoints, expected, count)
+        newest, mean = _mean(checkpoints, expected, count)
+        return newest, "mean", mean
     saved, skipped = checkpoints.restore(expected)
     if saved is None:
         raise UserError(folder, "nothing has been saved here yet", "let it train until its first checkpoint")
@@ -378,8 +386,9 @@ def weights(
     if ema and averaged is None:
         raise UserError(folder, "keeps no averaged weights", "train with --ema 0.999 to have them")
     chosen = best["weights"] if best else "ema"
-    use = ema if ema is not None else chosen == "ema"
-    return saved.step, averaged if use and averaged is not None else saved.state.parameters
+    if averaged is not None and (ema if ema is not None else chosen == "ema"):
+        return saved.step, "ema", averaged
+    return saved.step, "raw", saved.state.parameters
 
 
 def _mean(checkpoints: Checkpoints, expected: dict[str, Any], count: int) -> tuple[int, dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -23,6 +23,7 @@ from ...data.images.preprocess import Preprocess
 from ...data.images.splits import Dataset, Split, open_images
 from ...data.other import Other, open_other_images
 from ...errors import UserError
+from ...files.output import digits
 from ...files.terminal import printable
 from ...models.layers import fold
 from ...models.vit import ViT
@@ -88,7 +89,10 @@ class Classify(Task):
         c, augment = run.model, run.augment
         assert isinstance(c, TellsClasses) and isinstance(augment, ImageAugment)
         mean, std = tuple(preprocess["mean"]), tuple(preprocess["std"])
-        return cls(augment, mean, std, kind_of(Outputs.of(metadata), c.classes, run.loss, metadata))
+        assert isinstance(run.data, ImageData)
+        kind = kind_of(Outputs.of(metadata), c.classes, run.loss, metadata)
+        alike = run.data.sampling != "natural" or run.loss.class_weights != "none" or run.loss.prior
+        return cls(augment, mean, std, replace(kind, alike=alike))
 
     def mirrored(self) -> Self:
         """The task whose evaluations also have those of the mean of the logits of an image and its mirror image."""
@@ -139,11 +143,37 @@ class Classify(Task):
 
     def score(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> Evaluation:
         """The metrics of a split, from the outputs of all its examples."""
-        plain = self.kind.score(split, {name: x for name, x in out.items() if not name.startswith(FLIP)})
+        return self._measured(self.kind.score, split, out)
+
+    def _measured(self, measure: Callable[..., Evaluation], split: Split, out: dict[str, np.ndarray]) -> Evaluation:
+        """What a method of the kind measures of a split; with `mirrors` also of the outputs of mirror images."""
+        plain = measure(split, {name: x for name, x in out.items() if not name.startswith(FLIP)})
         if not self.mirrors:
             return plain
-        flipped = {name.removeprefix(FLIP): x for name, x in out.items() if name.startswith(FLIP)}
-        return replace(plain, flipped=self.kind.score(split, flipped))
+        return replace(
+            plain, flipped=measure(split, {n.removeprefix(FLIP): x for n, x in out.items() if n.startswith(FLIP)})
+        )
+
+    def examine(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> Evaluation:
+        """With all that its kind measures of a final result."""
+        return self._measured(self.kind.examined, split, out)
+
+    def resample(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> dict[str, float]:
+        """Those of its kind."""
+        return self.kind.with_ranks(split, out).metrics
+
+    @property
+    def calibrated(self) -> tuple[str, ...]:
+        """What its kind names."""
+        return self.kind.calibrated
+
+    def calibrate(self, split: Split, out: dict[str, np.ndarray]) -> tuple[dict[str, Any], Self]:
+        """The temperature and the thresholds that its kind finds."""
+        found = self.kind.calibration(split.labels, out["logits"])
+        outputs = replace(self.kind.outputs, temperature=found.temperature or 1.0, thresholds=found.thresholds)
+        entries = {"examples": len(split), **vars(found), "notes": list(found.notes)}
+        entries["thresholds"] = list(found.thresholds)
+        return entries, replace(self, kind=replace(self.kind, outputs=outputs))
 
     @classmethod
     def open_other_data(
@@ -161,6 +191,13 @@ class Classify(Task):
         """For each image its file or its place in the data, the truth, and what is predicted."""
         return self.kind.table(split, result)
 
+    def values_table(self, split: Split, result: Evaluation) -> tuple[tuple[str, ...], Iterable[tuple[str | int, ...]]]:
+        """For each image its file or its place in the data, the truth, and every probability or number."""
+        truth = self.kind.truths(split.labels)
+        values = zip(*truth.values(), self.kind.values_of(result), strict=True)
+        rows = ((split.name(i), *true, *digits(row)) for i, (*true, row) in enumerate(values))
+        return ("file", *truth, *self.kind.outputs.names), rows
+
     @property
     def header(self) -> tuple[str, ...]:
         """The columns of its kind; none where there is nothing to tell."""
@@ -168,9 +205,12 @@ class Classify(Task):
 
     def answers(self, predictor: Classifier, inputs: Sequence[Any], top: int, first: int = 0) -> Iterator[Answer]:
         """What is told of each image file: its `top` most probable classes, its labels, or its numbers."""
-        for file, said in zip(inputs, predictor.predict(inputs, top, len(inputs)), strict=True):
+        predictor.check_told(top)
+        logits = predictor.logits(inputs, len(inputs))
+        for file, row, values in zip(inputs, logits, self.kind.values(logits), strict=True):
+            said = self.kind.says(row, top)
             line = printable(f"{file}: {self.kind.line(said)}")
-            yield Answer(file, said, line, self.kind.rows(str(file), said), self.kind.plain(said))
+            yield Answer(file, said, line, self.kind.rows(str(file), said), self.kind.plain(said), values)
 
     def draw_result(
         self, split: Split, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...scores.classes import balanced_accuracy
+from ...scores.suspects import Suspects
 from ..base import Evaluation
+from .trust import Trust
 
 TOP = 5  # the metric accuracy_top5 counts an image as right if its class is among so many most probable ones
 
@@ -15,13 +18,16 @@ TOP = 5  # the metric accuracy_top5 counts an image as right if its class is amo
 class Classified(Evaluation):
     """The result of a network of K classes on n images; `predicted` is int [n].
 
-    The metrics are loss (but of probes), accuracy, {precision, recall, f1}_{macro, micro} and, of more than TOP
-    classes, accuracy_top5.
+    The metrics are loss (but of probes), accuracy, balanced_accuracy (of the classes that have an image), {precision,
+    recall, f1}_{macro, micro} and, of more than TOP classes, accuracy_top5.
     """
 
     confidence: np.ndarray  # float [n]: the probability of the predicted class
     confusion: np.ndarray  # int [K, K]: rows are the truth, columns the prediction
     per_class: dict[str, np.ndarray]  # precision, recall, f1: float [K]
+    probabilities: np.ndarray | None = field(default=None, kw_only=True)  # float [n, K], of a final result
+    trust: Trust | None = field(default=None, kw_only=True)  # likewise
+    suspects: Suspects | None = field(default=None, kw_only=True)  # likewise
 
 
 def score(
@@ -51,7 +57,8 @@ def score(
 
     labels, names = np.arange(classes), ("precision", "recall", "f1")
     metrics = {} if loss is None else {"loss": float(loss.astype(np.float64).mean())}
-    metrics["accuracy"] = float((predicted == truth).mean())
+    confusion = confusion_matrix(truth, predicted, labels=labels)
+    metrics |= {"accuracy": float((predicted == truth).mean()), "balanced_accuracy": balanced_accuracy(confusion)}
     if classes > TOP:
         metrics[f"accuracy_top{TOP}"] = float((rank < TOP).mean())
     for average, over in (("macro", labels if averaged is None else averaged), ("micro", labels)):
@@ -62,7 +69,7 @@ def score(
         metrics,
         predicted,
         confidence,
-        confusion_matrix(truth, predicted, labels=labels),
+        confusion,
         dict(zip(names, each, strict=False)),
     )
 

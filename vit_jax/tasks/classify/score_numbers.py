@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...scores.numbers import score_numbers
-from ..base import Evaluation
+from ..base import Evaluation, with_scores
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,5 +32,4 @@ def score_numbers_of(truth: np.ndarray, predicted: np.ndarray, std: np.ndarray, 
     """
     loss = float((((predicted - truth) / std) ** 2).mean())
     scores = score_numbers(truth, predicted, std, names)
-    metrics = {"loss": loss, **scores.values}
-    return Estimated(metrics, predicted, scores.each, notes=tuple(scores.notes), undefined=scores.undefined)
+    return with_scores(Estimated({"loss": loss}, predicted, scores.each), scores)

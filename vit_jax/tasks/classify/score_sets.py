@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ...scores.labels import score_labels
-from ..base import Evaluation
+from ...scores.labels import over, score_labels
+from ...scores.suspects import Suspects
+from ...scores.temperature import set_loss
+from ..base import Evaluation, with_scores
+from .trust import Trust
 
 
 @dataclass(frozen=True, repr=False)
@@ -19,6 +23,8 @@ class Labelled(Evaluation):
 
     probabilities: np.ndarray  # float [n, K]
     per_label: dict[str, np.ndarray]  # of each metric of one label: float [K]
+    trust: Trust | None = field(default=None, kw_only=True)  # of all known cells, of a final result
+    suspects: Sequence[Suspects] = field(default=(), kw_only=True)  # of each label, likewise
 
 
 def score_sets(truth: np.ndarray, logits: np.ndarray, probabilities: np.ndarray, thresholds: np.ndarray) -> Labelled:
@@ -30,12 +36,10 @@ def score_sets(truth: np.ndarray, logits: np.ndarray, probabilities: np.ndarray,
         probabilities: float [n, K], of the same, by the kind's temperature.
         thresholds: float [K].
     """
-    known, z = truth >= 0, logits.astype(np.float64)
-    losses = np.logaddexp(0, z) - z * (truth == 1)  # -log sigmoid(z), or of -z
-    loss = float(losses[known].mean()) if known.any() else float("nan")
+    loss = set_loss(truth, logits)
     scores = score_labels(truth, probabilities, thresholds)
-    predicted = probabilities > thresholds
-    metrics = {"loss": loss, **scores.values}
-    return Labelled(
-        metrics, predicted, probabilities, scores.each, notes=tuple(scores.notes), undefined=scores.undefined
-    )
+    predicted = over(probabilities, thresholds)
+    result = Labelled({"loss": loss}, predicted, probabilities, scores.each)
+    if not (truth >= 0).any():
+        result = replace(result, undefined={"loss": "of no image is any label known"})
+    return with_scores(result, scores)

@@ -96,21 +96,48 @@ class Classifier(ImagePredictor):
             batch: how many images are computed at a time.
 
         Returns:
-            for each image the most probable classes, or the labels over one half, [(name, probability), ...], best
-            first; or the numbers, [(name, value), ...], in their order. Of one image such a list alone.
+            for each image the most probable classes, or the labels over their thresholds, [(name, probability), ...],
+            best first; or the numbers, [(name, value), ...], in their order. Of one image such a list alone.
 
         Raises:
             UserError: an image cannot be used, or the outputs are an embedding.
         """
+        self.check_told(top)
+        logits = self.logits(images, batch)
+        answers = [self.kind.says(row, top) for row in np.atleast_2d(logits)]
+        return answers if logits.ndim == 2 else answers[0]
+
+    @with_fixed_settings
+    def values(self, images: Any, batch: int = BATCH) -> np.ndarray:
+        """Every probability of the images, by the temperature that validation has chosen, or every number.
+
+        Args:
+            images: one or several, as `ImagePredictor` takes them.
+            batch: how many are computed at a time.
+
+        Returns:
+            float [n, K], [K] of one image, in the order of `columns`: of classes they sum to 1, of a set each is of its
+            label alone, and numbers are in the units of the data.
+
+        Raises:
+            UserError: an image cannot be used, or the outputs are an embedding.
+        """
+        self.check_told()
+        return self.kind.values(self.logits(images, batch))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of classes, labels or numbers."""
+        return self.outputs.names
+
+    def check_told(self, top: int = 1) -> None:
+        """Raise UserError where nothing can be told of the outputs, or not of so many."""
         if not self.kind.told:
             has = "an embedding" if self.model.config.classes else "no head"
             ways = "give weights with a head, write features with --features FILE.npz, or call logits(images)"
             raise UserError(f"this network has {has} and no classes", remedy=ways)
         if top < 1:
             raise UserError(Field("top"), f"is {top}", "give a positive number")
-        logits = self.logits(images, batch)
-        answers = [self.kind.says(row, top) for row in np.atleast_2d(logits)]
-        return answers if logits.ndim == 2 else answers[0]
 
     @with_fixed_settings
     def capture(self, images: Any, names: Iterable[str], batch: int = BATCH) -> dict[str, np.ndarray]:

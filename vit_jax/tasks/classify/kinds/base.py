@@ -19,6 +19,7 @@ from ....config.outputs import UNSTATED, Outputs
 from ....config.run import LossConfig, RunConfig
 from ....files.output import shorten
 from ...base import Batch, Evaluation
+from ..trust import Calibration
 
 SHOWN = 3  # most labels or numbers under an image
 PROBABILITY = ("{} ({:.1%})", "{:.6f}", "{} ({:.2f})")
@@ -33,6 +34,7 @@ class Kind:
     settings: LossConfig = field(default_factory=LossConfig)
     weights: tuple[float, ...] = ()  # of the loss, one for each output; empty: all are 1
     log_prior: tuple[float, ...] = ()  # added to logits in training; empty: nothing is
+    alike: bool = False  # whether training lets classes count alike that are not equally many
 
     # How answers are told: the columns of a table of them; whether a row has a rank, the best 1; whether what is said
     # of an image is several answers, the best first, and not one; the formats of a (name, value) in a line, in a table
@@ -42,9 +44,14 @@ class Kind:
     several: ClassVar[bool] = False
     written: ClassVar[tuple[str, str, str]] = PROBABILITY
     legend: ClassVar[str] = ""
+    calibrated: ClassVar[tuple[str, ...]] = ()  # what validation decides of how outputs are read
     truth: ClassVar[str] = ""  # what a figure calls that which is right
     no_top: ClassVar[str] = ""  # why there is no number of answers to choose
-    selection_metric: ClassVar[tuple[str, int]] = ("loss", -1)  # as of Task
+
+    @property
+    def selection_metric(self) -> tuple[str, int]:
+        """The metric that selects the best checkpoint: see Task.selection_metric."""
+        return "loss", -1
 
     @property
     def told(self) -> bool:
@@ -87,6 +94,35 @@ class Kind:
 
     def score(self, split: Any, out: Mapping[str, np.ndarray]) -> Evaluation:
         """The metrics of a split, "loss" among them, from the `outcomes` of its n images."""
+        raise NotImplementedError
+
+    def with_ranks(self, split: Any, out: Mapping[str, np.ndarray]) -> Evaluation:
+        """`score` with metrics that take longer, so that they are wanted of a final result alone."""
+        return self.score(split, out)
+
+    def examined(self, split: Any, out: Mapping[str, np.ndarray]) -> Evaluation:
+        """`with_ranks` with what can be said of all images of a split, but not of those that were drawn from it."""
+        return self.with_ranks(split, out)
+
+    def calibration(self, labels: np.ndarray, logits: np.ndarray) -> Calibration:
+        """What validation decides of what `calibrated` lists.
+
+        Args:
+            labels: of validation, as its split has them.
+            logits: float [n, K].
+        """
+        raise NotImplementedError
+
+    def values(self, logits: np.ndarray) -> np.ndarray:
+        """What logits say, [..., K]: probabilities, or numbers in the units of the data."""
+        raise NotImplementedError
+
+    def values_of(self, result: Any) -> np.ndarray:
+        """`values` of the n images of a final result, [n, K]."""
+        raise NotImplementedError
+
+    def truths(self, labels: np.ndarray) -> dict[str, list[str]]:
+        """{column: a text for each of n images} of labels, as a table has them before what is predicted."""
         raise NotImplementedError
 
     def table(self, split: Any, result: Any) -> tuple[tuple[str, ...], Iterator[tuple[str | int, ...]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,10 +16,17 @@ from jax import Array
 from ....config.outputs import Outputs
 from ....config.run import RunConfig
 from ....data.images.config import ImageData
-from ...base import Batch
+from ....figures.kept import keep_sections
+from ....scores.classes import rank_classes
+from ....scores.result import no_numbers
+from ....scores.suspects import suspect_classes
+from ....scores.temperature import class_loss, class_temperature
+from ...base import Batch, with_scores
 from ..balance import class_weights, log_prior, remark_on_sizes
 from ..draw import draw_result
+from ..draw_sections import suspects_section, trust_section
 from ..score import Classified, score
+from ..trust import Calibration, Trust
 from .base import Kind, Said, named
 from .binary import binary_losses, positive
 
@@ -33,7 +40,12 @@ class ClassKind(Kind):
     several: ClassVar = True
     legend: ClassVar = "predicted class (probability)"
     truth: ClassVar = "class"
-    selection_metric: ClassVar = ("accuracy", 1)
+    calibrated: ClassVar = ("temperature",)
+
+    @property
+    def selection_metric(self) -> tuple[str, int]:
+        """accuracy, or balanced_accuracy where training lets classes count alike."""
+        return "balanced_accuracy" if self.alike else "accuracy", 1
 
     def targets(self, labels: Array) -> Array:
         """One 1 a row."""
@@ -101,15 +113,16 @@ class ClassKind(Kind):
     def outcomes(self, logits: Array, label: Array) -> dict[str, Array]:
         """For each image, [B].
 
-        "loss" (cross entropy, labels not smoothed), "predicted" (a class, int), "confidence" (its probability) and
-        "rank" (of the true class: how many classes have a greater logit, or an equal one and a smaller number; so 0
-        where it is predicted).
+        "logits" [B, K], "loss" (cross entropy, labels not smoothed), "predicted" (a class, int), "confidence" (its
+        probability without a temperature) and "rank" (of the true class: how many classes have a greater logit, or an
+        equal one and a smaller number; so 0 where it is predicted).
         """
         loss = optax.softmax_cross_entropy_with_integer_labels(logits, label)
         true = jnp.take_along_axis(logits, label[:, None], -1)  # [B, 1]
         # Counted as those that are not below, so that a NaN is never among the best.
         below = (logits < true) | ((logits == true) & (jnp.arange(logits.shape[-1]) >= label[:, None]))
         return {
+            "logits": logits,
             "loss": loss,
             "predicted": jnp.argmax(logits, -1),
             "confidence": jax.nn.softmax(logits).max(-1),
@@ -119,7 +132,48 @@ class ClassKind(Kind):
     def score(self, split: Any, out: Mapping[str, np.ndarray]) -> Classified:
         """The metrics of a split: see `score.score`."""
         predicted, confidence, loss, rank = (out[name] for name in ("predicted", "confidence", "loss", "rank"))
+        if self.outputs.temperature != 1:
+            confidence = self.values(out["logits"]).max(1)
         return score(split.labels, predicted, confidence, loss, rank, len(self.outputs.names), split.classes)
+
+    def with_ranks(self, split: Any, out: Mapping[str, np.ndarray]) -> Classified:
+        """With auroc_macro and map."""
+        return with_scores(self.score(split, out), rank_classes(split.labels, self.values(out["logits"])))
+
+    def examined(self, split: Any, out: Mapping[str, np.ndarray]) -> Classified:
+        """With the calibration error and the labels that seem to be wrong."""
+        result, p = self.with_ranks(split, out), self.values(out["logits"])
+        result = replace(result, probabilities=p)
+        if no_numbers(p):
+            return result
+        right = result.predicted == split.labels
+        trust = Trust.of(
+            out["confidence"],
+            result.confidence,
+            right,
+            self.outputs.temperature,
+            class_loss(split.labels, out["logits"] / self.outputs.temperature),
+        )
+        result = replace(result, trust=trust, suspects=suspect_classes(split.labels, p))
+        return with_scores(result, trust.scores())
+
+    def calibration(self, labels: np.ndarray, logits: np.ndarray) -> Calibration:
+        """The temperature."""
+        temperature, why = class_temperature(labels, logits)
+        return Calibration(temperature, notes=(f"no temperature: {why}",) if why else ())
+
+    def values(self, logits: np.ndarray) -> np.ndarray:
+        """The probability of each class."""
+        return np.asarray(jax.nn.softmax(logits / self.outputs.temperature))
+
+    def values_of(self, result: Classified) -> np.ndarray:
+        """The probabilities."""
+        assert result.probabilities is not None
+        return result.probabilities
+
+    def truths(self, labels: np.ndarray) -> dict[str, list[str]]:
+        """The name of the class."""
+        return {"true": [self.outputs.names[label] for label in labels]}
 
     def table(self, split: Any, result: Classified) -> tuple[tuple[str, ...], Iterator[tuple[str | int, ...]]]:
         """A row for each image: its file or its place in the data, its class, and the predicted one."""
@@ -132,11 +186,18 @@ class ClassKind(Kind):
         return ("file", "true", "predicted", "probability"), rows
 
     def draw_result(self, split: Any, result: Classified, folder: Path, caption: str) -> tuple[str, ...]:
-        """The confusion matrix, the scores per class and the most confident mistakes."""
+        """The confusion matrix, scores of each class, mistakes, reliability, and labels that may be wrong."""
         draw_result(split, result, self.outputs.names, folder, caption)
+        sections = trust_section(result.trust, folder, "share that is right", caption)
+        if (found := result.suspects) is not None:
+            given, guesses = (
+                [self.outputs.names[k] for k in each] for each in (split.labels[found.images], found.guesses)
+            )
+            sections += suspects_section(split, found, given, guesses, folder, caption)
+        keep_sections(folder, sections)
         return ()
 
     def says(self, logits: np.ndarray, top: int) -> Said:
         """The `top` most probable classes, best first."""
-        probabilities = np.asarray(jax.nn.softmax(logits))
+        probabilities = self.values(logits)
         return named(self.outputs.names, probabilities, np.argsort(-probabilities, kind="stable")[:top])

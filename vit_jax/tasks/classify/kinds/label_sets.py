@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
@@ -13,13 +14,21 @@ from jax import Array
 
 from ....config.outputs import Outputs
 from ....config.run import RunConfig
-from ...base import Batch
+from ....figures.kept import keep_sections
+from ....scores.labels import over
+from ....scores.result import no_numbers
+from ....scores.suspects import joined, suspect_labels
+from ....scores.temperature import set_loss, set_temperature
+from ....scores.thresholds import DEFAULT, FEWEST, choose_thresholds
+from ...base import Batch, with_scores
 from ..balance import label_weights, remark_on_sizes
+from ..draw_sections import label_sections, suspects_section, trust_section
 from ..score_sets import Labelled, score_sets
+from ..trust import Calibration, Trust
 from .base import Kind, Said, named
 from .binary import binary_losses, positive
 
-OVER = 0.5  # a label is of an image where its probability is larger
+THERE = "not there", "there"
 
 
 @dataclass(frozen=True)
@@ -28,10 +37,15 @@ class SetKind(Kind):
 
     header: ClassVar = ("file", "rank", "label", "probability")
     ranked: ClassVar = True
-    legend: ClassVar = f"labels over {OVER} (probability)"
+    legend: ClassVar = "labels over their thresholds (probability)"
     truth: ClassVar = "labels"
-    no_top: ClassVar = "every label over one half is told"
-    selection_metric: ClassVar = ("map", 1)
+    calibrated: ClassVar = ("temperature", "thresholds")
+    no_top: ClassVar = "every label over its threshold is told"
+
+    @property
+    def selection_metric(self) -> tuple[str, int]:
+        """map."""
+        return "map", 1
 
     def targets(self, labels: Array) -> Array:
         """The same as float32."""
@@ -76,7 +90,44 @@ class SetKind(Kind):
 
     def score(self, split: Any, out: Mapping[str, np.ndarray]) -> Labelled:
         """The metrics of a split: see `score_sets.score_sets`."""
-        return score_sets(split.labels, out["logits"], self.probabilities(out["logits"]), self.thresholds)
+        return score_sets(split.labels, out["logits"], self.values(out["logits"]), self.thresholds)
+
+    def examined(self, split: Any, out: Mapping[str, np.ndarray]) -> Labelled:
+        """With the calibration error of all known cells, and the labels that seem to be wrong."""
+        result, known = self.score(split, out), split.labels >= 0
+        if no_numbers(out["logits"]):
+            return result
+        before, told = (x[known] for x in (np.asarray(jax.nn.sigmoid(out["logits"])), result.probabilities))
+        trust = Trust.of(
+            before,
+            told,
+            split.labels[known] == 1,
+            self.outputs.temperature,
+            set_loss(split.labels, out["logits"] / self.outputs.temperature),
+        )
+        result = replace(result, trust=trust, suspects=suspect_labels(split.labels, result.probabilities))
+        return with_scores(result, trust.scores())
+
+    def calibration(self, labels: np.ndarray, logits: np.ndarray) -> Calibration:
+        """The temperature, and after it the thresholds."""
+        temperature, why = set_temperature(labels, logits)
+        outputs = replace(self.outputs, temperature=temperature or 1.0)
+        thresholds = choose_thresholds(labels, replace(self, outputs=outputs).values(logits))
+        few = ((labels == 1).sum(0) < FEWEST).sum()
+        kept = (
+            f"{few:,} of {len(thresholds):,} labels keep the threshold {DEFAULT}: fewer than {FEWEST} images have them"
+        )
+        notes = (*([f"no temperature: {why}"] if why else []), *([kept] if few else []))
+        return Calibration(temperature, tuple(thresholds.tolist()), notes)
+
+    def values_of(self, result: Labelled) -> np.ndarray:
+        """The probabilities."""
+        return result.probabilities
+
+    def truths(self, labels: np.ndarray) -> dict[str, list[str]]:
+        """Of each label 1, 0, or nothing where that is unknown."""
+        shown = np.array(["0", "1", ""])[labels]
+        return {f"true {name}": shown[:, k].tolist() for k, name in enumerate(self.outputs.names)}
 
     def table(self, split: Any, result: Labelled) -> tuple[tuple[str, ...], Iterator[tuple[str | int, ...]]]:
         """A row for each image and label: whether it is there (1, 0, or nothing if unknown), and its probability."""
@@ -87,20 +138,33 @@ class SetKind(Kind):
         )
         return ("file", "label", "true", "probability"), rows
 
+    def draw_result(self, split: Any, result: Labelled, folder: Path, caption: str) -> tuple[str, ...]:
+        """Scores of each label, mistakes, reliability, and labels that may be wrong."""
+        names = self.outputs.names
+        sections = label_sections(split, result, names, self.thresholds, folder, caption)
+        sections += trust_section(result.trust, folder, "share that has the label", caption)
+        if result.suspects:
+            found, labels = joined(result.suspects)
+            given = [f"{names[k]}: {THERE[1 - guess]}" for k, guess in zip(labels, found.guesses, strict=True)]
+            seems = [THERE[guess] for guess in found.guesses]
+            sections += suspects_section(split, found, given, seems, folder, caption)
+        keep_sections(folder, sections)
+        return ()
+
     @property
     def thresholds(self) -> np.ndarray:
         """float64 [K]: a label is told where its probability is larger."""
-        return np.array(self.outputs.thresholds or [OVER] * len(self.outputs.names))
+        return np.array(self.outputs.thresholds or [DEFAULT] * len(self.outputs.names))
 
-    def probabilities(self, logits: np.ndarray) -> np.ndarray:
-        """Of each label, [..., K]."""
+    def values(self, logits: np.ndarray) -> np.ndarray:
+        """The probability of each label."""
         return np.asarray(jax.nn.sigmoid(logits / self.outputs.temperature))
 
     def says(self, logits: np.ndarray, top: int) -> Said:
         """The labels whose own probability is over their threshold, the most probable first; maybe none."""
-        probabilities = self.probabilities(logits)
-        order = np.argsort(-probabilities, kind="stable")
-        return named(self.outputs.names, probabilities, [k for k in order if probabilities[k] > self.thresholds[k]])
+        probabilities = self.values(logits)
+        order, said = np.argsort(-probabilities, kind="stable"), over(probabilities, self.thresholds)
+        return named(self.outputs.names, probabilities, [k for k in order if said[k]])
 
 
 def _targets(batch: Batch) -> Array:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ....figures.kept import keep_sections
 from ...base import Batch
+from ..draw_sections import number_sections
 from ..score_numbers import Estimated, score_numbers_of
 from .base import Kind, Said, named
 
@@ -24,7 +27,6 @@ class NumberKind(Kind):
     legend: ClassVar = "predicted numbers"
     truth: ClassVar = "numbers"
     no_top: ClassVar = "every number is told"
-    selection_metric: ClassVar = ("rmse", -1)
 
     def targets(self, labels: Array) -> Array:
         """The labels."""
@@ -46,6 +48,14 @@ class NumberKind(Kind):
         """The metrics of a split: see `score_numbers.score_numbers_of`."""
         return score_numbers_of(split.labels, self.values(out["logits"]), self.std, self.outputs.names)
 
+    def values_of(self, result: Estimated) -> np.ndarray:
+        """The numbers."""
+        return result.predicted
+
+    def truths(self, labels: np.ndarray) -> dict[str, list[str]]:
+        """Each number."""
+        return {f"true {name}": list(map(repr, labels[:, k].tolist())) for k, name in enumerate(self.outputs.names)}
+
     def table(self, split: Any, result: Estimated) -> tuple[tuple[str, ...], Iterator[tuple[str | int, ...]]]:
         """A row for each image and number: the true one and the predicted one."""
         rows = (
@@ -54,6 +64,17 @@ class NumberKind(Kind):
             for name, true, said in zip(self.outputs.names, truth, predicted, strict=True)
         )
         return ("file", "output", "true", "predicted"), rows
+
+    def draw_result(self, split: Any, result: Estimated, folder: Path, caption: str) -> tuple[str, ...]:
+        """Predictions over the truth, and the largest errors."""
+        sections = number_sections(split, result, self.outputs.names, self.mean, self.std, folder, caption)
+        keep_sections(folder, sections)
+        return ()
+
+    @property
+    def selection_metric(self) -> tuple[str, int]:
+        """rmse; of several numbers, whose units may differ, that in standard deviations of training."""
+        return "rmse" if len(self.outputs.names) == 1 else "rmse_scaled", -1
 
     @property
     def mean(self) -> np.ndarray:

@@ -32,5 +32,5 @@ def kind_of(
         outputs = replace(outputs, kind="class")
     if outputs.kind in KINDS and not outputs.names:
         outputs = replace(outputs, names=tuple(numbered_classes(count)))
-    numbers = (tuple((metadata or {}).get(name, ())) for name in ("loss_weights", "log_prior"))
-    return KINDS.get(outputs.kind, Kind)(outputs, loss or LossConfig(), *numbers)
+    weights, log_prior = (tuple((metadata or {}).get(name, ())) for name in ("loss_weights", "log_prior"))
+    return KINDS.get(outputs.kind, Kind)(outputs, loss or LossConfig(), weights, log_prior)

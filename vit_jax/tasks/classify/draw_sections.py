@@ -1,0 +1,161 @@
+"""Figures and sections of a report that say how good a result is: of each label, of numbers, of probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...figures.classification import draw_per_class
+from ...figures.gallery import MOST, draw_gallery
+from ...figures.kept import Section
+from ...figures.numbers import draw_numbers
+from ...figures.reliability import draw_reliability
+from ...files.output import shorten, write_csv
+from ...scores.suspects import Suspects
+from .draw import visible
+from .trust import Trust
+
+WIDE = 22  # letters of a name above an image
+
+
+def cell(value: float, digits: str = ".4f") -> str:
+    """A number of a table; a dash where it is undefined."""
+    return "-" if np.isnan(value) else format(value, digits)
+
+
+def trust_section(trust: Trust | None, folder: Path, what: str, caption: str) -> list[Section]:
+    """Draw the reliability of probabilities; `what` is the height of a bar. Nothing where they are not known."""
+    if trust is None:
+        return []
+    draw_reliability(trust.panels, folder / "reliability.png", what, trust.drawn, caption)
+    errors = ", ".join(f"{each.error:.4f} {name}" for name, each in trust.panels.items())
+    about = (
+        f"{caption}: the calibration error (ECE) is {errors}; labels drawn from the probabilities themselves would "
+        f"have {trust.drawn:.4f} on as many, so only more than that is an error"
+    )
+    return [Section("How far probabilities can be trusted", about, folder / "reliability.png")]
+
+
+def suspects_section(
+    split: Any, found: Suspects, given: Sequence[str], guesses: Sequence[str], folder: Path, caption: str
+) -> list[Section]:
+    """Draw the images whose label may be wrong, and write all of them to suspects.csv.
+
+    Args:
+        split: the images that were measured.
+        found: the suspects, m of them.
+        given: the label of each, in words.
+        guesses: what each seems to be.
+        folder: for the files.
+        caption: a line under the title.
+    """
+    rows = zip(
+        map(split.name, found.images.tolist()), given, guesses, map("{:.6f}".format, found.probability), strict=True
+    )
+    write_csv(folder / "suspects.csv", ("file", "label", "seems", "probability of the label"), rows)
+    images = visible(split.take(found.images[:MOST]))
+    words = [
+        f"{shorten(a, WIDE)}\n→ {shorten(b, 14)}? ({p:.2f})"
+        for a, b, p in zip(given[:MOST], guesses[:MOST], found.probability[:MOST], strict=True)
+    ]
+    title = "Labels that may be wrong: given label → what it seems to be (probability of the given one)"
+    draw_gallery(images, words, folder / "suspects.png", title, caption, "No label is suspected to be wrong.")
+    about = (
+        f"{caption}: {len(found):,} labels of {len(split):,} images are suspected by confident learning, the least "
+        "probable first; suspects.csv has all. A network that errs suspects right labels too: look at them"
+    )
+    names = map(split.name, found.images[:MOST].tolist())
+    pictures = [(name, each.replace("\n", " "), image) for name, each, image in zip(names, words, images, strict=True)]
+    return [Section("Labels that may be wrong", about, images=pictures)]
+
+
+def label_sections(
+    split: Any, result: Any, names: Sequence[str], thresholds: np.ndarray, folder: Path, caption: str
+) -> list[Section]:
+    """Draw scores of each label of a set and the most confident mistakes, and give the table of labels.
+
+    Args:
+        split: the images that were measured.
+        result: a Labelled.
+        names: of the K labels.
+        thresholds: float [K].
+        folder: for the figures.
+        caption: a line under each title.
+    """
+    each, truth = result.per_label, split.labels
+    draw_per_class(each["precision"], each["recall"], each["f1"], names, folder / "per-class.png", caption, "label")
+    positives = (truth == 1).sum(0)
+    scores = ("average_precision", "auroc", "precision", "recall", "f1")
+    rows = [
+        (name, f"{positives[k]:,}", *(cell(each[score][k]) for score in scores), cell(thresholds[k], ".4g"))
+        for k, name in enumerate(names)
+    ]
+    head = ("label", "images", "AP", "AUROC", "precision", "recall", "F1", "threshold")
+    error = np.where((result.predicted != truth) & (truth >= 0), np.abs(result.probabilities - truth), -1.0)
+    worst = np.argsort(-error, axis=None, kind="stable")[:MOST]
+    worst = worst[error.reshape(-1)[worst] >= 0]
+    places, labels = np.unravel_index(worst, truth.shape)
+    images = visible(split.take(places))
+    words = [
+        f"{shorten(names[k], WIDE)}\n{'is there' if truth[i, k] else 'is not there'} ({result.probabilities[i, k]:.2f})"
+        for i, k in zip(places, labels, strict=True)
+    ]
+    title = "The most confident mistakes: a label, whether it is there (its probability)"
+    draw_gallery(
+        images, words, folder / "wrong.png", title, caption, "No mistakes: every label of every image is right."
+    )
+    pictures = [
+        (split.name(int(i)), each.replace("\n", " "), image)
+        for i, each, image in zip(places, words, images, strict=True)
+    ]
+    about = f"{caption}; a dash where no image has the label"
+    return [
+        Section("Each label", about, head=head, rows=rows),
+        Section("The most confident mistakes", caption, images=pictures),
+    ]
+
+
+def number_sections(
+    split: Any, result: Any, names: Sequence[str], mean: np.ndarray, std: np.ndarray, folder: Path, caption: str
+) -> list[Section]:
+    """Draw predicted numbers over the true ones and the largest errors, and give the table of numbers.
+
+    Args:
+        split: the images that were measured.
+        result: an Estimated.
+        names: of the K numbers.
+        mean: float [K], that of the training part: what a network without eyes would say.
+        std: float [K], likewise.
+        folder: for the figures.
+        caption: a line under each title.
+    """
+    each, truth = result.per_number, split.labels
+    draw_numbers(truth, result.predicted, names, each, mean, folder / "numbers.png", caption)
+    scores, blind = ("mae", "rmse", "r2", "pearson", "spearman"), truth - mean
+    plain = np.abs(blind).mean(0), np.sqrt((blind**2).mean(0))
+    rows = [
+        (name, *(cell(each[s][k], ".4g") for s in scores), *(cell(values[k], ".4g") for values in plain))
+        for k, name in enumerate(names)
+    ]
+    head = ("number", "MAE", "RMSE", "R2", "Pearson", "Spearman", "MAE of the mean", "RMSE of the mean")
+    error = (np.abs(result.predicted - truth) / std).max(1)
+    worst = np.argsort(-np.nan_to_num(error, nan=np.inf), kind="stable")[:MOST]
+    images, at = visible(split.take(worst)), (np.abs(result.predicted - truth) / std)[worst].argmax(1)
+    words = [
+        f"{shorten(names[k], WIDE)}\n{truth[i, k]:.4g} → {result.predicted[i, k]:.4g}"
+        for i, k in zip(worst, at, strict=True)
+    ]
+    title = "The largest errors, in standard deviations of training: truth → prediction"
+    draw_gallery(images, words, folder / "wrong.png", title, caption)
+    pictures = [
+        (split.name(int(i)), each.replace("\n", " "), image)
+        for i, each, image in zip(worst, words, images, strict=True)
+    ]
+    about = f"{caption}; the last columns are the errors of always saying the mean of training"
+    return [
+        Section("Each number", about, folder / "numbers.png", head, rows),
+        Section("The largest errors", caption, images=pictures),
+    ]
