@@ -10,7 +10,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import jax
 import numpy as np
@@ -415,6 +417,23 @@ def test_an_extra_is_looked_for_before_anything_is_written(extra, words, way, re
         f"{extra} is set but not installed: {errors.install(extra)}",
     )
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_run_that_cannot_begin_leaves_nothing(there, refused, place, monkeypatch, tmp_path):
+    """W&B asks for a key when it starts; a folder of the user with a file of his own stays as it was."""
+    fake = ModuleType("wandb")
+    fake.__spec__ = ModuleSpec("wandb", None)
+    fake.init = lambda **_: (_ for _ in ()).throw(RuntimeError("No API key configured"))
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    folder = tmp_path / "new" / "run"
+    if there:
+        folder.mkdir(parents=True)
+        (folder / ".lock").write_bytes(b"")
+    words = ["train", *TINY, "--wandb", "project", "--dir", folder.parent, "--name", "run"]
+    refused(words, "wandb 'project': cannot start (No API key configured); run `wandb login`, or set WANDB_MODE")
+    assert [path.name for path in tmp_path.iterdir()] == (["new"] if there else [])
+    assert not there or [path.name for path in folder.iterdir()] == []
 
 
 def test_advice_to_install_can_be_followed_where_it_is_given(monkeypatch, tmp_path):

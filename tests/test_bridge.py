@@ -140,7 +140,7 @@ def test_load_takes_words_about_a_file_that_says_nothing(images):
     save_file(load_file("bare.safetensors"), "bare.safetensors")
     stated = dict(heads=2, eps=1e-6, activation="gelu", pool="cls", image=8)
     for options, says in (
-        ({}, r"give model=NAME, .*, or fields=\{'pool': \.\.\., .*'heads': \.\.\.\}$"),
+        ({}, r"give model=NAME, .*, or fields=\{'pool': \.\.\., .*'heads': \.\.\.\} .usual: pool=cls"),
         ({"layout": "tmi"}, "^layout=tmi: there is no such layout; nearest: timm"),
         ({"key": "ema", "fields": stated}, "key=ema names no set of weights; it holds one set, leave key out$"),
         ({"fields": {"heads": (3, 4)}}, r"^fields=\{'heads': \(3, 4\)\}: give a whole number$"),

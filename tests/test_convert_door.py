@@ -202,6 +202,20 @@ def test_nothing_is_guessed(refused, run, source, tmp_path):
     assert code == 0 and "no preprocessing is written: the source does not state the mean and std" in told
 
 
+def test_all_that_is_open_is_asked_for_and_taken_at_once(refused, run, source, tmp_path):
+    """Several values behind one --set, with spaces or commas between them, and a target behind those."""
+    told = refused(source, tmp_path / "out")
+    flags = re.findall(r"--set (\w+)=\.\.\.", told)
+    assert flags[-2:] == ["mean", "std"] and "(usual: pool=cls, eps=1e-06, activation=gelu)" in told
+    values = {"heads": 2, "pool": "cls", "image": 8, "eps": 1e-6, "activation": "gelu", "mean": "0.5,0.4,0.3"}
+    given = [f"{name}={values.get(name, '1,1,1')}" for name in flags]
+    for words in ([*given, "--to", "timm"], [",".join(given), "--to=timm"], [*given[:2], ",".join(given[2:])]):
+        code, told, _ = run(source, tmp_path / f"{len(words)}{len(words[0])}.pt", "--set", *words)
+        assert code == 0 and "no preprocessing" not in told
+    code, _, _ = run(source, f"--set={given[0]}", *given[1:], tmp_path / "last.pt")
+    assert code == 0 and (tmp_path / "last.pt").is_file()
+
+
 def test_what_the_user_says_must_fit_the_shapes(refused, source, tmp_path):
     assert "width is 16 by --set but 12" in refused(source, tmp_path / "o.safetensors", *SAID, "--set", "width=16")
     assert "there is no such field" in refused(source, tmp_path / "o.safetensors", *SAID, "--set", "heights=16")

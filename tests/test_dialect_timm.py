@@ -18,6 +18,8 @@ from convert.recognise.config import resolve
 from convert.recognise.layouts import Recognition, which_layout
 from convert.recognise.reading import Options, read
 from convert.write.write import write
+from vit_jax.config.dotted import replace_fields
+from vit_jax.config.fields import pair
 from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
@@ -171,6 +173,29 @@ def test_every_network_that_timm_can_state_comes_back_from_its_config_json():
         assert again.normal() == config.normal()
         seen.add(side["config.json"]["architecture"])
     assert len(seen) >= 3
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["vit_small_patch16_224", "vit_large_patch14_clip_quickgelu_336", "vit_base_patch14_reg4_dinov2",
+     "eva_large_patch14_196", "deit3_medium_patch16_224", "vit_base_patch16_siglip_gap_384",
+     "deit_small_distilled_patch16_224", "aimv2_huge_patch14_336", "eva02_small_patch14_336",
+     "vit_pe_core_base_patch16_224", "vit_large_patch16_dinov3", "vit_medium_patch16_rope_reg1_gap_256"],
+)  # fmt: skip
+def test_a_written_config_json_names_the_architecture_that_it_is(name):
+    """With another head as well; one of other images has the name of a network that differs in nothing else."""
+    layouts = [
+        LAYOUTS[each] for each in ("timm", "timm@gate-apart", "timm-eva", "timm-eva@gate-apart", "timm-eva@apart")
+    ]
+    config = replace_fields(ViTConfig(), {**lookup(name)[0], "classes": 3})
+    layout = next(each for each in layouts if not each.cannot(config))
+    assert layout.write_side(config, Facts())["config.json"]["architecture"] == name
+    smaller = replace_fields(config, {"image": 2 * pair(config.patch)[0]})
+    other = layout.write_side(smaller, Facts())["config.json"]["architecture"]
+    theirs, fields = lookup(other)[0], lookup(name)[0]
+    assert {k: v for k, v in theirs.items() if k != "image"} == {k: v for k, v in fields.items() if k != "image"}
+    none = replace_fields(config, {"depth": config.depth + 1})
+    assert layout.write_side(none, Facts())["config.json"]["model_args"]["depth"] == config.depth + 1
 
 
 # --------------------------------------------------------------------------------------- its limits

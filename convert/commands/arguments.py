@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vit_jax.config.flags import Flag, instead, show_word
@@ -42,6 +43,10 @@ PLACES = {  # {flag of other programs: where its value stands here}
 class Parser(argparse.ArgumentParser):
     """A parser whose mistakes are one sentence."""
 
+    def parse_args(self, args: Sequence[str], namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
+        """The arguments; `--set` takes several values at once: --set heads=12 eps=1e-6, or heads=12,eps=1e-6."""
+        return super().parse_args(_one_each(args), namespace)
+
     def error(self, message: str) -> NoReturn:
         """Raise UserError."""
         unknown, missing = "unrecognized arguments: ", "the following arguments are required: "
@@ -65,6 +70,22 @@ class Parser(argparse.ArgumentParser):
     def usage_of_positionals(self) -> str:
         """The command with its positional arguments."""
         return " ".join([self.prog, *(str(a.metavar) for a in self._actions if not a.option_strings)])
+
+
+def _one_each(words: Sequence[str]) -> list[str]:
+    """The words with `--set` before each of its values."""
+    out: list[str] = []
+    several = False
+    for word in words:
+        given = word.removeprefix("--set=")
+        several = word != given or out[-1:] == ["--set"] or (several and bool(re.match(r"[a-z]\w*(\.\w+)*=.", word)))
+        if not several or word == "--set":
+            out.append(word)
+            continue
+        values = re.split(r",(?=[a-z]\w*(?:\.\w+)*=)", given)
+        out += ([] if out[-1:] == ["--set"] else ["--set"]) + values[:1]
+        out += [each for value in values[1:] for each in ("--set", value)]
+    return out
 
 
 def names(action: argparse.Action) -> list[str]:

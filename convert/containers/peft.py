@@ -94,6 +94,9 @@ def describe(folder: str) -> tuple[str, str]:
 def open_adapter(folder: str) -> Adapter:
     """The adapter in a folder. Raises UserError where there is none, or it is more than factors of weights."""
     path = os.path.join(folder, CONFIG)
+    if not os.path.isdir(folder):
+        lacks = "is no folder" if os.path.lexists(folder) else "there is no such folder"
+        raise UserError(folder, lacks, "give the folder that peft has saved")
     if not is_adapter(folder):
         raise UserError(folder, f"has no {CONFIG}, so it is no adapter of peft", "give the folder that peft has saved")
     config = read_json(path)

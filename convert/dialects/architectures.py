@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from importlib import resources
 from typing import Any
 
+from vit_jax.config.dotted import replace_fields, value_at
+from vit_jax.config.fields import pair
 from vit_jax.config.nearest import nearest
 from vit_jax.config.network import NetworkConfig
 from vit_jax.errors import Option, UserError
@@ -45,6 +48,26 @@ def published(network: type[NetworkConfig]) -> bool:
 def other(name: str) -> str:
     """What an architecture has that no layout here holds; empty where it can be converted or is not known."""
     return str(table()["others"].get(name, ""))
+
+
+def name_of(config: NetworkConfig, among: re.Pattern[str]) -> str:
+    """The architecture that a network is, whatever its images, channels and head; empty where none is.
+
+    Args:
+        config: of the network.
+        among: the names that come into question. Of several that fit, one for its images goes first, then the shortest.
+    """
+    own, found = config.normal(), list[tuple[bool, int, str]]()
+    free = {name: value_at(config, name) for name in (*NOT_FIXED, "image")}
+    for name, entry in table()["architectures"].items():
+        some = {field: entry["fields"].get(field, getattr(type(config), field)) for field in ("width", "depth")}
+        if not among.fullmatch(name) or some != {field: value_at(config, field) for field in some}:
+            continue
+        fields = lookup(name)[0]
+        theirs = replace_fields(type(config)(), {**fields, **free}).normal()
+        if all(value_at(own, field) == value_at(theirs, field) for field in config.function_fields()):
+            found.append((pair(fields.get("image", 0)) != pair(value_at(config, "image")), len(name), name))
+    return min(found)[2] if found else ""
 
 
 def lookup(name: str) -> tuple[Json, Json | None]:

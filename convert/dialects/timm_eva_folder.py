@@ -7,6 +7,7 @@ else by arguments. One that is read states what its architecture does, changed b
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 from vit_jax.config.fields import pair
@@ -15,6 +16,7 @@ from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Json
 from . import timm_folder
+from .architectures import name_of
 from .timm_folder import choose_value, ratio
 
 POOLS = {"token": "cls", "avg": "mean", "map": "map_all"}
@@ -22,6 +24,7 @@ KINDS = {"cat": ("axial", "indices"), "mixed": ("mixed", "indices"), "dinov3": (
 AXES = {"ij": "rows", "xy": "columns"}
 KEPT = ("heads", "eps", "branch_norm", "pool_heads")  # an architecture's, where not changed
 NAMES = {1e-6: "eva02_tiny_patch14_224", 1e-5: "vit_pe_core_tiny_patch16_384"}  # without layer scale, by their epsilon
+OWN = re.compile(r"(eva02|eva_giant)_.*|vit_.*(dinov3|rope|pe_|lingbot).*")  # names of networks of the class
 PLAIN = {"use_rot_pos_emb": False, "rope_type": "cat", "rope_temperature": 1e4, "rope_grid_indexing": "ij"}
 PLAIN |= {"rope_grid_offset": 0.0, "rope_rotate_half": False, "ref_feat_shape": None}  # the class's own defaults
 
@@ -134,4 +137,4 @@ def write_side(c: ViTConfig, beside: Facts, apart: bool = False, gate_apart: boo
         "attn_pool_mlp_ratio": ratio(c.pool_hidden or c.hidden, c.width),
     }
     pool = next(name for name, ours in POOLS.items() if ours.removesuffix("_all") == c.pool.removesuffix("_all"))
-    return timm_folder.folder(c, beside, NAMES[c.eps], pool, args)
+    return timm_folder.folder(c, beside, name_of(c, OWN) or NAMES[c.eps], pool, args)

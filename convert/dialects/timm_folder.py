@@ -8,6 +8,7 @@ that has them, and states everything else by arguments.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from vit_jax.errors import Option, Text, UserError
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Json, covered, whole, whole_size
+from .architectures import name_of
 from .huggingface import PROBLEMS, outputs
 
 ACTIVATIONS = {
@@ -31,6 +33,8 @@ POOLS = {"cls": "token", "cls_distill": "token", "mean": "avg", "mean_all": "avg
 NORMS = {"layernorm": "layer", "rmsnorm": "rms"}  # each with an epsilon of 1e-6
 POSITIONS = {"learn": "learned", "none": "none", "": "none"}
 PLAIN = {"image": "img_size", "patch": "patch_size", "width": "embed_dim", "depth": "depth", "heads": "num_heads"}
+AIMV2 = re.compile(r"aimv2_.*")  # of timm's VisionTransformer, with the gate apart
+OWN = re.compile(r"(vit_(?!.*(dinov3|rope|pe_|lingbot))|deit3?_|beit3_|eva_large_).*patch\d.*")  # others of that class
 UNSEEN = ("heads", "activation", "eps", "position", "rotary", "branch_norm", "norm_kind")  # what no tensor shows
 Reader = Callable[[Json, Json], Json]  # config fields from model_args and from those of an architecture
 # What timm uses where a pretrained_cfg does not state it.
@@ -45,7 +49,9 @@ DEFAULTS: Json = {
 
 
 def _architecture(c: ViTConfig, gate_apart: bool) -> str:
-    """A name in timm's registry with the class, the epsilon and the mlp of a config."""
+    """The name of a config in timm's registry; of one that has none, a name with its class, its epsilon and its mlp."""
+    if name := name_of(c, AIMV2 if gate_apart else OWN):
+        return name
     if gate_apart:
         return "aimv2_large_patch14_224"
     if c.distill_token:

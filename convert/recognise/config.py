@@ -32,6 +32,8 @@ class Untold(UserError):
     `known` are the fields that are stated, `names` is {name: shape} of the tensors.
     """
 
+    asks_images = False  # whether it asks for the mean and std of images as well
+
     def __init__(self, path: str, layout: Layout, fields: Sequence[str], known: Json, names: Names):
         what, named = ", ".join(fields), Option("model", "NAME")
         ways = Text("give ", Text.concatenate(", or ", _ways(path, layout, fields)))
@@ -42,6 +44,13 @@ class Untold(UserError):
             )
         super().__init__(path, f"its tensors cannot tell {what}", ways)
         self.network, self.fields, self.known, self.names = layout.network, tuple(fields), known, names
+        self._layout, self._ways = layout, len(fields) < len(layout.fields)
+
+    def ask_images(self) -> None:
+        """Ask for the mean and std of images too, so that all that is open is asked for at once."""
+        if self._ways and not self.asks_images:
+            self.asks_images = True
+            self.add(Text(", and of its images ", Option("set", "mean=...", "std=...")))
 
 
 def _ways(path: str, layout: Layout, fields: Sequence[str]) -> list[Text]:
@@ -54,7 +63,10 @@ def _ways(path: str, layout: Layout, fields: Sequence[str]) -> list[Text]:
         ways += [Text("beside={'config.json': ...}")] if layout.reads_side_files else []
     elif layout.reads_side_files and not os.path.exists(os.path.join(folder, "config.json")):
         ways.append(Text("its library's config.json beside the file"))
-    return [*ways, Text(Option("set", *(f"{field}=..." for field in fields)))]
+    among = {field: layout.fields[field].among for field in fields if field in layout.fields}
+    usual = [f"{field}={values[0]}" for field, values in among.items() if values]
+    said = f" (usual: {', '.join(usual)})" if usual else ""
+    return [*ways, Text(Option("set", *(f"{field}=..." for field in fields)), said)]
 
 
 class Contradiction(NamedTuple):

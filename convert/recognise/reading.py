@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -29,7 +30,7 @@ from ..layout import Facts, Json, Layout, Names
 from ..rules import CARRIED, Row
 from . import outputs, weights_in
 from .beside import Consulted, unread
-from .config import FALLBACK, OWN_METADATA, check_fields, resolve
+from .config import FALLBACK, OWN_METADATA, Untold, check_fields, resolve
 from .layouts import Recognition, extras, recognise, shapes, which_layout
 from .preprocessing import SETTABLE, fitting
 from .provenance import CHECKPOINTS, read_provenance, remedy, side_file, with_digests
@@ -174,6 +175,9 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
         said = _field_sources(options, layout, provenance, (consulted.config, stated.config), model)
         config = resolve(layout, names, cover_stated(layout, names, said), source.path, options.typed)
     except UserError as error:
+        images = provenance.get("preprocess") or stated.preprocess or model.preprocess or "mean" in options.sets
+        if isinstance(error, Untold) and not images and any(re.search(r"\bimage$", name) for name in layout.fields):
+            error.ask_images()
         if not options.layout or layout in found.layouts or found.layouts == ():
             raise
         others = Text.concatenate(" or ", (Option("from", other.name) for other in found.layouts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import statistics
 import tempfile
 import weakref
@@ -193,7 +194,8 @@ def steps_with(
         def trained() -> Generator[Event, None, dict[str, Any]]:
             setup = set_up(checked, contents.open(run, folder), hosts)
             announce(setup)
-            session = resume(setup, folder, preset, caught, hosts)
+            with _undone_unless_begun(folder):
+                session = resume(setup, folder, preset, caught, hosts)
             with contextlib.closing(session.log), recorded_ending(folder) if hosts.owner else contextlib.nullcontext():
                 summary = finish(session, (yield from loop(session)))
                 yield from session.told()
@@ -234,6 +236,19 @@ def _own_folder(folder: runs.Run) -> Iterator[None]:
             yield
         finally:
             _remove_if_unused(folder, made)
+
+
+@contextlib.contextmanager
+def _undone_unless_begun(folder: runs.Run) -> Iterator[None]:
+    """A context in which a run begins: where it cannot (W&B has no key), a folder that had no run stays as it was."""
+    before = None if folder.exists() else {*folder.path.iterdir()} if folder.path.is_dir() else set[Path]()
+    try:
+        yield
+    except BaseException:
+        if before is not None and folder.path.is_dir():
+            for path in {*folder.path.iterdir()} - before:
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        raise
 
 
 @contextlib.contextmanager
