@@ -1,13 +1,15 @@
 """Errors with parts: how they read, and how those who pass them on name the place and the options in them."""
 
 import copy
+import linecache
 import pickle
 
 import pytest
 
-from vit_jax.errors import Field, Option, Text, UserError, about, fields_inside
+from vit_jax.errors import Field, Interrupted, Option, Text, UserError, about, fields_inside
 from vit_jax.weights.interop import of_export
 
+SMALL = "vit = vit_jax.build('vit-ti4', image=8, classes=2, depth=1, width=8, heads=2, hidden=8)"
 KEY, SETS = Option("key", "LABEL"), Option("set", "mean=...", "std=0.5,0.2")
 
 
@@ -62,3 +64,32 @@ def test_an_error_can_end_with_more(parts):
     whole = str(error)
     error.add(" again")
     assert str(error) == f"{whole} again"
+
+
+CELLS = {  # what a user may call wrongly: the sentence that he reads
+    "vit_jax.train('digits')": "UserError: run is a str",
+    "vit(jnp.ones((2, 9, 9, 3)))": "ArgumentError: images (2, 9, 9, 3) are not",
+    "nnx.jit(lambda vit, x: vit(x))(vit, jnp.ones((2, 8, 8, 3), int))": "ArgumentError: images are int32",
+    "vit.capture(jnp.ones((2, 8, 8, 3)), ['attn'])": "ArgumentError: cannot capture 'attn'",
+    "vit_jax.compare('nothing')": "UserError: nothing: no such run",
+}
+
+
+@pytest.mark.parametrize("call", CELLS)
+def test_a_notebook_shows_the_sentence_below_the_users_own_line(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cell = f"import vit_jax, jax.numpy as jnp\nfrom flax import nnx\n{SMALL}\ndef wrong():\n    {call}\nwrong()\n"
+    name = "/tmp/ipykernel_1/2.py"  # as a kernel calls a cell, and where Python looks for its lines
+    monkeypatch.setitem(linecache.cache, name, (len(cell), None, cell.splitlines(keepends=True), name))
+    with pytest.raises(BaseException) as caught:
+        exec(compile(cell, name, "exec"), {})
+    *lines, sentence = caught.value._render_traceback_()
+    lines.pop(0)  # that of this test
+    assert lines[:2] == ["line 6: wrong()", f"line 5, in wrong: {call}"] and sentence.startswith(CELLS[call])
+    assert all(call in line for line in lines[1:]), "no line of a library"
+
+
+def test_an_interruption_is_told_as_briefly_and_passes_those_who_catch_exceptions():
+    error = Interrupted("SIGINT: saved at step 3", "SIGINT")
+    assert error._render_traceback_() == ["Interrupted: SIGINT: saved at step 3"]
+    assert isinstance(error, KeyboardInterrupt) and not isinstance(error, Exception)

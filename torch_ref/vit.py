@@ -88,19 +88,19 @@ class Block(nn.Module):
             [B, N, D].
         """
         if self.branch_norm:
-            x = x + self.branch(self.attend(x, rotary, intermediates), self.scale1, self.norm1)
-            return x + self.branch(self.mlp(x), self.scale2, self.norm2)
+            x = x + self._branch(self.attend(x, rotary, intermediates), self.scale1, self.norm1)
+            return x + self._branch(self.mlp(x), self.scale2, self.norm2)
         if self.norm_first:
-            x = x + self.branch(self.attend(self.norm1(x), rotary, intermediates), self.scale1)
-            return x + self.branch(self.mlp(self.norm2(x)), self.scale2)
-        x = self.norm1(x + self.branch(self.attend(x, rotary, intermediates), self.scale1))
-        return self.norm2(x + self.branch(self.mlp(x), self.scale2))
+            x = x + self._branch(self.attend(self.norm1(x), rotary, intermediates), self.scale1)
+            return x + self._branch(self.mlp(self.norm2(x)), self.scale2)
+        x = self.norm1(x + self._branch(self.attend(x, rotary, intermediates), self.scale1))
+        return self.norm2(x + self._branch(self.mlp(x), self.scale2))
 
     def attend(self, x: Tensor, rotary: Tensor | None, intermediates: Intermediates | None) -> Tensor:
         """Self-attention: [B, N, D] -> [B, N, D]."""
         return self.attention(x, x, x, rotary=rotary, intermediates=intermediates)
 
-    def branch(self, y: Tensor, scale: Tensor | None, norm: nn.Module | None = None) -> Tensor:
+    def _branch(self, y: Tensor, scale: Tensor | None, norm: nn.Module | None = None) -> Tensor:
         """What a branch adds to its input: `y` after dropout, norm, LayerScale (Touvron et al. 2021), drop path."""
         y = self.dropout(y)
         y = y if norm is None else norm(y)
@@ -210,7 +210,7 @@ class ViT(nn.Module):
         c = self.sized(images)
         if not images.is_floating_point():
             raise ValueError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
-        x, table = self.embed(images.to(self.patch.weight.dtype), c)  # [B, N, D]
+        x, table = self._embed(images.to(self.patch.weight.dtype), c)  # [B, N, D]
         sow(intermediates, "tokens", x)
 
         def call(block: nn.Module, x: Tensor, intermediates: Intermediates) -> Tensor:
@@ -235,7 +235,7 @@ class ViT(nn.Module):
             raise ValueError(f"images of {h}x{w} pixels are not divisible by the patch {ph}x{pw}: give those that are")
         return dataclasses.replace(c, image=(h, w))
 
-    def embed(self, images: Tensor, c: ViTConfig) -> tuple[Tensor, Tensor | None]:
+    def _embed(self, images: Tensor, c: ViTConfig) -> tuple[Tensor, Tensor | None]:
         """What enters the blocks: prefix tokens, then patches.
 
         Args:
@@ -246,7 +246,7 @@ class ViT(nn.Module):
             (tokens [B, N, D], what `rotary_table` gives for those patches that dropout keeps).
         """
         patches = self.patch(self.stem(images))
-        positions = self.positions(c, patches)
+        positions = self._positions(c, patches)
         patches = patches if positions is None else patches + positions[:, -c.patches :]
         patches, table = self.drop_patches(patches, rotary_table(c, patches))
         tokens, row = [], 0
@@ -258,7 +258,7 @@ class ViT(nn.Module):
         x = self.embedding_dropout(torch.cat([*tokens, patches], dim=1))
         return x if self.pre_norm is None else self.pre_norm(x), table
 
-    def positions(self, c: ViTConfig, like: Tensor) -> Tensor | None:
+    def _positions(self, c: ViTConfig, like: Tensor) -> Tensor | None:
         """The position embedding [1, rows, D], stored or computed; None if there is none."""
         if self.position is not None:
             return self.position

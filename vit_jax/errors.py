@@ -75,7 +75,36 @@ class Text(str):
         return Text(*(write(piece) if isinstance(piece, Option) else piece for piece in self.pieces))
 
 
-class UserError(Exception):
+class Told(BaseException):
+    """An error whose sentence is all that its reader needs: a notebook shows that, below the line of the user's own."""
+
+    def _render_traceback_(self) -> list[str]:
+        """The lines that IPython prints in place of a traceback."""
+        from traceback import extract_tb
+
+        lines = []
+        for frame in extract_tb(self.__traceback__):
+            if not _of_a_library(frame.filename):
+                file = f"{frame.filename}, " if Path(frame.filename).is_file() else ""  # a cell is no file
+                within = "" if frame.name.startswith("<") else f", in {frame.name}"
+                lines.append(f"{file}line {frame.lineno}{within}: {frame.line}")
+        return [*lines, f"{type(self).__name__}: {self}"]
+
+
+def _of_a_library(file: str) -> bool:
+    """Whether a file of code belongs to Python, to this project or to what is installed, and is not the user's."""
+    from sysconfig import get_path
+
+    root, path = Path(__file__).resolve().parent, Path(file)
+    ours = (root, root.parent / "convert", root.parent / "torch_ref", Path(get_path("stdlib")))
+    return "site-packages" in path.parts or file.startswith("<frozen") or any(map(path.is_relative_to, ours))
+
+
+class ArgumentError(Told, ValueError):
+    """An argument that a network, a search or an optimizer cannot take."""
+
+
+class UserError(Told, Exception):
     """An error that the user can resolve: wrong input, or a problem of the environment; exit code 2.
 
     It reads as one sentence: "model.width is 0: give 1 or more" where the subject is a Field, and otherwise
@@ -143,11 +172,11 @@ def about(subject: str) -> Iterator[None]:
         raise
 
 
-class CheckFailed(Exception):
+class CheckFailed(Told, Exception):
     """The results are wrong (a NaN loss, a failed verification); exit code 3."""
 
 
-class Interrupted(KeyboardInterrupt):
+class Interrupted(Told, KeyboardInterrupt):
     """A signal ended the run after its state was saved; exit code 130 (SIGINT), 143 (SIGTERM) or 129 (SIGHUP).
 
     In Python it is the KeyboardInterrupt that a user expects who stops a cell, so `except Exception` lets it pass.

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..config.decoding import Decoding, check_decoding
+from ..errors import ArgumentError
 from ..text.ids import Ids
 from .base import Found, Step, Take
 from .beam import beam_search
@@ -76,7 +77,7 @@ def search(
     if not d.sample:
         return one_by_one(step, cache, rows, rules, room, likeliest)
     if keys is None:
-        raise ValueError("keys are missing: sampling needs a PRNG key for each row")
+        raise ArgumentError("keys are missing: sampling needs a PRNG key for each row")
     batch, n = rows.shape[0], d.nbest
     several = jax.vmap(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(n)))(keys).reshape(-1)
     every = jnp.repeat(jnp.arange(batch, dtype=jnp.int32), n)

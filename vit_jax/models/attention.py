@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from ..errors import ArgumentError
 from .attention_kernels import FUSED, fused_attention, with_fast_derivative
 from .layers import Intermediates, LayerNorm, Linear, Mlp, accumulation_dtype, drop, keep, sow
 from .rotary import angles, apply_rope
@@ -252,7 +253,7 @@ def attention_mask(
     masks = []
     if padding is not None:
         if padding.dtype != bool or padding.shape != (batch, key_length):
-            raise ValueError(
+            raise ArgumentError(
                 f"padding {padding.dtype} {list(padding.shape)} is not bool [{batch}, {key_length}], "
                 "True at real tokens: give it that dtype and shape"
             )
@@ -281,7 +282,9 @@ def from_torch_mask(mask: Any, heads: int = 0) -> Array:
     """
     ignored = jnp.asarray(mask)
     if ignored.dtype != bool:
-        raise ValueError(f"mask {ignored.dtype}: only boolean masks are taken; for an additive one give mask == -inf")
+        raise ArgumentError(
+            f"mask {ignored.dtype}: only boolean masks are taken; for an additive one give mask == -inf"
+        )
     keep = ~ignored
     if not heads:
         return keep
@@ -294,12 +297,12 @@ def check_mask(mask: Array | Causal | None, shape: tuple[int, int | None, int, i
     if mask is None:
         return
     if mask.dtype != bool:
-        raise ValueError(
+        raise ArgumentError(
             f"mask {mask.dtype}: only boolean masks are taken, True where to attend; for an additive one give mask == 0"
         )
     if mask.ndim != 4 or any(n is not None and m not in (1, n) for m, n in zip(mask.shape, shape, strict=True)):
         wanted = ", ".join("H" if n is None else str(n) for n in shape)
-        raise ValueError(
+        raise ArgumentError(
             f"mask {list(mask.shape)} is not 4-D or does not broadcast to [{wanted}] = [B, H, Nq, Nk]; "
             "give it that shape, or give a padding [B, N] as a padding argument"
         )

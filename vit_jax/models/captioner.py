@@ -18,6 +18,8 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from ..errors import ArgumentError
+from ..machine.explicit import on_any_mesh
 from ..machine.numerics import with_promotion
 from . import state
 from .captioner_config import CaptionerConfig
@@ -52,13 +54,14 @@ class Captioner(DecoderModel):
         self.vit = None if c.encoder is None else ViT(c.encoder, dtype=dtype, param_dtype=param_dtype)
         self.memory = Linear(c.projected, c.text.width, dtype=param_dtype) if c.projected else None
         self.add_target(c.text, dtype, param_dtype)
-        state.draw(self, rngs, param_dtype, self.computed(c))
+        state.draw(self, rngs, param_dtype, type(self).computed(c))
 
     @staticmethod
     def computed(c: CaptionerConfig) -> dict[str, np.ndarray]:
         """Initial values of the parameters whose start is "computed", as `ViT.computed` gives them."""
         return {} if c.encoder is None else {f"vit.{name}": x for name, x in ViT.computed(c.encoder).items()}
 
+    @on_any_mesh
     @with_promotion
     def __call__(
         self,
@@ -93,7 +96,7 @@ class Captioner(DecoderModel):
             ValueError: for wrong shapes and dtypes.
         """
         if source.shape[:1] != target.shape[:1]:
-            raise ValueError(
+            raise ArgumentError(
                 f"source {list(source.shape)} and target {list(target.shape)} are batches of different size"
             )
         return self.write(
@@ -108,6 +111,7 @@ class Captioner(DecoderModel):
             causal=causal,
         )
 
+    @on_any_mesh
     @with_promotion
     def capture(self, source: Array, target: Array, names: Iterable[str], **masks: Any) -> dict[str, Array]:
         """Inner values of an evaluation pass.
@@ -129,6 +133,7 @@ class Captioner(DecoderModel):
         known = [*self.config.captured(), *of_vit, "decoder.self_attention", "decoder.cross_attention"]
         return capture(names, known, lambda wanted: self(source, target, intermediates=wanted, **masks))
 
+    @on_any_mesh
     @with_promotion
     def encode(self, source: Array, *, keys: Array | None = None, intermediates: Intermediates | None = None) -> Array:
         """The memory of images or vectors.

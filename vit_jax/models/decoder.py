@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from ..errors import ArgumentError
 from .attention import Attention, Causal, attention_mask
 from .layers import Intermediates, LayerNorm, Mlp, dropout, fold
 from .stack import Stack
@@ -218,7 +219,7 @@ class Decoder(nnx.Module):
             ValueError: for a wrong padding or length.
         """
         if length < 1:
-            raise ValueError(f"length is {length}: give 1 or more")
+            raise ArgumentError(f"length is {length}: give 1 or more")
         attention = self.blocks[0].self_attention
         empty = jnp.zeros((memory.shape[0], attention.heads, length, attention.head_width), memory.dtype)
         memory_mask = attention_mask(memory.shape[0], 1, memory.shape[1], padding=memory_padding)
@@ -231,7 +232,7 @@ class Decoder(nnx.Module):
         attention = self.blocks[0].self_attention
         own, mine = (heads, width, len(cache.own)), (attention.heads, attention.head_width, len(self.blocks))
         if tokens.shape[:1] != (batch,) or own != mine:
-            raise ValueError(
+            raise ArgumentError(
                 f"a cache of batch {batch}, {heads} heads of {width} and {len(cache.own)} blocks "
                 f"does not fit tokens {list(tokens.shape)} and a decoder of {mine[0]} heads of {mine[1]} "
                 f"and {mine[2]} blocks: make one with init_cache"

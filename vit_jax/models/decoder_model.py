@@ -15,10 +15,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from ..errors import ArgumentError
+from ..machine.explicit import on_any_mesh
 from ..machine.numerics import with_promotion
 from .attention import Causal, attention_mask
 from .decoder import Cache, Decoder, norm
 from .layers import Intermediates, accumulation_dtype, dropout, fold, sinusoids
+from .state import Network
 from .transformer_config import TransformerConfig
 
 
@@ -48,15 +51,15 @@ class Embedding(nnx.Module):
         """
         c, length = self.config, x.shape[1] if x.ndim > 1 else 0
         if self.vocabulary and (x.ndim != 2 or not jnp.issubdtype(x.dtype, jnp.integer)):
-            raise ValueError(f"tokens {x.dtype} {list(x.shape)} are not ids [B, N], which this network takes")
+            raise ArgumentError(f"tokens {x.dtype} {list(x.shape)} are not ids [B, N], which this network takes")
         if not self.vocabulary and (x.ndim != 3 or x.shape[-1] != c.width or not jnp.issubdtype(x.dtype, jnp.floating)):
-            raise ValueError(
+            raise ArgumentError(
                 f"tokens {x.dtype} {list(x.shape)} are not vectors [B, N, {c.width}], which this network takes"
             )
         if not length:
-            raise ValueError("a sequence has length 0: give at least one token")
+            raise ArgumentError("a sequence has length 0: give at least one token")
         if c.max_length and length > c.max_length:
-            raise ValueError(f"a sequence of {length} tokens is longer than max_length {c.max_length}: shorten it")
+            raise ArgumentError(f"a sequence of {length} tokens is longer than max_length {c.max_length}: shorten it")
         x = self.lookup(x, table, dtype)
         positions = self.positions(length, dtype)
         x = x if positions is None else x + positions
@@ -96,7 +99,7 @@ class Head(nnx.Module):
         return y if self.bias is None else y + self.bias[...].astype(x.dtype)
 
 
-class DecoderModel(nnx.Module):
+class DecoderModel(Network):
     """The half of a network that writes: the embedding of the target, the decoder over a memory, and the head."""
 
     def add_target(self, c: TransformerConfig, dtype: Any, param_dtype: Any) -> None:
@@ -142,6 +145,7 @@ class DecoderModel(nnx.Module):
 
     # Decoding, one token at a time.
 
+    @on_any_mesh
     @with_promotion
     def init_cache(self, memory: Array, memory_padding: Array | None, length: int) -> Cache:
         """The cache to decode with `decode_step`; projects the keys and values of the memory once.
@@ -156,15 +160,16 @@ class DecoderModel(nnx.Module):
         """
         c = self.side
         if self.decoder is None:
-            raise ValueError("decoder_depth is 0: an encoder alone decodes nothing; give it a decoder")
+            raise ArgumentError("decoder_depth is 0: an encoder alone decodes nothing; give it a decoder")
         if not c.causal:
-            raise ValueError(
+            raise ArgumentError(
                 "causal is False: each token of such a decoder attends to all others, so it cannot decode one at a time"
             )
         if length < 1 or (c.max_length and length > c.max_length):
-            raise ValueError(f"length is {length}: give 1 to max_length {c.max_length}")
+            raise ArgumentError(f"length is {length}: give 1 to max_length {c.max_length}")
         return self.decoder.init_cache(memory, memory_padding, length)
 
+    @on_any_mesh
     @with_promotion
     def decode_step(self, tokens: Array, cache: Cache) -> tuple[Array, Cache]:
         """Decode one position. Beyond the length of the cache the result is undefined: the caller has to stop.
@@ -193,4 +198,6 @@ class DecoderModel(nnx.Module):
 def check_vectors(name: str, x: Array, width: int) -> None:
     """Raise ValueError unless `x` is floating-point vectors [B, S, width], at least one a row."""
     if x.ndim != 3 or x.shape[-1] != width or not x.shape[1] or not jnp.issubdtype(x.dtype, jnp.floating):
-        raise ValueError(f"{name} {x.dtype} {list(x.shape)} is not vectors [B, S, {width}], which this network takes")
+        raise ArgumentError(
+            f"{name} {x.dtype} {list(x.shape)} is not vectors [B, S, {width}], which this network takes"
+        )

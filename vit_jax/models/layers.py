@@ -16,6 +16,8 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from ..errors import ArgumentError
+
 
 def accumulation_dtype(dtype: Any) -> Any:
     """The dtype in which reductions of `dtype` are computed: float32, or float64 for float64."""
@@ -296,6 +298,6 @@ def capture(names: Iterable[str], known: Sequence[str], forward: Callable[[Inter
     """
     intermediates: Intermediates = dict.fromkeys(names)
     if unknown := [name for name in intermediates if name not in known]:
-        raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
+        raise ArgumentError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
     sow(intermediates, "logits", forward(intermediates))
     return intermediates

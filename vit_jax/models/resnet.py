@@ -17,6 +17,8 @@ from flax import nnx
 from jax import Array, lax
 
 from ..config.fields import pair
+from ..errors import ArgumentError
+from ..machine.explicit import on_any_mesh
 from ..machine.numerics import with_promotion
 from . import state
 from .layers import Intermediates, Linear, accumulation_dtype, capture, sow
@@ -69,7 +71,7 @@ class Block(nnx.Module):
         return jax.nn.relu(y + (x if self.shortcut is None else self.shortcut(x)))
 
 
-class ResNet(nnx.Module):
+class ResNet(state.Network):
     """A ResNet in evaluation mode: `model(images) -> logits`. Batch norm, pooling and head compute in float32 or wider.
 
     Args:
@@ -106,6 +108,7 @@ class ResNet(nnx.Module):
         self.head = Linear(c.features, c.classes, dtype=param_dtype)
         state.draw(self, rngs, param_dtype)
 
+    @on_any_mesh
     @with_promotion
     def __call__(self, images: Array, *, intermediates: Intermediates | None = None) -> Array:
         """The logits of images.
@@ -122,11 +125,11 @@ class ResNet(nnx.Module):
         """
         expected = (*pair(self.config.image), self.config.channels)
         if images.ndim != 4 or images.shape[1:] != expected:
-            raise ValueError(
+            raise ArgumentError(
                 f"images {images.shape} are not [B, {', '.join(map(str, expected))}], which this network takes"
             )
         if not jnp.issubdtype(images.dtype, jnp.floating):
-            raise ValueError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
+            raise ArgumentError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
         x = max_pool(jax.nn.relu(self.stem(images.astype(self.dtype))))
         for stage in self.stages:
             for block in stage:

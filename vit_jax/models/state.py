@@ -1,10 +1,11 @@
-"""A network as a definition and a nested dict of arrays, as a training step takes it, and the initial arrays."""
+"""What networks share: their base class, and their parts, a definition and a nested dict of arrays, drawn at first."""
 
 from __future__ import annotations
 
+import inspect
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,30 @@ from jax import Array
 
 from ..config.parameters import Parameter
 from ..config.trees import flatten, unflatten
+from ..errors import ArgumentError
+
+
+class Network(nnx.Module):
+    """A network that is called as `model(inputs, keys=None)`, where keys mean a training pass."""
+
+    config: Any  # of the network's own class
+
+    def train(self, **attributes: Any) -> None:
+        """Do nothing: there is no mode. Raises ArgumentError where there is dropout, which only a call can ask for."""
+        if self.config != self.config.without_dropout():
+            raise ArgumentError(
+                "networks here have no training mode: dropout is drawn in calls that have PRNG keys, one an example; "
+                "give keys=jax.random.split(key, batch) to the call"
+            )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name == "_nnx_tabulate_id":  # what nnx.tabulate puts around methods asks for it, after that has failed
+            for each in {cls for _, module in nnx.iter_modules(self) for cls in type(module).__mro__}:
+                for method, function in [*vars(each).items()]:
+                    if inspect.isfunction(function) and function.__globals__["__name__"] == "flax.nnx.summary":
+                        setattr(each, method, vars(function)["__wrapped__"])
+            raise ArgumentError("an earlier call of nnx.tabulate failed in the middle; its traces are gone: call again")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
 
 def split_model(model: nnx.Module) -> tuple[nnx.GraphDef[Any], dict[str, Any]]:

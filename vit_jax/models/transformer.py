@@ -17,6 +17,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from ..errors import ArgumentError
+from ..machine.explicit import on_any_mesh
 from ..machine.numerics import with_promotion
 from . import state
 from .attention import attention_mask
@@ -118,6 +120,7 @@ class Transformer(DecoderModel):
         self.add_target(c, dtype, param_dtype)
         state.draw(self, rngs, param_dtype)
 
+    @on_any_mesh
     @with_promotion
     def __call__(
         self,
@@ -157,12 +160,12 @@ class Transformer(DecoderModel):
         """
         if self.target is None or self.decoder is None:
             if target is not None:
-                raise ValueError("target is given, but this is an encoder alone: call it with a source")
+                raise ArgumentError("target is given, but this is an encoder alone: call it with a source")
             return self.encode(source, source_padding, source_mask, keys=keys, intermediates=intermediates)
         if target is None:
-            raise ValueError("target is missing: call `encode` for the memory of a source")
+            raise ArgumentError("target is missing: call `encode` for the memory of a source")
         if source.shape[:1] != target.shape[:1]:
-            raise ValueError(
+            raise ArgumentError(
                 f"source {list(source.shape)} and target {list(target.shape)} are batches of different size"
             )
         memory = self.encode(source, source_padding, source_mask, keys=keys, intermediates=intermediates)
@@ -199,6 +202,7 @@ class Transformer(DecoderModel):
         known = [*self.config.captured(), "encoder.attention", "decoder.self_attention", "decoder.cross_attention"]
         return capture(names, known, lambda wanted: self(source, target, intermediates=wanted, **masks))
 
+    @on_any_mesh
     @with_promotion
     def encode(
         self,
@@ -224,7 +228,9 @@ class Transformer(DecoderModel):
         """
         if self.source is None or self.encoder is None:
             if source_mask is not None:
-                raise ValueError("source_mask is given, but there is no encoder in which it would count: leave it out")
+                raise ArgumentError(
+                    "source_mask is given, but there is no encoder in which it would count: leave it out"
+                )
             check_vectors("source", source, self.config.width)
             memory = source.astype(self.dtype)
         else:

@@ -20,6 +20,8 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from ..errors import ArgumentError
+from ..machine.explicit import on_any_mesh
 from ..machine.numerics import with_promotion
 from . import rotary, state
 from .attention import Attention, AttentionPool
@@ -124,19 +126,19 @@ class Block(nnx.Module):
             [B, N, D].
         """
         if self.branch_norm:
-            x = x + self.branch(self.attend(x, rotary, keys, intermediates), i, self.scale1, fold(keys, 1), self.norm1)
-            return x + self.branch(self.mlp(x, keys=fold(keys, 2)), i, self.scale2, fold(keys, 3), self.norm2)
+            x = x + self._branch(self.attend(x, rotary, keys, intermediates), i, self.scale1, fold(keys, 1), self.norm1)
+            return x + self._branch(self.mlp(x, keys=fold(keys, 2)), i, self.scale2, fold(keys, 3), self.norm2)
         if self.norm_first:
-            x = x + self.branch(self.attend(self.norm1(x), rotary, keys, intermediates), i, self.scale1, fold(keys, 1))
-            return x + self.branch(self.mlp(self.norm2(x), keys=fold(keys, 2)), i, self.scale2, fold(keys, 3))
-        x = self.norm1(x + self.branch(self.attend(x, rotary, keys, intermediates), i, self.scale1, fold(keys, 1)))
-        return self.norm2(x + self.branch(self.mlp(x, keys=fold(keys, 2)), i, self.scale2, fold(keys, 3)))
+            x = x + self._branch(self.attend(self.norm1(x), rotary, keys, intermediates), i, self.scale1, fold(keys, 1))
+            return x + self._branch(self.mlp(self.norm2(x), keys=fold(keys, 2)), i, self.scale2, fold(keys, 3))
+        x = self.norm1(x + self._branch(self.attend(x, rotary, keys, intermediates), i, self.scale1, fold(keys, 1)))
+        return self.norm2(x + self._branch(self.mlp(x, keys=fold(keys, 2)), i, self.scale2, fold(keys, 3)))
 
     def attend(self, x: Array, rotary: Array | None, keys: Array | None, intermediates: Intermediates | None) -> Array:
         """Self-attention: [B, N, D] -> [B, N, D]."""
         return self.attention(x, x, x, rotary=rotary, keys=fold(keys, 0), intermediates=intermediates)
 
-    def branch(
+    def _branch(
         self,
         y: Array,
         i: int | Array,
@@ -151,7 +153,7 @@ class Block(nnx.Module):
         return drop_path(y, self.drop_path, i, fold(keys, 1))
 
 
-class ViT(nnx.Module):
+class ViT(state.Network):
     """A Vision Transformer: `model(images, keys=None) -> logits`.
 
     Norms, softmax and head compute in float32 or wider.
@@ -197,7 +199,7 @@ class ViT(nnx.Module):
         self.distill_head = (
             Linear(c.width, c.classes, c.head_bias, param_dtype) if c.distill_head and c.classes else None
         )
-        state.draw(self, rngs, param_dtype, self.computed(c))
+        state.draw(self, rngs, param_dtype, type(self).computed(c))
 
     @staticmethod
     def computed(c: ViTConfig) -> dict[str, np.ndarray]:
@@ -208,6 +210,7 @@ class ViT(nnx.Module):
             values |= {f"blocks.{i}.attention.frequencies": start for i in range(c.depth)}
         return values
 
+    @on_any_mesh
     @with_promotion
     def __call__(
         self, images: Array, *, keys: Array | None = None, intermediates: Intermediates | None = None
@@ -241,7 +244,7 @@ class ViT(nnx.Module):
             ValueError: as a call, and if the network has no two such heads.
         """
         if self.cls_token is None or self.head is None or self.distill_head is None:
-            raise ValueError("the network has no class token and distillation token with a head each")
+            raise ArgumentError("the network has no class token and distillation token with a head each")
         return self.two_logits(self.encode(images, keys), keys)
 
     def capture(self, images: Array, names: Iterable[str]) -> dict[str, Array]:
@@ -262,6 +265,7 @@ class ViT(nnx.Module):
         known = [*self.config.captured(), "attention"]
         return capture(names, known, lambda wanted: self(images, intermediates=wanted))
 
+    @on_any_mesh
     @with_promotion
     def encode(self, images: Array, keys: Array | None = None, *, intermediates: Intermediates | None = None) -> Array:
         """The tokens of images after the last block and norm, before pooling.
@@ -276,10 +280,10 @@ class ViT(nnx.Module):
         Raises:
             ValueError: as a call.
         """
-        c = self.sized(images)
+        c = sized(self.config, images)
         if not jnp.issubdtype(images.dtype, jnp.floating):
-            raise ValueError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
-        x, table = self.embed(images.astype(self.dtype), c, keys)  # [B, N, D]
+            raise ArgumentError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
+        x, table = self._embed(images.astype(self.dtype), c, keys)  # [B, N, D]
         sow(intermediates, "tokens", x)
 
         def call(block: Block, x: Array, i: int | Array, intermediates: Intermediates | None = None) -> Array:
@@ -290,21 +294,7 @@ class ViT(nnx.Module):
         sow(intermediates, "features", x)
         return x
 
-    def sized(self, images: Array) -> ViTConfig:
-        """The config with the size of these images. Raises ValueError where the network does not take it."""
-        c, (ph, pw) = self.config, self.config.patch_size
-        *expected, channels = *c.image_size, c.channels
-        if images.ndim != 4 or images.shape[3] != channels or (c.position_stored and [*images.shape[1:3]] != expected):
-            raise ValueError(
-                f"images {images.shape} are not [B, {', '.join(map(str, expected))}, {channels}], "
-                "which this network takes"
-            )
-        h, w = images.shape[1:3]
-        if not h * w or h % ph or w % pw:
-            raise ValueError(f"images of {h}x{w} pixels are not divisible by the patch {ph}x{pw}: give those that are")
-        return dataclasses.replace(c, image=(h, w))
-
-    def embed(self, images: Array, c: ViTConfig, keys: Array | None) -> tuple[Array, Array | None]:
+    def _embed(self, images: Array, c: ViTConfig, keys: Array | None) -> tuple[Array, Array | None]:
         """What enters the blocks: prefix tokens, then patches.
 
         Args:
@@ -319,7 +309,7 @@ class ViT(nnx.Module):
         for convolution in self.stem:
             x = convolution(x)
         patches = self.patch(x)
-        positions = self.positions(c, patches.dtype)
+        positions = self._positions(c, patches.dtype)
         patches = patches if positions is None else patches + positions[len(positions) - c.patches :]
         patches, table = self.drop_patches(patches, rotary_table(c, accumulation_dtype(self.dtype)), fold(keys, 1))
         tokens, row = [], 0
@@ -332,7 +322,7 @@ class ViT(nnx.Module):
         x = dropout(x, c.embedding_dropout, fold(keys, 0))
         return x if self.pre_norm is None else self.pre_norm(x), table
 
-    def positions(self, c: ViTConfig, dtype: Any) -> Array | None:
+    def _positions(self, c: ViTConfig, dtype: Any) -> Array | None:
         """The position embedding [rows, D], stored or computed; None if there is none."""
         if self.position is not None:
             return self.position[...].astype(dtype)
@@ -394,6 +384,19 @@ class ViT(nnx.Module):
         """The logits of the distillation token: [B, D] -> [B, K]."""
         assert self.distill_head is not None
         return self.distill_head(token if self.distill_norm is None else self.distill_norm(token))
+
+
+def sized(c: ViTConfig, images: Array) -> ViTConfig:
+    """The config with the size of these images. Raises ArgumentError where the network does not take it."""
+    (ph, pw), (*expected, channels) = c.patch_size, (*c.image_size, c.channels)
+    if images.ndim != 4 or images.shape[3] != channels or (c.position_stored and [*images.shape[1:3]] != expected):
+        raise ArgumentError(
+            f"images {images.shape} are not [B, {', '.join(map(str, expected))}, {channels}], which this network takes"
+        )
+    h, w = images.shape[1:3]
+    if not h * w or h % ph or w % pw:
+        raise ArgumentError(f"images of {h}x{w} pixels are not divisible by the patch {ph}x{pw}: give those that are")
+    return dataclasses.replace(c, image=(h, w))
 
 
 def _token(present: bool, shape: tuple[int, ...], dtype: Any) -> nnx.Param[Array] | None:

@@ -11,6 +11,7 @@ from jax import Array
 
 from ...errors import Field, UserError
 from ...models.layers import accumulation_dtype
+from ...models.vit import sized
 
 
 def block_numbers(blocks: Any, depth: int) -> tuple[int, ...]:
@@ -56,7 +57,7 @@ def features(model: Any, images: Array, blocks: tuple[int, ...] = (), norm: bool
     found = model.capture(images, ("pooled", *(f"blocks.{i}" for i in blocks)))
     out = {"pooled": found["pooled"]}
     for i in blocks:
-        c, x = model.sized(images), found[f"blocks.{i}"]  # [B, P + gh gw, D]
+        c, x = sized(model.config, images), found[f"blocks.{i}"]  # [B, P + gh gw, D]
         x = x if model.norm is None or not norm else model.norm(x)
         x = x.astype(accumulation_dtype(x.dtype))
         out |= {f"maps.{i}": x[:, c.first_patch :].reshape(len(x), *c.grid, -1), f"prefix.{i}": x[:, : c.first_patch]}

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from ...machine.explicit import on_any_mesh
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 EPS = 1e-7
@@ -38,6 +40,7 @@ def scale_by_muon(beta: Array | float) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda kernels: MuonState(optax.tree.zeros_like(kernels)), update)
 
 
+@on_any_mesh
 def orthogonal(matrices: dict[str, Array]) -> dict[str, Array]:
     """Each matrix with its singular values replaced by numbers of about 0.7 to 1.2, in its own dtype; 0 stays 0.
 

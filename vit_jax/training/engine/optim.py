@@ -31,7 +31,7 @@ from ...config.network import NetworkConfig
 from ...config.parameters import ZEROS, Parameter
 from ...config.run import OptimConfig
 from ...config.trees import Tree, flatten, partition, unflatten
-from ...errors import Field, UserError
+from ...errors import ArgumentError, Field, UserError
 from .muon import scale_by_muon
 
 Schedule = Callable[[Array | int], Array]
@@ -248,7 +248,7 @@ class Optimizer:
             ValueError: there are no parameters, or one that is not in the table.
         """
         if params is None:
-            raise ValueError("params is None, but weights may decay: give the parameters to `update`")
+            raise ArgumentError("params is None, but weights may decay: give the parameters to `update`")
         gradients, structure = name_leaves(updates)
         table = self.table_of(gradients)
         own = {name: gradients[name] for name in trainable(self.config, table) if name in gradients}
@@ -321,7 +321,7 @@ class Optimizer:
             return {n: Parameter(shape, "kernel" if len(shape) > 1 else "bias", ZEROS) for n, shape in shapes.items()}
         if unknown := sorted(arrays.keys() - self.table.keys()):
             # Without an entry its kind would be unknown, and so whether it decays.
-            raise ValueError(
+            raise ArgumentError(
                 f"{unknown[0]} is not in the network's table of parameters (config.parameters): "
                 "add it there, with its kind and its start"
             )
