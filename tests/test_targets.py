@@ -8,6 +8,7 @@ from vit_jax.data.folds import Positives, hold_out_groups
 from vit_jax.data.images.sources.label_arrays import typed_labels
 from vit_jax.errors import UserError
 from vit_jax.runs.values import with_fields
+from vit_jax.tasks.classify.spec import ClassifySpec
 
 EYE = np.eye(3, dtype=int)
 
@@ -89,6 +90,7 @@ def images_of(y: np.ndarray) -> np.ndarray:
 
 
 CODES = np.random.default_rng(1).integers(0, 8, 200)
+IMAGES = images_of(CODES)
 BITS = (CODES[:, None] >> np.arange(3)) & 1
 OF = {
     "class": (CODES, "accuracy", 0.9),
@@ -97,27 +99,116 @@ OF = {
 }
 
 
-@pytest.mark.parametrize("kind", OF)
-def test_a_run_of_each_kind_learns_is_measured_and_answers(kind, tmp_path):
-    labels, metric, least = OF[kind]
-    images, folder = images_of(CODES), tmp_path / kind
-    run = with_fields(
+SMALL = {"model.image": 4, "model.classes": 0, "model.depth": 1, "model.width": 32, "model.heads": 2}
+
+
+def a_run(place, name, **fields):
+    return with_fields(
         vit_jax.preset("digits").run,
-        {
-            **{"model.image": 4, "model.classes": 0, "model.depth": 1, "model.width": 32, "model.heads": 2},
-            **{"epochs": 12, "batch": 16, "dir": str(tmp_path), "name": kind, "loss.label_smoothing": 0.0},
-        },
+        {**SMALL, "epochs": 12, "batch": 16, "dir": str(place), "name": name, "loss.label_smoothing": 0.0, **fields},
     )
-    summary = vit_jax.train(run, data=(images, labels))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """(kind) -> (the folder of a run, its summary); each is trained once."""
+    place, found = tmp_path_factory.mktemp("runs"), {}
+
+    def of(kind):
+        if kind not in found:
+            found[kind] = place / kind, vit_jax.train(a_run(place, kind), data=(IMAGES, OF[kind][0]))
+        return found[kind]
+
+    return of
+
+
+@pytest.mark.parametrize("kind", OF)
+def test_a_run_of_each_kind_learns_is_measured_and_answers(kind, trained):
+    (labels, metric, least), (folder, summary) = OF[kind], trained(kind)
     assert summary["test"]["best"][metric] > least
     model = vit_jax.load(folder)
     assert model.outputs.kind == kind and model.run.data.target == kind and model.run.loss.name
-    assert vit_jax.evaluate(folder, data=(images, labels))[1].metrics == pytest.approx(summary["test"]["best"])
-    said = model.predict(images[:3], top=8)
+    assert vit_jax.evaluate(folder, data=(IMAGES, labels))[1].metrics == pytest.approx(summary["test"]["best"])
+    said = model.predict(IMAGES[:3], top=8)
     if kind == "class":
         assert [dict(each)[str(CODES[i])] > 0.5 for i, each in enumerate(said)] == [True] * 3
     elif kind == "set":
         assert [{name for name, _ in each} for each in said] == [{str(k) for k in np.flatnonzero(x)} for x in BITS[:3]]
     else:
         np.testing.assert_allclose([dict(each)["0"] for each in said], labels[:3, 0], atol=120)
-        assert vit_jax.load(folder).outputs.mean[0] == pytest.approx(1e6 + 350, abs=30)
+        assert model.outputs.mean[0] == pytest.approx(1e6 + 350, abs=30)
+
+
+@pytest.mark.parametrize("to", ["timm", "huggingface", "vit-jax"])
+def test_exports_give_numbers_in_the_users_units_and_a_start_from_them_normalises_anew(to, trained, tmp_path):
+    folder, _ = trained("number")
+    ours = vit_jax.load(folder)
+    vit_jax.export(folder, tmp_path / "out", to=to)
+    theirs = vit_jax.load(tmp_path / "out")
+    assert theirs.outputs.names == ours.outputs.names and bool(theirs.outputs.mean) == (to == "vit-jax")
+    expected = [[value for _, value in each] for each in ours.predict(IMAGES[:9])]
+    said = [[value for _, value in each] for each in theirs.predict(IMAGES[:9])]
+    np.testing.assert_allclose(said, expected, rtol=3e-7, atol=1e-5)
+    if to != "vit-jax":
+        np.testing.assert_allclose(theirs.logits(IMAGES[:9]), expected, rtol=3e-7, atol=1e-5)
+    # Other numbers have another mean and std; before the first step that counts, answers are those of the weights.
+    other = OF["number"][0] * [2.0, 3.0] + [5.0, 7.0]
+    run = a_run(tmp_path, "next", epochs=1, max_steps=1, **{"init": str(tmp_path / "out"), "optim.lr": 1e-12})
+    vit_jax.train(run, data=(IMAGES, other))
+    again = vit_jax.load(tmp_path / "next", which="last")
+    assert again.outputs.mean != ours.outputs.mean and again.outputs.std != ours.outputs.std
+    said = [[value for _, value in each] for each in again.predict(IMAGES[:9])]
+    np.testing.assert_allclose(said, expected, rtol=3e-7, atol=1e-4)
+
+
+def test_a_start_from_outputs_of_another_kind_needs_a_new_head(trained, tmp_path):
+    other = {"set": OF["number"][0][:, [0, 1, 1]], "class": np.repeat(BITS, 3, 1)[:, :8], "number": BITS[:, :2]}
+    for kind, given in other.items():
+        run = a_run(tmp_path, kind, epochs=1, init=str(trained(kind)[0]), max_steps=1)
+        with pytest.raises(UserError, match=r"its outputs are .*, and here they are .*; add --new-head"):
+            vit_jax.train(run, data=(IMAGES, given))
+    sets = [{"kind": "set", "names": names} for names in (["a", "b"], ["a", "c"])]
+    assert "its label 1 is 'b' and here it is 'c'" in ClassifySpec.metadata["outputs"].conflict(*sets)
+
+
+def test_what_cannot_be_learned_is_refused_by_name(tmp_path):
+    def refused(labels, said, **fields):
+        with pytest.raises(UserError, match=said):
+            vit_jax.train(
+                a_run(tmp_path, "no", **fields), data=labels if isinstance(labels, dict) else (IMAGES, labels)
+            )
+
+    refused(np.stack([CODES * 0.1, np.full(200, 7.0)], 1), "1 is 7 of every image to train on; leave it out")
+    refused(np.zeros((200, 2), int), "no image of its train split has any label")
+    alone = {"train": (IMAGES, BITS * [1, 1, 0]), "validation": (IMAGES, BITS)}
+    refused(alone, "label 2 is in validation but not in train; add examples of it to train")
+    refused({"train": (IMAGES, BITS), "test": (IMAGES, BITS[:, :2])}, "test has rows of 2 and not 3")
+    refused(BITS, "model.classes is 2 but data.source arrays has 3 labels", **{"model.classes": 2})
+    refused(CODES, "has 3 in row 0; give 1 where a label is there", **{"data.target": "set"})
+    refused(BITS, "loss.prior is True, but data.target is set", **{"loss.prior": True})
+    refused(CODES * 0.5 + 0.25, "augment.flip is True, but data.target is number", **{"augment.flip": True})
+
+
+def test_a_probe_and_a_teacher_are_of_classes(trained, tmp_path):
+    found = vit_jax.evaluate(trained("set")[0], data={"train": (IMAGES, CODES), "test": (IMAGES, CODES)}, probe="knn")
+    assert found[1].metrics["accuracy"] > 0.9
+    with pytest.raises(UserError, match="give one class an image"):
+        vit_jax.evaluate(trained("set")[0], data={"train": (IMAGES, BITS), "test": (IMAGES, BITS)}, probe="knn")
+    run = with_fields(
+        vit_jax.preset("cifar10-48x4-distil").run, {"data.target": "set", "teacher": str(trained("class")[0])}
+    )
+    with pytest.raises(UserError, match=r"data\.target is set, but the task distil learns classes from a teacher"):
+        vit_jax.train(run, data=(IMAGES, BITS))
+
+
+def test_other_data_is_matched_by_name_and_what_it_lacks_is_unknown(trained):
+    folder, _ = trained("set")
+    every = vit_jax.evaluate(folder, data=(IMAGES, BITS), class_names=["0", "1", "2"])[1].metrics
+    turned = vit_jax.evaluate(folder, data=(IMAGES[:150], BITS[:150, ::-1]), class_names=["2", "1", "0"])[1].metrics
+    plain = vit_jax.evaluate(folder, data=(IMAGES[:150], BITS[:150]), class_names=["0", "1", "2"])[1].metrics
+    assert turned == pytest.approx(plain) and every["map"] > 0.9
+    two = vit_jax.evaluate(folder, data=(IMAGES[:150], BITS[:150, 1:]), class_names=["1", "2"])[1]
+    assert two.metrics["subset_accuracy"] >= plain["subset_accuracy"]
+    numbers = trained("number")[0]
+    with pytest.raises(UserError, match="lacks the number 1 of the network; add it"):
+        vit_jax.evaluate(numbers, data=(IMAGES[:150], OF["number"][0][:150, :1]))

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ..config.network import NetworkConfig, Teacher
 from ..config.run import NO_DATA, AugmentConfig, DataConfig, LossConfig, OptimConfig, RunConfig
 from ..errors import fields_inside
@@ -139,6 +141,32 @@ class TaskSpec:
             given: {field: value} that the user states.
         """
         return {}
+
+    @classmethod
+    def other_outputs(cls, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+        """A clause where the outputs of weights mean something else than those of a run; else empty.
+
+        Args:
+            given: the metadata of the weights.
+            wanted: that of the run's data.
+        """
+        return ""
+
+    @classmethod
+    def refitted(
+        cls, parameters: Mapping[str, np.ndarray], given: Mapping[str, Any], wanted: Mapping[str, Any]
+    ) -> dict[str, np.ndarray]:
+        """Parameters {dotted name: array} of weights whose head gives outputs as those of a run are stated.
+
+        Args:
+            parameters: those that the run starts with, without those of a new head.
+            given: the metadata of the weights.
+            wanted: that of the run's data.
+
+        Raises:
+            UserError: the head has no parameter for what differs.
+        """
+        return dict(parameters)
 
     @classmethod
     def check_teacher(cls, teacher: Teacher, run: RunConfig, data: Any) -> None:

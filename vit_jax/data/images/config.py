@@ -153,8 +153,8 @@ def numbered_classes(count: int) -> list[str]:
     return [str(k) for k in range(count)]
 
 
-def other_classes(given: Sequence[str], wanted: Sequence[str]) -> str:
-    """A clause naming the first difference between two equally long lists of class names; else empty.
+def other_classes(given: Sequence[str], wanted: Sequence[str], what: str = "class") -> str:
+    """A clause naming the first difference between two equally long lists of names, each of a class; else empty.
 
     It is empty too if either list has only numbers.
     """
@@ -162,4 +162,4 @@ def other_classes(given: Sequence[str], wanted: Sequence[str]) -> str:
     if len(given) != len(wanted) or ours == theirs or unnamed in (ours, theirs):
         return ""
     k = next(k for k, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
-    return f"its class {k} is {given[k]!r} and here it is {wanted[k]!r}"
+    return f"its {what} {k} is {given[k]!r} and here it is {wanted[k]!r}"

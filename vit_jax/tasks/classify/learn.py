@@ -13,7 +13,6 @@ from jax import Array
 from ...augmentation.batch import augment, normalise
 from ...augmentation.config import ImageAugment
 from ...config.dotted import replace_fields
-from ...config.outputs import KINDS as OUTPUTS
 from ...config.outputs import Outputs
 from ...config.run import LossConfig, RunConfig
 from ...data.base import Given
@@ -22,7 +21,6 @@ from ...data.images.labels import labels_of
 from ...data.images.preprocess import Preprocess
 from ...data.images.splits import Dataset, Split, open_images
 from ...data.other import Other, open_other_images
-from ...errors import UserError
 from ...files.output import digits
 from ...files.terminal import printable
 from ...models.layers import fold
@@ -239,14 +237,9 @@ class ClassifyProbe(Classify):
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Dataset:
         """The images of a run, as `Classify` opens them, of any number of classes. Raises UserError."""
-        return super().open_data(replace_fields(run, {"model.classes": 0, "loss": LossConfig()}), given, fetch)
-
-    @classmethod
-    def check_kind(cls, run: RunConfig, kind: str) -> None:
-        """Raise UserError on labels that are no classes."""
-        if kind != "class":
-            what = f"learns classes, and the labels of data.source {run.data.source} are {OUTPUTS[kind]}"
-            raise UserError("a probe", what, "measure without --probe, or on data with classes")
+        return super().open_data(
+            replace_fields(run, {"model.classes": 0, "data.target": "class", "loss": LossConfig()}), given, fetch
+        )
 
     def outputs(self, model: ViT, batch: Batch) -> dict[str, Array]:
         """{"pooled": [B, D]}: the input of the network's head."""

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import numpy as np
+
 from ...augmentation.config import ImageAugment
 from ...config.dotted import replace_fields
 from ...config.fields import are_texts
@@ -19,6 +21,7 @@ from ...models.vit_config import ViTConfig
 from ..image_spec import ImageSpec, TakesImages, check_images
 from ..spec import MetadataEntry
 from .loss import LOSSES, check_loss
+from .units import normalised_heads
 
 
 @runtime_checkable
@@ -73,9 +76,11 @@ class OutputsEntry(MetadataEntry):
         return one_each and bool(model.classes or outputs.kind == "embedding")
 
     def conflict(self, given: Any, wanted: Any) -> str:
-        """A clause where one has outputs of another kind."""
-        theirs, ours = (Outputs.of({"outputs": value or {"kind": "class"}}).kind for value in (given, wanted))
-        return "" if theirs == ours else f"its outputs are {KINDS[theirs]}, and here they are {KINDS[ours]}"
+        """A clause naming the first name that is another, of outputs of one kind."""
+        if wanted is None or given["kind"] != wanted["kind"]:
+            return ""
+        names, ours = given.get("names") or (), wanted.get("names") or ()
+        return other_classes(names, ours, {"set": "label", "number": "number"}.get(given["kind"], "class"))
 
 
 class LossNumbers(MetadataEntry):
@@ -139,6 +144,21 @@ class ClassifySpec(ImageSpec):
     def check_kind(cls, run: RunConfig, kind: str) -> None:
         """Raise UserError where a run cannot learn outputs of a kind; empty where only its data will tell."""
         check_loss(run, kind)
+
+    @classmethod
+    def other_outputs(cls, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+        """A clause where both state a kind of outputs, and these differ."""
+        theirs, ours = (Outputs.of(metadata).kind for metadata in (given, wanted))
+        if not (theirs and ours) or theirs == ours:
+            return ""
+        return f"its outputs are {KINDS[theirs]}, and here they are {KINDS[ours]}"
+
+    @classmethod
+    def refitted(
+        cls, parameters: Mapping[str, np.ndarray], given: Mapping[str, Any], wanted: Mapping[str, Any]
+    ) -> dict[str, np.ndarray]:
+        """With a head that gives numbers normalised as the run's are, where the weights normalise otherwise or not."""
+        return normalised_heads(parameters, Outputs.of(given), Outputs.of(wanted))
 
     @classmethod
     def with_data(cls, run: RunConfig, metadata: Mapping[str, Any]) -> RunConfig:

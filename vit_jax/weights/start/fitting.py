@@ -180,6 +180,8 @@ def check_metadata(run: RunConfig, given: Mapping[str, Any], wanted: Mapping[str
     """Raise UserError where metadata of the weights, in a folder, conflicts with that of the run's data."""
     beside = task_spec(run.task).data.fields_with_weights(folder)
     is_its_own = all(value_at(run, name) == value for name, value in beside.items())
+    if (clause := task_spec(run.task).other_outputs(given, wanted)) and not run.new_head:
+        raise UserError(f"init {run.init}", clause, "add --new-head to start with a new head")
     for name, entry in task_spec(run.task).metadata.items():
         if getattr(run.data, "spoken", None) and is_its_own and name in given and entry.in_files(given[name]):
             continue  # the tokenizer of the weights, for texts in other languages

@@ -169,7 +169,8 @@ def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
     with opened_for(run, known_fields(run.model)) as weights:
         change = change_for(run, weights)
         check_fit(run, weights.config, change)
-        check_metadata(run, task_metadata(weights.facts, run.task, weights.config), metadata, weights.folder)
+        theirs = task_metadata(weights.facts, run.task, weights.config)
+        check_metadata(run, theirs, metadata, weights.folder)
         with errors_about(run.init):
             arrays = dict(weights.arrays())
     given, own = decide_fields(run.task, change, {}, weights.folder), flat(run)
@@ -188,6 +189,8 @@ def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
     known = run.model.parameters()
     new = {name for name, each in known.items() if run.new_head and each.head}
     kept = {name: x for name, x in change.apply(arrays).items() if name in known.keys() - new}
+    with errors_about(run.init):
+        kept = task_spec(run.task).refitted(kept, theirs, metadata)
     notes = (*about_head(run, change.config), *weights.facts.notes, *going_back(run, weights.layout, change.config))
     return Started(kept, record, _describe_start(run, record, given, notes))
 
