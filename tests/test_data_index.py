@@ -70,6 +70,19 @@ def test_a_later_start_reads_no_image_and_finds_what_decoding_all_finds(folder, 
     assert len(read) == 24
 
 
+def test_splits_of_a_table_that_lie_in_one_folder_have_an_index_each_for_labels_of_any_kind(folder, read):
+    lines = [
+        f"{name}/{k},{k % 2},{k % 3 % 2},{'train' if k < 9 else 'test'}" for name in ("cat", "dog") for k in range(12)
+    ]
+    (folder / "t.csv").write_text("\n".join(["image,a,b,split", *lines]))
+    run = a_run(f"csv:{folder}/t.csv", channels=3, memory=0.0, labels=("a", "b"), target="set")
+    first = open_dataset(run)
+    read.clear()
+    later = open_dataset(run)
+    assert not read
+    same(later, first)
+
+
 def test_only_what_was_added_or_changed_is_decoded_again(folder, read):
     opened(folder)
     changed = folder / "cat" / "3.jpg"

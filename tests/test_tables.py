@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.image_sources import a_run, open_dataset
 from vit_jax.config.outputs import Outputs
 from vit_jax.data.images.labels import labels_of
 from vit_jax.data.images.sources.layout import WHOLE
@@ -69,7 +70,7 @@ def test_cells_are_those_of_the_csv_module(tmp_path):
     ("content", "said"),
     [
         (b"", "line 1: is empty"),
-        (b"image\na.png\n", "line 1: has one column, 'image'"),
+        (b"image\na.png\n", "has no column of labels beside image"),
         (b"image,label;x\n1,2\n", "line 1: has commas and semicolons"),
         (b"image,a,a \n1,2,3\n", "line 1: two columns are called 'a'"),
         (b"image,a,\n1,2,3\n", "line 1: column 3 has no name"),
@@ -191,6 +192,7 @@ def test_json_lines_hold_what_a_csv_file_holds_and_lists(root):
         (rows("image,label", ("a", "", "b")), {}, "line 3, column label: is empty; write a class"),
         (rows("image,n", ("1", "", "2")), {"target": "number"}, "line 3, column n: is empty; write a number"),
         (rows("image,n", ("1", '"1,5"', "2")), {"target": "number"}, "line 3, column n: is '1,5'"),
+        (rows("image,n", ("1", '"1,000"')), {"target": "number"}, "write 1000, or 1.000 if"),
         (rows("image,n", ("1", "1_0", "2")), {"target": "number"}, "line 3, column n: is '1_0'"),
         (rows("image,n", ("1", "1e400", "2")), {"target": "number"}, "line 3, column n: is '1e400'"),
         (rows("image,n", ("1", "nan", "2")), {"target": "number"}, "line 3, column n: is 'nan'"),
@@ -263,6 +265,11 @@ def test_hugging_face_metadata_is_found_in_a_folder_or_in_those_of_its_splits(tm
     assert found.splits == ["train", "train", "validation"] and found.rows.where(2).endswith(
         "valid/metadata.csv line 2"
     )
+    with pytest.raises(UserError, match="its only class is cat"):
+        open_dataset(a_run(f"folder:{tmp_path}"))
+    (tmp_path / "valid/metadata.csv").write_text("file_name,id\nc.png,a\n")
+    with pytest.raises(UserError, match=r"label: is empty; .*; or move metadata.csv away, to learn the names"):
+        open_dataset(a_run(f"folder:{tmp_path}"))
     (tmp_path / "metadata.jsonl").write_text('{"file_name": "train/a.png", "label": "cat"}')
     with pytest.raises(UserError, match="keep one of them"):
         metadata_in(tmp_path)

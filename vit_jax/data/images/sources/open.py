@@ -10,6 +10,7 @@ from ...base import Given, not_given
 from ..config import FOLDER, GIVEN, TABLE, ImageData
 from ..tables.open import open_table, stated_in
 from ..tables.places import Place, find_table, metadata_in
+from ..tree import Folder
 from .arrays import open_digits, open_npz
 from .base import Source
 from .folders import open_folder
@@ -46,10 +47,21 @@ def table_of(data: ImageData) -> Place | None:
     return metadata_in(Path(data.source.removeprefix(FOLDER)).expanduser()) if data.source.startswith(FOLDER) else None
 
 
+def _open_table(data: ImageData, place: Place) -> Source:
+    """The source of a table. Raises UserError, which says what else folders of classes beside it may be read by."""
+    try:
+        return open_table(place, stated_in(data))
+    except UserError as error:
+        folders = Folder(str(place.folder)).folders.values() if data.source.startswith(FOLDER) else ()
+        if sum(folder.holds_images for folder in folders) > 1:
+            error.add(f"; or move {place.files[0].name} away, to learn the names of the folders")
+        raise
+
+
 def _open(data: ImageData, given: Given | None, fetch: bool) -> Source:
     """The source that `data` names, or that Python gave; arrays are read as data.target says."""
     if given is None and (place := table_of(data)):
-        return open_table(place, stated_in(data))
+        return _open_table(data, place)
     for name in data.of_a_table():
         what = f"is of a table, and data.source {data.source} is none"
         raise UserError(Field(f"data.{name}"), what, "leave it out, or give csv:FILE")

@@ -117,8 +117,10 @@ def _first(cells: Sequence[str], wrong: Callable[[str], bool]) -> int | None:
 
 
 def _no_number(rows: Rows, row: int, column: int, text: str, why: str) -> UserError:
-    pointed = with_comma(text)
-    remedy = f"write {pointed}" if pointed else "mend it, or remove the row"
+    remedy = "mend it, or remove the row"
+    if pointed := with_comma(text):
+        thousands = len(pointed.partition(".")[2]) == 3
+        remedy = f"write {pointed.replace('.', '')}, or {pointed} if that is meant" if thousands else f"write {pointed}"
     return UserError(rows.where(row, column), f"is {quote(text)}, and {why}", remedy)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -110,20 +110,16 @@ def read_rows(path: Path) -> Rows:
 
 
 def joined(tables: Sequence[Rows]) -> Rows:
-    """Several tables as one. Raises UserError where their columns are not the same."""
-    first, *others = tables
-    starts, cells, lines = [0], [*first.cells], [*first.lines]
-    for other in others:
-        if {*other.names} != {*first.names}:
-            only = next(name for table in tables for name in table.names if ({*first.names} ^ {*other.names}) & {name})
-            raise UserError(other.title, f"column {quote(only)} is not in both this and {first.title}", "add it")
-        order = [other.names.index(name) for name in first.names]
+    """Several tables as one; a column that one lacks is empty there."""
+    names = tuple(dict.fromkeys(name for table in tables for name in table.names))
+    starts, cells, lines = list[int](), list[tuple[Cell, ...]](), list[int]()
+    for table in tables:
         starts.append(len(cells))
-        cells += [tuple(row[column] for column in order) for row in other.cells]
-        lines += other.lines
+        order = [table.names.index(name) if name in table.names else -1 for name in names]
+        cells += [tuple(row[column] if column >= 0 else "" for column in order) for row in table.cells]
+        lines += table.lines
     remarks = tuple(dict.fromkeys(remark for table in tables for remark in table.remarks))
-    titles = tuple(title for table in tables for title in table.titles)
-    return replace(first, cells=cells, lines=lines, starts=tuple(starts), titles=titles, remarks=remarks)
+    return Rows(names, cells, lines, tuple(table.title for table in tables), tuple(starts), remarks)
 
 
 def _plain_lines(title: str, lines: Iterator[str]) -> Iterator[tuple[int, str]]:
@@ -172,9 +168,7 @@ def _csv_rows(title: str, lines: Iterator[tuple[int, str]]) -> tuple[list[str], 
     if len(used) > 1:
         several = " and ".join(_DELIMITERS[each] for each in used)
         raise UserError(where, f"has {several}, and one of them separates columns", "put names in quotes that have one")
-    if not used:
-        raise UserError(where, f"has one column, {quote(header.strip())}", "give the file of each image and its label")
-    delimiter = used[0]
+    delimiter = used[0] if used else ","  # of one column, which may name images to predict
     names = _cells(where, header, delimiter)
     return names, _csv_body(title, len(names), delimiter, lines)
 
