@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from .commands.predict import predict
     from .config.run import RunConfig
     from .errors import UserError
-    from .models.build import build
     from .models.captioner import Captioner
     from .models.captioner_config import CaptionerConfig
     from .models.transformer import Transformer
     from .models.transformer_config import TransformerConfig
     from .models.vit import ViT
     from .models.vit_config import ViTConfig
+    from .presets.build import build
     from .reports.command import report
     from .reports.compare import compare
     from .training.engine.optim import optimizer
@@ -36,7 +36,7 @@ _MODULES = {  # public name: the module that has it
     "ViTConfig": "models.vit_config",
     "UserError": "errors",
     "augment": "augmentation.batch",
-    "build": "models.build",
+    "build": "presets.build",
     "compare": "reports.compare",
     "evaluate": "commands.evaluate",
     "export": "weights.export",

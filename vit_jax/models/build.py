@@ -12,9 +12,7 @@ from jax import Array
 
 from ..config.network import NetworkConfig
 from ..config.trees import flatten, unflatten
-from ..machine.memory import check_weights
-from ..machine.numerics import random_key, with_fixed_settings
-from .sizes import sized_config
+from ..machine.numerics import with_fixed_settings
 from .state import initial_values, split_model
 
 
@@ -73,26 +71,3 @@ def describe_network(config: NetworkConfig) -> str:
     """A network in a few words: its size, parameters and cost."""
     size, cost = config.describe()
     return f"{size}; {config.parameter_count():,} parameters, {cost}"
-
-
-@with_fixed_settings
-def build(name: str, classes: int = 1000, image: int = 224, seed: int = 0, **fields: Any) -> Any:
-    """An untrained Vision Transformer by name.
-
-    Args:
-        name: vit-SIZEPATCH: vit-ti16, vit-s16, vit-b32, vit-l16, vit-h14, vit-g14.
-        classes: K.
-        image: height and width of an image, in pixels.
-        seed: of the initial weights.
-        fields: others of ViTConfig, such as pool="mean".
-
-    Returns:
-        A ViT.
-
-    Raises:
-        UserError: for an unknown name, a field that is out of range, or a network that is too large for this machine.
-    """
-    config = sized_config(name, classes, image, **fields)
-    config.check()
-    check_weights(config)
-    return network_class(config)(config, rngs=nnx.Rngs(random_key(seed)))

@@ -1,0 +1,62 @@
+"""The untrained network of a preset, of a published size, or of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..config.dotted import value_at
+from ..config.network import NetworkConfig
+from ..config.run import RunConfig
+from ..errors import Field, UserError
+from ..machine.memory import check_weights
+from ..machine.numerics import random_key, with_fixed_settings
+from ..models.sizes import is_sized, size_of, sized_config
+from ..runs.values import with_fields
+from .table import preset
+
+
+@with_fixed_settings
+def build(
+    what: str | RunConfig, classes: int | None = None, image: int | None = None, seed: int = 0, **fields: Any
+) -> Any:
+    """An untrained network: a Vision Transformer of a published size, or that of a preset or a run.
+
+    Args:
+        what: vit-SIZEPATCH (vit-ti16, vit-s16, vit-b32, vit-l16, vit-h14, vit-g14), a preset's name, or a run, such as
+            `vit_jax.preset("digits").run`.
+        classes: K; None: 1000 of a size, else those of the preset.
+        image: height and width of an image, in pixels; None: 224 of a size, else that of the preset.
+        seed: of the initial weights.
+        fields: others of the network's config, such as pool="mean".
+
+    Returns:
+        A ViT, a Transformer or a Captioner.
+
+    Raises:
+        UserError: for an unknown name, a field that is out of range or that the preset leaves to its data, or a network
+            that is too large for this machine.
+    """
+    from flax import nnx
+
+    from ..models.build import network_class
+
+    stated = fields | {name: x for name, x in (("classes", classes), ("image", image)) if x is not None}
+    config = _config(what, stated)
+    config.check()
+    check_weights(config)
+    return network_class(config)(config, rngs=nnx.Rngs(random_key(seed)))
+
+
+def _config(what: str | RunConfig, stated: dict[str, Any]) -> NetworkConfig:
+    """The config with what is stated. Raises UserError."""
+    if isinstance(what, str) and (is_sized(what) or size_of(what)):
+        return sized_config(what, **{"classes": 1000, "image": 224} | stated)
+    if not isinstance(what, (str, RunConfig)):
+        raise UserError(f"what is a {type(what).__name__}", remedy="give the name of a size or a preset, or a run")
+    run = preset(what).run if isinstance(what, str) else what
+    config = with_fields(run, {f"model.{name}": value for name, value in stated.items()}).model
+    open_ = [name for name in config.marked("from_data") if not value_at(config, name) and name not in stated]
+    if open_:
+        counts = ", ".join(f'**{{"{name}": ...}}' if "." in name else f"{name}=..." for name in open_)
+        raise UserError(Field(f"model.{open_[0]}"), "is what the data decides", f"give {counts}")
+    return config
