@@ -1,5 +1,7 @@
 """What is learned of an image, a class, a set of labels or numbers: labels, losses, runs, answers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,8 @@ import vit_jax
 from vit_jax.data.folds import Positives, hold_out_groups
 from vit_jax.data.images.sources.label_arrays import typed_labels
 from vit_jax.errors import UserError
+from vit_jax.presets.images import digits
+from vit_jax.presets.table import PRESETS
 from vit_jax.runs.values import with_fields
 from vit_jax.tasks.classify.spec import ClassifySpec
 
@@ -97,6 +101,24 @@ OF = {
     "set": (np.where(np.random.default_rng(2).random((200, 3)) < 0.1, -1, BITS), "map", 0.95),
     "number": (np.stack([1e6 + 100.0 * CODES, 0.5 * BITS[:, 2] - 3], 1), "r2", 0.9),
 }
+
+
+def test_a_preset_by_name_takes_labels_of_every_kind(tmp_path, monkeypatch, capsys):
+    """One line of Python: the number of outputs is that of the data, and what a preset has of classes alone is left."""
+    monkeypatch.chdir(tmp_path)
+    images = np.random.default_rng(0).integers(0, 256, (64, 8, 8), np.uint8)
+    draw = np.random.default_rng(1)
+    every = {"class": draw.integers(0, 3, 64), "set": draw.integers(0, 2, (64, 4)), "number": draw.random(64)}
+    monkeypatch.setitem(PRESETS, "digits", lambda: in_a_step(digits()))
+    for kind, labels in every.items():
+        folder = vit_jax.train("digits", data=(images, labels))["folder"]
+        outputs = vit_jax.load(folder, which="last").outputs
+        assert outputs.kind == kind and len(outputs.names) == {"class": 3, "set": 4, "number": 1}[kind]
+    assert "loss.label_smoothing 0.1 has no effect on numbers" in capsys.readouterr().out
+
+
+def in_a_step(preset):
+    return replace(preset, run=replace(preset.run, epochs=1, max_steps=1))
 
 
 SMALL = {"model.image": 4, "model.classes": 0, "model.depth": 1, "model.width": 32, "model.heads": 2}

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from .. import runs
 from ..config import flags
+from ..config.dotted import replace_fields
 from ..config.fields import option
 from ..config.run import RunConfig
 from ..config.trees import flatten
@@ -27,6 +28,7 @@ from ..machine import backend
 from ..machine.hosts.group import ALONE, Hosts, join_hosts
 from ..machine.numerics import fixed_settings
 from ..models.sizes import is_sized
+from ..presets.entry import on_other_data
 from ..presets.table import DEFAULT, FINETUNE, PRESETS, preset
 from ..runs.check import check_run
 from ..runs.complete import check_trained, is_name
@@ -121,8 +123,11 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
     run = _preset_run(preset_name)
     if not init or {"-h", "help"} & given.keys():
         options = _parse_options(overlaid(run, values, file) if file else run, words, named, name)
+        stated = _given_fields(options, words, values)
+        if options.data.source != run.data.source:
+            options = options.of(replace_fields(on_other_data(options.run()), stated))
         if options.init_encoder:
-            options = options.of(starting.filled_encoder(options.run(), _given_fields(options, words, values)))
+            options = options.of(starting.filled_encoder(options.run(), stated))
         return name, options, None
     place = flags.value_of(given, "dir") or str(values.get("dir", RunConfig.dir))
     with resumable(init, place, flags.value_of(given, "name") or str(values.get("name", "")) or name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..config.dotted import replace_fields
 from ..config.run import Network, OfNetwork, OptimConfig, RunConfig
 
 
@@ -14,6 +15,11 @@ class Preset(OfNetwork[Network]):
     run: RunConfig[Network]
     title: str  # a few words, for the list of all presets
     help: str = ""  # the whole text, if that is more
+
+
+def on_other_data(run: RunConfig[Network]) -> RunConfig[Network]:
+    """The run of a preset on other data than its own, which determines the sizes of its network, such as classes."""
+    return replace_fields(run, {f"model.{name}": 0 for name in run.model.marked("from_data")})
 
 
 # What learned most in a few epochs, from random weights: found for cifar10-stem on its validation images.

@@ -13,6 +13,8 @@ from ..errors import UserError
 from ..machine.division import Division, plan_division
 from ..machine.hosts.group import ALONE, Hosts
 from ..machine.memory import check_memory
+from ..presets.entry import on_other_data
+from ..presets.table import preset
 from ..runs.check import check_run
 from ..runs.complete import check_complete, check_name
 from ..weights.start.again import check_unchanged
@@ -45,11 +47,11 @@ def checked_arguments(run: Any, data: Any, class_names: Sequence[str]) -> tuple[
     Raises:
         UserError: naming the first argument or field that is invalid.
     """
+    if isinstance(run, str):
+        run = preset(run).run if data is None else on_other_data(preset(run).run)
     if not isinstance(run, RunConfig):
         what = f"run is a {type(run).__name__}"
-        raise UserError(
-            what, remedy="give a RunConfig, such as vit_jax.preset('digits').run or vit_jax.load('digits').run"
-        )
+        raise UserError(what, remedy="give a preset's name, or a RunConfig such as vit_jax.preset('digits').run")
     if data is None:
         if class_names:
             raise UserError("class_names", "are those of examples given as data=...", "leave them out")

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 def train(
-    run: RunConfig,
+    run: RunConfig | str,
     *,
     data: Any = None,
     class_names: Sequence[str] = (),
@@ -57,12 +57,13 @@ def train(
     """Train a run until its end or its budget, from its last checkpoint if it has one.
 
     Args:
-        run: the config, such as `vit_jax.preset("digits").run`.
+        run: the config, such as `vit_jax.preset("digits").run`; or a preset's name, whose sizes then follow `data`.
         data: examples in place of `run.data.source`: a pair (images, labels), images uint8 [n, h, w] or [n, h, w, C]
-            and labels int [n] from 0; for texts a list of pairs (source, target); for captions a pair (images,
-            captions), each caption a text or a list of texts. Or {"train": ..., "validation": ..., "test": ...} of
-            such; splits that are missing are held out from train. The same call with the same examples continues the
-            run.
+            and labels: classes, int [n] from 0; sets of labels, 0 and 1 in [n, K], -1 where unknown; or numbers, float
+            [n] or [n, K]; run.data.target says which where that can be taken in two ways. For texts a list of pairs
+            (source, target); for captions a pair (images, captions), each caption a text or a list of texts. Or
+            {"train": ..., "validation": ..., "test": ...} of such; splits that are missing are held out from train. The
+            same call with the same examples continues the run.
         class_names: the names of the classes of `data`, in order; empty: their numbers.
         preset: names the folder of a run without a name.
         folder: the run's folder; None: run.dir/run.name, or run.dir/PRESET with a number appended if that is taken.
@@ -82,7 +83,7 @@ def train(
 
 
 def steps(
-    run: RunConfig,
+    run: RunConfig | str,
     *,
     data: Any = None,
     class_names: Sequence[str] = (),
@@ -131,7 +132,7 @@ _LOOPS: dict[str, weakref.ref[Generator[Event, None, None]]] = {}
 
 
 def run_steps(
-    run: RunConfig,
+    run: RunConfig | str,
     data: Any,
     class_names: Sequence[str],
     preset: str,
@@ -141,6 +142,7 @@ def run_steps(
 ) -> Generator[Event, None, Summary]:
     """The events of `steps`, but the end, and then the summary. `begin` is told the run's folder once it is locked."""
     minutes = run.stall_minutes if isinstance(run, RunConfig) else 0.0  # what is no run is refused below
+    preset = run if isinstance(run, str) and preset == "run" else preset
     with join_hosts(hosts, minutes) as group:
         run, given = checked_arguments(run, data, class_names)
         group.compare({name: value for name, (value, _) in flat(run).items() if name not in OF_A_HOST})

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ....config.outputs import Outputs
+from ....config.run import RunConfig
 from ....figures.kept import keep_sections
 from ...base import Batch
 from ..draw_sections import number_sections
@@ -27,6 +29,14 @@ class NumberKind(Kind):
     legend: ClassVar = "predicted numbers"
     truth: ClassVar = "numbers"
     no_top: ClassVar = "every number is told"
+
+    @classmethod
+    def balanced(
+        cls, run: RunConfig, outputs: Outputs, labels: np.ndarray
+    ) -> tuple[dict[str, list[float]], tuple[str, ...]]:
+        """Nothing, and a remark where labels were to be smoothed."""
+        smoothing = run.loss.label_smoothing
+        return {}, (f"loss.label_smoothing {smoothing:g} has no effect on numbers",) if smoothing else ()
 
     def targets(self, labels: Array) -> Array:
         """The labels."""
