@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ from scipy.special import expit, log_softmax, softmax
 
 import vit_jax
 from vit_jax.commands import predict
+from vit_jax.commands.measure import _intervals
 from vit_jax.errors import UserError
 from vit_jax.files.digests import with_digest
 from vit_jax.runs.values import with_fields
@@ -156,6 +158,34 @@ def measured(net, folder, images, labels):
     return split, net.task.examine(net.run.model, split, out)
 
 
+def test_a_validation_split_without_any_label_is_refused(tmp_path):
+    fields = {**SMALL, **SHORT, "dir": str(tmp_path), "name": "r"}
+    images, labels = DATA["set"]["validation"]
+    with pytest.raises(UserError, match=r"no image of its validation split has any label.*--data.validation 0"):
+        vit_jax.train(
+            with_fields(vit_jax.preset("digits").run, fields), data={**DATA["set"], "validation": (images, 0 * labels)}
+        )
+    assert not (tmp_path / "r").exists()
+
+
+class Grouped(list):
+    """A split of 40 examples, four of each of ten groups, that keeps which were drawn of it."""
+
+    groups, drawn = np.repeat(np.arange(10), 4), []
+
+    def subset(self, rows):
+        self.drawn.append(rows)
+        return self
+
+
+def test_intervals_are_of_groups_where_examples_belong_together():
+    split = Grouped(range(40))
+    task = SimpleNamespace(resample=lambda config, split, out: {"mean": out["x"].mean()})
+    found = _intervals(task, SimpleNamespace(model=None), split, {"x": split.groups * 1.0}, 30)
+    assert len(split.drawn) == 30 and all((np.bincount(split.groups[rows]) % 4 == 0).all() for rows in split.drawn)
+    assert found["mean"][0] < 4.5 < found["mean"][1]
+
+
 def test_without_validation_nothing_is_decided_and_that_is_said(tmp_path, capsys):
     fields = {**SMALL, **SHORT, "epochs": 1, "dir": str(tmp_path), "name": "r", "data.validation": 0.0}
     data = {name: DATA["set"][name] for name in ("train", "test")}
@@ -172,7 +202,9 @@ def test_files_of_others_have_in_the_head_what_outputs_go_through(trained, kind,
     folder, _ = trained(kind)
     net, images = vit_jax.load(folder), DATA[kind]["test"][0]
     vit_jax.export(str(folder), tmp_path / "theirs.safetensors", to="timm")
-    theirs = vit_jax.load(tmp_path / "theirs.safetensors")
+    vit_jax.export(net, tmp_path / "memory.safetensors", to="timm")
+    theirs, memory = (vit_jax.load(tmp_path / f"{name}.safetensors") for name in ("theirs", "memory"))
+    np.testing.assert_array_equal(theirs.values(images), memory.values(images))
     assert theirs.outputs.temperature == 1 and theirs.outputs.mean == ()
     assert theirs.outputs.thresholds == net.outputs.thresholds
     np.testing.assert_allclose(theirs.values(images), net.values(images), rtol=2e-6, atol=1e-6)

@@ -206,7 +206,7 @@ def test_the_evaluate_door(split, size, capsys):
         "balanced_accuracy",
         "accuracy_top5",
         *(f"{m}_{a}" for a in ("macro", "micro") for m in ("precision", "recall", "f1")),
-        *("map", "auroc_macro", "ece", "ece_drawn"),
+        *("ap_macro", "auroc_macro", "ece", "ece_drawn"),
     ]
     summary = runs.find("digits").summary()
     known = {"validation": summary["validation"]["raw"], "test": summary["test"]["last"]}.get(split, {})

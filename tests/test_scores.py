@@ -140,8 +140,8 @@ def test_classes_are_ranked_against_the_rest_and_absent_ones_left_out(draw):
     p = softmax(z)
     found, true = rank_classes(labels, p), labels[:, None] == np.arange(4)
     assert found.values["auroc_macro"] == pytest.approx(sk.roc_auc_score(true, p[:, :4], average="macro"))
-    assert found.values["map"] == pytest.approx(sk.average_precision_score(true, p[:, :4]))
-    assert found.notes == ["map and auroc_macro are over the 4 of 5 classes that have an image here"]
+    assert found.values["ap_macro"] == pytest.approx(sk.average_precision_score(true, p[:, :4]))
+    assert found.notes == ["ap_macro and auroc_macro are over the 4 of 5 classes that have an image here"]
     confusion = sk.confusion_matrix(labels, p.argmax(1), labels=range(5))
     assert balanced_accuracy(confusion) == pytest.approx(
         sk.recall_score(labels, p.argmax(1), average="macro", labels=range(4))

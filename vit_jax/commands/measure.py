@@ -160,7 +160,7 @@ def _intervals(
         return task.resample(run.model, examples.subset(rows), few)
 
     with config_context(assume_finite=True, skip_parameter_validation=True):
-        return bootstrap(metrics, len(examples), samples)
+        return bootstrap(metrics, len(examples), samples, getattr(examples, "groups", None))
 
 
 def _asked_for(net: Predictor, request: Request) -> Task:

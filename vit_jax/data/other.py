@@ -70,6 +70,7 @@ def open_other_images(
         )
     examples.labels = labels
     split = Split(images, np.delete(rows, unreadable), outputs)
+    split.groups = source.groups[name][split.rows] if name in source.groups else None
     split.classes = kind.present(split.labels)
     remarks = [remark, *unlabelled, *source.remarks]
     if unreadable:

@@ -39,7 +39,8 @@ class Table:
 
 def spelled_out(name: str) -> str:
     """The name of a metric as it is read."""
-    return {"mfu": "MFU"}.get(name, name.replace("_", " "))
+    capitals = {"mfu": "MFU", "map": "mAP", "mae": "MAE", "rmse": "RMSE", "r2": "R2", "rmse_scaled": "RMSE, scaled"}
+    return capitals.get(name, name.replace("_", " "))
 
 
 # ------------------------------------------------------------------------------- settings

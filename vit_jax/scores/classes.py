@@ -16,15 +16,17 @@ def balanced_accuracy(confusion: np.ndarray) -> float:
 
 
 def rank_classes(labels: np.ndarray, probabilities: np.ndarray) -> Scores:
-    """map and auroc_macro of each class against the rest; the means are over the classes that have an image.
+    """ap_macro and auroc_macro of each class against the rest; the means are over the classes that have an image.
 
     Args:
         labels: int [n].
         probabilities: float [n, K].
     """
     classes = probabilities.shape[1]
-    out = rank((labels[:, None] == np.arange(classes)).astype(np.int8), probabilities)
+    out = rank((labels[:, None] == np.arange(classes)).astype(np.int8), probabilities, "ap_macro")
     there = int((~np.isnan(out.each["average_precision"])).sum())
     if 0 < there < classes:
-        out.notes.append(f"map and auroc_macro are over the {there:,} of {classes:,} classes that have an image here")
+        out.notes.append(
+            f"ap_macro and auroc_macro are over the {there:,} of {classes:,} classes that have an image here"
+        )
     return out

@@ -55,13 +55,16 @@ class Split:
         self.classes: np.ndarray | None = (
             None  # the classes that macro averages are over, int; None: all of the network
         )
+        self.groups: np.ndarray | None = None  # int [n], of examples that belong together; None: each is by itself
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def subset(self, indices: np.ndarray) -> Split:
         """A split of only these examples."""
-        return Split(self.images, self.rows[indices], self.outputs)
+        few = Split(self.images, self.rows[indices], self.outputs)
+        few.classes, few.groups = self.classes, None if self.groups is None else self.groups[indices]
+        return few
 
     def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """{"image": uint8 [k, h, w, C], "label": [k] or [k, K]}; the label as labels.py says, of numbers float32."""
@@ -333,6 +336,7 @@ def _splits_of(
     outputs, kind = source.outputs, labels_of(source.outputs)
     splits = {name: Split(images[name], rows[name], outputs) for name in rows}
     for name, split in splits.items():
+        split.groups = source.groups[name][rows[name]] if name in source.groups else None
         present = kind.present(split.labels)
         if name != "train" and len(present) < len(outputs.names):
             split.classes = present

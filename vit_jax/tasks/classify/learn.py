@@ -21,6 +21,7 @@ from ...data.images.labels import labels_of
 from ...data.images.preprocess import Preprocess
 from ...data.images.splits import Dataset, Split, open_images
 from ...data.other import Other, open_other_images
+from ...errors import UserError
 from ...files.output import digits
 from ...files.terminal import printable
 from ...models.layers import fold
@@ -70,6 +71,10 @@ class Classify(Task):
         how |= {"classes": c.classes, "seed": run.seed, "given": given, "fetch": fetch}
         opened = open_images(data, c.image, c.channels, **how)
         cls.check_kind(run, opened.outputs.kind)
+        validation = opened.splits.get("validation")
+        if validation is not None and not len(labels_of(opened.outputs).present(validation.labels)):
+            what = "no image of its validation split has any label, so it cannot choose the best weights"
+            raise UserError(f"data.source {data.source}", what, "give images that have, or set --data.validation 0")
         found, remarks = KINDS[opened.outputs.kind].balanced(run, opened.outputs, opened.splits["train"].labels)
         return replace(opened, of_loss=found, remarks=(*opened.remarks, *remarks))
 

@@ -108,8 +108,9 @@ class ClassifySpec(ImageSpec):
     losses = tuple(dict.fromkeys(name for names in LOSSES.values() for name in names))
     weighs = True
     main_metrics: ClassVar = {
-        **{"accuracy": "accuracy", "accuracy_top5": "top-5", "map": "mAP", "rmse": "RMSE", "mae": "MAE", "r2": "R2"},
-        **{"subset_accuracy": "subset", "f1_macro": "f1", "loss": "loss"},
+        **{"accuracy": "accuracy", "balanced_accuracy": "balanced", "accuracy_top5": "top-5", "map": "mAP"},
+        **{"rmse": "RMSE", "rmse_scaled": "RMSE/std", "mae": "MAE", "r2": "R2", "subset_accuracy": "subset"},
+        **{"f1_macro": "f1", "loss": "loss"},
     }
     metadata: ClassVar = {
         **ImageSpec.metadata,

@@ -137,7 +137,7 @@ class ClassKind(Kind):
         return score(split.labels, predicted, confidence, loss, rank, len(self.outputs.names), split.classes)
 
     def with_ranks(self, split: Any, out: Mapping[str, np.ndarray]) -> Classified:
-        """With auroc_macro and map."""
+        """With auroc_macro and ap_macro."""
         return with_scores(self.score(split, out), rank_classes(split.labels, self.values(out["logits"])))
 
     def examined(self, split: Any, out: Mapping[str, np.ndarray]) -> Classified:
