@@ -130,7 +130,9 @@ def test_a_run_is_shown_with_settings_results_cost_versions_and_a_command_that_r
     keep(made("a", run), list("0123456789"))
     page = page_of("a")
     said = " ".join(page.said.split())
-    for part in ("model.width 32", "seed 3 0", "test accuracy 0.8750", "validation accuracy 0.9300", "jax 0.10.2",
+    weights = "best weights (raw), epoch 4, step 40"
+    for part in ("model.width 32", "seed 3 0", "epochs 4 of 4", f"test, by the {weights} test accuracy 0.8750",
+                 f"validation, by the {weights} validation accuracy 0.9300", "jax 0.10.2",
                  "seconds of wall clock 12.5", "core-seconds of training steps 4",
                  "peak memory, GiB 0.5", "images per second (median) 900"):  # fmt: skip
         assert part in said, part
@@ -273,6 +275,14 @@ def test_whatever_is_missing_or_damaged_the_report_opens_and_says_so():
 
     made("empty", rows=[], ended="stopped: max_steps")
     assert "there are no curves" in page_of("empty").said
+    best = {"step": 20, "accuracy": 0.5, "weights": "ema"}
+    summary = {"status": "finished", "step": 33, "epoch": 3.3, "seconds": 1.0, "best": best}
+    folder = made("averaged", replace(BASE, epochs=5), ended="")
+    folder.write_summary({**summary, "test": {"last_ema": {"accuracy": 0.25}}}, {})
+    said = " ".join(page_of("averaged").said.split())
+    for part in ("epochs 3 of 5", "test, by the last weights (averaged), epoch 3.3, step 33 test accuracy 0.2500",
+                 "by the best weights (averaged), epoch 2, step 20 validation accuracy 0.5000"):  # fmt: skip
+        assert part in said, part
     with pytest.raises(UserError, match="nothing: no such run"):
         report("nothing")
     with pytest.raises(UserError, match=r"runs: none given"):

@@ -15,6 +15,7 @@ from ..config.dotted import value_at
 from ..config.run import RunConfig
 from ..config.trees import flatten
 from ..errors import UserError
+from ..figures.figure import weights_caption
 from ..files.atomic import read_json
 from ..presets.table import preset
 from ..runs.ending import CONVERTED, PROVENANCE
@@ -126,19 +127,30 @@ def _stated(member: Member, usual: RunConfig) -> dict[str, Any]:
 
 
 def headlines(member: Member) -> list[tuple[str, str]]:
-    """The state of a run and its best results, in a few words each."""
+    """The state of a run, its whole epochs, and its best results with the weights that they are of, in a few words."""
     summary = member.summary or {}
     step = summary.get("step", member.rows[-1]["step"] if member.rows else 0)
     out = [("status", member.ended), ("steps", f"{step:,}")]
     if is_number(epoch := summary.get("epoch")):
-        out.append(("epochs", f"{epoch:g}"))
+        out.append(("epochs", f"{int(epoch):,} of {member.run.epochs:,}"))
     test = summary.get("test")
     by_weights: dict[str, Any] = test if isinstance(test, dict) else {}
-    tested: dict[str, Any] = next((by_weights[kind] for kind in ("best", "last_ema", "last") if kind in by_weights), {})
-    for split, metrics in (("test", tested), ("validation", member.best)):
+    kind = next((kind for kind in ("best", "last_ema", "last") if kind in by_weights), "best")
+    for split, which, metrics in (("test", kind, by_weights.get(kind, {})), ("validation", "best", member.best)):
         known = [(word, metrics.get(name)) for name, word in task_spec(member.run.task).main_metrics.items()]
-        out += [(f"{split} {word}", f"{value:.4f}") for word, value in known if is_number(value)]
+        told = [(f"{split} {word}", f"{value:.4f}") for word, value in known if is_number(value)]
+        out += [(f"{split}, by the", _which(member, which, step)), *told] if told else []
     return out
+
+
+def _which(member: Member, kind: str, last: int) -> str:
+    """Which weights a result is of: best, last or last_ema, with epoch and step; `last` is the last step."""
+    which, _, averaged = kind.partition("_")
+    own = which == "best" and is_number(member.best.get("step"))
+    step = member.best["step"] if own else last
+    averaged = member.best.get("weights", "raw") if own else averaged or "raw"
+    epoch = {row["step"]: row.get("epoch") for row in member.rows}.get(step)
+    return weights_caption(which, averaged, step, epoch if is_number(epoch) else None)
 
 
 def results(found: Comparison) -> Table:
