@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from vit_jax.errors import UserError
+from vit_jax.files import terminal
 from vit_jax.files.arriving import arriving_lines
 
 
@@ -72,3 +73,51 @@ def test_a_reader_that_stops_ends_it_quietly_and_what_was_asked_for_is_written(t
             said = process.stderr.read().decode()
             assert process.wait() == 0 and "Traceback" not in said and "rror" not in said, said
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 1 + 3 * 4 + 3
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("columns", [40, 61, 80, 200])
+def test_what_is_printed_ends_its_lines_at_words_on_a_terminal_alone(columns, monkeypatch, capsys):
+    """Below its label; a long word and a command that is to be copied stay whole."""
+    command, path = "python -m convert a X.safetensors --set heads=12 --set eps=1e-6", "/".join(["folder"] * 15)
+    texts = [
+        "note     " + " ".join(["some words that say what is wrong, and-hyphens"] * 5),
+        f"vit-jax: error: {path}: is no run; state that with `{command}`, then give it here, or do something else",
+        f"vit-jax: SIGTERM: saved at step 1,000, of ten thousand steps in all; go on with: {command}",
+        "         remarks stand below others, and have no label of their own but only the room for one before them",
+        "short", "",
+    ]  # fmt: skip
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for text in texts:
+        terminal.print_wrapped(text, screen := Screen())
+        lines = screen.getvalue().removesuffix("\n").split("\n")
+        assert " ".join(line.strip() for line in lines) == text.strip(), "no word is cut, none is lost"
+        whole = [part for part in (f"`{command}`,", command, f"{path}:") if part in text]
+        for line in lines:
+            held = [part for part in whole if line.endswith(part)]
+            assert len(line) <= columns or held, line
+        assert all(line[:9].strip() == "" for line in lines[1:]), "below what stands behind the label"
+        assert all(any(part in line for line in lines) for part in whole[:1])
+        terminal.print_wrapped(text)
+        assert capsys.readouterr().out == f"{text}\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a pseudo-terminal")
+@pytest.mark.parametrize(
+    "words", ["convert nothing-of-this-name x.pt --to a-layout-that-is-not-there", "predict nothing x.png"]
+)
+def test_an_error_ends_its_lines_at_words_where_a_terminal_shows_it(words, tmp_path):
+    import pty
+
+    ours, theirs = pty.openpty()
+    program = [sys.executable, "-m", "vit_jax", *words.split()]
+    subprocess.run(program, stderr=theirs, cwd=tmp_path, env={**os.environ, "COLUMNS": "44"}, check=False)
+    os.close(theirs)
+    lines = os.read(ours, 4096).decode().splitlines()
+    assert len(lines) > 1 and all(len(line) <= 44 for line in lines) and lines[0].startswith("vit-jax: error: ")

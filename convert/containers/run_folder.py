@@ -18,7 +18,7 @@ from vit_jax.errors import Option, Text, UserError
 from vit_jax.files.atomic import write_json
 from vit_jax.files.digests import array_digest, with_digest
 from vit_jax.files.metrics import NO_LOG
-from vit_jax.files.terminal import printable
+from vit_jax.files.terminal import print_note
 from vit_jax.runs import Run, read_files, record_of
 from vit_jax.runs.calibration import with_calibration
 from vit_jax.runs.values import from_dict
@@ -56,7 +56,7 @@ def open_run(path: str | os.PathLike[str], step: Step = None, training: bool = F
     run = Run(path)
     record = run.record()
     if remark := run.remark():
-        print(f"note     {printable(remark)}", file=sys.stderr)
+        print_note(remark, sys.stderr)
     choice = _choose(run, step or ("last" if training else "best"))
     step, digests = choice.step, choice.arrays
     source = orbax.open_folder(run.checkpoints / str(step))

@@ -217,11 +217,13 @@ def _check_order(a: Reading, path: str, options: Options) -> None:
 
 
 def leave(report: Report, json: str, markdown: str) -> None:
-    """The files that were asked for."""
+    """Write the files that were asked for, and say so."""
     if json:
         write_json(Path(json), report.json())
+        print_line(f"left      {json}")
     if markdown:
         write_text(Path(markdown), report.markdown())
+        print_line(f"left      {markdown}")
 
 
 def images(path: str, c: NetworkConfig, preprocess: Json | None) -> Inputs:

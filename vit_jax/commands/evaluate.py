@@ -21,7 +21,7 @@ from ..files.atomic import write_json
 from ..files.destination import check_folder, check_outputs
 from ..files.metrics import as_json
 from ..files.output import write_csv
-from ..files.terminal import printable, run_command
+from ..files.terminal import print_note, print_wrapped, printable, run_command
 from ..text.languages import Spoken
 from .measure import Measured, Probe, Request, measure
 from .selection import LanguageFlags, SelectionFlags, TableFlags
@@ -130,7 +130,7 @@ def evaluate(
         )
     )
     for remark in (*measured.remarks, *measured.result.notes):
-        print(f"note     {printable(remark)}", file=sys.stderr)
+        print_note(remark, sys.stderr)
     return measured.net.step, measured.result
 
 
@@ -246,16 +246,18 @@ def command(arguments: list[str]) -> int:
     where += f", probe {o.probe}" if o.probe != "none" else ""
     print(printable(f"{what}, {where}: {len(m.result.predicted):,} examples"))
     for remark in (*m.remarks, *m.result.notes):
-        print(f"  note: {printable(remark)}")
+        print_wrapped(f"  note: {printable(remark)}")
     flipped = m.result.flipped.metrics if m.result.flipped else {}
     if flipped:
         print(f"  {'':18} {'plain':6}  with its mirror image")
     for name, value in m.result.metrics.items():
         print(printable(f"  {name:18} {_shown(m.result, name, value, flipped)}"))
     if o.probabilities:
-        write_csv(o.probabilities, *m.task.values_table(m.examples, m.result))
+        rows = write_csv(o.probabilities, *m.task.values_table(m.examples, m.result))
+        print(printable(f"  {o.probabilities} has {rows:,} rows"))
     if o.csv:
-        write_csv(o.csv, *m.task.table(m.examples, m.result, m.metadata))
+        rows = write_csv(o.csv, *m.task.table(m.examples, m.result, m.metadata))
+        print(printable(f"  {o.csv} has {rows:,} rows"))
     if o.report:
         print("\n".join(f"  {printable(line)}" for line in write_report(m, Path(o.report), f"{what}, {where}")))
     return DONE

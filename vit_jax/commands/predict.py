@@ -29,7 +29,7 @@ from ..config.run import paths_in
 from ..errors import DONE, Field, UserError
 from ..files.destination import check_outputs
 from ..files.output import digits, write_csv
-from ..files.terminal import lasting_output, printable, run_command
+from ..files.terminal import lasting_output, print_wrapped, printable, run_command
 from ..machine import backend
 from ..text.languages import UNSTATED, Spoken
 from .answering import Answering, Row
@@ -262,7 +262,7 @@ def _note(remark: str) -> None:
 
 def _say(label: str, text: str) -> None:
     """Print a line on stderr, where it is apart from answers."""
-    print(f"{label:8} {printable(text)}", file=sys.stderr)
+    print_wrapped(f"{label:8} {printable(text)}", sys.stderr)
 
 
 def _network(
@@ -396,12 +396,12 @@ def _answer(o: Options, model: Predictor, inputs: Inputs, lines: int) -> None:
     elif model.header or o.csv or o.json or not o.attention:  # without a head there are no answers, but attention
         first, rows, values = _print_answers(o, answering, inputs, lines)
         if o.csv:
-            write_csv(o.csv, model.header, rows)
-            _say("written", f"{o.csv}: {len(rows):,} row{'s' * (len(rows) != 1)}")
+            written = write_csv(o.csv, model.header, rows)
+            _say("written", f"{o.csv} has {written:,} rows")
         if o.probabilities:
             table = ((name, *digits(each)) for name, each in values)
             write_csv(o.probabilities, ("file", *model.columns), table)
-            _say("written", f"{o.probabilities}: {len(values):,} row{'s' * (len(values) != 1)}")
+            _say("written", f"{o.probabilities} has {len(values):,} rows")
     else:
         first = answering.readable(inputs)[:BATCH]
     if o.attention:

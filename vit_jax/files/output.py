@@ -21,15 +21,16 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def write_csv(path: str | os.PathLike[str], header: Sequence[str], rows: Iterable[Sequence[str | int]]) -> None:
-    """Write a CSV table, atomically. File names keep their bytes, also those that are not UTF-8."""
+def write_csv(path: str | os.PathLike[str], header: Sequence[str], rows: Iterable[Sequence[str | int]]) -> int:
+    """Write a CSV table, atomically; returns how many rows it has. File names keep their bytes, also no UTF-8."""
     with (
         replacing(Path(path)) as temporary,
         open(temporary, "w", newline="", encoding="utf-8", errors="surrogateescape") as file,
     ):
         writer = csv.writer(file)
         writer.writerow(header)
-        writer.writerows(rows)
+        written = list(map(writer.writerow, rows))
+    return len(written)
 
 
 def digits(values: np.ndarray) -> list[str]:

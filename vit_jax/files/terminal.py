@@ -9,14 +9,17 @@ import os
 import re
 import signal
 import sys
+import textwrap
 import unicodedata
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TextIO
 
 from ..errors import CHECK, DONE, INTERRUPTED, USER, CheckFailed, Interrupted, as_user_error
 
 LONG = 400  # letters of a word that is printed as a whole
+_LABEL = re.compile(r"\s*[\w-]{1,10}(?: {2,}|: )|\s+")  # what stands before a text: "note     ", "vit-jax: "
+_COMMAND = re.compile(r"`[^`]*`|(?<=: )(?:python -m|pip install|vit-jax) .*$")
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # categories of Unicode
 JOINERS = frozenset("\u200c\u200d")  # of the same categories, but needed to write Persian, Hindi and emoji
 
@@ -48,7 +51,7 @@ def _run(main: Callable[[], int | None]) -> int:
     try:
         return main() or DONE
     except (CheckFailed, Interrupted) as error:
-        print("vit-jax: " + printable(str(error)), file=sys.stderr)
+        print_wrapped("vit-jax: " + printable(str(error)), sys.stderr)
         return error.exit_code if isinstance(error, Interrupted) else CHECK
     except KeyboardInterrupt:
         print("vit-jax: interrupted; what was not saved yet is lost", file=sys.stderr)
@@ -60,7 +63,7 @@ def _run(main: Callable[[], int | None]) -> int:
         known = as_user_error(error)
         if known is None:
             raise
-        print("vit-jax: error: " + printable(_shorten(" ".join(str(known).splitlines()))), file=sys.stderr)
+        print_wrapped("vit-jax: error: " + printable(_shorten(" ".join(str(known).splitlines()))), sys.stderr)
         return USER
 
 
@@ -111,9 +114,45 @@ def _forget_output() -> None:
 def print_line(text: str) -> None:
     """Print a text, each line `printable`; carry on if the reader of stdout has closed it (as head does)."""
     try:
-        print("\n".join(map(printable, text.split("\n"))), flush=True)
+        for line in text.split("\n"):
+            print_wrapped(printable(line))
+        sys.stdout.flush()
     except BrokenPipeError:
         _forget_output()
+
+
+def print_note(text: str, stream: TextIO | None = None) -> None:
+    """Print a remark for the user, `printable`, on stdout or another stream."""
+    print_wrapped(f"note     {printable(text)}", stream)
+
+
+def print_wrapped(line: str, stream: TextIO | None = None) -> None:
+    """Print a line on stdout or another stream; on a terminal in several that end at words, beside its label.
+
+    A command, between backticks or at the end, stays whole, so that it can be copied.
+    """
+    stream = stream or sys.stdout
+    print(_wrapped(line, _columns(stream)) if stream is not None and stream.isatty() else line, file=stream)
+
+
+def _columns(stream: TextIO) -> int:
+    """How wide a terminal is."""
+    try:
+        return int(os.environ.get("COLUMNS", "")) or 80
+    except ValueError:
+        with contextlib.suppress(OSError, ValueError):
+            return os.get_terminal_size(stream.fileno()).columns or 80
+    return 80
+
+
+def _wrapped(line: str, columns: int) -> str:
+    label = _LABEL.match(line)
+    whole = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), line)
+    lines = textwrap.wrap(
+        whole, max(columns, 40), subsequent_indent=" " * len(label[0] if label else ""), break_long_words=False,
+        break_on_hyphens=False, replace_whitespace=False,
+    )  # fmt: skip
+    return "\n".join(lines).replace("\0", " ")
 
 
 def printable(text: str) -> str:

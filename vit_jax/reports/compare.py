@@ -28,7 +28,7 @@ from ..errors import DONE, UserError
 from ..files.destination import check_output
 from ..files.output import print_table
 from ..files.reading import show_path
-from ..files.terminal import printable, run_command
+from ..files.terminal import print_wrapped, printable, run_command
 from ..runs import several
 from ..runs.ending import CONVERTED, FINISHED, ending
 from ..runs.points import failed_points
@@ -456,9 +456,9 @@ def command(arguments: list[str]) -> int:
     groups = [results[:1], fields, results[1:]] if many else [fields, results]
     if left_out := print_table(names, groups, width, once=many):
         listed = ", ".join(title.replace(". ", ".") for title in left_out)
-        print(f"note: {width} columns have no room for {listed}; widen the terminal, or set COLUMNS")
+        print_wrapped(f"note: {width} columns have no room for {listed}; widen the terminal, or set COLUMNS")
     for note in _condensed(found.notes):
-        print(f"note: {printable(note)}")
+        print_wrapped(f"note: {printable(note)}")
     print(_picture(found, o.out))
     return DONE
 

@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import UserError
 from ..files.output import print_table
 from ..files.reading import show_path
-from ..files.terminal import printable
+from ..files.terminal import print_wrapped, printable
 from ..runs.ending import FINISHED
 from ..runs.points import FAILED, Point, value_text
 from .compare import Comparison, Line, columns, gather
@@ -119,7 +119,7 @@ def show(outcomes: Outcomes) -> None:
     notes = [note for each in outcomes.each if each.found for note in each.found.notes]
     notes += [f"{each.point.name}: {each.ended}" for each in outcomes.each if not each.found]
     for note in notes:
-        print(f"note: {printable(note)}")
+        print_wrapped(f"note: {printable(note)}")
     name = f"validation {outcomes.metric.replace('_', ' ')}"
     _draw(outcomes, name)
     print(f"the picture is {printable(show_path(outcomes.folder / PICTURE))}")

@@ -131,7 +131,7 @@ def headlines(member: Member) -> list[tuple[str, str]]:
     summary = member.summary or {}
     step = summary.get("step", member.rows[-1]["step"] if member.rows else 0)
     out = [("status", member.ended), ("steps", f"{step:,}")]
-    if is_number(epoch := summary.get("epoch")):
+    if is_number(epoch := summary.get("epoch", "")):
         out.append(("epochs", f"{int(epoch):,} of {member.run.epochs:,}"))
     test = summary.get("test")
     by_weights: dict[str, Any] = test if isinstance(test, dict) else {}

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..config.outputs import Outputs
 from ..errors import UserError
-from ..files.terminal import printable
+from ..files.terminal import print_note
 from .folder import Run
 
 
@@ -30,7 +30,7 @@ def with_calibration(record: Mapping[str, Any], run: Run, step: int, weights: st
     try:
         found = (run.summary() or {}).get("calibration")
     except UserError as error:
-        print(f"note     {printable(str(error))}; until then probabilities are as trained", file=sys.stderr)
+        print_note(f"{error}; until then probabilities are as trained", sys.stderr)
         return dict(record)
     if found is None or (found["step"], found["weights"]) != (step, weights):
         return dict(record)

@@ -9,7 +9,7 @@ from ..config.groups import frozen_at_first, muon_kernels, trainable
 from ..config.lora import adapted_kernels, trainable_table
 from ..config.run import RunConfig
 from ..errors import install
-from ..files.terminal import printable
+from ..files.terminal import print_wrapped, printable
 from ..machine import backend
 from ..machine.division import Division
 from ..machine.memory import run_bytes
@@ -58,9 +58,9 @@ def announce(setup: Setup) -> None:
         print(f"         {_by_rule(run)}")
     if setup.teacher:
         print(printable(f"teacher  {describe_teacher(setup.teacher)}"))
-    print(printable(f"data     {setup.dataset.name}: {setup.dataset.contents}; {sizes}"))
+    print_wrapped(printable(f"data     {setup.dataset.name}: {setup.dataset.contents}; {sizes}"))
     for remark in setup.dataset.remarks:
-        print(printable(f"         {remark}"))
+        print_wrapped(printable(f"         {remark}"))
     of = "weights, gradients, optimizer and teacher" if setup.teacher else "weights, gradients and optimizer"
     of += " on each device" if run.fsdp > 1 and copies == 1 else ""
     print(f"memory   {weights / 1e6:,.1f} MB for {of}, before activations")

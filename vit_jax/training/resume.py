@@ -13,7 +13,7 @@ from ..config.groups import moments
 from ..config.lora import averaged_parameters, factor_shapes, lora_names, trainable_table
 from ..config.trees import flatten
 from ..errors import UserError
-from ..files.terminal import printable
+from ..files.terminal import print_note, printable
 from ..machine.hosts.group import ALONE, Hosts
 from ..machine.numerics import random_key
 from ..runs.content import data_difference
@@ -246,9 +246,9 @@ def _create_or_update(
         return
     record = folder.record()
     for name, (old, new) in moved(folder.config(), setup.as_given).items():
-        print(f"note     {name} is {printable(str(new))} now, and was {printable(str(old))}: its content is the same")
+        print_note(f"{name} is {new} now, and was {old}: its content is the same")
     if remark := folder.remark():
-        print(f"note     {printable(remark)}; the file is restored")
+        print_note(f"{remark}; the file is restored")
     if record["config"] != config:  # budgets, places and all else that may change
         record = {**record, "config": config}
         checkpoints.record(record)
@@ -262,7 +262,7 @@ def _open_log(folder: runs.Run, setup: Setup, step: int, notes: dict[str, Any]) 
     from .log import Log
 
     if remark := folder.log_remark(step):
-        print(f"note     {printable(remark)}")
+        print_note(remark)
     folder.drop_metrics(lambda row: _is_rewritten(row, step, notes))
     tensorboard = folder.path / "tensorboard" if setup.run.tensorboard else None
     return Log(folder.metrics_file, step, tensorboard, setup.run.wandb, folder.path.name, to_dict(setup.as_given))

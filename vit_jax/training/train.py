@@ -18,7 +18,7 @@ from ..config.run import RunConfig
 from ..config.trees import flatten
 from ..errors import Field, UserError
 from ..files.reading import show_path
-from ..files.terminal import printable
+from ..files.terminal import print_note
 from ..machine import backend
 from ..machine.hosts.group import Hosts, join_hosts
 from ..machine.numerics import fixed_settings
@@ -281,12 +281,12 @@ def _finished_summary(folder: runs.Run) -> dict[str, Any] | None:
     try:
         summary = folder.summary()
     except UserError:
-        print(f"note     {show_path(folder.summary_file)}: is damaged; it is written again")
+        print_note(f"{show_path(folder.summary_file)}: is damaged; it is written again")
         return None
     if not summary or summary["status"] != "finished":
         return None
     for remark in filter(None, (folder.remark(), folder.log_remark())):
-        print(f"note     {printable(remark)}")
+        print_note(remark)
     return summary
 
 

@@ -14,6 +14,7 @@ from flax import nnx
 
 from ..config.trees import flatten
 from ..errors import Text, UserError
+from ..files.terminal import print_note
 from ..machine.numerics import with_fixed_settings
 from ..models.networks import NETWORKS
 from ..models.state import split_model
@@ -217,5 +218,5 @@ def export_weights(
 
                 certify(planned, written)
     for note in (Text(note).written(of_export) for note in (*reading.facts.notes, *written.notes)):
-        print(f"note     {note}{EXPORTED if note.options & WRITING else ''}", file=sys.stderr)
+        print_note(f"{note}{EXPORTED if note.options & WRITING else ''}", sys.stderr)
     return written.files

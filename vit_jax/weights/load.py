@@ -23,7 +23,7 @@ from ..config.run import RunConfig
 from ..config.trees import flatten, unflatten
 from ..data.texts.config import is_side, size_of_side
 from ..errors import Field, UserError
-from ..files.terminal import printable
+from ..files.terminal import print_note, printable
 from ..machine.numerics import with_fixed_settings
 from ..models.build import definition, describe_network
 from ..models.networks import NETWORKS
@@ -291,7 +291,7 @@ def _foreign(weights: str | State | InMemory, spoken: Spoken, **options: Any) ->
 
 def _print_notes(path: str, notes: Iterable[str]) -> None:
     for note in notes:
-        print(f"note     {printable(path)}: {printable(note)}", file=sys.stderr)
+        print_note(f"{path}: {note}", sys.stderr)
 
 
 def _languages(run: RunConfig, spoken: Spoken, path: str) -> dict[str, str]:
@@ -364,7 +364,7 @@ def _chosen(folder: Run, model: NetworkConfig, which: str, ema: bool | None) -> 
     if count and ema:
         raise UserError(f"ema is True, but {which} is the mean of the weights themselves", remedy="leave ema out")
     if remark := folder.remark():
-        print(f"note     {printable(remark)}", file=sys.stderr)
+        print_note(remark, sys.stderr)
     checkpoints, expected = Checkpoints(folder, factor_shapes(folder.config())), model.shapes()
     if count:
         newest, mean = _mean(checkpoints, expected, count)
