@@ -29,7 +29,7 @@ from convert.recognise.config import Untold
 from convert.recognise.layouts import extras, find
 from convert.recognise.preprocessing import SETTABLE
 from convert.recognise.reading import Options, read
-from vit_jax.commands import cli, evaluate, predict, sheet, train
+from vit_jax.commands import cli, evaluate, predict, sheet, sweep, train
 from vit_jax.config import flags
 from vit_jax.config.dotted import leaves
 from vit_jax.config.run import RunConfig
@@ -43,7 +43,7 @@ from vit_jax.reports import command, compare
 ROOT = Path(__file__).parents[1]
 # Flags of XLA, one that has no parser, and a word for any.
 FOREIGN = {"--xla_force_host_platform_device_count", "--xla_cpu_experimental_ynn_fusion_type", "--version", "--field"}
-OTHERS = {"zero_to_fp32.py", "perfetto_trace.json"}  # files that other programs write, for other programs
+OTHERS = {"zero_to_fp32.py", "perfetto_trace.json", "metadata.jsonl"}  # files that other programs write
 GAP = "{}"  # what stands in a text for a value
 
 
@@ -104,7 +104,7 @@ def run_flags() -> set[str]:
     fields = dataclasses.fields(RunConfig)
     runs = [preset(name).run for name in PRESETS]
     training = [train.Options(**{f.name: getattr(run, f.name) for f in fields}) for run in runs]
-    others = [evaluate.Options, predict.Options, command.Options, compare.Options, sheet.Options]
+    others = [each.Options for each in (evaluate, predict, command, compare, sheet, sweep)]
     names = {name for each in (*training, *others) for name in flags.flags(each)}
     return {f"--{name}" for name in names} | {
         f"--{'.'.join([*a, f'no-{b}'])}" for *a, b in (n.split(".") for n in names)

@@ -243,7 +243,7 @@ def test_each_device_is_given_to_one_process(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", ["SIGKILL", "SIGINT"])
 def test_a_sweep_that_is_stopped_goes_on_to_the_bit(stop, door):
-    """The first point is not repeated; the second goes on, and both are what the command train makes of them."""
+    """The first point is not repeated, and the second is what the command train makes of it."""
     words = ["digits", *TINY, "--epochs", "12", "--save-minutes", "0.02"]
     sweep = [sys.executable, "-m", "vit_jax", "sweep", *words, "--optim.lr", "1e-3,1e-2"]
     process = subprocess.Popen(sweep, stdout=subprocess.DEVNULL)
@@ -256,7 +256,6 @@ def test_a_sweep_that_is_stopped_goes_on_to_the_bit(stop, door):
     first = Path("runs/digits-sweep/lr=0.001/summary.json")
     before = first.stat().st_mtime_ns
     assert subprocess.run(sweep, stdout=subprocess.DEVNULL).returncode == 0 and first.stat().st_mtime_ns == before
-    for rate in ("0.001", "0.01"):
-        assert door("train", *words, "--optim.lr", rate, "--name", rate).returncode == 0
-        saved = [runs.Run(f"runs/{name}").saved(12 * 40)["arrays"] for name in (rate, f"digits-sweep/lr={rate}")]
-        assert saved[0] == saved[1]
+    assert door("train", *words, "--optim.lr", "0.01", "--name", "alone").returncode == 0
+    alone, point = (runs.Run(f"runs/{name}").saved(12 * 40)["arrays"] for name in ("alone", "digits-sweep/lr=0.01"))
+    assert alone == point
