@@ -337,7 +337,9 @@ def test_wrong_names_and_wrong_runs():
             vit_jax.train(tiny(), data=(IMAGES, LABELS), class_names=names)
     with pytest.raises(UserError, match="class_names: are those of examples given as data"):
         vit_jax.train(tiny(), class_names=["a"])
-    with pytest.raises(UserError, match=r"run is a Preset; give a preset's name, or a RunConfig such as vit_jax.preset\('digits'\).run"):
+    with pytest.raises(
+        UserError, match=r"run is a Preset; give a preset's name, or a RunConfig such as vit_jax.preset\('digits'\).run"
+    ):
         vit_jax.train(vit_jax.preset("digits"))
 
 

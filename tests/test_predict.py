@@ -621,7 +621,7 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
     }
     assert not list(folder.samples.iterdir())
 
-    monkeypatch.setattr("vit_jax.weights.load.weights", lambda *a: (3, tree))
+    monkeypatch.setattr("vit_jax.weights.load._chosen", lambda *a: (3, "raw", tree))
     loaded = vit_jax.load("many")
     assert np.array_equal(loaded.pixels(pixels[:2]), pixels[:2]) and loaded.logits(pixels[:2]).shape == (2, 2)
     Image.fromarray(pixels[0, ..., 0]).save("grey.png")

@@ -799,7 +799,7 @@ def scripted(monkeypatch, *values: tuple[float, float]) -> None:
     def given(*args):
         accuracy, loss = next(turn)
         out = measure(*args)
-        return replace(out, metrics={**out.metrics, "accuracy": accuracy, "loss": loss})
+        return replace(out, metrics={**out.metrics, "balanced_accuracy": accuracy, "loss": loss})
 
     monkeypatch.setattr(Evaluator, "measure", given)
 
@@ -820,7 +820,7 @@ def test_the_best_is_chosen_among_raw_and_averaged_weights(folder, monkeypatch, 
         scripted(patch, *values, *tests)
         summary = go(folder)
     accuracy = values[2 * (step // EPOCH - 1) + (weights == "ema")]
-    assert summary["best"] == {"step": step, "accuracy": accuracy[0], "loss": accuracy[1], "weights": weights}
+    assert summary["best"] == {"step": step, "balanced_accuracy": accuracy[0], "loss": accuracy[1], "weights": weights}
     assert folder.saved(STEPS)["notes"]["best"] == summary["best"] and folder.saved(STEPS)["notes"]["stale"] == stale
     kind = {"raw": "raw", "ema": "averaged"}[weights]
     assert f"best       step {step} ({kind} weights), chosen by validation\n" in capsys.readouterr().out
@@ -851,7 +851,7 @@ def early(monkeypatch, folder) -> Run:
 
     def flat(*args):
         out = measure(*args)
-        return replace(out, metrics={**out.metrics, "accuracy": 0.5, "loss": 1.0})
+        return replace(out, metrics={**out.metrics, "balanced_accuracy": 0.5, "loss": 1.0})
 
     monkeypatch.setattr(Evaluator, "measure", flat)
     uninterrupted = Run(folder.path.with_name("early"))
@@ -936,10 +936,10 @@ def test_of_equal_weights_the_best_are_those_of_the_lower_loss(folder, monkeypat
     monkeypatch.setattr(
         Evaluator,
         "measure",
-        lambda *a: replace(out := measure(*a), metrics={**out.metrics, "accuracy": 1.0, "loss": next(losses)}),
+        lambda *a: replace(out := measure(*a), metrics={**out.metrics, "balanced_accuracy": 1.0, "loss": next(losses)}),
     )
     summary = go(Run(folder.path.with_name("equals")), ema=0.0)
-    assert summary["best"] == {"step": 2 * EPOCH, "accuracy": 1.0, "loss": 1.0, "weights": "raw"}
+    assert summary["best"] == {"step": 2 * EPOCH, "balanced_accuracy": 1.0, "loss": 1.0, "weights": "raw"}
 
 
 def test_the_best_weights_may_be_lost_and_the_rest_is_still_told(reference, folder, monkeypatch, capsys):
@@ -949,7 +949,7 @@ def test_the_best_weights_may_be_lost_and_the_rest_is_still_told(reference, fold
     saved, _ = Checkpoints(folder).restore(folder.config().model.shapes())
     assert saved is not None
     Checkpoints(folder).note(
-        STEPS, {**saved.notes, "best": {"step": 10, "weights": "raw", "accuracy": 0.9, "loss": 1.0}}
+        STEPS, {**saved.notes, "best": {"step": 10, "weights": "raw", "balanced_accuracy": 0.9, "loss": 1.0}}
     )
     damage(folder, 10)
     capsys.readouterr()

@@ -154,8 +154,7 @@ def _calibrate(s: Session, best: dict[str, Any] | None) -> tuple[dict[str, Any] 
 
 def _measure(s: Session, parameters: dict[str, Any], split: Any, task: Task) -> Evaluation:
     """The final result of parameters on a split."""
-    out = s.setup.evaluator.outputs_of(_on_devices(s, parameters), split, s.run.batch)
-    return task.examine(s.run.model, split, out)
+    return s.setup.evaluator.measure(_on_devices(s, parameters), split, s.run.batch, task.examine)
 
 
 def _on_devices(s: Session, parameters: dict[str, Any]) -> dict[str, Any]:

@@ -334,10 +334,8 @@ def measure(s: Session, name: str, split: Any, final: Mapping[str, Task] | None 
         s.setup.evaluator.between = functools.partial(_poll_stop, s)
         for weights, tree in (("raw", state.parameters), ("ema", state.averaged)):
             if tree is not None:
-                out = s.setup.evaluator.outputs_of(tree, split, s.run.batch)
-                task = s.task if final is None else final.get(weights, s.task)
-                score = task.score if final is None else task.examine
-                results[weights] = score(s.run.model, split, out)
+                score = () if final is None else (final.get(weights, s.task).examine,)
+                results[weights] = s.setup.evaluator.measure(tree, split, s.run.batch, *score)
                 metrics = s.hosts.share(results[weights].metrics)
                 results[weights] = replace(results[weights], metrics=metrics)
     for weights, result in results.items():

@@ -35,6 +35,8 @@ from .devices import Devices
 from .lora import Lora
 from .optim import Optimizer, OptimizerState
 
+Score = Callable[[Any, Any, dict[str, np.ndarray]], Evaluation]  # as Task.score
+
 
 @partial(jax.tree_util.register_dataclass, data_fields=["step", "parameters", "moments", "ema"], meta_fields=[])
 @dataclass
@@ -110,9 +112,12 @@ class Evaluator:
         out = self.compiled(parameters, self.devices.shard_batch(batch), self.auxiliary)
         return {k: self.devices.whole(v)[: None if self.devices.hosts.several else size] for k, v in out.items()}
 
-    def measure(self, parameters: Tree, split: Any, batch: int) -> Evaluation:
-        """Evaluate parameters (on the devices) on all examples of a split, each once, `batch` at a time."""
-        return self.task.score(self.config, split, self.outputs_of(parameters, split, batch))
+    def measure(self, parameters: Tree, split: Any, batch: int, score: Score | None = None) -> Evaluation:
+        """Evaluate parameters (on the devices) on all examples of a split, each once, `batch` at a time.
+
+        `score` takes the place of the task's.
+        """
+        return (score or self.task.score)(self.config, split, self.outputs_of(parameters, split, batch))
 
     def outputs_of(self, parameters: Tree, split: Any, batch: int) -> dict[str, np.ndarray]:
         """The task's outputs of all n examples of a split, {name: [n, ...]}, in their order."""
