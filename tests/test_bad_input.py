@@ -472,8 +472,8 @@ def test_a_set_must_be_named_for_a_preset_without_one(refused):
 def test_another_run_can_start_from_the_weights_of_one_that_may_not_change(refused, capsys):
     advice = "--init digits --name NEW --data.source digits"
     refused(
-        "train --resume digits --epochs 40",
-        "epochs 2 -> 40",
+        "train --resume digits --epochs 40 --optim.lr 0.5",
+        "optim.lr 0.01 -> 0.5",
         f"start a new run from its weights with {advice} in place of --resume digits",
     )
     assert train_command.command([*advice.split(), "--epochs", "40", "--dry-run"]) == errors.DONE

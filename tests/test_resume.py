@@ -146,6 +146,11 @@ def _quick(monkeypatch, engines) -> None:
     quicken(monkeypatch, engines)
 
 
+def parts_of(checked: Checked) -> list[Any]:
+    """What the learning rate depends on besides the config."""
+    return [(each.after, each.run.epochs, each.continuation) for each in checked.segments]
+
+
 def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, setup.Setup]) -> None:
     """No pictures, an empty report, and one compilation a network; nothing else is other than in a user's process."""
     set_up = training.set_up
@@ -157,12 +162,13 @@ def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, setup.Setup]) ->
             for f in dataclasses.fields(RunConfig)
             if f.metadata.get("execution") and f.name not in ("accumulate", "parallel")
         }
-        key = json.dumps(to_dict(replace(run, patience=0, **execution)))
+        key = json.dumps([to_dict(replace(run, patience=0, **execution)), parts_of(checked)])
         if key not in engines:
             engines[key] = set_up(checked, dataset)
         known = engines[key]
         stated = replace(run, model=known.as_given.model)
-        return replace(known, as_given=stated, run=setup.plan(stated, known.dataset)[0])
+        segments = [*checked.segments[:-1], *(replace(last, run=stated) for last in checked.segments[-1:])]
+        return replace(known, as_given=stated, run=setup.plan(stated, known.dataset)[0], segments=segments)
 
     monkeypatch.setattr(training, "set_up", once)
     monkeypatch.setattr(finish, "draw", lambda *_: None)
@@ -735,7 +741,10 @@ def test_a_finished_run_is_shown_and_not_touched(reference, folder, capsys):
     capsys.readouterr()
     for run in (TINY, replace(TINY, max_steps=3), replace(TINY, accumulate=1, log_every=1)):
         assert train(run, folder=folder) == {**reference.summary(), "folder": str(folder)}
-        assert "this run is finished; choose another --name or --seed to train anew" in capsys.readouterr().out
+        assert (
+            "this run is finished; choose another --name or --seed to train anew, or train it on"
+            in capsys.readouterr().out
+        )
     assert {
         p: (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.path.rglob("*") if p.is_file() and p.name != ".lock"
     } == state

@@ -23,7 +23,7 @@ from .processes import one_device_each, train_in_processes
 
 # Flags that decide the classes of a run's parts, and so the types of all others.
 OF_THE_BASE = ("init", "init-encoder", "config", "dir")
-OF_ONE_RUN = ("resume", "hosts", "folds", "print-config", "version")  # of the command train only
+OF_ONE_RUN = ("resume", "continue", "hosts", "folds", "print-config", "version")  # of the command train only
 PLACES = ("init", "init-encoder", "teacher")  # fields that may name a run inside dir
 
 

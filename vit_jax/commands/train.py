@@ -33,14 +33,16 @@ from ..presets.table import DEFAULT, FINETUNE, PRESETS, preset
 from ..runs.check import check_run
 from ..runs.complete import check_trained, is_name
 from ..runs.file import overlaid, read_config
+from ..runs.segments import SEGMENT_FIELDS
 from ..runs.values import flat, from_dict, other_identity, to_dict
 from ..tasks.table import TASKS
 from ..training.announce import announce
 from ..training.contents import Contents
+from ..training.going_on import planned_segments
 from ..training.preflight import OF_A_HOST, choose_folder, preflight
-from ..training.resume import starting_parameters
+from ..training.resume import describe_rate, starting_parameters
 from ..training.setup import set_up
-from ..training.train import of_folds, train_folds, train_seeds, train_with
+from ..training.train import Asked, members_of, of_folds, sum_up, train_folds, train_seeds, train_with
 from ..weights.start import start as starting
 from ..weights.start.again import resumable
 from ..weights.start.fitting import OtherNetwork
@@ -69,6 +71,12 @@ class Options(RunConfig):
     )
     resume: str = option(
         "", "continue this run (a folder, or a name inside dir), with its config as the defaults of all flags"
+    )
+    continue_: Literal["", "constant", "again", "extended"] = option(
+        "",
+        "with --resume and more --epochs than the run had, what the learning rate does in them: again (its schedule "
+        "begins anew), extended (as if so many epochs had been given at first, to which the rate jumps) or constant "
+        "(the last rate is kept); empty: asked for, where the schedule depends on the length of the run",
     )
     tune: Literal["none", "full", "head", "attention"] = option(
         "none",
@@ -321,19 +329,21 @@ def _command_with(hosts: Hosts, arguments: list[str]) -> int:
                 raise UserError(
                     f"{other} is {getattr(options, other)} and hosts is {options.hosts}", remedy="leave one of them out"
                 )
-        told = {"preset": name, "run": to_dict(check_options(options, folder))}
+        told = {"preset": name, "run": to_dict(check_options(options, folder)), "continue": options.continue_}
         _show_recipe(options)
     told = hosts.share(told)
     run = from_dict(RunConfig, told["run"])
     own = flags.value_of(given, "data.dir")
     if own and not hosts.owner and isinstance(run.data, FittedImages):
         run = replace(run, data=replace(run.data, dir=own))
-    train_with(hosts, run, told["preset"], folder)
+    train_with(hosts, Asked(run, told["preset"], folder, told["continue"] if folder else None))
     return DONE
 
 
 def _command_alone(arguments: list[str]) -> int:
     """`command` in one process."""
+    if inside := _resumed_group(arguments):
+        return _resume_group(inside, arguments)
     name, options, folder = parse(arguments)
     if options.version:
         from .. import __version__
@@ -357,13 +367,35 @@ def _command_alone(arguments: list[str]) -> int:
     if options.folds:
         run = check_run(of_folds(run, options.folds))
     if options.dry_run:
-        return dry_run(run, name, folder, group)
+        return dry_run(Asked(run, name, folder, options.continue_ if folder else None), group)
     if options.folds:
         train_folds(run, options.folds, preset=name)
     elif options.seeds:
         train_seeds(run, options.seeds, preset=name)
     else:
-        train_with(ALONE, run, name, folder)
+        train_with(ALONE, Asked(run, name, folder, options.continue_ if folder else None))
+    return DONE
+
+
+def _resumed_group(arguments: list[str]) -> list[runs.Run]:
+    """The runs of the group that --resume names; empty if it names none."""
+    given = flags.given_texts(arguments)
+    resume = flags.value_of(given, "resume")
+    return members_of(resume, flags.value_of(given, "dir") or RunConfig.dir) if resume else []
+
+
+def _resume_group(inside: list[runs.Run], arguments: list[str]) -> int:
+    """The command for each run of a group, and then their sum; returns the exit code."""
+    summaries = []
+    for member in inside:
+        name, options, folder = parse([*arguments, "--resume", str(member.path)])  # what is given last counts
+        asked = Asked(check_options(options, folder), name, folder, options.continue_)
+        if options.dry_run:
+            dry_run(asked)
+        else:
+            summaries.append(train_with(ALONE, asked))
+    if summaries:
+        sum_up(inside, summaries)
     return DONE
 
 
@@ -374,6 +406,8 @@ def check_options(options: Options, folder: runs.Run | None = None) -> RunConfig
         raise UserError(Field("tune"), f"is {options.tune} but init is empty", "name the weights to start from")
     if folder:
         _same_run(folder, run, options.resume)
+    elif options.continue_:
+        raise UserError(Field("continue"), f"is {options.continue_}", "name the run that goes on with --resume")
     return run
 
 
@@ -385,7 +419,8 @@ def _show_recipe(options: Options) -> None:
 
 def _same_run(folder: runs.Run, run: RunConfig, resume: str) -> None:
     """Raise UserError if flags of --resume make it another run: that can only start from its weights."""
-    if changed := other_identity(folder.config(), run):
+    changed = other_identity(folder.config(), run)
+    if changed.keys() - {*SEGMENT_FIELDS}:
         fields = ", ".join(f"{name} {old!r} -> {new!r}" for name, (old, new) in changed.items())
         path, source = shlex.quote(resume), shlex.quote(run.data.source)
         raise UserError(
@@ -396,17 +431,22 @@ def _same_run(folder: runs.Run, run: RunConfig, resume: str) -> None:
         )
 
 
-def dry_run(run: RunConfig, preset: str, folder: runs.Run | None = None, group: str = "") -> int:
+def dry_run(asked: Asked, group: str = "") -> int:
     """Set a run up and print it, without training or writing anything; returns the exit code. Raises UserError."""
-    checked = preflight(run)
+    checked = preflight(asked.run)
     contents = Contents(fetch=False)
-    folder = choose_folder(run, preset, folder, group, difference=contents.difference)
+    folder = choose_folder(asked.run, asked.preset, asked.folder, group, difference=contents.difference)
+    if not group:
+        checked = checked.with_segments(planned_segments(folder, asked.run, asked.continuation))
+    run = checked.run
     backend.configure_jax(checked.division.devices)
     with fixed_settings(run.compute_dtype):
         setup = set_up(checked, contents.open(run, folder))
         announce(setup)
         if not folder.complete_steps():
             starting_parameters(setup, folder)
+        if folder.exists() and len(setup.segments) > len(folder.segments()):
+            print(f"goes on  {describe_rate(setup)}")
     print(f"dry run  {setup.epochs} epochs of {setup.order.steps_per_epoch} steps; nothing was written")
     return DONE
 

@@ -45,7 +45,7 @@ def flags(options: Any, prefix: str = "") -> dict[str, Flag]:
     hints = typing.get_type_hints(options if isinstance(options, type) else type(options))
     found: dict[str, Flag] = {}
     for f in dataclasses.fields(options):
-        name, part = prefix + f.name.replace("_", "-"), getattr(options, f.name, hints[f.name])
+        name, part = prefix + f.name.rstrip("_").replace("_", "-"), getattr(options, f.name, hints[f.name])
         if dataclasses.is_dataclass(part) or dataclasses.is_dataclass(part := hints[f.name]):
             found |= flags(part, f"{name}.")
         else:
@@ -86,12 +86,22 @@ def parse(
     words = list(arguments)
     if not {"-h", "--help"} & {*words}:
         words = check_words(words, flags(options if default is None else default), reasons)
+    _name_keywords(options)
     # AvoidSubcommands: the default determines the class of each part, so there is no choice on the command line.
     config = (tyro.conf.AvoidSubcommands, tyro.conf.PositionalRequiredArgs, tyro.conf.PositionalMetavarFromFieldName)
     common: dict[str, Any] = {"args": words, "prog": prog, "description": description, "config": config}
     parsed: T = tyro.cli(options, **common) if default is None else tyro.cli(options, default=default, **common)
     check_ranges(parsed)
     return parsed
+
+
+def _name_keywords(options: type) -> None:
+    """Let tyro know a field that is named after a keyword of Python, such as continue_, without the underscore."""
+    import tyro
+
+    for name, hint in typing.get_type_hints(options).items():
+        if name.endswith("_"):
+            options.__annotations__[name] = typing.Annotated[hint, tyro.conf.arg(name=name.rstrip("_"))]
 
 
 def check_words(words: Sequence[str], known: Mapping[str, Flag], reasons: Mapping[str, str] = REASONS) -> list[str]:

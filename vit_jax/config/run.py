@@ -167,6 +167,8 @@ class OptimConfig:
     max_momentum: float = identity(0.95, "cycle_momentum: the highest value", at_least=0, below=1)
 
 
+BY_LENGTH = ("cosine", "one_cycle")  # schedules that depend on the length of the run
+
 # The moments of each optimizer, as checkpoints and optax name them: arrays of the shape of the parameter. Of muon: of
 # the kernels that it updates itself.
 MOMENTS: dict[str, tuple[str, ...]] = {

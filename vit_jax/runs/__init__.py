@@ -1,11 +1,22 @@
 """The run folder: its layout, config.json, which folder a run gets, or a name means. Free of jax."""
 
-from .choice import Difference, check_content, check_place, choose, find, is_foreign, mean_of, read_from, same_identity
+from .choice import (
+    Difference,
+    check_content,
+    check_place,
+    choose,
+    find,
+    is_foreign,
+    mean_of,
+    other_run,
+    read_from,
+    same_identity,
+)
 from .folder import Run
 from .record import record_of
 from .sidecar import read_files
 
 __all__ = [
-    "Difference", "Run", "check_content", "check_place", "choose", "find", "is_foreign", "mean_of", "read_files",
-    "read_from", "record_of", "same_identity",
+    "Difference", "Run", "check_content", "check_place", "choose", "find", "is_foreign", "mean_of", "other_run",
+    "read_files", "read_from", "record_of", "same_identity",
 ]  # fmt: skip

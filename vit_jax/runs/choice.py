@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from ..config.dotted import replace_fields, value_at
 from ..config.run import RunConfig
@@ -16,6 +17,7 @@ from ..files.destination import check_apart
 from ..files.reading import show_path
 from .complete import check_name
 from .folder import Run
+from .segments import SEGMENT_FIELDS
 from .several import SWEEP, VARIED, kind_of, members, there
 from .values import other_identity
 
@@ -106,15 +108,21 @@ def _fits_group(folder: Run, run: RunConfig, group: str) -> list[tuple[Run, RunC
 
 
 def same_identity(folder: Run, run: RunConfig) -> None:
-    """Raise UserError, listing the fields that differ, unless the folder has the same run."""
-    changed = other_identity(folder.config(), run)
-    if changed:
-        fields = ", ".join(f"{k} {old!r} -> {new!r}" for k, (old, new) in changed.items())
-        raise UserError(
-            folder,
-            f"holds another run, which differs in {fields}",
-            "choose another --name, or leave these as they were",
-        )
+    """Raise UserError, listing the fields that differ, unless the folder has the same run.
+
+    A run that went on after its end is still the one that it was at first.
+    """
+    if changed := other_identity(folder.segments()[0].run, run):
+        raise other_run(folder, changed)
+
+
+def other_run(folder: Run, changed: Mapping[str, tuple[Any, Any]]) -> UserError:
+    """The error for a folder whose run differs in these fields, {field: (the folder's, the other's)}."""
+    fields = ", ".join(f"{k} {old!r} -> {new!r}" for k, (old, new) in changed.items())
+    remedy = "choose another --name, or leave these as they were"
+    if changed.keys() <= {*SEGMENT_FIELDS}:
+        remedy += f"; to train it on, give --resume {shlex.quote(str(folder))}"
+    return UserError(folder, f"holds another run, which differs in {fields}", remedy)
 
 
 def check_content(folder: Run, run: RunConfig, difference: Difference) -> None:

@@ -18,8 +18,9 @@ from ..files.atomic import RESTORE
 from ..tasks.table import task_spec
 from .check import check_settings
 from .formats import check_format
+from .segments import are_segments, segments_of
 from .sidecar import are_files
-from .values import from_dict, to_dict
+from .values import to_dict
 
 # Sizes beyond which a network is taken for damage, or for an attack, before a list or an array is made as long as they.
 LAYERS, PIXELS, POSITIONS, NUMBERS = 10_000, 1 << 28, 1 << 28, 1 << 40  # of a stack, an image, positions, a parameter
@@ -46,10 +47,12 @@ def check_record(record: Mapping[str, Any], where: str) -> None:
             raise UserError(where, f"its {name} is damaged", RESTORE)
     if not are_files(record.get("files", {})):
         raise UserError(where, "its files is damaged", RESTORE)
+    if "segments" in record and not are_segments(record["segments"]):
+        raise UserError(where, "its segments is damaged", RESTORE)
     if damaged := [name for name, entry in metadata.items() if not entry.valid(record[name])]:
         raise UserError(where, f"its {damaged[0]} is damaged", RESTORE)
     try:
-        run = from_dict(RunConfig, record["config"])
+        run = segments_of(record)[-1].run
         with fields_inside("model"):
             run.model.check()
             _check_sizes(run.model)

@@ -45,6 +45,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
             again = f"the same command, which goes on with this {kind} and then trains the others"
         raise Interrupted(f"{signal}: {done}; go on with: {again}", signal)
     summary: dict[str, Any] = {"status": status, "step": s.step, "epoch": s.epoch, "seconds": s.seconds, "best": s.best}
+    summary |= {"segment": len(s.setup.segments) - 1} if len(s.setup.segments) > 1 else {}
     watched, split = watched_split(s)
     if split is not None:
         rows = [r for r in s.folder.metrics() if r["kind"] == "eval" and r.get("split") == watched]

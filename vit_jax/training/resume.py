@@ -17,6 +17,7 @@ from ..files.terminal import print_note, printable
 from ..machine.hosts.group import ALONE, Hosts
 from ..machine.numerics import random_key
 from ..runs.content import data_difference
+from ..runs.segments import segments_of, with_segments
 from ..runs.values import moved, to_dict
 from ..tasks.table import task_spec
 from ..weights.start.again import check_same
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from .engine.step import TrainState
     from .log import Log
     from .setup import Setup
+
+
+WATCHED = ("train", "validation")  # splits that are measured while a run is trained
 
 
 def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught, hosts: Hosts = ALONE) -> Session:
@@ -70,6 +74,8 @@ def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught, hosts: H
         flush=True,
     )
     restored = {name: notes[name] for name in NOTED if name in notes}
+    if step == setup.segments[-1].after:  # patience begins anew
+        restored["stale"] = 0
     return Session(
         setup,
         folder,
@@ -126,7 +132,6 @@ def restore(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved |
     """
     run = setup.run
     folder.check_paths()
-    runs.same_identity(folder, setup.as_given)
     record = folder.record()
     if clause := data_difference(record, setup.dataset):
         raise UserError(
@@ -205,7 +210,7 @@ def _is_rewritten(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool
     if row["step"] != step:
         return False
     if row["kind"] == "eval":
-        return row.get("split") not in ("train", "validation") or bool(notes.get("due"))
+        return row.get("split") not in WATCHED or bool(notes.get("due"))
     return bool(notes.get("totals", {}).get("steps"))
 
 
@@ -229,7 +234,6 @@ def _create_or_update(
     folder: runs.Run, setup: Setup, preset: str, init: dict[str, Any], checkpoints: Checkpoints
 ) -> None:
     """Create a new run's folder, with config.json; bring that of one that is there to what holds now."""
-    config = to_dict(setup.as_given)
     if not folder.exists():
         listings = {split: listing.parts for split, listing in setup.dataset.listings.items()}
         folder.create(
@@ -249,12 +253,23 @@ def _create_or_update(
         print_note(f"{name} is {new} now, and was {old}: its content is the same")
     if remark := folder.remark():
         print_note(f"{remark}; the file is restored")
-    if record["config"] != config:  # budgets, places and all else that may change
-        record = {**record, "config": config}
-        checkpoints.record(record)
-    elif not remark:
-        return
-    folder.write_record(record)
+    now = with_segments(record, [*setup.segments])
+    if len(setup.segments) > len(segments_of(record)):
+        print(f"goes on  {describe_rate(setup)}")
+    if now != record:  # budgets, places, and all else that may change
+        checkpoints.record(now)
+    if now != record or remark:
+        folder.write_record(now)
+
+
+def describe_rate(setup: Setup) -> str:
+    """What the learning rate does in a segment that begins, in a clause."""
+    segment, schedule = setup.segments[-1], setup.engine.optimizer.learning_rate
+    last, first, end = (float(schedule(max(step, 0))) for step in (segment.after - 1, segment.after, setup.steps - 1))
+    how = {"constant": "stays as it was", "again": "begins anew", "extended": "goes on as over the whole length"}
+    rates = f"{last:.3g}, then {first:.3g}, at last {end:.3g}"
+    small = "; so small a rate hardly changes anything" if max(first, end) < setup.run.optim.lr / 1000 else ""
+    return f"to epoch {setup.epochs}; the learning rate {how[segment.continuation]}: {rates}{small}"
 
 
 def _open_log(folder: runs.Run, setup: Setup, step: int, notes: dict[str, Any]) -> Log:
@@ -263,6 +278,11 @@ def _open_log(folder: runs.Run, setup: Setup, step: int, notes: dict[str, Any]) 
 
     if remark := folder.log_remark(step):
         print_note(remark)
-    folder.drop_metrics(lambda row: _is_rewritten(row, step, notes))
+    before = step == setup.segments[-1].after and len(setup.segments) > 1  # its rows are those of the segment before
+
+    def drop(row: dict[str, Any]) -> bool:
+        return _is_rewritten(row, step, notes) and not (before and row.get("split") not in (None, *WATCHED))
+
+    folder.drop_metrics(drop)
     tensorboard = folder.path / "tensorboard" if setup.run.tensorboard else None
     return Log(folder.metrics_file, step, tensorboard, setup.run.wandb, folder.path.name, to_dict(setup.as_given))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from ..config.trees import flatten
 from ..files.digests import array_digest, text_digest
 from ..machine import backend
 from ..machine.hosts.group import ALONE, Hosts
+from ..runs.segments import Segment
 from ..tasks.table import task_spec
 from .preflight import Checked
 
@@ -41,6 +43,7 @@ class Setup:
     engine: Engine
     evaluator: Evaluator
     environment: dict[str, Any]
+    segments: Sequence[Segment]  # of the run as given; the last is the one that is trained
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -94,7 +97,7 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     """
     from ..models.build import definition
     from ..tasks.computed import task_of
-    from .engine.optim import Optimizer
+    from .engine.optim import Optimizer, Part
     from .engine.step import Engine, Evaluator, check_divisible, check_together
 
     as_given = with_data(checked.run, dataset)
@@ -105,8 +108,12 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     if teacher and teacher.config:
         teacher = replace(teacher, arrays={})  # the task has them
     network = definition(run.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
+    segments = [*checked.segments[:-1], replace(([*checked.segments] or [Segment(as_given)])[-1], run=as_given)]
     # The schedule spans the run with all its resumptions, whatever the budget of this process is.
-    optimizer = Optimizer(run.optim, epochs * order.steps_per_epoch, order.steps_per_epoch, trainable_table(run))
+    steps = epochs * order.steps_per_epoch
+    parts = [Part(each.after, each.run.epochs * order.steps_per_epoch, each.continuation) for each in segments]
+    parts = [Part(0, steps, "")] if run.overfit_batches else parts
+    optimizer = Optimizer(run.optim, steps, order.steps_per_epoch, trainable_table(run), parts)
     engine = Engine(run, network, task, optimizer, hosts)
     sizes = dataset.step_sizes(run.batch)
     check_divisible(sizes, len(engine.devices), engine.parts)
@@ -118,7 +125,7 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     environment |= {"devices": len(engine.devices), "accumulate": engine.parts, "hosts": hosts.count}
     environment |= {"steps_per_dispatch": run.steps_per_dispatch, "async_save": run.async_save}
     evaluator = Evaluator(run.model, network, task, engine.devices)
-    setup = Setup(as_given, run, dataset, order, epochs, teacher, task, engine, evaluator, environment)
+    setup = Setup(as_given, run, dataset, order, epochs, teacher, task, engine, evaluator, environment, segments)
     hosts.compare({"data": text_digest(setup.identity)} | environment["versions"])
     return setup
 

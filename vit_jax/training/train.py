@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import statistics
 import tempfile
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, get_args
 
 from .. import runs
-from ..config.dotted import replace_fields
+from ..config.dotted import replace_fields, value_at
 from ..config.run import RunConfig
 from ..config.trees import flatten
 from ..errors import Field, UserError
@@ -26,13 +27,15 @@ from ..reports.command import leave_report
 from ..reports.compare import draw, gather
 from ..runs.complete import check_complete
 from ..runs.ending import recorded_ending
-from ..runs.several import VARIED
-from ..runs.values import flat
+from ..runs.segments import Continuation, Segment
+from ..runs.several import VARIED, kind_of, members
+from ..runs.values import flat, with_fields
 from ..tasks.table import task_spec
 from .announce import announce
 from .contents import Contents
 from .events import Event, Summary, exhausted
 from .finish import finish, show_again, splits
+from .going_on import is_of, planned_segments, shared_segments
 from .loop import loop
 from .preflight import OF_A_HOST, checked_arguments, choose_folder, preflight, without_outputs
 from .resume import resume
@@ -46,13 +49,17 @@ T = TypeVar("T")
 
 
 def train(
-    run: RunConfig | str,
+    run: RunConfig | str | None = None,
     *,
     data: Any = None,
     class_names: Sequence[str] = (),
     preset: str = "run",
     folder: str | os.PathLike[str] | runs.Run | None = None,
     hosts: str = "",
+    resume: str | os.PathLike[str] | runs.Run = "",
+    epochs: int = 0,
+    continue_: Continuation = "",
+    fields: Mapping[str, Any] | None = None,
 ) -> Summary:
     """Train a run until its end or its budget, from its last checkpoint if it has one.
 
@@ -70,6 +77,13 @@ def train(
         hosts: of several processes that all make this call and train the run together: "auto" where Slurm, a TPU pod or
             Kubernetes has started them, or "ADDRESS:PORT,COUNT,INDEX"; process 0 owns the folder. It has to be the
             first use of jax in the process. Empty: this process trains alone.
+        resume: in place of `run`, a run to go on with (its folder, or its name in runs/), or a group of them.
+        epochs: with `resume`, how many it is to have in all: more than it had train it on; 0: as many as it has.
+        continue_: with more epochs, what the learning rate does in them: "again" (its schedule begins anew), "extended"
+            (as if as many had been given at first) or "constant" (the last rate is kept). Needed where the schedule
+            depends on the length of the run.
+        fields: with `resume`, {dotted name: value} of what else changes: {"data.source": "folder:moved"}, {"max_steps":
+            500}.
 
     Returns:
         The content of summary.json and "folder", the run's; in the processes of other hosts what these know of it.
@@ -79,17 +93,26 @@ def train(
         CheckFailed: where the loss is NaN or infinite.
         Interrupted: after a signal, once everything is saved.
     """
-    return exhausted(run_steps(run, data, class_names, preset, folder, hosts))
+    more = {"epochs": epochs} if epochs else {}
+    given = {"data": data, "class_names": class_names, "hosts": hosts}
+    if resume and (inside := members_of(resume)):
+        return _resume_group(inside, {"fields": {**(fields or {}), **more}, "continue_": continue_, **given})
+    asked = asked_for(run, preset, folder, resume, {**(fields or {}), **more}, continue_)
+    return exhausted(run_steps(asked, data, class_names, hosts))
 
 
 def steps(
-    run: RunConfig | str,
+    run: RunConfig | str | None = None,
     *,
     data: Any = None,
     class_names: Sequence[str] = (),
     preset: str = "run",
     folder: str | os.PathLike[str] | runs.Run | None = None,
     hosts: str = "",
+    resume: str | os.PathLike[str] | runs.Run = "",
+    epochs: int = 0,
+    continue_: Continuation = "",
+    fields: Mapping[str, Any] | None = None,
 ) -> Iterator[Event]:
     """Train a run as `train` does, and tell each step and each evaluation as an Event to the loop that asks for them.
 
@@ -103,6 +126,10 @@ def steps(
         preset: as of `train`.
         folder: as of `train`.
         hosts: as of `train`; each host has to make the same loop.
+        resume: as of `train`, but a single run.
+        epochs: as of `train`.
+        continue_: as of `train`.
+        fields: as of `train`.
 
     Returns:
         An iterator over the Events: `kind` is step, evaluation or end, `step` counts the steps done, `metrics` are
@@ -114,7 +141,9 @@ def steps(
     """
 
     def told() -> Generator[Event, None, None]:
-        summary = yield from run_steps(run, data, class_names, preset, folder, hosts, begin)
+        more = {"epochs": epochs} if epochs else {}
+        asked = asked_for(run, preset, folder, resume, {**(fields or {}), **more}, continue_)
+        summary = yield from run_steps(asked, data, class_names, hosts, begin)
         yield Event("end", summary["step"], summary["epoch"], summary=summary)
 
     def begin(folder: runs.Run) -> None:
@@ -131,22 +160,64 @@ def steps(
 _LOOPS: dict[str, weakref.ref[Generator[Event, None, None]]] = {}
 
 
-def run_steps(
-    run: RunConfig | str,
-    data: Any,
-    class_names: Sequence[str],
+class Asked(NamedTuple):
+    """What is asked of `train`."""
+
+    run: Any  # a RunConfig, unless the caller gave something else
+    preset: str
+    folder: runs.Run | None
+    continuation: str | None = None  # as of `planned_segments`
+
+
+def asked_for(
+    run: RunConfig | str | None,
     preset: str,
     folder: str | os.PathLike[str] | runs.Run | None,
+    resume: str | os.PathLike[str] | runs.Run,
+    fields: Mapping[str, Any],
+    continue_: str,
+) -> Asked:
+    """The arguments of `train`, of which either `run` or `resume` is given. Raises UserError."""
+    if not resume:
+        for name, value in (("continue_", continue_), *fields.items()):
+            if value:
+                raise UserError(name, f"is {value!r}, and is for a run to resume", "name that as resume, or change run")
+        return Asked(run, run if isinstance(run, str) and preset == "run" else preset, folder_given(folder))
+    for name, value in (("run", run), ("folder", folder)):
+        if value is not None:
+            raise UserError(name, "is given, and so is resume", "leave one of them out")
+    if continue_ not in get_args(Continuation):
+        raise UserError("continue_", f"is {continue_!r}", "give constant, again or extended")
+    found = resume if isinstance(resume, runs.Run) else runs.find(os.fspath(resume))
+    return Asked(with_fields(found.config(), fields), found.record()["preset"], found, continue_)
+
+
+def members_of(resume: str | os.PathLike[str] | runs.Run, runs_dir: str = "runs") -> list[runs.Run]:
+    """The runs of the group that `resume` names; empty if it is none."""
+    if isinstance(resume, runs.Run):
+        return []
+    return [runs.Run(path) for place in ("", runs_dir) for path in members(Path(place) / os.fspath(resume))]
+
+
+def _resume_group(group: Sequence[runs.Run], options: Mapping[str, Any]) -> Summary:
+    """`train` for the runs of a group, each of which goes on, and their sum."""
+    return cast(Summary, sum_up(group, [train(resume=member, **options) for member in group]))
+
+
+def run_steps(
+    asked: Asked,
+    data: Any,
+    class_names: Sequence[str],
     hosts: str,
     begin: Callable[[runs.Run], None] = lambda folder: None,
 ) -> Generator[Event, None, Summary]:
     """The events of `steps`, but the end, and then the summary. `begin` is told the run's folder once it is locked."""
+    run = asked.run
     minutes = run.stall_minutes if isinstance(run, RunConfig) else 0.0  # what is no run is refused below
-    preset = run if isinstance(run, str) and preset == "run" else preset
     with join_hosts(hosts, minutes) as group:
         run, given = checked_arguments(run, data, class_names)
         group.compare({name: value for name, (value, _) in flat(run).items() if name not in OF_A_HOST})
-        return (yield from steps_with(group, run, preset, folder_given(folder), given, begin))
+        return (yield from steps_with(group, asked._replace(run=run), given, begin))
 
 
 def folder_given(folder: Any) -> runs.Run | None:
@@ -158,34 +229,35 @@ def folder_given(folder: Any) -> runs.Run | None:
     raise UserError("folder", f"is {folder!r:.60}", "give the path of a run's folder, or leave it out")
 
 
-def train_with(
-    hosts: Hosts, run: RunConfig, preset: str, folder: runs.Run | None = None, given: Given | None = None
-) -> Summary:
+def train_with(hosts: Hosts, asked: Asked, given: Given | None = None) -> Summary:
     """`train` on these hosts, which all have the same checked run, but for OF_A_HOST; `given` are its examples."""
-    return exhausted(steps_with(hosts, run, preset, folder, given))
+    return exhausted(steps_with(hosts, asked, given))
 
 
 def steps_with(
     hosts: Hosts,
-    run: RunConfig,
-    preset: str,
-    folder: runs.Run | None = None,
+    asked: Asked,
     given: Given | None = None,
     begin: Callable[[runs.Run], None] = lambda folder: None,
 ) -> Generator[Event, None, Summary]:
     """`train_with`, telling what happens; `begin` is as of `run_steps`."""
+    run, preset, folder, continuation = asked
     checked = preflight(run if hosts.owner else without_outputs(run), hosts)
     contents = Contents(given, hosts=hosts)
     with contextlib.ExitStack() as stack:
+        planned: list[Segment] = []
         if hosts.owner:
             folder = choose_folder(run, preset, folder, difference=contents.difference)
             stack.enter_context(_own_folder(folder))
             begin(folder)
+            planned = planned_segments(folder, run, continuation)
         else:
             folder = stack.enter_context(_private_folder())
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
-        if summary := _shared_summary(folder, hosts):
-            print(f"{folder}: this run is finished; choose another --name or --seed to train anew")
+        checked = checked.with_segments(shared_segments(hosts, checked.run, planned))
+        if summary := _shared_summary(folder, hosts, checked.segments):
+            print(f"{folder}: this run is finished; choose another --name or --seed to train anew, or train it on with")
+            print(f"  python -m vit_jax.train --resume {shlex.quote(str(folder))} --epochs N")
             if hosts.owner:
                 show_again(folder, summary)
             return _with_folder(summary, folder)
@@ -194,7 +266,7 @@ def steps_with(
         backend.configure_jax(checked.division.devices)
 
         def trained() -> Generator[Event, None, dict[str, Any]]:
-            setup = set_up(checked, contents.open(run, folder), hosts)
+            setup = set_up(checked, contents.open(checked.run, folder), hosts)
             announce(setup)
             with _undone_unless_begun(folder):
                 session = resume(setup, folder, preset, caught, hosts)
@@ -260,12 +332,12 @@ def _private_folder() -> Iterator[runs.Run]:
         yield runs.Run(Path(folder) / "run")
 
 
-def _shared_summary(folder: runs.Run, hosts: Hosts) -> dict[str, Any] | None:
+def _shared_summary(folder: runs.Run, hosts: Hosts, segments: Sequence[Segment]) -> dict[str, Any] | None:
     """The summary of a finished run in the owner's folder, on all hosts; None: it is to go on, or to begin.
 
     Then a run that is there already has its config.json in the private folders of the other hosts too.
     """
-    summary = _finished_summary(folder) if hosts.owner else None
+    summary = _finished_summary(folder, segments) if hosts.owner else None
     record = folder.metadata() if hosts.owner and hosts.several and folder.exists() else None
     shared = hosts.share({"summary": summary, "record": record})
     if shared["record"] and not shared["summary"] and not hosts.owner:
@@ -273,7 +345,7 @@ def _shared_summary(folder: runs.Run, hosts: Hosts) -> dict[str, Any] | None:
     return shared["summary"]
 
 
-def _finished_summary(folder: runs.Run) -> dict[str, Any] | None:
+def _finished_summary(folder: runs.Run, segments: Sequence[Segment]) -> dict[str, Any] | None:
     """The summary of a finished run; None, with a printed reason, if it is damaged: it is then written again.
 
     What differs in the files of a finished run from what was recorded is printed.
@@ -283,7 +355,7 @@ def _finished_summary(folder: runs.Run) -> dict[str, Any] | None:
     except UserError:
         print_note(f"{show_path(folder.summary_file)}: is damaged; it is written again")
         return None
-    if not summary or summary["status"] != "finished":
+    if not summary or summary["status"] != "finished" or not is_of(summary, segments):
         return None
     for remark in filter(None, (folder.remark(), folder.log_remark())):
         print_note(remark)
@@ -360,24 +432,23 @@ def _train_group(
     """Train the runs of a group of a kind, which differ in these numbers, and sum up; see `train_seeds`."""
     checked, examples = checked_arguments(run, given["data"], given["class_names"])
     group = choose_folder(check_complete(checked), preset, group=kind, difference=Contents(examples).difference)
-    members = [
-        train(
-            replace_fields(run, {VARIED[kind]: number}),
-            preset=preset,
-            folder=runs.Run(group.path / f"{kind}-{number}"),
-            **given,
-        )
-        for number in numbers
-    ]
-    ended = sorted({member["status"] for member in members})
+    inside = [runs.Run(group.path / f"{kind}-{number}") for number in numbers]
+    varied = (replace_fields(run, {VARIED[kind]: number}) for number in numbers)
+    ended = [train(its, preset=preset, folder=folder, **given) for its, folder in zip(varied, inside, strict=True)]
+    return sum_up(inside, ended)
+
+
+def sum_up(inside: Sequence[runs.Run], summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Write, draw and print what the runs of a group have come to; returns the content of its summary.json."""
+    group, kind = runs.Run(inside[0].path.parent), kind_of(inside[0].path)
     summary: dict[str, Any] = {
-        "status": ", ".join(ended),
-        f"{kind}s": list(numbers),
-        "metrics": mean_and_spread(members),
+        "status": ", ".join(sorted({each["status"] for each in summaries})),
+        f"{kind}s": [value_at(folder.config(), VARIED[kind]) for folder in inside],
+        "metrics": mean_and_spread(summaries),
     }
     group.write_summary(summary, {})
-    print(f"\n{group}: {len(numbers)} {kind}s, mean and standard deviation")
-    printed = ("seconds", *task_spec(run.task).main_metrics)
+    print(f"\n{group}: {len(inside)} {kind}s, mean and standard deviation")
+    printed = ("seconds", *task_spec(inside[0].config().task).main_metrics)
     for name, row in summary["metrics"].items():
         if name.endswith(printed):
             print(f"  {name:28} {row['mean']:.4f} +- {row['std']:.4f}")

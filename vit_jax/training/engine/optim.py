@@ -7,7 +7,7 @@ conversion. The directions of an update are those of optax, and for Muon those o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from ...config.groups import (
 )
 from ...config.network import NetworkConfig
 from ...config.parameters import ZEROS, Parameter
-from ...config.run import OptimConfig
+from ...config.run import BY_LENGTH, OptimConfig
 from ...config.trees import Tree, flatten, partition, unflatten
 from ...errors import ArgumentError, Field, UserError
 from .muon import scale_by_muon
@@ -95,11 +95,52 @@ def one_cycle(steps: int, pct_start: float, first: float, middle: float, last: f
     return schedule
 
 
-def cycled_momentum(c: OptimConfig, steps: int) -> Schedule | None:
-    """With `cycle_momentum`, beta1 or the momentum as a function of the step, opposite to the rate; else None."""
-    if c.schedule != "one_cycle" or not c.cycle_momentum:
-        return None
+def cycled_momentum(c: OptimConfig, steps: int) -> Schedule:
+    """Of `cycle_momentum`: beta1 or the momentum as a function of the step, opposite to the rate."""
     return one_cycle(steps, c.pct_start, c.max_momentum, c.base_momentum, c.max_momentum)
+
+
+class Part(NamedTuple):
+    """A segment of a run, as schedules see it."""
+
+    after: int  # the step after which it begins
+    steps: int  # the length of the run with it
+    continuation: str  # constant, again or extended; empty in the first
+
+
+def over_parts(parts: Sequence[Part], of_length: Callable[[int], Schedule], by_length: bool) -> Schedule:
+    """The schedule of a run that went on after its end.
+
+    Args:
+        parts: in order. The first has the schedule of its length. A later one keeps the last value (constant), has the
+            schedule of the steps that it adds (again), or that of the whole length (extended).
+        of_length: the schedule of a run of so many steps.
+        by_length: whether that depends on the number of steps.
+    """
+    whole, plain = of_length(parts[0].steps), not by_length
+    for part in parts[1:]:
+        plain = plain and part.continuation == "extended"  # then it is the same function
+        whole = whole if plain else _continued(whole, part, of_length)
+    return whole
+
+
+def _continued(before: Schedule, part: Part, of_length: Callable[[int], Schedule]) -> Schedule:
+    """A schedule, and from a part of the run on what follows it."""
+    if part.continuation == "constant":
+        after = _constant(float(before(max(part.after - 1, 0))))
+    elif part.continuation == "again":
+        after = _later(of_length(part.steps - part.after), part.after)
+    else:
+        after = of_length(part.steps)
+    return lambda step: jnp.where(jnp.asarray(step) < part.after, before(step), after(step))
+
+
+def _constant(value: float) -> Schedule:
+    return lambda step: jnp.full_like(jnp.asarray(step, float), value)
+
+
+def _later(schedule: Schedule, after: int) -> Schedule:
+    return lambda step: schedule(step - after)
 
 
 # ----------------------------------------------------------- optimizers: the direction of an update
@@ -166,7 +207,7 @@ def optimizer(
     c = with_options(config, options, "optim")
     given = {"steps": steps > 0, "steps_per_epoch": steps_per_epoch > 0, "network": network is not None}
     for name, needed, argument in (
-        ("schedule", c.schedule in ("cosine", "one_cycle"), "steps"),
+        ("schedule", c.schedule in BY_LENGTH, "steps"),
         ("warmup", c.warmup and not c.warmup_steps, "steps_per_epoch"),
         ("freeze_epochs", c.freeze_epochs, "steps_per_epoch"),
         ("name", c.name == "muon", "network"),
@@ -206,14 +247,23 @@ class Optimizer:
         table: the network's parameters by dotted name. The kind of a parameter decides whether it decays, its layer how
             its rate is scaled, its `muon` whether Muon may update it. None: arrays of two or more axes are kernels, all
             others biases, and layers have no order.
+        parts: of a run that went on after its end; the last has as many `steps`.
     """
 
     def __init__(
-        self, config: OptimConfig, steps: int, steps_per_epoch: int, table: Mapping[str, Parameter] | None = None
+        self,
+        config: OptimConfig,
+        steps: int,
+        steps_per_epoch: int,
+        table: Mapping[str, Parameter] | None = None,
+        parts: Sequence[Part] = (),
     ):
         self.config, self.steps_per_epoch, self.table = config, steps_per_epoch, table
-        self.learning_rate = learning_rate(config, steps, steps_per_epoch)
-        self.momentum = cycled_momentum(config, steps)
+        parts, by_length = parts or [Part(0, steps, "")], config.schedule in BY_LENGTH
+        self.learning_rate = over_parts(parts, lambda n: learning_rate(config, n, steps_per_epoch), by_length)
+        self.momentum = None
+        if config.schedule == "one_cycle" and config.cycle_momentum:
+            self.momentum = over_parts(parts, lambda n: cycled_momentum(config, n), by_length)
         self.release = round(config.freeze_epochs * steps_per_epoch)  # the first step at which all parameters train
 
     def init(self, params: Any) -> OptimizerState:
