@@ -106,6 +106,8 @@ def test_commas_separate_values_where_no_value_can_have_any(words, values):
         ("--seed 1,2 --seeds 2", "seed has 2 values and seeds is 2"),
         ("--optim.lr 1,2 --halving", "halving is True, but there are 2 points"),
         ("--optim.lr 1,2,3 --epochs 2 --halving", "halving is True, but there are 3 points of 2 epochs"),
+        ("--optim.lr 1,2,3 --data.validation 0 --halving", "data.validation is 0, and halving chooses by validation"),
+        ("--loss.name cross_entropy,squared", "loss.name is squared"),
         ("--epochs 1,3,9 --halving", "epochs has several values, and halving chooses them"),
         ("--optim.lr 1,2 --name a/b", "name is 'a/b'"),
         ("--optim.lr 1,2 --resume x", "--resume: is of the command train"),

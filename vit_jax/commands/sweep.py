@@ -14,6 +14,7 @@ from ..config import flags
 from ..config.fields import option
 from ..errors import DONE, UserError
 from ..files.terminal import lasting_output, run_command
+from ..machine.backend import check_flags
 from ..reports.sweep import print_points
 from ..runs.points import Point
 from ..runs.values import flat
@@ -56,9 +57,6 @@ sweep, DIR/NAME. The same command goes on after an interruption, and with more v
 
 def command(arguments: list[str]) -> int:
     """Parse the arguments and train the points, or list them; returns the exit code. Raises UserError."""
-    import jax
-
-    jax.config.update("jax_platforms", "cpu")  # the processes that train need the memory of accelerators
     own, sweep = parse(arguments)
     if own.dry_run:
         list_points(sweep)
@@ -118,8 +116,17 @@ def _sweep_of(commands: Sequence[list[str]], counts: Mapping[str, int], own: Opt
     for (flag, count), each in zip(counts.items(), values.values(), strict=True):
         if len(each) < count:
             raise UserError(f"--{flag}", "has a value twice", "give it once")
+    _leave_accelerators()
     run = points[0].run
     return prepare(points, values, run.name or f"{preset}-sweep", bool(run.name), own.seeds, own.halving)
+
+
+def _leave_accelerators() -> None:
+    """Have jax, which checks need, use none in this process: those that train need their memory."""
+    check_flags()
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
 
 
 def split_values(flag: flags.Flag, texts: list[str]) -> list[list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from ..runs.several import SWEEP
 from ..runs.values import with_fields
 from ..weights.start.start import check as check_start
 from .preflight import checked_arguments, preflight
-from .setup import open_data, plan
+from .setup import open_data, plan, with_data
 from .train import train
 
 if TYPE_CHECKING:
@@ -161,18 +161,21 @@ def prepare(
     place = Path(points[0].run.dir)
     folder = choose_sweep(place, name, named, [*itertools.chain(*rungs)], seeds)
     runs.check_place(folder)
-    _check_data([*itertools.chain(*rungs)], given)
+    _check_data([*itertools.chain(*rungs)], given, halving)
     return Sweep(folder, {field: [*each] for field, each in values.items()}, rungs, seeds)
 
 
-def _check_data(points: Sequence[Point], given: Given | None) -> None:
-    """Raise UserError where a point does not fit its data, or that cannot be opened."""
+def _check_data(points: Sequence[Point], given: Given | None, halving: bool) -> None:
+    """Raise UserError where a point does not fit its data, or that cannot be opened, or serves no halving."""
     opened: tuple[Any, Data] | None = None  # one at a time: it may be large
     for point in sorted(points, key=lambda point: repr(_read_as(point.run))):
         with about(f"point {point.name}"):
             if opened is None or opened[0] != _read_as(point.run):
                 opened = _read_as(point.run), open_data(point.run, given=given, fetch=False)
-            plan(replace(point.run, model=point.run.model.with_sizes(opened[1].sizes)), opened[1])
+            plan(check_run(with_data(point.run, opened[1])), opened[1])
+            if halving and "validation" not in opened[1].splits:
+                what = f"is {point.run.data.validation:g}, and halving chooses by validation"
+                raise UserError(Field("data.validation"), what, "give a share of train")
 
 
 def _read_as(run: RunConfig) -> tuple[Any, ...]:
