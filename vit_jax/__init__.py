@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .presets.build import build
     from .reports.command import report
     from .reports.compare import compare
+    from .reports.figure import figure
     from .training.engine.optim import optimizer
     from .training.sweep import sweep
     from .training.train import steps, train
@@ -40,6 +41,7 @@ _MODULES = {  # public name: the module that has it
     "compare": "reports.compare",
     "evaluate": "commands.evaluate",
     "export": "weights.export",
+    "figure": "reports.figure",
     "load": "weights.load",
     "optimizer": "training.engine.optim",
     "predict": "commands.predict",
@@ -54,7 +56,7 @@ _MODULES = {  # public name: the module that has it
 
 __all__ = [
     "Captioner", "CaptionerConfig", "RunConfig", "Transformer", "TransformerConfig", "UserError", "ViT", "ViTConfig",
-    "__version__", "augment", "build", "compare", "evaluate", "export", "load", "optimizer", "predict",
+    "__version__", "augment", "build", "compare", "evaluate", "export", "figure", "load", "optimizer", "predict",
     "preset", "report", "steps", "sweep", "train",
 ]  # fmt: skip
 

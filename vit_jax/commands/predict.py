@@ -29,6 +29,7 @@ from ..config.run import paths_in
 from ..errors import DONE, Field, UserError
 from ..files.destination import check_outputs
 from ..files.output import digits, write_csv
+from ..files.shown import predictions
 from ..files.terminal import lasting_output, print_wrapped, printable, run_command
 from ..machine import backend
 from ..text.languages import UNSTATED, Spoken
@@ -125,7 +126,8 @@ def predict(
         return _predict_given(network, inputs, top, batch)
     answering = Answering(network, top, batch, skip_unreadable, _note)
     answers = [(answer.input, answer.value) for answer in answering.answers(found) if answer.plain]
-    return answers[0][1] if one and len(answers) == 1 and not _holds_several(inputs) else answers  # type: ignore[no-any-return]
+    single = one and len(answers) == 1 and not _holds_several(inputs)
+    return _shown(answers[0][1] if single else answers, answers, network)
 
 
 def _are_named(inputs: Any) -> bool:
@@ -140,7 +142,13 @@ def _predict_given(network: Predictor, inputs: Any, top: int, batch: int) -> Any
     classes = network.task.searching({}) is None
     said = network.predict(inputs, **({"top": top} if classes else {}), batch=batch)
     single = network.listed(inputs)[1]
-    return said if single else [*zip(inputs, said, strict=True)]
+    pairs = [(0, said)] if single else [*enumerate(said)]
+    return _shown(said if single else [*zip(inputs, said, strict=True)], pairs, network)
+
+
+def _shown(said: Any, pairs: Sequence[tuple[Any, Any]], network: Predictor) -> Any:
+    """What is said, as a list that a notebook shows as a table; one text as it is."""
+    return said if isinstance(said, str) else predictions(said, pairs, network.header)
 
 
 def draw_attention(

@@ -38,7 +38,7 @@ def draw_attention(
         prefix: the number of the first tokens that are not patches.
         grid: (gh, gw) of the patches.
         has_cls: whether the maps are those of token 0; else they are the mean over all patches.
-        path: of the PNG.
+        path: of the PNG, or None.
         layers: those to draw, counted from 0; empty: the last. Of several only the mean of the heads is drawn.
         labels: texts of up to two lines under the images.
         caption: a line under the title.
@@ -161,7 +161,7 @@ def draw_cross_attention(
         attention: float [L, H, T, S].
         target: the T tokens of a translation.
         source: the S words that it is of.
-        path: of the PNG.
+        path: of the PNG, or None.
         layers: those to draw, counted from 0; empty: all.
         caption: a line under the title.
     """
@@ -196,7 +196,7 @@ def draw_words(
         image: uint8 [h, w, C].
         attention: float [L, H, T, gh, gw], from words to patches.
         words: the T words.
-        path: of the PNG.
+        path: of the PNG, or None.
         layers: counted from 0, each drawn as the mean of its heads; empty: the mean of all layers and heads is drawn.
         caption: a line under the title.
     """

@@ -18,7 +18,7 @@ def draw_confusion(confusion: np.ndarray, class_names: Sequence[str], path: AnyP
     Args:
         confusion: counts, int [K, K].
         class_names: K names.
-        path: of the PNG.
+        path: of the PNG, or None.
         caption: a line under the title.
     """
     confusion = np.asarray(confusion)
@@ -71,7 +71,7 @@ def draw_per_class(
         recall: float [K].
         f1: float [K].
         class_names: K names.
-        path: of the PNG.
+        path: of the PNG, or None.
         caption: a line under the title.
         what: they are scores of, class or label.
     """
@@ -144,7 +144,7 @@ def draw_wrong(
         predicted: int [m], the predicted classes.
         confidence: float [m], the probabilities of these.
         class_names: K names.
-        path: of the PNG.
+        path: of the PNG, or None.
         caption: a line under the title.
     """
     lines = [

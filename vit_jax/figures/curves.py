@@ -24,7 +24,7 @@ def draw_curves(
 
     Args:
         rows: those of metrics.jsonl. Values may be absent or None; there may be no evaluation, or only one row.
-        path: of the PNG.
+        path: of the PNG, or None.
         training_loss: says, for the legend, what is in the loss of training but not in that of evaluations, such as
             label smoothing.
         selection_metric: the metric by which evaluations select the best checkpoint.

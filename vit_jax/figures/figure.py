@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,7 +38,7 @@ STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "text.parse_math": False,  # a class may be called $x$
 }
-AnyPath = str | os.PathLike[str]
+AnyPath = str | os.PathLike[str] | None  # None: no file is written
 # Fonts with letters that matplotlib's own font lacks: of these, the ones that the machine has are used.
 _MORE_FONTS = (
     *("Noto Sans CJK JP", "Noto Sans CJK SC", "Hiragino Sans", "PingFang SC", "Yu Gothic", "Microsoft YaHei"),
@@ -67,6 +68,37 @@ def _fonts() -> list[str]:
     return ["DejaVu Sans", *sorted({font.name for font in fontManager.ttflist} & {*_MORE_FONTS}, key=_MORE_FONTS.index)]
 
 
+@functools.cache
+def _shown_figure() -> Any:
+    """The class of all figures: matplotlib's, which a notebook shows without pyplot."""
+    from matplotlib.figure import Figure
+
+    class Shown(Figure):
+        def _repr_png_(self) -> bytes:
+            file = io.BytesIO()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self.savefig(file, format="png")
+            return file.getvalue()
+
+    Shown.__name__ = Shown.__qualname__ = "Figure"
+    return Shown
+
+
+_drawn: list[Figure] | None = None  # the figures since `drawn` was called
+
+
+def drawn(draw: Callable[..., object], *args: Any, **options: Any) -> Figure:
+    """The figure that a call of a function with these arguments draws."""
+    global _drawn
+    _drawn = []
+    try:
+        draw(*args, **options)
+        return _drawn[-1]
+    finally:
+        _drawn = None
+
+
 @contextlib.contextmanager
 def page(
     path: AnyPath, width: float, height: float, layout: Literal["constrained"] | None = "constrained"
@@ -74,25 +106,28 @@ def page(
     """A figure, which is written as a PNG, atomically, when the block ends. The user's matplotlibrc has no effect.
 
     Args:
-        path: of the PNG.
+        path: of the PNG; None: none is written, as for `drawn`.
         width: in inches.
         height: in inches.
         layout: of matplotlib.
     """
     matplotlib = _matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # missing glyphs and tight layouts are of no use to the user
         matplotlib.rcdefaults()
         matplotlib.rcParams.update({**STYLE, "font.family": _fonts()})  # type: ignore[dict-item]
-        figure = Figure(figsize=(width, height), dpi=DPI, layout=layout)
+        figure = _shown_figure()(figsize=(width, height), dpi=DPI, layout=layout)
         FigureCanvasAgg(figure)
         yield figure
+        if _drawn is not None:
+            _drawn.append(figure)
+        if path is None:
+            return
+        path = Path(path)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as temporary:
                 figure.savefig(temporary, format="png")
         except FileNotFoundError as error:  # a folder that says it can be written, such as /proc

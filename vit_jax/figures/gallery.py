@@ -20,7 +20,7 @@ def draw_gallery(
     Args:
         images: uint8 [m, h, w, C].
         lines: two above each image.
-        path: of the PNG.
+        path: of the PNG, or None.
         title: of the figure.
         caption: a line under the title.
         empty: the sentence of a figure without images.

@@ -30,7 +30,7 @@ def draw_numbers(
         names: K names.
         each: {"rmse" and "r2": float [K]}.
         baseline: float [K], the prediction of a network that always says the same, the mean of training.
-        path: of the PNG.
+        path: of the PNG, or None.
         caption: a line under the title.
     """
     rows = np.isfinite(predicted).all(1)

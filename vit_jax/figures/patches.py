@@ -67,7 +67,7 @@ def draw_positions(position: np.ndarray, prefix: int, grid: Size, path: AnyPath,
         position: [prefix + gh * gw, D].
         prefix: the number of the first rows, which are not of patches.
         grid: (gh, gw); of more than 14 rows or columns 14 are drawn.
-        path: of the PNG.
+        path: of the PNG, or None.
         caption: a line under the title.
     """
     gh, gw = pair(grid)

@@ -17,7 +17,7 @@ def draw_reliability(
 
     Args:
         measured: {title of a panel: its bins}, from left to right.
-        path: of the PNG.
+        path: of the PNG, or None.
         what: the height of a bar is: "share that is right", or of sets "share that has the label".
         drawn: the calibration error of labels drawn from the probabilities of the last panel; None: unknown.
         caption: a line under the title.

@@ -24,7 +24,7 @@ def draw_views(
     """Draw images one below the other, and right of each its views.
 
     Args:
-        path: of the PNG.
+        path: of the PNG, or None.
         originals: uint8 [n, h, w, C].
         views: uint8 [n, V, h, w, C].
         names: those of the images' classes.

@@ -28,6 +28,7 @@ from ..errors import DONE, UserError
 from ..files.destination import check_output
 from ..files.output import print_table
 from ..files.reading import show_path
+from ..files.shown import Compared
 from ..files.terminal import print_wrapped, printable, run_command
 from ..runs import several
 from ..runs.ending import CONVERTED, FINISHED, ending
@@ -117,7 +118,7 @@ class Comparison:
         return {name: [[r[name] for r in line if name in r] for line in each] for name in order}
 
 
-def compare(*names: Named, dir: str | os.PathLike[str] = "runs", out: str | os.PathLike[str] = "") -> dict[str, Any]:
+def compare(*names: Named, dir: str | os.PathLike[str] = "runs", out: str | os.PathLike[str] = "") -> Compared:
     """Compare runs and groups of runs.
 
     Args:
@@ -127,7 +128,8 @@ def compare(*names: Named, dir: str | os.PathLike[str] = "runs", out: str | os.P
 
     Returns:
         {"lines": [{"name", "runs" (their number), "status", "fields" {field in which lines differ: value}, "results"
-            {result: {"mean", "std" (with n-1), "values"}}}], "notes": sentences}.
+            {result: {"mean", "std" (with n-1), "values"}}}], "notes": sentences}, a dict that a notebook shows as a
+            table, and whose `rows` are what pandas.DataFrame takes.
 
     Raises:
         UserError: where there is nothing to compare.
@@ -136,8 +138,8 @@ def compare(*names: Named, dir: str | os.PathLike[str] = "runs", out: str | os.P
     fields, results = found.fields, found.results
     if out:
         draw(found, out)
-    return {
-        "lines": [
+    return Compared(
+        lines=[
             {
                 "name": line.name,
                 "runs": len(line.members),
@@ -147,8 +149,8 @@ def compare(*names: Named, dir: str | os.PathLike[str] = "runs", out: str | os.P
             }
             for i, line in enumerate(found.lines)
         ],
-        "notes": found.notes,
-    }
+        notes=found.notes,
+    )
 
 
 def _mean_and_spread(values: list[float]) -> dict[str, Any]:
@@ -329,8 +331,8 @@ def _ended(line: Line) -> str:
 # --------------------------------------------------------------------------------------- picture
 
 
-def draw(found: Comparison, path: str | os.PathLike[str]) -> None:
-    """Draw the curves of a comparison as a PNG."""
+def draw(found: Comparison, path: str | os.PathLike[str] | None) -> None:
+    """Draw the curves of a comparison as a PNG, or as `drawn` takes them."""
     from ..figures.comparison import draw_comparison
 
     panels = {title: curves(found, *where) for title, where in panels_of(found).items()}

@@ -31,6 +31,7 @@ from ..config.network import Teacher
 from ..config.run import RunConfig
 from ..data.base import Data, Given
 from ..errors import Field, UserError
+from ..files.shown import html_table
 from ..models.build import describe_network
 from ..scores.result import Scores
 
@@ -50,6 +51,9 @@ class Evaluation:
     undefined: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # {metric: why it is NaN}
     # {metric: (low, high)}, 95 % intervals by bootstrap, where they were asked for
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict, kw_only=True)
+
+    def _repr_html_(self) -> str:
+        return html_table([{"metric": name, "value": value} for name, value in self.metrics.items()], self.notes)
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
@@ -246,14 +250,19 @@ class Predictor:
         """
         self._lacks("inner values", None)
 
-    def draw_attention(self, inputs: Sequence[Any], path: Path, layers: Sequence[int] = (), caption: str = "") -> None:
-        """Draw the network's attention on the first inputs and write it to `path` as a PNG.
+    def draw_attention(
+        self, inputs: Sequence[Any], path: Path | None = None, layers: Sequence[int] = (), caption: str = ""
+    ) -> Any:
+        """Draw the network's attention on the first inputs.
 
         Args:
             inputs: as of `answer`.
-            path: of the PNG.
+            path: of a PNG; None: none is written.
             layers: those to draw, counted from 0; empty: as the task prefers.
             caption: a line under the title.
+
+        Returns:
+            matplotlib's Figure, which a notebook shows.
 
         Raises:
             UserError: the network has no attention.

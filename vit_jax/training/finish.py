@@ -14,9 +14,11 @@ from ..files.metrics import as_json
 from ..files.reading import show_path
 from ..files.terminal import printable
 from ..reports.command import FILE, leave_report
+from ..reports.figure import draw_curves_of
 from ..runs.several import kind_of
 from ..tasks.table import task_spec
 from .loop import TOKENS, measure, measure_and_log, watched_split
+from .notebook import show_figures
 from .session import Session
 
 if TYPE_CHECKING:
@@ -117,22 +119,13 @@ def draw(s: Session, task: Task, result: Evaluation | None, parameters: dict[str
     Returns:
         A sample input, as `Task.pictures` does.
     """
-    from ..figures.curves import draw_curves
     from ..figures.figure import weights_caption
     from ..models.state import merge
 
     for folder in (s.folder.plots, s.folder.samples):
         folder.mkdir(exist_ok=True)
-    smoothing, metric = s.run.loss.label_smoothing, s.task.selection_metric[0]
-    more = []
-    if s.run.loss.name == "binary":
-        more.append("binary cross entropy")
-    if smoothing:
-        more.append(f"labels smoothed by {smoothing:g}")
-    if s.run.teacher:
-        more.append("with a teacher")
     step = s.best["step"] if s.best else None
-    draw_curves(s.folder.metrics(), s.folder.plots / "curves.png", ", ".join(more), metric, step)
+    draw_curves_of(s.run, s.folder.metrics(), s.folder.plots / "curves.png", s.task.selection_metric[0], step)
     caption = weights_caption("last", "raw", s.step, s.epoch)
     if best and step is not None:
         caption = weights_caption("best", _best_kind(s), step, step / s.setup.order.steps_per_epoch)
@@ -276,3 +269,4 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
     if summary["status"] != "finished":
         more = " --max-steps 0" if summary["status"] == "stopped: max_steps" and not python else ""
         print(f"  {_going_on(folder, run)}{more}")
+    show_figures(folder.plots)

@@ -1,18 +1,63 @@
-"""The progress line in a notebook: one output of the running cell, written over by IPython's display."""
+"""What a run shows in a notebook: a progress line, written over by IPython's display, and at the end its figures."""
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from ..errors import UserError
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 
+Told = Literal["full", "short", "none"]
+told: ContextVar[Told] = ContextVar("told", default="full")  # what a run tells while it trains
+HIDDEN = ("patches", "positions")  # figures that are not shown below a cell
+
+
+@contextlib.contextmanager
+def telling(what: Told) -> Iterator[None]:
+    """A context in which runs tell all, their progress and results, or nothing. Raises UserError."""
+    if what not in get_args(Told):
+        raise UserError("progress", f"is {what!r}", f"give {', '.join(get_args(Told))}")
+    token = told.set(what)
+    try:
+        with quiet() if what == "none" else contextlib.nullcontext():
+            yield
+    finally:
+        told.reset(token)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """A context in which nothing is printed."""
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
+
+
+def show_figures(plots: Path) -> None:
+    """Show the figures of a run below the cell of a notebook: curves first."""
+    display = cell_display() if told.get() == "full" else None
+    if display is None:
+        return
+    files = [file for file in plots.glob("*.png") if file.stem not in HIDDEN]
+    for file in sorted(files, key=lambda file: (file.stem != "curves", file.name)):
+        picture = base64.b64encode(file.read_bytes()).decode()
+        display({"image/png": picture, "text/plain": f"{plots}/{file.name}"}, raw=True)
+
+
 def cell_display() -> Callable[..., Any] | None:
     """IPython's `display` if this process is the kernel of a notebook, else None. IPython is never imported for it."""
+    if told.get() == "none":
+        return None
     ipython: Any = sys.modules.get("IPython")
     shell = ipython.get_ipython() if hasattr(ipython, "get_ipython") else None
     return import_module("IPython.display").display if hasattr(shell, "kernel") else None

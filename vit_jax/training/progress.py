@@ -11,7 +11,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from .notebook import CellLine, cell_display
+from .notebook import CellLine, cell_display, told
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -148,6 +148,8 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print a line above the bar. Long lines are left to the terminal to wrap, so that commands can be copied."""
+        if told.get() != "full":
+            return
         if self._live is not None and self._console is not None:
             self._console.print(_printable(text, self._console.encoding), markup=False, highlight=False, soft_wrap=True)
         else:

@@ -37,6 +37,7 @@ from .events import Event, Summary, exhausted
 from .finish import finish, show_again, splits
 from .going_on import is_of, planned_segments, shared_segments
 from .loop import loop
+from .notebook import Told, quiet, telling, told
 from .preflight import OF_A_HOST, checked_arguments, choose_folder, preflight, without_outputs
 from .resume import resume
 from .setup import set_up
@@ -60,6 +61,7 @@ def train(
     epochs: int = 0,
     continue_: Continuation = "",
     fields: Mapping[str, Any] | None = None,
+    progress: Told = "full",
 ) -> Summary:
     """Train a run until its end or its budget, from its last checkpoint if it has one.
 
@@ -84,6 +86,7 @@ def train(
             depends on the length of the run.
         fields: with `resume`, {dotted name: value} of what else changes: {"data.source": "folder:moved"}, {"max_steps":
             500}.
+        progress: what is printed, or shown in a notebook: full, short (the progress and the results) or none.
 
     Returns:
         The content of summary.json and "folder", the run's; in the processes of other hosts what these know of it.
@@ -95,10 +98,11 @@ def train(
     """
     more = {"epochs": epochs} if epochs else {}
     given = {"data": data, "class_names": class_names, "hosts": hosts}
-    if resume and (inside := members_of(resume)):
-        return _resume_group(inside, {"fields": {**(fields or {}), **more}, "continue_": continue_, **given})
-    asked = asked_for(run, preset, folder, resume, {**(fields or {}), **more}, continue_)
-    return exhausted(run_steps(asked, data, class_names, hosts))
+    with telling(progress):
+        if resume and (inside := members_of(resume)):
+            return _resume_group(inside, {"fields": {**(fields or {}), **more}, "continue_": continue_, **given})
+        asked = asked_for(run, preset, folder, resume, {**(fields or {}), **more}, continue_)
+        return exhausted(run_steps(asked, data, class_names, hosts))
 
 
 def steps(
@@ -267,7 +271,8 @@ def steps_with(
 
         def trained() -> Generator[Event, None, dict[str, Any]]:
             setup = set_up(checked, contents.open(checked.run, folder), hosts)
-            announce(setup)
+            with contextlib.nullcontext() if told.get() == "full" else quiet():
+                announce(setup)
             with _undone_unless_begun(folder):
                 session = resume(setup, folder, preset, caught, hosts)
             with contextlib.closing(session.log), recorded_ending(folder) if hosts.owner else contextlib.nullcontext():

@@ -13,6 +13,7 @@ from jax import Array
 
 from ...data.captions.vectors import Vector, checked_vectors, vectors_in
 from ...figures.attention import draw_words
+from ...figures.figure import drawn
 from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.captioner import Captioner
@@ -99,11 +100,13 @@ class Describer(CaptionWriter, ImagePredictor):
         return self.model.config.text.decoder_depth
 
     @with_fixed_settings
-    def draw_attention(self, inputs: Sequence[Any], path: Path, layers: Sequence[int] = (), caption: str = "") -> None:
-        """Draw the cross-attention of the first image's caption, word by word, as the PNG `path`. Raises UserError."""
+    def draw_attention(
+        self, inputs: Sequence[Any], path: Path | None = None, layers: Sequence[int] = (), caption: str = ""
+    ) -> Any:
+        """The cross-attention of the first image's by words: a Figure, and the PNG `path`. Raises UserError."""
         words, maps = self.attention(inputs[0])
         pixels = visible(self.pixels([inputs[0]]))[0]
-        draw_words(pixels, maps, words, path, layers=layers, caption=caption)
+        return drawn(draw_words, pixels, maps, words, path, layers=layers, caption=caption)
 
 
 class FeatureDescriber(CaptionWriter):

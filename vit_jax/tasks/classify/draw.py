@@ -112,7 +112,7 @@ def visible(images: np.ndarray) -> np.ndarray:
     return images[..., : 3 if images.shape[-1] >= 3 else 1]
 
 
-def draw_attention(c: ViTConfig, images: np.ndarray, maps: np.ndarray, path: Path, **options: Any) -> None:
+def draw_attention(c: ViTConfig, images: np.ndarray, maps: np.ndarray, path: Path | None, **options: Any) -> None:
     """Draw attention maps: of the class token where the head reads that token, else the mean over all patches.
 
     Args:

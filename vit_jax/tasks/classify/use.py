@@ -12,7 +12,9 @@ from flax import nnx
 
 from ...config.outputs import KINDS, Outputs
 from ...errors import Field, UserError
+from ...figures.figure import drawn
 from ...files.output import shorten, write_npz
+from ...files.shown import predictions
 from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.vit import ViT
@@ -105,7 +107,8 @@ class Classifier(ImagePredictor):
         self.check_told(top)
         logits = self.logits(images, batch)
         answers = [self.kind.says(row, top) for row in np.atleast_2d(logits)]
-        return answers if logits.ndim == 2 else answers[0]
+        said = answers if logits.ndim == 2 else answers[0]
+        return predictions(said, enumerate(answers), ("image", *self.header[1:]))
 
     @with_fixed_settings
     def values(self, images: Any, batch: int = BATCH) -> np.ndarray:
@@ -223,8 +226,10 @@ class Classifier(ImagePredictor):
         return self.model.config.depth
 
     @with_fixed_settings
-    def draw_attention(self, inputs: Sequence[Any], path: Path, layers: Sequence[int] = (), caption: str = "") -> None:
-        """Draw the attention maps of the first images and write them to `path` as one PNG. Raises UserError."""
+    def draw_attention(
+        self, inputs: Sequence[Any], path: Path | None = None, layers: Sequence[int] = (), caption: str = ""
+    ) -> Any:
+        """The attention maps of the first images, as a Figure, and as the PNG `path`. Raises UserError."""
         inputs = inputs[:SHOWN]
         pixels = self.pixels(inputs)
         names = [Path(each).name if isinstance(each, (str, os.PathLike)) else "" for each in inputs]
@@ -237,7 +242,9 @@ class Classifier(ImagePredictor):
             labels = [kind.caption(*each) for each in zip(names, said, strict=True)]
             caption += f"; file → {kind.legend}"
         maps = np.asarray(found["attention"])
-        draw_attention(self.model.config, pixels, maps, path, layers=layers, labels=labels, caption=caption)
+        return drawn(
+            draw_attention, self.model.config, pixels, maps, path, layers=layers, labels=labels, caption=caption
+        )
 
 
 # (model, images [B, h, w, C], tuple of names) -> {name: array}, as the network's own `capture`

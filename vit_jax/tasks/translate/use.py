@@ -13,6 +13,7 @@ from ...decode.base import Found
 from ...decode.buckets import in_buckets, lengths_to
 from ...errors import UserError
 from ...figures.attention import draw_cross_attention
+from ...figures.figure import drawn
 from ...files.lines import quote
 from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
@@ -179,7 +180,9 @@ class Translator(Writer):
         return self.model.config.decoder_depth
 
     @with_fixed_settings
-    def draw_attention(self, inputs: Sequence[str], path: Path, layers: Sequence[int] = (), caption: str = "") -> None:
-        """Draw the cross-attention of the first sentence's translation and write it to `path`. Raises UserError."""
+    def draw_attention(
+        self, inputs: Sequence[str], path: Path | None = None, layers: Sequence[int] = (), caption: str = ""
+    ) -> Any:
+        """The cross-attention of the first translation, as a Figure, and as the PNG `path`. Raises UserError."""
         source, target, maps = self.attention(inputs[0])
-        draw_cross_attention(maps, target, source, path, layers=layers, caption=caption)
+        return drawn(draw_cross_attention, maps, target, source, path, layers=layers, caption=caption)

@@ -1,0 +1,113 @@
+"""What a notebook shows: figures as matplotlib's, tables of predictions and comparisons, and as much as is wanted."""
+
+import base64
+import io
+import shutil
+import sys
+import types
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vit_jax
+from vit_jax.errors import UserError
+from vit_jax.files.shown import html_table
+from vit_jax.training.notebook import HIDDEN, show_figures, telling
+from vit_jax.training.progress import Progress
+
+PIXELS = np.random.default_rng(0).integers(0, 255, (3, 8, 8)).astype(np.uint8)
+
+
+@pytest.fixture
+def cell(monkeypatch):
+    """Of a fake IPython: what `display` was asked to show in the kernel of a notebook."""
+    shown = []
+
+    def display(content, raw, **_):
+        shown.append(content)
+        return types.SimpleNamespace(update=lambda content, raw: None)
+
+    ipython, module = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    ipython.get_ipython, module.display = lambda: types.SimpleNamespace(kernel=object()), display
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    return shown
+
+
+@pytest.fixture(scope="module")
+def run(digits_run, tmp_path_factory):
+    return shutil.copytree(digits_run, tmp_path_factory.mktemp("notebook") / "run")
+
+
+def pixels(png):
+    return np.asarray(Image.open(png).convert("RGB"))
+
+
+@pytest.mark.parametrize("name", ["curves", "confusion", "per-class"])
+def test_the_figures_of_a_run_are_the_pictures_that_it_has_left(run, name):
+    figure = vit_jax.figure(run, name=name)
+    left, found = pixels(run / "plots" / f"{name}.png"), pixels(io.BytesIO(figure._repr_png_()))
+    rows, columns = (min(sides) - 1 for sides in zip(left.shape[:2], found.shape[:2], strict=True))
+    assert left.shape[0] - rows <= 2 and (found[:rows, :columns] == left[:rows, :columns]).mean() > 0.95
+    assert figure.axes and type(figure).__mro__[1].__module__ == "matplotlib.figure"
+
+
+def test_several_runs_are_compared_in_a_figure_and_a_table(run):
+    other = shutil.copytree(run, run.parent / "other")
+    assert len(vit_jax.figure(run, other).axes) == 4
+    compared = vit_jax.compare(run, [other])
+    first, second = compared.rows
+    assert (
+        first["name"] == "run" and second["test accuracy"] == compared["lines"][1]["results"]["test accuracy"]["mean"]
+    )
+    assert all(isinstance(value, (str, int, float, tuple)) for value in first.values())
+    assert compared._repr_html_().count("<tr>") == 3
+    with pytest.raises(UserError, match="give one run, or no name"):
+        vit_jax.figure(run, other, name="curves")
+    with pytest.raises(UserError, match=r"name: is 'confused', and .*plots has no such figure; nearest: confusion"):
+        vit_jax.figure(run, name="confused")
+
+
+def test_predictions_are_lists_and_tables(run):
+    net = vit_jax.load(run)
+    several, one = net.predict(PIXELS, top=2), net.predict(PIXELS[0], top=2)
+    assert several[0] == [(name, pytest.approx(value)) for name, value in one] and len(several) == 3
+    assert [row["rank"] for row in several.rows] == [1, 2] * 3 and several.rows[5]["image"] == 2
+    assert one.rows[1] == {"image": 0, "rank": 2, "class": one[1][0], "probability": one[1][1]}
+    assert several._repr_html_().count("<tr>") == 7
+    samples = vit_jax.predict(run, run / "samples", top=1)
+    assert samples.rows[0]["file"].endswith(".png") and samples.rows[0]["class"] == samples[0][1][0][0]
+    assert net.draw_attention(PIXELS[:1]).axes
+    assert "accuracy" in vit_jax.evaluate(run)[1]._repr_html_()
+
+
+def test_names_of_users_are_no_markup_and_long_tables_end():
+    table = html_table([{"class": "<b>&", "value": 1 / 3}] * 70)
+    assert "&lt;b&gt;&amp;" in table and "<b>" not in table and "0.3333" in table and "10 more rows" in table
+
+
+@pytest.mark.parametrize(
+    ("what", "said", "shown"), [("full", True, True), ("short", False, True), ("none", False, False)]
+)
+def test_what_is_told_while_a_run_trains_can_be_less(cell, capsys, run, what, said, shown):
+    with telling(what), Progress(1, 10, 1, 8) as bar:
+        bar.say("compiling")
+        print("results")
+        show_figures(run / "plots")
+    printed = capsys.readouterr().out
+    assert ("compiling" in printed, "results" in printed) == (said, what != "none")
+    assert bool([each for each in cell if "image/png" not in each]) is shown
+    figures = [each for each in cell if "image/png" in each]
+    left = {path.name for path in (run / "plots").glob("*.png") if path.stem not in HIDDEN}
+    assert {each["text/plain"].rpartition("/")[2] for each in figures} == (left if what == "full" else set())
+    if figures:
+        assert figures[0]["text/plain"].endswith("curves.png")
+        assert base64.b64decode(figures[0]["image/png"]) == (run / "plots" / "curves.png").read_bytes()
+
+
+def test_what_is_to_be_told_is_checked_before_a_run_begins(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="progress: is 'loud'; give full, short, none"):
+        vit_jax.train(vit_jax.preset("digits").run, progress="loud")
+    assert not [*tmp_path.iterdir()]
