@@ -1,10 +1,12 @@
 """What a notebook shows: figures as matplotlib's, tables of predictions and comparisons, and as much as is wanted."""
 
 import base64
+import contextlib
 import io
 import shutil
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,8 +38,14 @@ def cell(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def run(digits_run, tmp_path_factory):
-    return shutil.copytree(digits_run, tmp_path_factory.mktemp("notebook") / "run")
+def run(tmp_path_factory):
+    """A run with its figures, of which nothing was told."""
+    sizes = {"width": 16, "depth": 1, "heads": 2, "hidden": 32, "epochs": 1, "name": "run"}
+    config = vit_jax.preset("digits", fields=sizes | {"dir": str(tmp_path_factory.mktemp("notebook"))}).run
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        folder = Path(vit_jax.train(config, progress="none")["folder"])
+    assert out.getvalue() == ""
+    return folder
 
 
 def pixels(png):
