@@ -81,7 +81,7 @@ def test_folder_with_splits_reads_each_image_as_pillow_does(tmp_path):
                 wanted = file.convert("RGB").resize((11, 8), Image.Resampling.BILINEAR).crop((2, 0, 10, 8))
             np.testing.assert_array_equal(image, np.asarray(wanted))
             assert f"/{data.class_names[split.labels[i]]}/" in split.name(i).replace(os.sep, "/")
-    alone = open_dataset(a_run(f"folder:{tmp_path / 'train'}", channels=3))
+    alone = open_dataset(a_run(f"folder:{tmp_path / 'train'}", channels=3, validation=0.0, test=0.5))
     assert len(alone.remarks) == 1 and "1 .txt (such as" in alone.remarks[0]
 
 
@@ -258,7 +258,7 @@ def test_wide_pixels_are_told_with_their_range_and_refused_where_they_do_not_fit
             os.utime(tmp_path / "set" / name / f"{k}.png", (1, 1))  # so that the index takes it for known
     source = f"folder:{tmp_path / 'set'}"
     for _ in range(2):  # the second time from the index, where the set is larger than the memory
-        (remark,) = open_dataset(a_run(source, memory=memory)).remarks
+        (remark,) = open_dataset(a_run(source, memory=memory, validation=0.0)).remarks
         assert remark == (
             "12 images have more than 8 bits, read as 0 to 65535; the values go from 0 to 4095: to use all grey levels "
             "give --data.range 0 4095"

@@ -136,8 +136,8 @@ def test_a_split_without_classes_is_told_and_none_is_cut_from_train_in_silence(t
     laid_out(tmp_path, *(entry.format("train") for entry in TWO * 2), "test*4")
     source = f"folder:{tmp_path}"
     told = "test/ holds 4 images but no class folders and is left out"
-    assert open_dataset(a_run(source, channels=3, validation=0.0, test=0.2)).remarks == (
-        f"{told}; 20% of train is held out as test in its place (data.test)",
+    assert open_dataset(a_run(source, channels=3, validation=0.0, test=0.5)).remarks == (
+        f"{told}; 50% of train is held out as test in its place (data.test)",
     )
     assert open_dataset(a_run(source, channels=3, validation=0.0, test=0.0)).remarks == (told,)
     assert open_test_folder(str(tmp_path)).unlabelled == {"test": told.removesuffix(" and is left out")}

@@ -142,3 +142,11 @@ def test_folds_that_cannot_be_are_refused(copies, text, data, said):
 
         open_dataset(check_run(run))
     assert said in str(caught.value)
+
+
+def test_a_class_that_a_held_out_part_lacks_is_said_and_left_out_of_its_averages(copies):
+    lines = ["image,label,g", *(f"{i}.png,{'abc'[i // 4 % 2 + (i >= 76)]},{i // 4}" for i in range(80))]
+    (copies / "rare.csv").write_text("\n".join(lines))
+    data = open_dataset(a_run(f"csv:{copies}/rare.csv", group="g", validation=0.0))
+    assert data.splits["test"].classes.tolist() == [0, 1]
+    assert "test has no example of 1 of the 3 classes (c); its macro averages are over the others" in data.remarks

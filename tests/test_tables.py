@@ -146,7 +146,8 @@ ONE_HOT = rows("image,MEL,NV,BCC", ("1.0,0.0,0.0", "0.0,1.0,0.0", "0.0,0.0,1.0",
          [[0.1], [-2.5], [3.0]]),
         (rows("image,x,y", ("1,2", ".5,1.", "3,4")), {"labels": ("y", "x")}, "number", "y x",
          [[2, 1], [1, 0.5], [4, 3]]),
-        # pandas' index, and a header with blanks and a mark
+        # Excel's first line; pandas' index, and a header with blanks and a mark
+        ("sep=;\nimage;label\ni0;a\ni1;b\ni2;a\n", {}, "class", "a b", [0, 1, 0]),
         ("\ufeff, Image , label \n0,i0, a \n1,i1,b\n2,i2,a\n", {}, "class", "a b", [0, 1, 0]),
     ],
 )  # fmt: skip
@@ -276,6 +277,9 @@ def test_hugging_face_metadata_is_found_in_a_folder_or_in_those_of_its_splits(tm
 
 
 def test_what_was_understood_is_said(root):
+    found = table(root, rows("image,labels", ("rust scab", "scab", "rust", "scab", "granny smith")))
+    assert any("'rust scab' is made of the names of others" in remark for remark in found.remarks)
+    assert not table(root, rows("image,labels", ("granny smith", "fuji", "fuji"))).labels.remarks
     found = table(
         root,
         rows("image,MEL,NV,who,split", ("1,,p1,train", "0,1,p1,train", "0,0,p2,test")),

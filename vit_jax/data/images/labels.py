@@ -6,7 +6,7 @@ task do with them is in tasks/classify/kinds. n is the number of examples, K tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -16,8 +16,7 @@ from ...config.outputs import Outputs
 from ...errors import UserError
 from ..folds import Positives, hold_out_groups
 from ..order import hold_out
-from .classes import check_counted, unlabelled_remarks
-from .config import ImageData
+from .classes import check_counted
 from .matching import match_names
 from .sources.base import Source
 from .sources.layout import WHOLE
@@ -80,15 +79,15 @@ class Labels:
         """The label of an example, in words."""
         raise NotImplementedError
 
-    def remarks(self, data: ImageData, source: Source) -> tuple[str, ...]:
-        """What is to be known of the labels of each split."""
-        out = [*unlabelled_remarks(data, source)]
-        for name, examples in source.splits.items():
-            names = [source.outputs.names[k] for k in np.setdiff1d(self.all(source), self.present(examples.labels))]
+    def remarks(self, outputs: Outputs, splits: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+        """What is to be known of the labels of each split, {name: labels}."""
+        out = []
+        for name, labels in splits.items():
+            names = [outputs.names[k] for k in np.setdiff1d(np.arange(len(outputs.names)), self.present(labels))]
             if names:
                 listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
                 averages = "" if name == "train" else "; its macro averages are over the others"
-                of = f"{len(names)} of the {self.contents(source.outputs)}"
+                of = f"{len(names)} of the {self.contents(outputs)}"
                 out.append(f"{name} has no example of {of} ({listed}){averages}")
         return tuple(out)
 
@@ -200,12 +199,12 @@ class LabelSets(Labels):
         out[:, places] = labels
         return out, remark
 
-    def remarks(self, data: ImageData, source: Source) -> tuple[str, ...]:
+    def remarks(self, outputs: Outputs, splits: Mapping[str, np.ndarray]) -> tuple[str, ...]:
         """Which labels a split lacks, and how much of it nobody knows."""
-        unknown = {name: (examples.labels == UNKNOWN).mean() for name, examples in source.splits.items()}
+        unknown = {name: (labels == UNKNOWN).mean() for name, labels in splits.items()}
         said = [f"{share:.1%} of {name}" for name, share in unknown.items() if share]
         masked = (f"unknown labels count neither in training nor in metrics: {', '.join(said)}",) if said else ()
-        return (*super().remarks(data, source), *masked)
+        return (*super().remarks(outputs, splits), *masked)
 
 
 class Numbers(Labels):

@@ -22,6 +22,7 @@ from ..base import Given, same_content
 from ..listing import Listing
 from ..order import Order, SampledOrder, Sampling
 from ..unreadable import left_out, refuse_unreadable
+from .classes import unlabelled_remarks
 from .config import ImageData
 from .held_out import hold_out_splits
 from .labels import labels_of
@@ -207,8 +208,9 @@ def open_images(
         replace(preprocess, mean=mean, std=std),
         identity,
         source.remarks
-        + labels_of(outputs).remarks(data, source)
+        + unlabelled_remarks(data, source)
         + remarks
+        + labels_of(outputs).remarks(outputs, {name: split.labels for name, split in splits.items()})
         + _crop_remark(loaded)
         + _index_remarks(loaded),
         repeats,
@@ -334,13 +336,13 @@ def _splits_of(
 ) -> dict[str, Split]:
     """train, validation and test; those that the source lacks are held out from train."""
     outputs, kind = source.outputs, labels_of(source.outputs)
-    splits = {name: Split(images[name], rows[name], outputs) for name in rows}
+    splits = hold_out_splits(data, {name: Split(images[name], rows[name], outputs) for name in rows}, source, seed)
     for name, split in splits.items():
         split.groups = source.groups[name][rows[name]] if name in source.groups else None
         present = kind.present(split.labels)
         if name != "train" and len(present) < len(outputs.names):
             split.classes = present
-    return hold_out_splits(data, splits, source, seed)
+    return splits
 
 
 def statistics(

@@ -27,6 +27,7 @@ class Labels:
     names: tuple[str, ...]  # of the K classes, labels or numbers
     values: np.ndarray  # class: int32 [n]; set: int8 [n, K], -1 where unknown; number: float64 [n, K]
     how: str  # how the table has them, in words
+    remarks: tuple[str, ...] = ()  # for the user
 
     def positives(self) -> tuple[np.ndarray, np.ndarray]:
         """(rows, names): for each class or label that a row has the places of both."""
@@ -147,7 +148,19 @@ def _class_of_names(rows: Rows, column: int, texts: Sequence[str]) -> Labels:
         raise UserError(rows.title, what, "name another column, as --data.labels COLUMN")
     place = {name: k for k, name in enumerate(names)}
     values = np.fromiter((place[text] for text in texts), np.int32, len(texts))
-    return Labels("class", tuple(names), values, f"column {rows.shown(column)}")
+    return Labels("class", tuple(names), values, f"column {rows.shown(column)}", _joint_names(names))
+
+
+def _joint_names(names: Sequence[str]) -> tuple[str, ...]:
+    """A remark where the name of a class is made of those of others, as where a cell has several labels."""
+    known = {*names}
+    for separator in (" ", ",", ";", "|", "/", "+"):
+        for name in names:
+            parts = [*filter(None, map(str.strip, name.split(separator)))]
+            if len(parts) > 1 and known.issuperset(parts):
+                several = f"the class {quote(name)} is made of the names of others"
+                return (f"{several}: if a cell has several labels, give --data.separator {quote(separator)}",)
+    return ()
 
 
 def _set_of_names(rows: Rows, column: int, cells: Sequence[Sequence[str]], how: str) -> Labels:

@@ -10,6 +10,7 @@ import numpy as np
 from ....config.outputs import Outputs
 from ....errors import UserError
 from ....files.lines import quote
+from ....files.output import shorten
 from ..config import ImageData
 from ..sources.base import Examples, Source
 from ..sources.folders import Files
@@ -20,7 +21,7 @@ from .labels import Labels, read_labels
 from .places import Place, splits_by_folder
 from .rows import Rows
 
-_LISTED = 12  # names that a remark lists
+_LISTED, _LETTERS = 12, 40  # names that a remark lists, and letters of one
 SPLITS = ("train", "validation", "test")
 
 
@@ -85,7 +86,9 @@ def read_table(place: Place, stated: Stated, known: Sequence[str] = ()) -> Table
     splits, remarks = _splits(rows, columns, place)
     paths, left = find_files(rows, columns.file, place.folder, place.bases)
     groups = None if columns.group is None else _groups(rows, columns.group)
-    return _without_twins(Table(rows, columns, labels, paths, splits, groups, (*rows.remarks, *remarks, *left)))
+    return _without_twins(
+        Table(rows, columns, labels, paths, splits, groups, (*rows.remarks, *labels.remarks, *remarks, *left))
+    )
 
 
 def _splits(rows: Rows, columns: Columns, place: Place) -> tuple[list[str], list[str]]:
@@ -213,7 +216,7 @@ def describe(table: Table) -> tuple[str, ...]:
 
 def _counts(labels: Labels) -> str:
     """How often each class or label is there, or the range of each number."""
-    names = labels.names[:_LISTED]
+    names = [shorten(name, _LETTERS) for name in labels.names[:_LISTED]]
     more = f" and {len(labels.names) - _LISTED} more" if len(labels.names) > _LISTED else ""
     if labels.kind == "number":
         low, high, mean = (labels.values.min(0), labels.values.max(0), labels.values.mean(0))

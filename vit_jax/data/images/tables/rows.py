@@ -160,6 +160,8 @@ def _csv_rows(title: str, lines: Iterator[tuple[int, str]]) -> tuple[list[str], 
     """(names of the columns, (line, cells) of each row after them)."""
     where = f"{title} line 1"
     _, header = next(lines, (1, ""))
+    if re.fullmatch(r"sep=[,;\t|]", header):  # which Excel writes before the header
+        _, header = next(lines, (2, ""))
     if not header.strip():
         raise UserError(where, "is empty", "give the names of the columns there, and below one row an image")
     header = _whole(where, header, lines)
