@@ -82,7 +82,7 @@ def test_a_loop_that_is_left_goes_on_as_if_it_had_not_been(how):
 
 def test_what_is_wrong_is_told_by_the_loop():
     for call, says in (
-        (lambda: vit_jax.steps(vit_jax.preset("digits")), "run is a Preset; give a RunConfig"),
+        (lambda: vit_jax.steps(vit_jax.preset("digits")), "run is a Preset; give a preset's name"),
         (lambda: vit_jax.steps(tiny("x"), folder=3), "^folder: is 3; give the path of a run's folder"),
         (lambda: vit_jax.steps(tiny("x"), folder=""), "^folder: is ''; give the path"),
     ):
