@@ -4,7 +4,7 @@
 
     two        two digits side by side, which of the ten labels are there; test: subset accuracy, mAP
     positions  drawn scenes of two shapes, x and y of both centres in pixels; test: MAE, R2
-    uneven     digits, 120 images of each even one and 6 of each odd one, plain and with --loss.prior; test: macro recall
+    uneven     digits, 120 images of each even one, 6 of each odd one, plain and with --loss.prior; test: macro recall
 
 Everything is made here or part of scikit-learn.
 """

@@ -70,7 +70,7 @@ WAY = [
 TWINS = [
     *("rotary", "layers", "attention", "initial", "decoder", "decoder_model"),
     *("vit", "transformer", "captioner", "decode", "weights", ""),
-    *("lion", "muon", "optim", "tasks", "trainer", "evaluation", "train"),
+    *("lion", "muon", "optim", "labels", "tasks", "trainer", "evaluation", "train"),
 ]
 # What torch_ref reads of vit_jax: nothing of the code that it is to check. All its files read the first, some more.
 TWIN_CONFIGS = rf"errors|config(\..+)?|{SPECS}"

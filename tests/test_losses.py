@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,8 @@ from vit_jax.tasks.classify.kinds.table import kind_of
 from vit_jax.training.engine.step import mean_over_parts
 
 torch = pytest.importorskip("torch")
+from torch_ref.labels import Labels  # noqa: E402
+
 F = torch.nn.functional
 B, K = 16, 5
 DRAW = np.random.default_rng(0)
@@ -133,6 +136,21 @@ def test_losses_and_gradients_are_those_of_pytorch_whole_or_in_parts(case, parts
     expected.backward()
     assert abs(float(value) - expected.item()) < 2e-15 * max(1, expected.item())
     assert np.abs(np.asarray(slope) - leaf.grad.numpy()).max() < 2e-16
+    if parts == 1:  # the twin is written by itself
+        metadata = {"outputs": {"kind": kind, "names": made.outputs.names}, "loss_weights": [*weights] or None}
+        twin = Labels(LossConfig(**settings), metadata).loss(t(LOGITS)[:, :outputs], t(batch.get("target", truth)))
+        assert abs(twin.item() - expected.item()) < 2e-15 * max(1, expected.item())
+
+
+def test_the_twins_metrics_are_those_of_scikit_learn():
+    of_sets = kind_of(Outputs("set", NAMES), K)
+    ours = of_sets.score(SimpleNamespace(labels=HOLES), {"logits": LOGITS}).metrics
+    theirs = Labels(LossConfig(), {"outputs": {"kind": "set", "names": NAMES}}).metrics(t(LOGITS), t(HOLES))
+    assert {name: ours[name] for name in theirs} == pytest.approx(theirs, abs=1e-12)
+    outputs = Outputs("number", NAMES, mean=(1.0,) * K, std=tuple(WEIGHTS.tolist()))
+    ours = kind_of(outputs, K).score(SimpleNamespace(labels=NUMBERS), {"logits": LOGITS}).metrics
+    theirs = Labels(LossConfig(), outputs.to_metadata()).metrics(t(LOGITS), t(NUMBERS))
+    assert {name: ours[name] for name in theirs} == pytest.approx(theirs, abs=1e-12)
 
 
 def test_a_prior_is_added_to_the_logits_in_training_alone():

@@ -32,6 +32,7 @@ from vit_jax.text.record import open_one, open_tokenizers
 
 from .captioner import Captioner
 from .decode import likeliest
+from .labels import Labels, class_loss
 from .transformer import Transformer
 from .vit import ViT
 
@@ -62,27 +63,6 @@ def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], d
     return (images.to(dtype) / 255 - centre) / spread
 
 
-def classify_loss(model: ViT, images: Tensor, labels: Tensor, c: LossConfig) -> Tensor:
-    """The loss [] of normalised images [B, C, h, w] with classes int64 [B], or targets [B, K]."""
-    return label_loss(model(images), labels, c)
-
-
-def label_loss(logits: Tensor, labels: Tensor, c: LossConfig) -> Tensor:
-    """The loss [] of logits [B, K] with classes int64 [B], or targets [B, K]: a mean over images.
-
-    A binary cross entropy is also a mean over classes.
-    """
-    if c.name != "binary":
-        return cross_entropy(logits, labels, c)
-    targets = labels if labels.is_floating_point() else F.one_hot(labels, logits.shape[1])
-    e, others = c.label_smoothing, logits.shape[1] - 1
-    if c.smoothing == "fairseq":
-        smooth = (1 - e) * targets.to(logits) + e / others * (1 - targets.to(logits))
-    else:
-        smooth = (1 - e) * targets.to(logits) + e / (others + 1)
-    return F.binary_cross_entropy_with_logits(logits, smooth)
-
-
 def cross_entropy(logits: Tensor, labels: Tensor, c: LossConfig) -> Tensor:
     """The mean cross entropy [] of logits [N, K] with classes int64 [N], of which -100 is ignored, or targets [N, K].
 
@@ -98,7 +78,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, c: LossConfig) -> Tensor:
 
 def distil_loss(logits: Tensor, distilled: Tensor, teacher: Tensor, labels: Tensor, c: DistilLoss) -> Tensor:
     """The loss [] of the logits [B, K] of a student's two heads, of a teacher's [B, K], and classes int64 [B]."""
-    from_labels = label_loss(logits, labels, c)
+    from_labels = class_loss(logits, labels, c, None)
     if c.hard:
         taught = F.cross_entropy(distilled, teacher.argmax(-1))
     else:
@@ -140,8 +120,9 @@ def real(target: Tensor, ids: Ids) -> Tensor:
 def classify_metrics(logits: Tensor, labels: Tensor, averaged: Tensor | None = None) -> dict[str, float]:
     """The metrics of n images, from logits [n, K] and classes int64 [n], counted over all images.
 
-    loss (labels not smoothed), accuracy, accuracy_top5 (if K > 5), and {precision, recall, f1}_{macro, micro}. What is
-    undefined counts as 0. Macro averages are over all classes, or over those `averaged`.
+    loss (labels not smoothed), accuracy, balanced_accuracy (of the classes that have an image), accuracy_top5 (if K >
+    5), and {precision, recall, f1}_{macro, micro}. What is undefined counts as 0. Macro averages are over all classes,
+    or over those `averaged`.
     """
     n, classes = logits.shape
     order = logits.argsort(stable=True, dim=-1, descending=True)  # of equal logits the first class comes first
@@ -152,6 +133,7 @@ def classify_metrics(logits: Tensor, labels: Tensor, averaged: Tensor | None = N
     metrics = {
         "loss": F.cross_entropy(logits.float() if logits.dtype != torch.float64 else logits, labels, reduction="none"),
         "accuracy": (predicted == labels).double(),
+        "balanced_accuracy": (right / true)[true > 0],
     }
     if classes > 5:
         metrics["accuracy_top5"] = (order[:, :5] == labels[:, None]).any(1).double()
@@ -169,11 +151,11 @@ def classify_metrics(logits: Tensor, labels: Tensor, averaged: Tensor | None = N
 class Classify:
     """Classification of images, in batches {image: uint8 [B, h, w, C], label [B]}."""
 
-    selection: ClassVar[tuple[str, int]] = ("accuracy", 1)  # the metric of the best weights, and its sign
-
     def __init__(self, run: RunConfig, metadata: Mapping[str, Any]):
         preprocess = metadata["preprocess"]
         self.run, self.mean, self.std = run, tuple(preprocess["mean"]), tuple(preprocess["std"])
+        self.labels = Labels(run.loss, metadata)
+        self.selection = self.labels.selection  # the metric of the best weights, and its sign
 
     @staticmethod
     def open_data(run: RunConfig) -> Any:
@@ -187,7 +169,7 @@ class Classify:
         """The loss of a batch []; images are augmented if the model is in training mode."""
         images = batch["image"].permute(0, 3, 1, 2)  # [B, h, w, C] -> [B, C, h, w]
         images = augment(images, self.run.augment) if model.training else images
-        return classify_loss(model, normalise(images, self.mean, self.std, dtype), batch["label"].long(), self.run.loss)
+        return self.labels.loss(model(normalise(images, self.mean, self.std, dtype)), batch["label"])
 
     def outputs(self, model: ViT, batch: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
         """The logits [B, K] of a batch."""
@@ -196,6 +178,8 @@ class Classify:
 
     def metrics(self, split: Any, out: Mapping[str, Tensor]) -> dict[str, float]:
         """The metrics of a split, from the outputs of all its examples."""
+        if self.labels.kind != "class":
+            return self.labels.metrics(out["logits"], torch.as_tensor(split.labels))
         averaged = None if split.classes is None else torch.as_tensor(split.classes)
         return classify_metrics(out["logits"], torch.as_tensor(split.labels).long(), averaged)
 
