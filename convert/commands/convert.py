@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from vit_jax.errors import DONE, Interrupted, UserError
+from vit_jax.files.destination import AS_STDOUT, STDOUT
 from vit_jax.files.terminal import print_line, printable
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
@@ -89,6 +90,8 @@ def check_words(arguments: argparse.Namespace) -> None:
         flag = f"--license {arguments.license}" if arguments.license else "--public"
         where = f"{arguments.dst} is a place here"
         raise UserError(flag, f"is of a repository of the hub, and {where}", "give hf://owner/name, or leave it out")
+    if arguments.dst == STDOUT:
+        raise UserError(STDOUT, AS_STDOUT, "give the name of one, or of a folder")
     if arguments.to:
         find(arguments.to, "to")
     for text in arguments.adapt:

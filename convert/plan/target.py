@@ -17,7 +17,7 @@ from pathlib import Path
 
 from vit_jax.errors import UserError
 from vit_jax.files.atomic import sync_file, sync_folder
-from vit_jax.files.destination import check_apart
+from vit_jax.files.destination import AS_STDOUT, NO_FILE, STDOUT, check_apart
 
 from ..containers import is_program, open_source
 from ..containers.folder import read_json
@@ -62,6 +62,8 @@ class Target:
                 continue
             if not replaceable:
                 raise UserError(place, "exists, and a run is never written over", "choose another folder")
+            if place.exists() and not (place.is_dir() or place.is_file()):
+                raise UserError(place, NO_FILE, "choose another target")
             if place.is_dir() != (self.folder and place == self.path):
                 raise UserError(place, f"is {'a folder' if place.is_dir() else 'a file'}", "choose another target")
             if not force:
@@ -222,6 +224,8 @@ def free(places: Sequence[str]) -> None:
     named = [place for place in places if place]
     for i, place in enumerate(named):
         check_apart(place, Path(place))
+        if place == STDOUT:
+            raise UserError(place, AS_STDOUT, "give the name of one")
         if os.path.lexists(place):
             raise UserError(place, "exists", "choose another name")
         if os.path.realpath(place) in map(os.path.realpath, named[:i]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,6 +52,33 @@ def place(tmp_path, monkeypatch):
     os.link("images/0.png", "hard.png")
     os.link("runs/r/config.json", "hard.csv")
     return tmp_path
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no such pipes")
+@pytest.mark.parametrize(
+    "words",
+    ["predict hf images --csv {}.csv", "predict hf images --attention {}.png", "evaluate r --csv {}.csv",
+     "evaluate r --probabilities {}.csv", "sheet digits {}.png", "compare r r --out {}.png", "report r --out {}.html",
+     "convert w.safetensors {}.pt"],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["pipe", "link", "-"])
+def test_what_is_no_file_is_not_replaced_by_one(place, words, name, monkeypatch, capsys):
+    """As root /dev/null itself would be; and - is no name of a file that anybody means."""
+    command, *rest = words.format(name).split()
+    suffix = Path(rest[-1]).suffix
+    if name == "-":
+        rest[-1] = "-"
+    os.mkfifo(f"pipe{suffix}")
+    os.symlink(f"pipe{suffix}", f"link{suffix}")
+    says = r"is a device or a pipe, and no file|is stdout for other|the (figure|sheet) is a PNG|is not a page"
+    if command == "convert":
+        model(place / "w.safetensors")
+        monkeypatch.setattr("sys.argv", ["convert", *rest, "--force", *SAID])
+        assert convert() == 2 and re.search(says, capsys.readouterr().err)
+    else:
+        with pytest.raises(UserError, match=says):
+            COMMANDS[command]([*rest, "--force"])
+    assert Path(f"pipe{suffix}").is_fifo() and not Path("-").exists()
 
 
 def content(place: Path) -> dict[Path, bytes]:

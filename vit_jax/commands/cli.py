@@ -7,7 +7,8 @@ import sys
 
 from ..config.flags import show_word
 from ..config.nearest import nearest
-from ..errors import USER
+from ..errors import UserError
+from ..files.terminal import run_command
 from ..models.sizes import is_sized
 
 COMMANDS = {
@@ -25,26 +26,29 @@ COMMANDS = {
 def main(program: str = "vit-jax") -> int:
     """Call the command that the first word names, with the words after it; returns its exit code."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
-    if name in ("-h", "--help"):
-        print(
-            f"usage: {program} COMMAND [...]\n\n"
-            + "\n".join(f"  {command:10} {text}" for command, text in COMMANDS.items())
-            + f"\n\n`{program} COMMAND --help` explains each command, `{program} --version` prints the version."
-        )
-        return 0
-    if name == "--version":
-        from .. import __version__
-
-        print(f"vit-jax {__version__}")
-        return 0
     if name not in COMMANDS:
-        print(f"vit-jax: error: {_no_command(name, program)}", file=sys.stderr)
-        return USER
+        return run_command(lambda: _without_command(name, program))
     sys.argv = [f"{program} {name}", *sys.argv[2:]]
     if name == "convert":
         return importlib.import_module("convert.__main__").main(f"{program} convert")
     module = {"compare": "..reports.compare", "report": "..reports.command"}.get(name, f".{name}")
     return importlib.import_module(module, __package__).main()
+
+
+def _without_command(name: str, program: str) -> None:
+    """Print help, or the version. Raises UserError for another word, which is no command."""
+    if name == "--version":
+        from .. import __version__
+
+        print(f"vit-jax {__version__}")
+        return
+    if name not in ("-h", "--help"):
+        raise UserError(_no_command(name, program))
+    print(
+        f"usage: {program} COMMAND [...]\n\n"
+        + "\n".join(f"  {command:10} {text}" for command, text in COMMANDS.items())
+        + f"\n\n`{program} COMMAND --help` explains each command, `{program} --version` prints the version."
+    )
 
 
 def _no_command(name: str, program: str) -> str:

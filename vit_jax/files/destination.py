@@ -19,6 +19,8 @@ OF_A_RUN = frozenset(
 )
 BY_NAME = (".csv", ".npz", ".html")  # suffixes of files that are read by their names alone, not with their folder
 ANOTHER = "choose another name"
+NO_FILE = "is a device or a pipe, and no file"
+STDOUT, AS_STDOUT = "-", "is stdout for other programs, and here a file is written"
 
 
 def check_outputs(outputs: Mapping[str, str], force: bool, reads: Iterable[str | Path] = ()) -> None:
@@ -43,8 +45,12 @@ def check_output(flag: str, path: str, force: bool, reads: Iterable[str | Path] 
     if not path:
         return
     argument = f"--{flag} {path}" if flag else path
+    if path == STDOUT:
+        raise UserError(argument, AS_STDOUT, "give the name of one")
     if Path(path).is_dir():
         raise UserError(argument, "is a folder", "give the name of a file")
+    if Path(path).exists() and not Path(path).is_file():  # a file in its place would take its name
+        raise UserError(argument, NO_FILE, "give the name of a file")
     check_apart(argument, Path(path), reads, own)
     if Path(path).exists() and not force:
         raise UserError(argument, "exists already", f"add --force to overwrite it, or {ANOTHER}")
