@@ -206,7 +206,8 @@ def test_the_same_sweep_goes_on_and_more_values_add_their_points(trained):
             vit_jax.sweep(run, fields, **more)
     assert len(done) == 4
     vit_jax.sweep(RUN, {"batch": [32, 64]})
-    assert done[4:] == ["run-sweep-2/batch=32", "run-sweep-2/batch=64"]
+    vit_jax.sweep("digits", {"batch": [32]})
+    assert done[4:] == ["run-sweep-2/batch=32", "run-sweep-2/batch=64", "digits-sweep/batch=32"]
 
 
 def test_seeds_are_runs_of_their_own_and_their_mean_decides(trained):

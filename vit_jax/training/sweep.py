@@ -51,7 +51,7 @@ class Sweep:
 
 
 def sweep(
-    run: RunConfig,
+    run: RunConfig | str,
     fields: Mapping[str, Iterable[Any]],
     *,
     seeds: int = 0,
@@ -65,7 +65,7 @@ def sweep(
     The same call goes on where it was interrupted: what is finished is not trained again.
 
     Args:
-        run: the config of all of them, such as `vit_jax.preset("digits").run`; `name` is that of the sweep's folder.
+        run: a preset's name, or the config of all of them, whose `name` is that of the sweep's folder.
         fields: {dotted name: its values}, such as {"optim.lr": [1e-3, 3e-3], "model.patch": [4, (2, 4)]}.
         seeds: train each combination with so many seeds, and compare the means; 0: once.
         halving: successive halving: train all for few epochs, the best third anew for three times as many, and so on,
@@ -82,6 +82,7 @@ def sweep(
         UserError: for what the user can mend, before anything is trained, and where no combination could be trained.
         Interrupted: after a signal, once everything is saved.
     """
+    preset = run if isinstance(run, str) and preset == "run" else preset
     run, given = checked_arguments(run, data, class_names)
     if not isinstance(fields, Mapping) or not fields:
         raise UserError(
