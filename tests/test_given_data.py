@@ -273,11 +273,11 @@ FLOATS, NAMES = IMAGES / np.float32(255), np.array(["a", "b", "c"])
 WRONG = {
     "floats of 0 to 1": (
         (FLOATS, LABELS),
-        r"images of train is float32 and .*give --data.range 0 1, or store .*\(images \* 255\)",
+        r"images of train is float32 and .*give fields=\{'data.range': \(0.0, 1.0\)\}, or store .*\(images \* 255\)",
     ),
     "floats of 0 to 255": (
         (IMAGES.astype(float), LABELS),
-        r"is float64 and .*; give --data.range 0 255, or .*, as images.astype\('uint8'\)",
+        r"is float64 and .*; give fields=\{'data.range': \(0.0, 255.0\)\}, or .*, as images.astype\('uint8'\)",
     ),
     "normalised": ((FLOATS - 0.5, LABELS), "is float32 and .*, or store pixels as uint8, without normalisation"),
     "channels first": ((np.zeros((96, 3, 8, 8), np.uint8), LABELS), r"images.transpose\(0, 2, 3, 1\)"),
@@ -351,7 +351,7 @@ def test_a_preset_is_changed_by_the_names_of_its_flags():
     assert replace(plain, model=changed.model, optim=changed.optim, epochs=5, seed=3) == changed
     for fields, says in (
         ({"model.widht": 3}, r"model.widht is no field; nearest: .*model.width"),
-        ({"model": 3}, "model.model is no field; "),
+        ({"model": 3}, "model is no field: the network is the first argument"),
         ({"epochs": "5"}, "epochs is '5': give a whole number"),
     ):
         with pytest.raises(UserError, match=says):

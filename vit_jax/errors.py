@@ -145,6 +145,12 @@ class UserError(Told, Exception):
             for part in (self.subject, self.what, self.remedy)
         )
 
+    def reword(self, write: Callable[[str], str]) -> None:
+        """Have its texts, but for fields, as `write` gives them."""
+        self.subject, self.what, self.remedy = (
+            part if isinstance(part, Field) else write(part) for part in (self.subject, self.what, self.remedy)
+        )
+
     def add(self, more: str) -> None:
         """Let it end with more."""
         last = "remedy" if self.remedy else "what" if self.what else "subject"

@@ -78,7 +78,7 @@ class Request:
             raise UserError(
                 self.path,
                 "no run here, and weights alone have no data of their own",
-                "name the data to measure it on, as in --data.source folder:PATH (in Python source=... or data=...)",
+                "name the data to measure it on, as in --data.source folder:PATH",
             )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import Field, UserError, fields_inside
+from .hints import as_argument, hint, names_of
 from .nearest import nearest
 from .ranges import check_ranges
 
@@ -71,7 +72,8 @@ def with_options(config: T, options: Mapping[str, Any], part: str) -> T:
     with fields_inside(part):
         for name, value in options.items():
             if name not in types:
-                raise UserError(Field(name), f"is no field{nearest(name, list(types))}")
+                clause = hint(f"{part}.{name}", names_of(config, f"{part}."), write=_inside(part))
+                raise UserError(Field(name), f"is no field{clause or nearest(name, list(types))}")
             if typing.get_origin(types[name]) is tuple:
                 if not isinstance(value, list | tuple):
                     raise UserError(Field(name), f"is {value!r}", "give a list")
@@ -79,6 +81,11 @@ def with_options(config: T, options: Mapping[str, Any], part: str) -> T:
         changed = dataclasses.replace(typing.cast(Any, config), **values)
         check_ranges(changed)
     return changed  # type: ignore[no-any-return]
+
+
+def _inside(part: str) -> Callable[[str], str]:
+    """How Python has a field of a part of a run's config, where that is what is changed."""
+    return lambda name: as_argument(name).removeprefix(f"{part}.")
 
 
 def replace_fields(config: T, values: Mapping[str, Any]) -> T:

@@ -7,7 +7,6 @@ flag, the value and the remedy. A flag that is given twice counts as given last.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
 import types
@@ -17,9 +16,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from ..errors import Field, UserError
+from .hints import hint
 from .nearest import similar
 from .ranges import check_ranges
-from .synonyms import FLAGS, REASONS, VALUES
+from .synonyms import REASONS, VALUES
 
 T = TypeVar("T")
 
@@ -196,33 +196,8 @@ def _flag(word: str, known: Mapping[str, Flag], reasons: Mapping[str, str]) -> t
 
 def instead(word: str, known: Mapping[str, Flag], reasons: Mapping[str, str] = REASONS) -> str:
     """A clause: what takes the place of an unknown flag here, why nothing does, or the flags most similar to it."""
-    wanted = word.lstrip("-").lower().replace("_", "-")
-    for name in (wanted, wanted.rpartition(".")[2]):
-        if (reason := reasons.get(name)) and _has_all(known, reason):
-            return f": {reason}"
-        ours = [flag for flag in FLAGS.get(name, ()) if flag in known and not known[flag].required]
-        if ours:
-            return f"; here it is {' or '.join(f'--{flag}' for flag in ours)}"
-    return _similar(wanted[:200], known)
-
-
-def _has_all(known: Mapping[str, Flag], text: str) -> bool:
-    """Whether a command has all flags that a text names."""
-    return all(any(name.startswith(word) for name in known) for word in re.findall(r"--([a-z][a-z.-]*)", text))
-
-
-def _similar(wanted: str, known: Mapping[str, Flag]) -> str:
-    """A clause with the flags that are most similar to a word, by their names or by their help texts."""
-    words = wanted.rpartition(".")[2].replace("-", " ")
-
-    def similarity(name: str, text: str) -> float:
-        pairs = ((wanted, name), (words, name.rpartition(".")[2].replace("-", " ")))
-        in_help = 0.7 + 0.3 * len(words) / len(text) if len(words) > 1 and f" {words} " in f" {text} " else 0.0
-        return max(in_help, *(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs))
-
-    found = sorted(((similarity(f.name, f.help), f.name) for f in known.values() if not f.required), reverse=True)
-    close = [f"--{name}" for score, name in found if score >= max(0.6, found[0][0] - 0.2)][:3]
-    return f"; nearest: {', '.join(close)}" if close else "; --help lists them"
+    names = {name: flag.help for name, flag in known.items() if not flag.required}
+    return hint(word, names, reasons, else_="; --help lists them")
 
 
 def _check_values(flag: Flag, values: Sequence[str], *, on: bool = True) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
+from ..config.hints import as_argument, hint, names_of
 from ..config.nearest import nearest
 from ..errors import UserError
 from .vit_config import ViTConfig
@@ -45,12 +46,18 @@ def sized_config(name: str, classes: int = 1000, image: int = 224, **fields: Any
     Raises:
         UserError: for an unknown name.
     """
+    if not isinstance(name, str):
+        raise UserError("name", f"is {name!r:.40}", "give the name of a network, such as vit-s16")
     found = _NAME.fullmatch(name)
     if found is None:
         known = [f"vit-{size}{patch}" for size in SIZES for patch in (8, 14, 16, 32)]
         raise UserError(f"there is no network {name!r}{nearest(name, known)}")
     shape = SIZES[found[1].lower()]._asdict()
     given: dict[str, Any] = {**shape, "image": image, **fields}
+    own = names_of(ViTConfig(), "model.")
+    for unknown in (each for each in given if f"model.{each.replace('_', '-')}" not in own):
+        clause = hint(unknown, own, write=lambda each: as_argument(each).removeprefix("model."))
+        raise UserError(unknown, f"is no argument{clause or '; those of ViTConfig are'}")
     given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
     return ViTConfig(patch=int(found[2]), classes=classes, **given)
 

@@ -39,6 +39,8 @@ def preset(name: str) -> Preset:
 
     The source of the data of `finetune` and `vit-SIZEPATCH` is empty: it must be given.
     """
+    if not isinstance(name, str):
+        raise UserError("name", f"is {name!r:.40}", "give the name of a preset, such as 'digits'")
     if name in PRESETS:
         return PRESETS[name]()
     if is_sized(name):

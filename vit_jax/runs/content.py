@@ -25,6 +25,8 @@ def data_difference(record: Mapping[str, Any], data: Data) -> str:
         return ""
     if not isinstance(then, dict):
         return "that of the run is damaged"
+    if then.get("once") or now.get("once"):
+        return "the batches of an iterator come once"
     if then.get("classes") != now.get("classes"):
         return _other_names(record.get("class_names"), data.metadata().get("class_names"))
     were, are = (each.get("sizes") or {} for each in (then, now))

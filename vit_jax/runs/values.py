@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 from ..config.dotted import field_types
 from ..config.fields import Mark
 from ..config.flags import describe_type
+from ..config.hints import as_argument, hint, names_of
 from ..config.nearest import nearest
 from ..config.run import RunConfig
 from ..errors import Field, UserError
@@ -121,7 +122,8 @@ def with_fields(run: RunConfig, fields: Mapping[str, Any]) -> RunConfig:
     values, known = to_dict(run), flat(run)
     for name, value in fields.items():
         if name not in known:
-            raise UserError(Field(name), f"is no field{nearest(name, list(known))}")
+            clause = hint(name, names_of(run), write=as_argument) or nearest(name, list(known))
+            raise UserError(Field(name), f"is no field{clause}")
         *parts, last = name.split(".")
         node = values
         for part in parts:

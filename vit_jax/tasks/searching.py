@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from ..config.decoding import Decoding
+from ..config.hints import as_argument, hint, names_of
 from ..config.nearest import nearest
 from ..errors import Field, UserError
 from .base import Task
@@ -30,7 +31,8 @@ def searching(task: Task, changes: Mapping[str, Any]) -> Task:
         what, remedy = f"is {count}, but this network says a text and no classes", f"beam={count}, nbest={count}"
         raise UserError(Field("top"), what, f"for {count} texts of each input give {remedy}")
     if unknown := [each for each in changes if each not in known]:
-        raise UserError(unknown[0], f"there is no such setting of a search{nearest(unknown[0], known)}")
+        clause = hint(unknown[0], names_of(Decoding), {}, as_argument) or nearest(unknown[0], known)
+        raise UserError(unknown[0], f"there is no such setting of a search{clause}")
     found = task.searching(changes)
     if found is None:
         remedy = f"the number of classes is top, so set that to {changes[name]}" if name == "top_k" else "leave it out"

@@ -229,6 +229,8 @@ def _given_in_python(run: RunConfig) -> bool:
 
 def _going_on(folder: runs.Run, run: RunConfig) -> str:
     """How to continue a run."""
+    if _given_in_python(run) and folder.exists() and folder.record()["data"].get("once"):
+        return "nothing: the batches of an iterator come once, so a new run has to begin"
     if _given_in_python(run):
         return "the same call of vit_jax.train, with the same data"
     return f"python -m vit_jax.train --resume {shlex.quote(str(folder))}"

@@ -13,6 +13,7 @@ from jax import Array
 from ...augmentation.batch import augment, normalise
 from ...augmentation.config import ImageAugment
 from ...config.dotted import replace_fields
+from ...config.fields import pair
 from ...config.outputs import Outputs
 from ...config.run import LossConfig, RunConfig
 from ...data.base import Given
@@ -20,6 +21,7 @@ from ...data.images.config import ImageData
 from ...data.images.labels import labels_of
 from ...data.images.preprocess import Preprocess
 from ...data.images.splits import Dataset, Split, open_images
+from ...data.images.stream import Length, open_stream, stream_in
 from ...data.other import Other, open_other_images
 from ...errors import UserError
 from ...files.output import digits
@@ -67,6 +69,8 @@ class Classify(Task):
         """
         c, data, augment = run.model, run.data, run.augment
         assert isinstance(c, TellsClasses) and isinstance(data, ImageData) and isinstance(augment, ImageAugment)
+        if given is not None and stream_in(given) is not None:
+            return cls._open_stream(run, given)
         how = {name: getattr(augment, name) for name in ("normalize", "mean", "std", "repeats")}
         how |= {"classes": c.classes, "seed": run.seed, "given": given, "fetch": fetch}
         opened = open_images(data, c.image, c.channels, **how)
@@ -77,6 +81,21 @@ class Classify(Task):
             raise UserError(f"data.source {data.source}", what, "give images that have, or set --data.validation 0")
         found, remarks = KINDS[opened.outputs.kind].balanced(run, opened.outputs, opened.splits["train"].labels)
         return replace(opened, of_loss=found, remarks=(*opened.remarks, *remarks))
+
+    @classmethod
+    def _open_stream(cls, run: RunConfig, given: Given) -> Dataset:
+        """`open_data` of an iterator of batches."""
+        c, data, augment = run.model, run.data, run.augment
+        assert isinstance(c, TellsClasses) and isinstance(data, ImageData) and isinstance(augment, ImageAugment)
+        how = (data.fit, data.size, data.interpolation, data.background, augment.mean, augment.std)
+        preprocess = Preprocess(pair(c.image), c.channels, *how, data.range, pair(data.trim))
+        length = Length(run.batch, run.epochs, run.max_steps)
+        opened = open_stream(data, preprocess, augment.normalize, c.classes, given, length)
+        cls.check_kind(run, opened.outputs.kind)
+        usual = ClassifySpec.loss()
+        if (run.loss.class_weights, run.loss.prior) != (usual.class_weights, usual.prior) or data.sampling != "natural":
+            _ = opened.splits["train"].labels  # which says that they are not known
+        return opened
 
     @classmethod
     def check_kind(cls, run: RunConfig, kind: str) -> None:
@@ -226,7 +245,10 @@ class Classify(Task):
 
         Returns the first sample image.
         """
-        split, labels = data.splits.get("test") or data.splits["train"], labels_of(data.outputs)
+        split = data.splits.get("test") or data.splits.get("validation") or data.splits["train"]
+        if not hasattr(split, "images"):  # batches of an iterator, which are gone
+            return ""
+        labels = labels_of(data.outputs)
         chosen = of_several_classes(labels.groups(split.labels), SAMPLES)
         images, truth = split.take(chosen), [labels.words(each, data.outputs) for each in split.labels[chosen]]
         saved = save_samples(samples, images, truth, data.preprocess.range)

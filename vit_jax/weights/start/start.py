@@ -13,6 +13,7 @@ import numpy as np
 from ...config.dotted import replace_fields
 from ...config.run import RunConfig
 from ...data.images.config import OPTIONAL
+from ...errors import UserError
 from ...files.terminal import printable
 from ...presets import table as presets
 from ...presets.entry import Preset
@@ -60,8 +61,11 @@ def preset(name: str, init: str = "", fields: Mapping[str, Any] | None = None, *
     """
     found = presets.preset(name)
     run = base(init) if init and name == presets.FINETUNE else found.run
+    if fields is not None and not isinstance(fields, Mapping):
+        raise UserError("fields", f"is a {type(fields).__name__}", "give a dict, {'model.heads': 6, 'epochs': 5}")
     known = flat(run)
-    stated = {field if "." in field or field in known else f"model.{field}": x for field, x in (fields or {}).items()}
+    of_model = {name for name in fields or {} if name not in known and f"model.{name}" in known}
+    stated = {f"model.{name}" if name in of_model else name: x for name, x in (fields or {}).items()}
     run = with_fields(run, stated)
     if run.init_encoder:
         run = filled_encoder(run, {field: flat(run)[field][0] for field in stated})

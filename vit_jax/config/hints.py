@@ -1,0 +1,82 @@
+"""What a mistaken name was meant to be, in the shell and in Python: what others call it, or what is most like it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .synonyms import FLAGS, REASONS
+
+Names = Mapping[str, str]  # {a field as a flag is typed, without dashes before it: optim.weight-decay; its help}
+
+
+def as_flag(name: str) -> str:
+    """A field as a command has it."""
+    return f"--{name}"
+
+
+def as_argument(name: str) -> str:
+    """A field as Python has it: in `fields`, or as an argument."""
+    return name.replace("-", "_")
+
+
+def names_of(config: Any, prefix: str = "") -> dict[str, str]:
+    """{name: help} of the fields of a config, an instance or a class, also of those inside it; `prefix` is before all.
+
+    Raises KeyError where one has no help.
+    """
+    found: dict[str, str] = {}
+    for f in dataclasses.fields(config):
+        name, part = f"{prefix}{f.name.replace('_', '-')}", getattr(config, f.name, None)
+        if dataclasses.is_dataclass(part):
+            found |= names_of(part, f"{name}.")
+        else:
+            found[name] = f.metadata.get("help", "")
+    return found
+
+
+def hint(
+    word: str,
+    known: Names,
+    reasons: Mapping[str, str] = REASONS,
+    write: Callable[[str], str] = as_flag,
+    else_: str = "",
+) -> str:
+    """A clause: what takes the place of an unknown name here, why nothing does, or the names most similar to it.
+
+    Args:
+        word: the unknown name, as a flag or as Python has it.
+        known: those that there are.
+        reasons: {what others have: why there is none here}.
+        write: gives a known name as the caller has it.
+        else_: the clause where none is similar.
+    """
+    wanted = word.lstrip("-").lower().replace("_", "-")
+    for name in (wanted, wanted.rpartition(".")[2]):
+        if (reason := reasons.get(name)) and _has_all(known, reason):
+            return f": {reason}"
+        if ours := [flag for flag in FLAGS.get(name, ()) if flag in known]:
+            return f"; here it is {' or '.join(map(write, ours))}"
+    close = _similar(wanted[:200], known)
+    return f"; nearest: {', '.join(map(write, close))}" if close else else_
+
+
+def _has_all(known: Names, text: str) -> bool:
+    """Whether there are all flags that a text names."""
+    return all(any(name.startswith(word) for name in known) for word in re.findall(r"--([a-z][a-z.-]*)", text))
+
+
+def _similar(wanted: str, known: Names) -> list[str]:
+    """The names that are most similar to a word, by themselves or by their help texts, at most three."""
+    words = wanted.rpartition(".")[2].replace("-", " ")
+
+    def similarity(name: str, text: str) -> float:
+        pairs = ((wanted, name), (words, name.rpartition(".")[2].replace("-", " ")))
+        in_help = 0.7 + 0.3 * len(words) / len(text) if len(words) > 1 and f" {words} " in f" {text} " else 0.0
+        return max(in_help, *(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs))
+
+    found = sorted(((similarity(name, text), name) for name, text in known.items()), reverse=True)
+    return [name for score, name in found if score >= max(0.6, found[0][0] - 0.2)][:3]

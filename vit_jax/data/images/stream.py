@@ -1,0 +1,204 @@
+"""Training on the batches of an iterator, as they come: a DataLoader of torch, a generator, a pipeline of Grain.
+
+What comes once cannot be counted, measured or begun again in the middle: what would need that is refused by name.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ...config.outputs import Outputs
+from ...errors import Field, UserError
+from ..base import Given
+from ..inputs import prepare_image
+from ..order import Order
+from .config import GIVEN, ImageData, numbered_classes
+from .labels import labels_of
+from .pixels import Images
+from .preprocess import Preprocess
+from .sources.given import open_given
+from .sources.items import NAMES, as_image, class_names_of, is_sequence
+from .sources.label_arrays import typed_labels
+from .splits import Dataset, Split, statistics
+
+ONCE = "its batches come from an iterator, so a run on them that is stopped cannot go on: it would have to begin anew"
+
+
+def is_stream(value: Any) -> bool:
+    """Whether a value gives batches one after the other, and nothing by its number."""
+    return isinstance(value, Iterable) and not is_sequence(value) and not isinstance(value, (str, bytes, Mapping))
+
+
+def stream_in(given: Given | None) -> Any:
+    """The iterator of training batches that was given; None where there is none."""
+    train = None if given is None else given.data if given.whole else given.data.get("train")
+    return train if is_stream(train) else None
+
+
+@dataclass(frozen=True)
+class Length:
+    """How many steps a run on an iterator has: what of its config decides that."""
+
+    batch: int
+    epochs: int
+    max_steps: int
+
+    def steps_per_epoch(self, stream: Any) -> int:
+        """Those of the iterator if it tells how many batches it has, else a part of `max_steps`. Raises UserError."""
+        if hasattr(stream, "__len__"):
+            return len(stream)
+        if not self.max_steps:
+            what = "is an iterator that does not tell how many batches it has"
+            raise UserError("data", what, "say how many steps are to be done with --max-steps N")
+        return max(1, self.max_steps // self.epochs)
+
+
+class Stream:
+    """The training split: each batch is the iterator's next one. At the end of one that can begin again, it does.
+
+    Args:
+        stream: the iterator.
+        preprocess: how the network takes images.
+        steps: batches of an epoch.
+        target: what the labels are, where that is stated.
+    """
+
+    def __init__(self, stream: Any, preprocess: Preprocess, steps: int, target: str):
+        self._stream, self._iterator, self._preprocess, self._steps = stream, iter(stream), preprocess, steps
+        self.outputs, self._target, self.taken = Outputs(target or "class"), target, 0
+        first = self._next()
+        self.size, self.kind = len(first[1]), typed_labels("data", "labels of batch 0", first[1], len(first[1]), target)
+        self._waiting = [first]
+
+    def __len__(self) -> int:
+        return self.size * self._steps
+
+    @property
+    def labels(self) -> NoReturn:
+        """Raises UserError: nobody knows them."""
+        what = "is an iterator, whose labels are not known beforehand"
+        raise UserError("data", what, "leave out what counts them (weights, prior, sampling), or give a sequence")
+
+    source_labels = labels
+
+    def subset(self, indices: np.ndarray) -> NoReturn:
+        """Raises UserError: there are no examples to choose from."""
+        raise UserError("data", "is an iterator, of which no part can be taken", "leave overfit_batches out")
+
+    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """The next batch: {"image": uint8 [B, h, w, C], "label": as labels.py says, "row": int32 [B]}."""
+        images, labels = self._waiting.pop() if self._waiting else self._next()
+        title = f"labels of batch {self.taken}"
+        self.taken += 1
+        if len(labels) != self.size:  # the last of an epoch, which is left out as elsewhere
+            if not hasattr(self._stream, "__len__"):
+                what = f"its batch {self.taken - 1} has {len(labels)} examples, and others have {self.size}"
+                raise UserError("data", what, "let all have as many")
+            return self.batch(indices)
+        _, typed = typed_labels("data", title, labels, len(labels), self.outputs.kind)
+        count = len(self.outputs.names)
+        if self.outputs.kind == "class" and typed.max() >= count:
+            raise UserError(
+                "data", f"{title} go to {typed.max()}, and there are {count} classes", "name all in class_names"
+            )
+        pixels = np.stack([self._prepared(image, i) for i, image in enumerate(images)])
+        label = labels_of(self.outputs).in_batch(typed, self.outputs)
+        return {"image": pixels, "label": label, "row": np.arange(len(typed), dtype=np.int32)}
+
+    def _prepared(self, image: Any, i: int) -> np.ndarray:
+        found = as_image(image, f"batch {self.taken - 1}, image {i}")
+        if isinstance(found, bytes):
+            raise UserError("data", f"batch {self.taken - 1} has files", "give arrays, tensors or Pillow images")
+        return prepare_image(found, self._preprocess)
+
+    def _next(self) -> tuple[Any, np.ndarray]:
+        """(images, labels) of the next batch. Raises UserError where there is none, or it is no batch."""
+        batch = next(self._iterator, None)
+        if batch is None and iter(self._stream) is not self._stream:
+            self._iterator = iter(self._stream)
+            batch = next(self._iterator, None)
+        if batch is None:
+            what = f"the iterator ended after {self.taken:,} batches, before the run did"
+            raise UserError("data", what, "give one with more, or fewer epochs or max_steps")
+        if isinstance(batch, Mapping):
+            found = [
+                next((name for name in (what[:-1], *NAMES[what]) if name in batch), "") for what in ("images", "labels")
+            ]
+            if not all(found):
+                raise UserError("data", f"a batch has {', '.join(map(str, batch))}", "call its parts image and label")
+            return batch[found[0]], np.asarray(batch[found[1]])
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise UserError(
+                "data", f"a batch is a {type(batch).__name__}", "let each be (images, labels), or a dict of both"
+            )
+        return batch[0], np.asarray(batch[1])
+
+
+@dataclass(frozen=True)
+class Streamed(Dataset):
+    """A set of images whose training batches come from an iterator."""
+
+    def order(self, batch: int, seed: int, batches: int = 0) -> Order:
+        """The order in which they come. Raises UserError where they are of another size than the run's."""
+        train: Any = self.splits["train"]
+        if batch != train.size:
+            what = f"is {batch}, and the iterator gives {train.size}"
+            raise UserError(Field("batch"), what, f"give --batch {train.size}")
+        if batches:
+            train.subset(np.arange(0))
+        return Order(len(train), batch, seed, shuffle=False)
+
+
+def open_stream(
+    data: ImageData, preprocess: Preprocess, normalize: str, classes: int, given: Given, length: Length
+) -> Streamed:
+    """Open the training batches of an iterator, and other splits that were given beside it.
+
+    Args:
+        data: the config of the data.
+        preprocess: how the network takes images; its mean and std are those of `normalize`, where that is "given".
+        normalize: `augment.normalize`.
+        classes: the number of outputs of the network; 0: as many as are named.
+        given: the iterator, or {"train": the iterator, "validation": ..., "test": ...}.
+        length: of the run.
+
+    Raises:
+        UserError: for what an iterator cannot give, and where it gives something else.
+    """
+    stream = stream_in(given)
+    train: Any = Stream(stream, preprocess, length.steps_per_epoch(stream), data.target)
+    kind = train.kind[0]
+    if kind == "number":
+        raise UserError(
+            "data", "is an iterator of numbers, which training has to know to normalise them", "give a sequence"
+        )
+    if normalize == "set":
+        what = "is set, which measures all training images, and an iterator shows each once"
+        raise UserError(Field("augment.normalize"), what, "give --augment.normalize half, or imagenet or none")
+    rest = {} if given.whole else {name: value for name, value in given.data.items() if name != "train"}
+    stated = tuple(given.class_names) or class_names_of(getattr(stream, "dataset", stream))
+    source = open_given(replace(given, data=rest, class_names=stated), data.range, data.target) if rest else None
+    names = stated or (source.outputs.names if source else ()) or tuple(numbered_classes(classes))
+    if not names:
+        what = "does not tell how many classes there are"
+        raise UserError("data", what, "name them in class_names, or count them by --model.classes K")
+    if classes not in (0, len(names)):
+        raise UserError(Field("model.classes"), f"is {classes}, and {len(names)} classes are named", "give as many")
+    outputs = Outputs(kind, names)
+    train.outputs = outputs
+    splits: dict[str, Any] = {"train": train}
+    for name, examples in (source.splits if source else {}).items():
+        images = Images(examples, preprocess, True, data.threads)
+        images.load()
+        splits[name] = Split(images, np.arange(len(examples.labels)), outputs)
+    if normalize != "given":
+        mean, std = statistics(normalize, GIVEN, preprocess, None)
+        preprocess = replace(preprocess, mean=mean, std=std)
+    sizes = {name: len(split) for name, split in splits.items()}
+    identity = {"name": GIVEN, "sizes": sizes, "version": 2, "once": True, "content": uuid.uuid4().hex}
+    return Streamed(GIVEN, outputs, splits, preprocess, identity, (ONCE,))
