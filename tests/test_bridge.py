@@ -144,7 +144,7 @@ def test_load_takes_words_about_a_file_that_says_nothing(images):
         ({"layout": "tmi"}, "^layout=tmi: there is no such layout; nearest: timm"),
         ({"key": "ema", "fields": stated}, "key=ema names no set of weights; it holds one set, leave key out$"),
         ({"fields": {"heads": (3, 4)}}, r"^fields=\{'heads': \(3, 4\)\}: give a whole number$"),
-        ({"which": "last"}, r"is not a run, so there are no .* to choose \(in Python: which, ema\); leave them out"),
+        ({"which": "last"}, r"is not a run, so there are no .* to choose; leave them out"),
     ):
         with pytest.raises(vit_jax.UserError, match=says):
             vit_jax.load("bare.safetensors", **options)

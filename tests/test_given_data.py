@@ -2,7 +2,9 @@
 
 import contextlib
 import io
+import itertools
 import os
+import re
 import signal
 import threading
 from dataclasses import replace
@@ -139,6 +141,68 @@ def test_a_sequence_is_the_same_data_as_its_arrays(form, tmp_path, monkeypatch):
     small = replace(run, data=replace(run.data, memory=0.0))
     apart = open_data(small, Given(data))
     assert (everything(apart.splits["train"]) == everything(of_arrays.splits["train"])).all()
+
+
+@pytest.mark.slow
+def test_the_page_on_data_works_as_it_is_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)
+    known = {}
+    for block in blocks:
+        exec(compile(block, "data.md", "exec"), known)  # in the order of the page
+    assert len(blocks) > 6 and known["features"].shape == (6, 2, 2, 192)
+    assert "so a run on them that is stopped cannot go on" in capsys.readouterr().out
+    folders = sorted(Path("runs").iterdir())
+    assert len(folders) == 4 and {runs.Run(folder).summary()["status"] for folder in folders} >= {"finished"}
+
+
+def batches(count=None, size=16, of=lambda x, y: (x, y)):
+    """Batches of the examples, one after the other, without an end or so many."""
+    for i in itertools.count() if count is None else range(count):
+        rows = np.arange(i * size, (i + 1) * size) % 96
+        yield of(IMAGES[rows], LABELS[rows])
+
+
+def streamed(normalize="half", **changes):
+    run = replace(tiny(), **{"max_steps": 6, "accumulate": 1, **changes})
+    return replace(run, augment=replace(run.augment, normalize=normalize))
+
+
+def test_an_iterator_of_batches_trains_as_their_examples_in_this_order_and_cannot_be_resumed(capsys):
+    """A step on its first batch is that of a sequence which has only these examples."""
+    split = {"train": (IMAGES[:16], LABELS[:16]), "validation": (IMAGES, LABELS), "test": (IMAGES, LABELS)}
+    once = vit_jax.train(streamed(name="one-step", epochs=1), data=split, class_names=["a", "b", "c"])
+    names = ["a", "b", "c"]
+    data = {**split, "train": batches(of=lambda x, y: {"image": x / np.float32(255), "label": y})}
+    told = [*vit_jax.steps(streamed(name="streamed", epochs=1, max_steps=1), data=data, class_names=names)]
+    first, last = told[0], told[-1].summary
+    row = next(row for row in runs.Run(once["folder"]).metrics() if row["kind"] == "train")
+    assert first.metrics["loss"] == pytest.approx(row["loss"], rel=1e-5)
+    assert last["status"] == "finished" and {"validation", "test"} <= last.keys()
+    assert "so a run on them that is stopped cannot go on" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"holds another run: .*the batches of an iterator come once"):
+        vit_jax.train(streamed(name="streamed", epochs=1, max_steps=1), data=data, class_names=names)
+
+
+NO_STREAM = {
+    "no length": (batches(), {"max_steps": 0}, "does not tell how many batches it has; say .* with max_steps N"),
+    "an early end": (batches(3), {}, "the iterator ended after 3 batches, before the run did"),
+    "another size": (batches(size=8), {}, r"batch is 16, and the iterator gives 8: give fields=\{'batch': 8\}"),
+    "statistics": (batches(), {"normalize": "set"}, "augment.normalize is set, which measures all training images"),
+    "no batch": (iter([3, 4]), {}, "a batch is a int; let each be"),
+    "other names": (batches(of=lambda x, y: {"x": x, "label": y}), {}, "a batch has x, label; call its parts image"),
+    "more classes": (batches(of=lambda x, y: (x, y + 1)), {}, "labels of batch 0 go to 3, and there are 3 classes"),
+    "numbers": (batches(of=lambda x, y: (x, y + 0.5)), {}, "is an iterator of numbers"),
+    "a part": (batches(), {"overfit_batches": 1}, "of which no part can be taken; leave overfit_batches out"),
+}
+
+
+@pytest.mark.parametrize("case", NO_STREAM)
+def test_what_an_iterator_cannot_give_is_told(case):
+    data, changes, says = NO_STREAM[case]
+    with pytest.raises(UserError, match=says):
+        vit_jax.train(streamed(**changes), data=data, class_names=["a", "b", "c"], preset="no-stream")
 
 
 def test_two_examples_are_no_pair_of_images_and_labels():

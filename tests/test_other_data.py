@@ -217,7 +217,7 @@ def test_what_else_is_refused(tmp_path):
         vit_jax.evaluate("digits", source=f"folder:{tmp_path / 'flat'}")
     with pytest.raises(UserError, match=r"hf: no run here, and weights alone.*source='folder:PATH'"):
         vit_jax.evaluate("hf")
-    with pytest.raises(UserError, match="there are no --weights and --ema to choose"):
+    with pytest.raises(UserError, match="there are no which and ema to choose"):
         vit_jax.evaluate("hf", which="last", source="digits")
     broken = folder(tmp_path, "broken", range(3))
     next((tmp_path / "broken").rglob("*.png")).write_bytes(b"no image")

@@ -196,7 +196,7 @@ def test_the_same_sweep_goes_on_and_more_values_add_their_points(trained):
         (named, {"optim.lr": [1e-3]}, {}, "holds another sweep, with the point lr=0.002"),
         (named, {"batch": [32, 64]}, {}, "holds another sweep"),
         (replace(named, epochs=5), {"optim.lr": [1e-3, 2e-3, 4e-3]}, {}, "differs in epochs 9 -> 5"),
-        (named, {"optim.lr": [1e-3, 2e-3, 4e-3]}, {"seeds": 2}, "holds a sweep without --seeds"),
+        (named, {"optim.lr": [1e-3, 2e-3, 4e-3]}, {"seeds": 2}, "holds a sweep without seeds"),
         (replace(named, name="lr=0.001", dir="runs/run-sweep"), {"batch": [1, 2]}, {}, "is a run and no sweep"),
         (replace(named, name="run-sweep", dir="."), {"batch": [1, 2]}, {}, "exists and is no sweep"),
     ):

@@ -187,7 +187,7 @@ def test_a_start_from_outputs_of_another_kind_needs_a_new_head(trained, tmp_path
     other = {"set": OF["number"][0][:, [0, 1, 1]], "class": np.repeat(BITS, 3, 1)[:, :8], "number": BITS[:, :2]}
     for kind, given in other.items():
         run = a_run(tmp_path, kind, epochs=1, init=str(trained(kind)[0]), max_steps=1)
-        with pytest.raises(UserError, match=r"its outputs are .*, and here they are .*; add --new-head"):
+        with pytest.raises(UserError, match=r"its outputs are .*, and here they are .*; add fields=.*new_head"):
             vit_jax.train(run, data=(IMAGES, given))
     sets = [{"kind": "set", "names": names} for names in (["a", "b"], ["a", "c"])]
     assert "its label 1 is 'b' and here it is 'c'" in ClassifySpec.metadata["outputs"].conflict(*sets)

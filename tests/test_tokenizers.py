@@ -559,7 +559,7 @@ def test_a_network_without_a_head_is_told_so_with_a_tokenizer_beside_it_and_with
     for files in ({}, make_tokenizers("bpe", 520, SOURCES, [], one=True)[0].files):
         for name, content in files.items():
             (tmp_path / "folder" / name).write_bytes(content)
-        with pytest.raises(UserError, match=r"without a head, which writes no texts; .* with --init .* --new-head"):
+        with pytest.raises(UserError, match=r"without a head, which writes no texts; .* with fields=.*new_head"):
             vit_jax.predict(tmp_path / "folder", "a b")
 
 

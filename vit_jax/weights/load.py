@@ -208,7 +208,7 @@ def check_unchosen(path: str, which: str, ema: bool | None) -> None:
     if which != "best" or ema is not None:
         raise UserError(
             path,
-            "is not a run, so there are no --weights and --ema to choose (in Python: which, ema)",
+            "is not a run, so there are no --weights and --ema to choose",
             "leave them out",
         )
 
