@@ -144,7 +144,7 @@ def test_a_run_is_shown_with_settings_results_cost_versions_and_a_command_that_r
     for field, value in (("loss.name", "binary"), ("data.target", "class")):  # which data alone may decide otherwise
         stated = with_fields(run, {field: value, "data.source": "other.npz", "name": field})
         made(field, stated)
-        words = tables.command_of(gather([field]).lines[0].members[0])
+        (words,) = tables.commands_of(gather([field]).lines[0].members[0])
         assert train_command.parse(shlex.split(words)[3:])[1].run() == replace(stated, name=f"{field}-again")
     assert command(["a"]) == 0 and capsys.readouterr().out == "the report is in runs/a/report.html\n"
 

@@ -13,6 +13,7 @@ from tests.test_resume import EPOCH, STEPS, TINY, Crash, assert_same, at_step, b
 from vit_jax.commands import train as command
 from vit_jax.config.run import OptimConfig
 from vit_jax.errors import UserError
+from vit_jax.reports import compare, tables
 from vit_jax.runs import Run
 from vit_jax.training import going_on, loop
 from vit_jax.training.engine.optim import Optimizer, Part, learning_rate
@@ -240,3 +241,23 @@ def test_the_runs_of_a_group_train_on_together(tmp_path, monkeypatch):
     )
     assert [len(member.segments()) for member in members] == [3, 3]
     assert going_on.planned_segments(members[0], replace(CONSTANT, epochs=1, name="group"), None)[-1].run.epochs == 3
+
+
+def test_compare_and_report_show_the_segments_and_the_commands_that_repeat_them(ended, folder):
+    on(folder, epochs=5, continue_="again", fields={"max_steps": STEPS + 2})
+    on(folder, epochs=7, continue_="extended", fields={"patience": 4})
+    found = compare.gather([str(folder.path)])
+    (table,) = tables.segments(found)
+    assert [row[1:5] for row in table.rows] == [
+        ("0", "3", "one_cycle", "finished"), ("15", "5", "again", "gone on with"), ("17", "7", "extended", "finished"),
+    ]  # fmt: skip
+    first, last, metric = folder.segments()[0].ended, folder.summary(), found.lines[0].members[0].metric
+    values = [f"{each['test']['best'][metric]:g}" for each in (first, last)]
+    assert [table.rows[0][5], table.rows[2][5]] == values
+    _, *later = tables.commands_of(found.lines[0].members[0])
+    train_on = "python -m vit_jax.train --resume run-again --epochs "
+    assert later == [
+        f"{train_on}5 --continue again --max-steps 17", f"{train_on}7 --continue extended --patience 4 --max-steps 0"
+    ]  # fmt: skip
+    fields = [line["fields"] for line in vit_jax.compare(folder.path, ended.path)["lines"]]
+    assert [each["segments"] for each in fields] == ["3 epochs, again to 5 epochs, extended to 7 epochs", "3 epochs"]

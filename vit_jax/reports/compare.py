@@ -33,7 +33,8 @@ from ..files.terminal import print_wrapped, printable, run_command
 from ..runs import several
 from ..runs.ending import CONVERTED, FINISHED, ending
 from ..runs.points import failed_points
-from ..runs.values import flat, from_dict
+from ..runs.segments import Segment, segments_of
+from ..runs.values import flat
 from ..tasks.table import task_spec
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Member:
     best: dict[str, Any]  # of the validation: step, the selection metric, loss, weights; empty if there was none
     rows: list[dict[str, Any]]  # of metrics.jsonl
     ended: str  # as `ending` says
+    segments: Sequence[Segment]  # the last is the one of `run`
 
     @property
     def metric(self) -> str:
@@ -103,6 +105,9 @@ class Comparison:
             if line.group:
                 field = several.VARIED[line.kind]
                 each[field] = tuple(value_at(member.run, field) for member in line.members)
+        if any(len(line.members[0].segments) > 1 for line in self.lines):
+            for line, each in zip(self.lines, values, strict=True):
+                each["segments"] = ", ".join(segment.text for segment in line.members[0].segments)
         names = [name for name in values[0] if all(name in each for each in values)]
         table = {name: [each[name] for each in values] for name in names}
         # The seeds of groups differ from those of single runs by their number only.
@@ -247,7 +252,8 @@ def _member(folder: runs.Run, notes: list[str] | None = None) -> Member:
             return missing
 
     record = folder.record()
-    run = from_dict(RunConfig, record["config"])
+    segments = segments_of(record)
+    run = segments[-1].run
     summary = read(folder.summary, None)
     best = summary.get("best") if summary else None
     if summary is None and (steps := folder.complete_steps()):
@@ -255,7 +261,7 @@ def _member(folder: runs.Run, notes: list[str] | None = None) -> Member:
             best = folder.saved(steps[0])["notes"].get("best")
     best = best if isinstance(best, dict) else {}
     rows: list[dict[str, Any]] = read(folder.metrics, [])
-    return Member(folder, run, record["data"], summary, best, rows, ending(folder, summary, rows))
+    return Member(folder, run, record["data"], summary, best, rows, ending(folder, summary, rows), segments)
 
 
 def _warnings(lines: list[Line]) -> list[str]:
@@ -280,12 +286,17 @@ def _warnings(lines: list[Line]) -> list[str]:
 # --------------------------------------------------------------------------------------- results
 
 
+def result_on_test(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics on test of the best weights, else of the last; empty if a summary has none."""
+    test = summary.get("test")
+    by_weights: dict[str, Any] = test if isinstance(test, dict) else {}
+    return next((by_weights[kind] for kind in ("best", "last_ema", "last") if kind in by_weights), {})
+
+
 def _results(member: Member) -> dict[str, float]:
     """{name: value} of the results of a run, as far as it has them."""
     summary, best = member.summary or {}, member.best
-    test = summary.get("test")
-    by_weights = test if isinstance(test, dict) else {}
-    tested = by_weights.get("best") or by_weights.get("last_ema") or by_weights.get("last") or {}
+    tested = result_on_test(summary)
     last = member.rows[-1]["step"] if member.rows else 0
     epochs = {row["step"]: row.get("epoch") for row in member.rows}
     values: dict[str, Any] = {

@@ -48,9 +48,9 @@ def contents_of(found: Comparison) -> Contents:
         differing=tables.from_preset(first.members[0]) if single else tables.differing(found),
         results=tables.results(found),
         charts=drawn,
-        tables=[tables.cost(found), tables.versions(found), *tables.certificates(found)],
+        tables=[*tables.segments(found), tables.cost(found), tables.versions(found), *tables.certificates(found)],
         settings=tables.settings(found),
-        commands=[(line.name, tables.command_of(line.members[0])) for line in found.lines],
+        commands=[(line.name, command) for line in found.lines for command in tables.commands_of(line.members[0])],
         missing=[*found.notes, *thinned],
     )
     for line in found.lines:

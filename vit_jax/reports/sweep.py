@@ -20,7 +20,7 @@ from ..files.terminal import print_wrapped, printable
 from ..runs.ending import FINISHED
 from ..runs.points import FAILED, Point, value_text
 from .compare import Comparison, Line, columns, gather
-from .tables import command_of
+from .tables import commands_of
 
 PICTURE = "sweep.png"
 MEASURED = (FINISHED, "stopped: max_steps", "stopped: max_minutes")  # endings of runs that went as far as they were to
@@ -130,7 +130,8 @@ def show(outcomes: Outcomes) -> None:
     spread = f" +- {best.spread:.4f}" if len(best.values) > 1 else ""
     print(printable(f"best       {best.point.name}: {name} {best.mean:.4f}{spread}"))
     print("next:")
-    print(printable(f"  {command_of(best.line.members[0])}"))
+    for command in commands_of(best.line.members[0]):
+        print(printable(f"  {command}"))
     print(printable(f"  python -m vit_jax report {shlex.quote(show_path(outcomes.folder))}"))
 
 

@@ -47,7 +47,8 @@ def check_record(record: Mapping[str, Any], where: str) -> None:
             raise UserError(where, f"its {name} is damaged", RESTORE)
     if not are_files(record.get("files", {})):
         raise UserError(where, "its files is damaged", RESTORE)
-    if "segments" in record and not are_segments(record["segments"]):
+    segments = record.get("segments", [])
+    if segments and not (are_segments(segments) and all(is_summary(s["ended"]) for s in segments if s.get("ended"))):
         raise UserError(where, "its segments is damaged", RESTORE)
     if damaged := [name for name, entry in metadata.items() if not entry.valid(record[name])]:
         raise UserError(where, f"its {damaged[0]} is damaged", RESTORE)
