@@ -213,3 +213,35 @@ def test_what_is_refused_is_one_sentence_and_leaves_nothing(own, trained, case):
         vit_jax.export(*arguments(own), **options)
     assert len(str(told.value).splitlines()) == 1 and "--set" not in str(told.value)
     assert sorted(path.name for path in runs.Run(".").path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("to", "count", "biased"), [("timm", 3, True), ("vit-jax", 3, False), ("huggingface", 0, True)]
+)
+def test_a_network_with_a_new_head_is_written_with_it(tmp_path, to, count, biased):
+    vit = vit_jax.build("vit-ti4", classes=5, image=8, depth=1, width=8, heads=2, hidden=8)
+    vit.head = nnx.Linear(8, count, use_bias=biased, rngs=nnx.Rngs(1)) if count else None
+    vit_jax.export(vit, tmp_path / "new", to=to, fields={"mean": [0.5] * 3, "std": [0.5] * 3})
+    images = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
+    np.testing.assert_allclose(vit_jax.load(tmp_path / "new").model(images), vit(images), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda net: setattr(net.model, "head", nnx.Linear(8, 3, rngs=nnx.Rngs(0))),
+            "class_names: are 5, and the head",
+        ),
+        (lambda net: setattr(net.model, "head", nnx.Sequential(net.model.head)), "head is an nnx.Linear named head"),
+        (lambda net: setattr(net.model, "norm", None), r"norm.\w+ is absent, and by its config \[8\].*network.config"),
+    ],
+)
+def test_what_a_changed_network_lacks_is_said(tmp_path, change, said):
+    names = list("abcde")
+    vit = vit_jax.build("vit-ti4", classes=5, image=8, depth=1, width=8, heads=2, hidden=8)
+    vit_jax.export(vit, tmp_path / "old", to="timm", class_names=names, fields={"mean": [0.5] * 3, "std": [0.5] * 3})
+    net = vit_jax.load(tmp_path / "old")
+    change(net)
+    with pytest.raises(UserError, match=said):
+        vit_jax.export(net, tmp_path / "new", to="timm")

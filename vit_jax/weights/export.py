@@ -128,7 +128,11 @@ def export(
         model, files = network.model, network.metadata.get("files", {})
         needed = task_spec(network.run.task).needed(network.metadata)
         stated = {name: network.metadata[name] for name in needed if name in network.metadata} | stated
-    return export_weights(in_memory(model), target, to, stated, files=files, **options)
+    given = in_memory(model)
+    names, count = stated.get("class_names", ()), getattr(given[0], "classes", 0)
+    if names and count and len(names) != count:
+        raise UserError("class_names", f"are {len(names)}, and the head has {count} outputs", "give class_names=[...]")
+    return export_weights(given, target, to, stated, files=files, **options)
 
 
 def in_memory(model: Any) -> InMemory:
@@ -139,7 +143,29 @@ def in_memory(model: Any) -> InMemory:
             f"{type(model).__name__} is none",
             "give a model of vit_jax, what vit_jax.load returned, or a path",
         )
-    return model.config, flatten(split_model(model)[1])
+    arrays = flatten(split_model(model)[1])
+    return _with_head_of(model.config, arrays), arrays
+
+
+def _with_head_of(config: Any, arrays: Mapping[str, Any]) -> Any:
+    """The config with the outputs of the head that a model has now. Raises UserError where more of it is new."""
+    shapes = {name: x.shape for name, x in arrays.items()}
+    field = "outputs" if hasattr(config, "outputs") else "classes"
+    if shapes != config.shapes() and hasattr(config, field):
+        sizes = {field: shapes["head.kernel"][-1] if "head.kernel" in shapes else 0}
+        bias = "output_bias" if field == "outputs" else "head_bias"
+        sizes |= {bias: "head.bias" in shapes} if sizes[field] and hasattr(config, bias) else {}
+        config = replace(config, **sizes)
+    table = config.shapes()
+    if different := [name for name in {**table, **shapes} if table.get(name) != shapes.get(name)]:
+        name = different[0]
+        found, wanted = (list(x[name]) if name in x else "absent" for x in (shapes, table))
+        raise UserError(
+            "network",
+            f"{name} is {found}, and by its config {wanted}",
+            "a new head is an nnx.Linear named head; what else is new, set in network.config",
+        )
+    return config
 
 
 def _source(path: str, ema: bool | None) -> str:
