@@ -39,8 +39,10 @@ def not_prepared(data: ImageData, root: Path) -> UserError:
     field, place = f"data.source {data.source}", Path(data.source).expanduser()
     if data.source and place.is_dir():
         return UserError(field, "is a path", f"write folder:{data.source} for a folder of images")
+    table = place.suffix.lower() in (".csv", ".tsv", *JSON_LINES)
+    if table and not place.exists():
+        return UserError(field, "there is no such file", "give a table of labels as csv:FILE, by its path from here")
     if data.source and place.exists():
-        table = place.suffix.lower() in (".csv", ".tsv", *JSON_LINES)
         give = (
             f"write csv:{data.source} for a table of labels" if table else "give folder:PATH, FILE.npz or a set by name"
         )
