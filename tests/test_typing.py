@@ -1,5 +1,6 @@
 """What type checkers are told of the public functions: the networks that names decide, and README's own code."""
 
+import os
 import re
 import subprocess
 import sys
@@ -22,6 +23,10 @@ from typing import assert_type
 assert_type(vit_jax.preset("digits").run.model, vit_jax.ViTConfig)
 assert_type(vit_jax.preset("numbers").run.model, vit_jax.TransformerConfig)
 assert_type(vit_jax.preset("shapes").run.model, vit_jax.CaptionerConfig)
+assert_type(vit_jax.build("vit-s16", classes=10), vit_jax.ViT)
+assert_type(vit_jax.build(vit_jax.preset("numbers").run), vit_jax.Transformer)
+assert_type(vit_jax.build("shapes"), vit_jax.Captioner)
+assert_type(vit_jax.train("digits")["folder"], str)
 net = vit_jax.load("digits")
 assert_type(vit_jax.export(net, to="timm"), dict[str, np.ndarray])
 reveal_type(net)
@@ -44,9 +49,8 @@ def test_the_library_block_of_the_readme_passes_mypy_strict(tmp_path):
     (tmp_path / "typed.py").write_text(TYPED, encoding="utf-8")
     theirs = ["--disable-error-code", "import-untyped"]  # scikit-learn and optax state no types
     command = [sys.executable, "-m", "mypy", "--strict", *theirs, "--cache-dir", str(tmp_path / "cache")]
-    done = subprocess.run(
-        [*command, "readme.py", "typed.py"], cwd=tmp_path, capture_output=True, text=True, timeout=600
-    )
+    run = {"cwd": tmp_path, "env": {**os.environ, "MYPYPATH": str(ROOT)}, "capture_output": True, "text": True}
+    done = subprocess.run([*command, "--follow-imports", "silent", "readme.py", "typed.py"], **run, timeout=600)
     revealed = [line for line in done.stdout.splitlines() if ": note: Revealed type" in line]
     assert done.returncode == 0, done.stdout
     assert len(revealed) == 1 and 'Predictor"' in revealed[0]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from ..errors import Field, UserError
-from .hints import hint
+from . import hints
 from .nearest import similar
 from .ranges import check_ranges
 from .synonyms import REASONS, VALUES
@@ -197,7 +197,7 @@ def _flag(word: str, known: Mapping[str, Flag], reasons: Mapping[str, str]) -> t
 def instead(word: str, known: Mapping[str, Flag], reasons: Mapping[str, str] = REASONS) -> str:
     """A clause: what takes the place of an unknown flag here, why nothing does, or the flags most similar to it."""
     names = {name: flag.help for name, flag in known.items() if not flag.required}
-    return hint(word, names, reasons, else_="; --help lists them")
+    return hints.hint(word, names, reasons, else_="; --help lists them")
 
 
 def _check_values(flag: Flag, values: Sequence[str], *, on: bool = True) -> None:

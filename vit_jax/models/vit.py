@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -213,7 +213,7 @@ class ViT(state.Network):
     @on_any_mesh
     @with_promotion
     def __call__(
-        self, images: Array, *, keys: Array | None = None, intermediates: Intermediates | None = None
+        self, images: Array | np.ndarray, *, keys: Array | None = None, intermediates: Intermediates | None = None
     ) -> Array:
         """The logits of images.
 
@@ -231,7 +231,7 @@ class ViT(state.Network):
         """
         return self.classify(self.encode(images, keys, intermediates=intermediates), keys, intermediates)
 
-    def both(self, images: Array, *, keys: Array | None = None) -> tuple[Array, Array]:
+    def both(self, images: Array | np.ndarray, *, keys: Array | None = None) -> tuple[Array, Array]:
         """The logits of the class token and of the distillation token, each by its own head.
 
         Args:
@@ -247,7 +247,7 @@ class ViT(state.Network):
             raise ArgumentError("the network has no class token and distillation token with a head each")
         return self.two_logits(self.encode(images, keys), keys)
 
-    def capture(self, images: Array, names: Iterable[str]) -> dict[str, Array]:
+    def capture(self, images: Array | np.ndarray, names: Iterable[str]) -> dict[str, Array]:
         """Inner values of an evaluation pass.
 
         Args:
@@ -267,7 +267,9 @@ class ViT(state.Network):
 
     @on_any_mesh
     @with_promotion
-    def encode(self, images: Array, keys: Array | None = None, *, intermediates: Intermediates | None = None) -> Array:
+    def encode(
+        self, images: Array | np.ndarray, keys: Array | None = None, *, intermediates: Intermediates | None = None
+    ) -> Array:
         """The tokens of images after the last block and norm, before pooling.
 
         Args:
@@ -283,7 +285,7 @@ class ViT(state.Network):
         c = sized(self.config, images)
         if not jnp.issubdtype(images.dtype, jnp.floating):
             raise ArgumentError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
-        x, table = self._embed(images.astype(self.dtype), c, keys)  # [B, N, D]
+        x, table = self._embed(cast(Array, images.astype(self.dtype)), c, keys)  # [B, N, D]
         sow(intermediates, "tokens", x)
 
         def call(block: Block, x: Array, i: int | Array, intermediates: Intermediates | None = None) -> Array:
@@ -386,7 +388,7 @@ class ViT(state.Network):
         return self.distill_head(token if self.distill_norm is None else self.distill_norm(token))
 
 
-def sized(c: ViTConfig, images: Array) -> ViTConfig:
+def sized(c: ViTConfig, images: Array | np.ndarray) -> ViTConfig:
     """The config with the size of these images. Raises ArgumentError where the network does not take it."""
     (ph, pw), (*expected, channels) = c.patch_size, (*c.image_size, c.channels)
     if images.ndim != 4 or images.shape[3] != channels or (c.position_stored and [*images.shape[1:3]] != expected):

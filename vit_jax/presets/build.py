@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from ..config.dotted import value_at
 from ..config.network import NetworkConfig
@@ -12,9 +12,49 @@ from ..machine.memory import check_weights
 from ..machine.numerics import random_key, with_fixed_settings
 from ..models.sizes import is_sized, size_of, sized_config
 from ..runs.values import with_fields
+from .images import ImageName
 from .table import preset
+from .text import CaptionName, TextName
+
+if TYPE_CHECKING:
+    from flax import nnx
+
+    from ..models.captioner import Captioner
+    from ..models.captioner_config import CaptionerConfig
+    from ..models.transformer import Transformer
+    from ..models.transformer_config import TransformerConfig
+    from ..models.vit import ViT
+    from ..models.vit_config import ViTConfig
 
 
+@overload
+def build(
+    what: ImageName | RunConfig[ViTConfig],
+    classes: int | None = None,
+    image: int | None = None,
+    seed: int = 0,
+    **fields: Any,
+) -> ViT: ...
+@overload
+def build(
+    what: TextName | RunConfig[TransformerConfig],
+    classes: int | None = None,
+    image: int | None = None,
+    seed: int = 0,
+    **fields: Any,
+) -> Transformer: ...
+@overload
+def build(
+    what: CaptionName | RunConfig[CaptionerConfig],
+    classes: int | None = None,
+    image: int | None = None,
+    seed: int = 0,
+    **fields: Any,
+) -> Captioner: ...
+@overload
+def build(
+    what: str | RunConfig, classes: int | None = None, image: int | None = None, seed: int = 0, **fields: Any
+) -> nnx.Module: ...
 @with_fixed_settings
 def build(
     what: str | RunConfig, classes: int | None = None, image: int | None = None, seed: int = 0, **fields: Any
