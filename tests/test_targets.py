@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 
 import vit_jax
+from vit_jax.data.base import Given
 from vit_jax.data.folds import Positives, hold_out_groups
+from vit_jax.data.images.config import ImageData
 from vit_jax.data.images.sources.label_arrays import typed_labels
+from vit_jax.data.images.splits import open_images
 from vit_jax.errors import UserError
 from vit_jax.presets.images import digits
 from vit_jax.presets.table import PRESETS
 from vit_jax.runs.values import with_fields
+from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.classify.spec import ClassifySpec
 
 EYE = np.eye(3, dtype=int)
@@ -234,3 +238,43 @@ def test_other_data_is_matched_by_name_and_what_it_lacks_is_unknown(trained):
     numbers = trained("number")[0]
     with pytest.raises(UserError, match="lacks the number 1 of the network; add it"):
         vit_jax.evaluate(numbers, data=(IMAGES[:150], OF["number"][0][:150, :1]))
+
+
+def test_a_batch_has_numbers_normalised_by_the_training_part_and_labels_that_none_has_keep_their_place():
+    numbers = OF["number"][0]
+    data = open_images(ImageData(), 4, 1, given=Given((IMAGES, numbers)))
+    train, test = data.splits["train"], data.splits["test"]
+    batch = train.examples(np.arange(len(train)))["label"]
+    assert batch.dtype == np.float32 and np.abs(batch.mean(0)).max() < 1e-5 and np.abs(batch.std(0) - 1).max() < 1e-5
+    np.testing.assert_array_equal(train.labels, numbers[train.rows])  # in their own units
+    expected = (numbers[test.rows] - numbers[train.rows].mean(0)) / numbers[train.rows].std(0)
+    np.testing.assert_allclose(test.examples(np.arange(len(test)))["label"], expected, atol=1e-6)
+    sets = BITS * [1, 0, 1]
+    data = open_images(ImageData(), 4, 1, given=Given((IMAGES, sets)))
+    assert data.outputs.names == ("0", "1", "2") and data.sizes == {"classes": 3}
+    assert "train has no example of 1 of the 3 labels (1)" in data.remarks
+    np.testing.assert_array_equal(
+        data.splits["train"].examples(np.arange(9))["label"], sets[data.splits["train"].rows[:9]]
+    )
+
+
+def test_very_uneven_classes_and_labels_are_remarked_on_unless_something_evens_them_out():
+    few = np.repeat([0, 1], [140, 10])
+    rare = np.stack([few, 1 - few, few * 0 + 1], 1)
+    for labels, flags in ((few, "--loss.prior, or"), (rare, "--loss.class-weights balanced")):
+        remarks = Classify.open_data(a_run(".", "x"), Given((IMAGES[:150], labels))).remarks
+        said = next(remark for remark in remarks if "learns to neglect" in remark)
+        assert "and only 7 of the" in said and flags in said
+    for name, value in (("prior", True), ("class_weights", "effective"), ("focal", 2.0)):
+        data = Classify.open_data(a_run(".", "x", **{f"loss.{name}": value}), Given((IMAGES[:150], few)))
+        assert not any("neglect" in remark for remark in data.remarks)
+        assert bool(data.of_loss) == (name != "focal")
+
+
+def test_a_run_resumes_with_the_weights_of_classes_that_it_began_with(tmp_path):
+    (tmp_path / "w.csv").write_text("".join(f"{k},{k + 1}\n" for k in range(8)))
+    run = a_run(tmp_path, "w", max_steps=2, **{"loss.class_weights": str(tmp_path / "w.csv")})
+    vit_jax.train(run, data=(IMAGES, CODES))
+    (tmp_path / "w.csv").write_text("".join(f"{k},{k + 2}\n" for k in range(8)))
+    with pytest.raises(UserError, match=r"its loss_weights are not those that this run began with; restore the file"):
+        vit_jax.train(replace(run, max_steps=4), data=(IMAGES, CODES))
