@@ -428,10 +428,11 @@ class Task:
         return 0, 0, 0
 
     def denominator(self, batch: Batch) -> Any:
-        """What the sums of a loss are divided by, as a scalar array []: the number of tokens of a batch, for example.
+        """What the sums of a loss are divided by, as an array: the number of tokens of a batch, [], for example.
 
-        It must be a sum over the examples, because it may be taken of one device's part of a prepared batch. None if
-        the loss is a mean over examples; then `loss` receives None.
+        Where metrics are divided by something else, it has several numbers, [k]. It must be a sum over the examples,
+        because it may be taken of one device's part of a prepared batch. None if the loss is a mean over examples; then
+        `loss` receives None.
         """
         return None
 
