@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from ..files.arriving import arriving_lines
 from ..files.lines import Line, read_lines
 from ..files.reading import open_regular
 
+Note = Callable[[str], None]  # is told a remark
 STDIN = "-"
 FILES = (".txt", ".tsv", ".csv", ".gz")  # what ends so is meant as a file's name, not as a sentence
 PLACES = ("./", "../", "~/", "/")  # what begins so, likewise
@@ -45,7 +46,7 @@ class Inputs:
         UserError: for what is not there.
     """
 
-    def __init__(self, kind: str, given: Sequence[str], note: Any):
+    def __init__(self, kind: str, given: Sequence[str], note: Note):
         self.kind, self._parts = kind, list[list[Any] | None]()  # None: stdin
         for several in _apart(given):
             self._parts.append(several and (sentences(several) if kind == "ids" else files_of(kind, several, note)))
@@ -87,8 +88,17 @@ def _apart(given: Sequence[str]) -> Iterator[list[str] | None]:
         yield some
 
 
-def files_of(kind: str, given: Sequence[str], note: Any) -> list[Any]:
-    """Image files, with those inside folders, or files of vectors. Raises UserError for what is not there."""
+def files_of(kind: str, given: Sequence[str], note: Note) -> list[Any]:
+    """The inputs that paths name.
+
+    Args:
+        kind: pixels (image files, and folders of them) or vectors (files of them, or FILE:ROW).
+        given: the paths.
+        note: is told what lies in folders besides images.
+
+    Raises:
+        UserError: for what is not there, or cannot be read as vectors.
+    """
     if kind == "pixels":
         return list(image_files(given, note))
     if kind == "vectors":
@@ -118,11 +128,15 @@ def _one(kind: str, line: Line) -> Any:
     return line
 
 
-def image_files(paths: Iterable[str], note: Any) -> list[Path]:
+def image_files(paths: Iterable[str], note: Note) -> list[Path]:
     """Paths of image files; each folder is replaced by the images in it and below, sorted.
 
-    What other files are there, `note` is told. Raises UserError for a path that does not exist or a folder without
-    images.
+    Args:
+        paths: of files and folders.
+        note: is told what other files lie in the folders.
+
+    Raises:
+        UserError: for a path that does not exist, and a folder without images.
     """
     from ..data.images.preprocess import EXTENSIONS
     from ..data.images.tree import Folder, Unused
@@ -170,7 +184,14 @@ def with_images_of_tables(inputs: Sequence[Any], file_column: str = "") -> list[
 
 
 def sentences(inputs: Iterable[str]) -> list[str]:
-    """Sentences as they are typed; a file is replaced by its lines. Raises UserError."""
+    """Sentences as they are typed; a file is replaced by its lines, blank ones among them.
+
+    Args:
+        inputs: sentences, and names of files.
+
+    Raises:
+        UserError: for the name of a file that is not there, a folder, and a file that is no text, naming its line.
+    """
     found: list[str] = []
     for text in inputs:
         if len(text) > 255 or not os.path.lexists(text) or os.path.isdir(text):

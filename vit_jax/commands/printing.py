@@ -34,13 +34,23 @@ def for_eyes(answer: Answer) -> str:
 
 
 def in_lines(answer: Answer, lines: int) -> str:
-    """The best answers alone, each in a line; as many lines for each input, blank ones where it has fewer."""
+    """The best answers alone, for a pipe.
+
+    Args:
+        answer: of one input.
+        lines: how many there are for each input; of fewer answers the others are blank.
+    """
     said = [text.replace("\r", "\\r").replace("\n", "\\n") for text in answer.plain[:lines]]
     return "\n".join(said + [""] * (lines - len(said)))
 
 
 def as_json(answer: Answer, header: Sequence[str]) -> str:
-    """An answer as a JSON object: its input, and of each thing that is said the columns of `header` behind the file."""
+    """An answer as a JSON object in one line, {"input": text, "answers": [{column: value}, ...]}, the best first.
+
+    Args:
+        answer: of one input; it may say nothing.
+        header: the columns of a table of answers, of which the first is that of inputs.
+    """
     columns = [name for name in header[1:] if name != "rank"]
     value = answer.value if isinstance(answer.value, list) else [answer.value]
     said = [

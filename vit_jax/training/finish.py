@@ -10,9 +10,9 @@ from .. import runs
 from ..config.run import RunConfig
 from ..errors import Interrupted, UserError
 from ..files.atomic import sync_tree
-from ..files.metrics import as_json
+from ..files.metrics import HISTOGRAMS, as_json
 from ..files.reading import show_path
-from ..files.terminal import printable
+from ..files.terminal import print_wrapped, printable
 from ..reports.command import FILE, leave_report
 from ..reports.figure import draw_curves_of
 from ..runs.several import kind_of
@@ -252,7 +252,7 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
     if calibration := summary.get("calibration"):
         print(printable(f"calibrated {describe_calibration(calibration)}"))
     for note in summary.get("notes", ()):
-        print(printable(f"note       {note}"))
+        print_wrapped(printable(f"note       {note}"))
     if best := summary.get("best"):
         kind = {"raw": " (raw weights)", "ema": " (averaged weights)"}.get(best.get("weights", ""), "")
         print(f"best       step {best['step']}{kind}, chosen by validation")
@@ -260,6 +260,10 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
         f"{printable(summary['status'])} at step {summary['step']} after {summary['seconds']:.0f} s; "
         f"figures are in {folder}/plots"
     )
+    others = {"tensorboard": "events for TensorBoard", HISTOGRAMS: "histograms", "wandb": "W&B's own files"}
+    for name, what in others.items():
+        if (folder.path / name).exists():
+            print(f"written    {folder}/{name}: {what}")
     path = shlex.quote(str(folder))
     print("next:")
     if sample := summary.get("sample"):
