@@ -55,6 +55,12 @@ def trained(monkeypatch):
             raise result
         accuracy, loss = result if isinstance(result, tuple) else (result, 1.0)
         best = {"step": 9, "accuracy": accuracy, "loss": loss, "weights": "raw"}
+        if run.data.sampling != "natural":
+            best = {"balanced_accuracy" if name == "accuracy" else name: value for name, value in best.items()}
+        row = {"kind": "eval", "split": "validation", "step": 9, "epoch": 9.0, "weights": "raw", "loss": loss}
+        folder.metrics_file.write_text(
+            json.dumps(row | {"accuracy": accuracy, "balanced_accuracy": accuracy / 2}) + "\n"
+        )
         folder.write_summary({"status": "finished", "step": 9, "epoch": 9.0, "seconds": 1.0, "best": best}, {})
 
     results = {}
@@ -208,6 +214,14 @@ def test_the_same_sweep_goes_on_and_more_values_add_their_points(trained):
     vit_jax.sweep(RUN, {"batch": [32, 64]})
     vit_jax.sweep("digits", {"batch": [32]})
     assert done[4:] == ["run-sweep-2/batch=32", "run-sweep-2/batch=64", "digits-sweep/batch=32"]
+
+
+def test_points_that_choose_by_different_metrics_are_compared_by_one(trained):
+    """Where one lets classes count alike, by that: accuracy would praise the point that leaves out the rare ones."""
+    trained[1].update({"sampling=natural": 0.9, "sampling=balanced": 0.8, "sampling=sqrt": 0.7})
+    found = vit_jax.sweep(RUN, {"data.sampling": ["natural", "balanced", "sqrt"]})
+    assert (found["metric"], found["best"]) == ("balanced_accuracy", "sampling=balanced")
+    assert [point["values"] for point in found["points"]] == [[0.8], [0.7], [0.45]]
 
 
 def test_seeds_are_runs_of_their_own_and_their_mean_decides(trained):

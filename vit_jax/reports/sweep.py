@@ -7,7 +7,7 @@ import shlex
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from ..files.reading import show_path
 from ..files.terminal import print_wrapped, printable
 from ..runs.ending import FINISHED
 from ..runs.points import FAILED, Point, value_text
-from .compare import Comparison, Line, columns, gather
-from .tables import commands_of
+from ..tasks.table import task_spec
+from .compare import Comparison, Line, Member, columns, gather
+from .tables import commands_of, is_number
 
 PICTURE = "sweep.png"
 MEASURED = (FINISHED, "stopped: max_steps", "stopped: max_minutes")  # endings of runs that went as far as they were to
@@ -89,16 +90,15 @@ def rank(folder: Path, points: Sequence[Point], seeds: int, failures: Mapping[st
         seeds: of each; 0: one run.
         failures: {point: why it could not be trained}.
     """
-    from ..tasks.computed import task_of
-
-    metric, sign, outcomes = "", 1, []
+    gathered: dict[str, Comparison] = {}
     for point in points:
-        found = None
         with contextlib.suppress(UserError):
-            found = gather([str((folder / point.name).absolute())], damaged=True)
+            gathered[point.name] = gather([str((folder / point.name).absolute())], damaged=True)
+    metric, sign = _metric([line for found in gathered.values() for line in found.lines])
+    outcomes = []
+    for point in points:
+        found = _measured_by(metric, gathered[point.name]) if point.name in gathered else None
         members = found.lines[0].members if found else []
-        if members and not metric:
-            metric, sign = task_of(members[0].run, members[0].folder.metadata()).selection_metric
         bests = [m.best for m in members if m.ended in MEASURED and metric in m.best]
         bests = bests if len(bests) == max(1, seeds) else []
         why = FAILED + failures[point.name] if point.name in failures else "not trained"
@@ -110,6 +110,36 @@ def rank(folder: Path, points: Sequence[Point], seeds: int, failures: Mapping[st
         return not each.values, -sign * each.mean if each.values else 0.0, each.loss
 
     return Outcomes(folder, metric, sign, sorted(outcomes, key=order))
+
+
+def _metric(lines: Sequence[Line]) -> tuple[str, int]:
+    """(the metric by which points are compared, 1 if more of it is better and -1 if less); without lines ("", 1).
+
+    It is that by which their runs choose the best checkpoint. Where these differ, as a sampling of classes makes them,
+    it is one that a setting asked for, before that of the task.
+    """
+    from ..tasks.computed import task_of
+
+    found = {}
+    for member in (line.members[0] for line in lines):
+        metric, sign = task_of(member.run, member.folder.metadata()).selection_metric
+        found[metric] = sign
+    usual = next(iter(task_spec(lines[0].members[0].run.task).main_metrics)) if lines else ""
+    return next(((metric, sign) for metric, sign in found.items() if metric != usual), (usual, found.get(usual, 1)))
+
+
+def _measured_by(metric: str, found: Comparison) -> Comparison:
+    """A comparison whose runs have the value of this metric where their own choice is best."""
+
+    def of(member: Member) -> Member:
+        best = {name: member.best[name] for name in ("step", "loss", "weights", metric) if name in member.best}
+        place = {"split": "validation", "step": best.get("step"), "weights": best.get("weights")}
+        if metric not in best:
+            rows = [row for row in member.rows if place.items() <= row.items() and is_number(row.get(metric))]
+            best |= {metric: rows[-1][metric]} if rows else {}
+        return replace(member, best=best)
+
+    return replace(found, lines=[replace(line, members=[*map(of, line.members)]) for line in found.lines])
 
 
 def show(outcomes: Outcomes) -> None:
