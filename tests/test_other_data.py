@@ -330,4 +330,6 @@ def test_a_report_has_the_figures_of_training(tmp_path, capsys):
         rows = list(csv.DictReader(file))
     assert len(rows) == told["examples"] == 144
     assert told["metrics"]["accuracy"] == sum(row["true"] == row["predicted"] for row in rows) / 144
+    each = told["each"]["recall"]
+    assert list(each) == [*"0123456789"] and np.mean([*each.values()]) == pytest.approx(told["metrics"]["recall_macro"])
     assert told["flipped"]["loss"] > told["metrics"]["loss"] and told["flipped"].keys() == told["metrics"].keys()

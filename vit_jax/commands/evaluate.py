@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +15,14 @@ from .. import runs
 from ..config import flags
 from ..config.decoding import SearchFlags
 from ..config.fields import option
+from ..config.outputs import Outputs
 from ..config.ranges import check_ranges
 from ..config.run import paths_in
 from ..errors import DONE, UserError
 from ..files.atomic import write_json
 from ..files.destination import check_folder, check_outputs
 from ..files.metrics import as_json
-from ..files.output import write_csv
+from ..files.output import print_table, write_csv
 from ..files.terminal import print_note, print_wrapped, printable, run_command
 from ..text.languages import Spoken
 from .measure import Measured, Probe, Request, measure
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from flax import nnx
 
     from ..tasks.base import Evaluation, Predictor
+
+ROWS = 40  # most labels or numbers whose metrics are printed
 
 
 def evaluate(
@@ -252,6 +256,8 @@ def command(arguments: list[str]) -> int:
         print(f"  {'':18} {'plain':6}  with its mirror image")
     for name, value in m.result.metrics.items():
         print(printable(f"  {name:18} {_shown(m.result, name, value, flipped)}"))
+    if m.result.prints_each:
+        _print_each(m.result, _names(m))
     if o.probabilities:
         rows = write_csv(o.probabilities, *m.task.values_table(m.examples, m.result))
         print(printable(f"  {o.probabilities} has {rows:,} rows"))
@@ -272,6 +278,26 @@ def _shown(result: Evaluation, name: str, value: float, flipped: Mapping[str, fl
     return "  ".join([*words, *([f"{low:.4f} to {high:.4f}"] if not math.isnan(low) else [])])
 
 
+def _names(m: Measured) -> Sequence[str]:
+    """Those of the classes, labels or numbers that were measured."""
+    return Outputs.of(m.metadata).names or m.net.columns
+
+
+def _print_each(result: Evaluation, names: Sequence[str]) -> None:
+    """Print the metrics of each of several labels or numbers as a table; of many those of the first."""
+    if len(names) < 2:
+        return
+    columns = [
+        [title.replace("_", " "), *("-" if math.isnan(x) else f"{x:.4g}" for x in values[:ROWS])]
+        for title, values in result.each.items()
+    ]
+    print()
+    print_table(["", *map(printable, names[:ROWS])], [columns], shutil.get_terminal_size((120, 24)).columns)
+    if len(names) > ROWS:
+        print(f"  {len(names) - ROWS:,} more are in the folder of --report")
+    print()
+
+
 def write_report(m: Measured, folder: Path, title: str) -> tuple[str, ...]:
     """Write what was measured, and its worst examples, into a folder, which is made; returns lines to print.
 
@@ -283,6 +309,9 @@ def write_report(m: Measured, folder: Path, title: str) -> tuple[str, ...]:
     facts |= {"chosen": dict(m.result.chosen)} if m.result.chosen else {}
     for name, result in results.items():  # the loss of a network that has diverged is no number, which JSON lacks
         facts[name] = as_json(result.metrics)
+    if m.result.each:
+        names = _names(m)
+        facts["each"] = {key: as_json(dict(zip(names, x.tolist(), strict=True))) for key, x in m.result.each.items()}
     facts |= {"undefined": dict(m.result.undefined)} if m.result.undefined else {}
     if m.result.intervals:
         ends = {name: dict(zip(("low", "high"), each, strict=True)) for name, each in m.result.intervals.items()}

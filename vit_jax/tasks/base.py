@@ -49,8 +49,10 @@ class Evaluation:
     notes: tuple[str, ...] = field(default=(), kw_only=True)  # for the user: how a metric was computed
     chosen: Mapping[str, float] = field(default_factory=dict, kw_only=True)  # what a probe was given, or has chosen
     undefined: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # {metric: why it is NaN}
+    each: Mapping[str, np.ndarray] = field(default_factory=dict, kw_only=True)  # {metric: of each output, float [K]}
     # {metric: (low, high)}, 95 % intervals by bootstrap, where they were asked for
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict, kw_only=True)
+    prints_each: ClassVar[bool] = False  # whether `each` is printed too
 
     def _repr_html_(self) -> str:
         return html_table([{"metric": name, "value": value} for name, value in self.metrics.items()], self.notes)
@@ -68,6 +70,7 @@ def with_scores(result: E, scores: Scores) -> E:
     return replace(
         result,
         metrics=result.metrics | scores.values,
+        each={**result.each, **scores.each},
         undefined={**result.undefined, **scores.undefined},
         notes=(*result.notes, *scores.notes),
     )

@@ -85,7 +85,7 @@ def label_sections(
         folder: for the figures.
         caption: a line under each title.
     """
-    each, truth = result.per_label, split.labels
+    each, truth = result.each, split.labels
     draw_per_class(each["precision"], each["recall"], each["f1"], names, folder / "per-class.png", caption, "label")
     positives = (truth == 1).sum(0)
     scores = ("average_precision", "auroc", "precision", "recall", "f1")
@@ -132,7 +132,7 @@ def number_sections(
         folder: for the figures.
         caption: a line under each title.
     """
-    each, truth = result.per_number, split.labels
+    each, truth = result.each, split.labels
     draw_numbers(truth, result.predicted, names, each, mean, folder / "numbers.png", caption)
     scores, blind = ("mae", "rmse", "r2", "pearson", "spearman"), truth - mean
     plain = np.abs(blind).mean(0), np.sqrt((blind**2).mean(0))

@@ -71,6 +71,7 @@ def score(
         confidence,
         confusion,
         dict(zip(names, each, strict=False)),
+        each=dict(zip(names, each, strict=False)),
     )
 
 

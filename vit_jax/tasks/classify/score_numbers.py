@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,7 +19,7 @@ class Estimated(Evaluation):
     The metrics are loss, of normalised numbers, and those of `vit_jax.scores.numbers.score_numbers`.
     """
 
-    per_number: dict[str, np.ndarray]  # of each metric of one number: float [K]
+    prints_each: ClassVar[bool] = True
 
 
 def score_numbers_of(truth: np.ndarray, predicted: np.ndarray, std: np.ndarray, names: Sequence[str]) -> Estimated:
@@ -32,4 +33,4 @@ def score_numbers_of(truth: np.ndarray, predicted: np.ndarray, std: np.ndarray, 
     """
     loss = float((((predicted - truth) / std) ** 2).mean())
     scores = score_numbers(truth, predicted, std, names)
-    return with_scores(Estimated({"loss": loss}, predicted, scores.each), scores)
+    return with_scores(Estimated({"loss": loss}, predicted), scores)

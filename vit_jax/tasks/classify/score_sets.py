@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,7 +23,7 @@ class Labelled(Evaluation):
     """
 
     probabilities: np.ndarray  # float [n, K]
-    per_label: dict[str, np.ndarray]  # of each metric of one label: float [K]
+    prints_each: ClassVar[bool] = True
     trust: Trust | None = field(default=None, kw_only=True)  # of all known cells, of a final result
     suspects: Sequence[Suspects] = field(default=(), kw_only=True)  # of each label, likewise
 
@@ -39,7 +40,7 @@ def score_sets(truth: np.ndarray, logits: np.ndarray, probabilities: np.ndarray,
     loss = set_loss(truth, logits)
     scores = score_labels(truth, probabilities, thresholds)
     predicted = over(probabilities, thresholds)
-    result = Labelled({"loss": loss}, predicted, probabilities, scores.each)
+    result = Labelled({"loss": loss}, predicted, probabilities)
     if not (truth >= 0).any():
         result = replace(result, undefined={"loss": "of no image is any label known"})
     return with_scores(result, scores)
