@@ -95,6 +95,28 @@ def test_what_is_written_is_verified_and_rounded(vit, tmp_path, capsys):
     assert (tmp_path / "x.safetensors.certificate.json").exists()
 
 
+def test_large_weights_are_cut_into_files_that_their_library_opens(vit, tmp_path):
+    transformers = load("transformers")
+    whole = vit_jax.export(vit, to="timm")
+    sizes = sorted(x.nbytes for x in whole.values())
+    for size in (sizes[-1] + 1, "500kB", 10**9):
+        vit_jax.export(vit, tmp_path / f"{size}", to="huggingface", fields=STATED, shard_size=size)
+        files = sorted((tmp_path / f"{size}").glob("*.safetensors"))
+        assert (len(files) == 1) == (size == 10**9) and all(file.stat().st_size < sizes[-1] * 3 for file in files[1:])
+        again = vit_jax.export(vit_jax.load(tmp_path / f"{size}"), to="timm")
+        assert all((again[name] == x).all() for name, x in whole.items())
+        theirs = transformers.ViTForImageClassification.from_pretrained(tmp_path / f"{size}")
+        assert (theirs.classifier.weight.detach().numpy() == whole["head.weight"]).all()
+    for path, size, says in (
+        (tmp_path / "x.safetensors", "5GB", "shard_size: is of the files in a folder"),
+        (tmp_path / "x", "5 gigs", "shard_size is '5 gigs': give a number of bytes"),
+        (tmp_path / "x", "5GB", "shard_size: is of the files in a folder|is of the files in a folder of safetensors"),
+    ):
+        with pytest.raises(UserError, match=says):
+            vit_jax.export(vit, path, shard_size=size)
+    assert not (tmp_path / "x").exists()
+
+
 def test_a_bare_network_says_what_it_lacks_by_each_of_its_methods(vit):
     bare = vit_jax.load(vit)
     assert isinstance(bare, Predictor) and "lacks preprocess" in repr(bare)

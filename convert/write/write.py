@@ -20,6 +20,7 @@ from ..recognise.outputs import note_assumed, unsettled, unstated
 from ..recognise.preprocessing import left_out, note_defaults
 from ..recognise.provenance import CHECKPOINTS
 from .origin import origin, source_hash
+from .shards import split
 from .tokenizer import tokenizer_with_weights
 from .training import training
 from .weights import IN_FOLDER, Progress, write_all
@@ -43,6 +44,7 @@ def write(
     weights_only: bool = False,
     progress: Progress = lambda done: None,
     run: RunConfig | None = None,
+    shard: int = 0,
 ) -> Written:
     """Carry out a plan.
 
@@ -53,6 +55,7 @@ def write(
         weights_only: whether the optimizer's state and the files beside the weights are left out.
         progress: called with the bytes written so far.
         run: the one that an optimizer's state in the source belongs to, where the source does not state it.
+        shard: the most bytes of a file of weights, in a folder of safetensors; 0: one file.
 
     Raises:
         UserError: with everything on the disk as it was, where the target exists or cannot be written.
@@ -60,6 +63,9 @@ def write(
     goal = goal_of(path, plan.layout)
     check = partial(goal.check, plan.reading.source, force, replaceable=goal.name != CHECKPOINTS)
     check()
+    if shard and not (goal.folder and goal.name.endswith(DIGESTED)):
+        what = "is of the files in a folder of safetensors"
+        raise UserError(Option("shard-size"), what, "give a folder of such a layout, or leave it out")
     if not goal.folder:
         writer(str(goal.path))  # refuses a suffix that is no container's
     if not weights_only:
@@ -70,11 +76,12 @@ def write(
         check()  # once more: from here on no other conversion writes there
         known = aside.submit(source_hash, plan.reading.source)  # while the weights are written: neither waits
         notes, sums = write_all(plan, workspace / goal.name, provenance, known, progress, state)
+        cut = split(workspace / goal.name, shard) if shard else [goal.name]
         sides = plan.layout.write_side(plan.config, plan.facts) if goal.folder and not weights_only else {}
         carried = tokenizer_with_weights(plan) if sides and plan.layout.tokenizer else {}
         for name, file in carried.items():
             (workspace / name).write_bytes(file)
-        for name, content in (sides | own_side(goal, provenance, sums, [*sides, *carried])).items():
+        for name, content in (sides | own_side(goal, provenance, sums, cut, [*sides, *carried])).items():
             write_json(workspace / name, content)
         sync(workspace)
         check()  # what another program put there meanwhile stays
@@ -95,15 +102,18 @@ def _check_stated(plan: Plan, goal: Target) -> None:
         raise UserError(path, f"does not state {needs}", Text("give ", options, ", or ", Option("weights-only")))
 
 
-def own_side(goal: Target, provenance: Json, sums: dict[str, int], others: list[str]) -> dict[str, Json]:
-    """{name: JSON} of the provenance where the weights' file does not hold it: in a folder, or beside other containers.
+def own_side(
+    goal: Target, provenance: Json, sums: dict[str, int], weights: list[str], others: list[str]
+) -> dict[str, Json]:
+    """{name: JSON} of the provenance where the weights' file does not hold it: in a folder, or beside others.
 
-    `sums` are CRC-32 of the tensors; safetensors and runs hold digests of their own. `others` are the other side files.
+    `sums` are CRC-32 of the tensors; safetensors and runs hold digests of their own. `weights` are the files of weights,
+    `others` the other ones.
     """
     has_digests = goal.name == CHECKPOINTS or goal.name.endswith(DIGESTED)
     digests = {} if has_digests else {"digests": {tensor: f"{crc:08x}" for tensor, crc in sums.items()}}
     if goal.folder:
-        return {PROVENANCE: {**provenance, **digests, "files": sorted([goal.name, *others])}}
+        return {PROVENANCE: {**provenance, **digests, "files": sorted([*weights, *others])}}
     return {f"{goal.name}.json": {**provenance, **digests}} if digests else {}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ import numpy as np
 from flax import nnx
 
 from ..config.trees import flatten
-from ..errors import Text, UserError
+from ..errors import Field, Text, UserError
 from ..files.terminal import print_note
 from ..machine.numerics import with_fixed_settings
 from ..models.networks import NETWORKS
@@ -46,6 +47,7 @@ def export(
     fields: Mapping[str, Any] | None = None,
     dtype: Dtype = "",
     verify: bool = False,
+    shard_size: int | str = 0,
 ) -> list[Path]: ...
 @overload
 def export(
@@ -59,6 +61,7 @@ def export(
     fields: Mapping[str, Any] | None = None,
     dtype: Dtype = "",
     verify: bool = False,
+    shard_size: int | str = 0,
 ) -> dict[str, np.ndarray]: ...
 @with_fixed_settings
 def export(
@@ -72,6 +75,7 @@ def export(
     fields: Mapping[str, Any] | None = None,
     dtype: Dtype = "",
     verify: bool = False,
+    shard_size: int | str = 0,
 ) -> list[Path] | dict[str, np.ndarray]:
     """Write a network's weights and config to a new file or folder, as `python -m convert` writes them.
 
@@ -93,6 +97,8 @@ def export(
         dtype: that of the tensors, float16, bfloat16, float32 or float64, rounded to nearest; empty: as they are.
         verify: compute what was written with its library and compare it with the network, as --verify of convert does;
             the comparison is printed and left beside the file. It needs that library.
+        shard_size: the most bytes of a file of weights in a folder of safetensors, such as "5GB" or 500_000_000: more
+            become several files with an index, as transformers writes them; 0: one file.
 
     Returns:
         The files; without a path the state dict, {name in the layout: array}.
@@ -110,7 +116,10 @@ def export(
     if verify and path is None:
         raise UserError("verify", "compares what was written, and without a path nothing is", "give a path")
     stated = {"class_names": list(class_names)} if class_names else {}
-    options: dict[str, Any] = {"sets": fields or {}, "dtype": dtype, "verify": verify}
+    options: dict[str, Any] = {"sets": fields or {}, "dtype": dtype, "verify": verify, "shard": _bytes(shard_size)}
+    if options["shard"] and (path is None or os.path.splitext(path)[1]):
+        what = "is of the files in a folder of safetensors"
+        raise UserError("shard_size", what, "give the path of a folder, or leave it out")
     target = None if path is None else os.fspath(path)
     if isinstance(network, (str, os.PathLike)):
         source = _source(os.fspath(network), ema)
@@ -118,7 +127,14 @@ def export(
             check_unchosen(source, which, ema)
         elif mean_of(which):
             return export(
-                load(source, which, ema), path, to, class_names=class_names, fields=fields, dtype=dtype, verify=verify
+                load(source, which, ema),
+                path,
+                to,
+                class_names=class_names,
+                fields=fields,
+                dtype=dtype,
+                verify=verify,
+                shard_size=shard_size,
             )  # type: ignore[call-overload, no-any-return]  # mypy takes no union of overloads
         chosen = {} if is_foreign(source) else {"step": which, "key": {None: "", True: "ema", False: "model"}[ema]}
         return export_weights(source, target, to, stated, chosen=chosen, **options)
@@ -133,6 +149,15 @@ def export(
     if names and count and len(names) != count:
         raise UserError("class_names", f"are {len(names)}, and the head has {count} outputs", "give class_names=[...]")
     return export_weights(given, target, to, stated, files=files, **options)
+
+
+def _bytes(size: int | str) -> int:
+    """A number of bytes, or a text such as 5GB. Raises UserError where it is none."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMG]?)B?", str(size), re.IGNORECASE)
+    found = int(float(match[1]) * 1000 ** " kmg".index(match[2].lower() or " ")) if match else -1
+    if found < 0 or isinstance(size, bool):
+        raise UserError(Field("shard_size"), f"is {size!r:.40}", "give a number of bytes, or a text such as '5GB'")
+    return found
 
 
 def in_memory(model: Any) -> InMemory:
@@ -189,6 +214,7 @@ def export_weights(
     files: Mapping[str, bytes] | None = None,
     dtype: str = "",
     verify: bool = False,
+    shard: int = 0,
 ) -> list[Path] | dict[str, np.ndarray]:
     """Write weights, or a program, with `convert`. Notes on them are printed on stderr.
 
@@ -202,6 +228,7 @@ def export_weights(
         files: of a network in memory, those that its run keeps of a tokenizer, {path in the folder: content}.
         dtype: as --dtype.
         verify: as --verify.
+        shard: the most bytes of a file of weights in a folder; 0: one file.
 
     Returns:
         The files; without a path the state dict.
@@ -238,7 +265,7 @@ def export_weights(
             planned = plan(reading, layout, as_used(reading) if program else (), dtype, folded=program)
             if path is None:
                 return dict(stream(planned))
-            written = write_program(planned, path) if program else write(planned, path)
+            written = write_program(planned, path) if program else write(planned, path, shard=shard)
             if verify:
                 from convert.verify import certify
 
