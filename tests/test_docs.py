@@ -152,7 +152,7 @@ PASTED = ("README.md", "docs/guide.md")  # in the order in which a reader pastes
 # What they call something that the reader has: a file or folder that `prepared` makes.
 STAND_INS = {
     "FILE-OR-FOLDER": "vit.safetensors", "IMAGE-OR-FOLDER": "pictures", "IMAGE": "pictures/0.png",
-    "PATH": "classes", "DIR": "sets", "PRESET": "digits",
+    "PATH": "classes", "FILE": "labels.csv", "DIR": "sets", "PRESET": "digits",
 }  # fmt: skip
 # Expressions of whole commands that are not run, and why. Of the others, those that train do so for a step or two.
 NOT_RUN = {
@@ -267,6 +267,9 @@ def prepared(folder: Path) -> None:
     ]
     (folder / "moles.csv").write_text("\n".join(moles))
     (folder / "others.csv").write_text("\n".join(["file,bcc,mel", "mole_1,0,1", "mole_5,1,0"]))
+    (folder / "labels.csv").write_text(
+        "\n".join(["image,label", *(f"{i},{'ab'[i // 2 % 2]}" for i in range(0, 40, 2))])
+    )
     pictures = range(0, 40, 2)
     (folder / "plants.csv").write_text(
         "\n".join(["image,labels", *(f"{i},{'rust scab' if i % 4 else 'scab'}" for i in pictures)])

@@ -67,10 +67,12 @@ def test_one_of_several_classes_is_matched_by_name_where_others_are_absent(insid
     rows = [f"{i},{'zebra' if i % 2 else 'bee'},x" for i in range(6)]
     (folder / "two.csv").write_text("\n".join(["image,kind,note", *rows]))
     found = vit_jax.evaluate(
-        folder / "runs/class", source=f"csv:{folder}/two.csv:{folder}/im", table={"labels": ("kind",)}
+        folder / "runs/class", source=f"csv:{folder}/two.csv:{folder}/im", table={"labels": "kind"}
     )[1]
     run = vit_jax.load(folder / "runs/class")
     assert run.outputs.names == ("ant", "bee", "zebra") and found.confusion.sum(1).tolist() == [0, 3, 3]
+    with pytest.raises(UserError, match=r"table has 'label'; nearest: labels"):
+        vit_jax.evaluate(folder / "runs/class", source=f"csv:{folder}/two.csv:{folder}/im", table={"label": "kind"})
     with pytest.raises(UserError, match=r"data.labels is of another table than the run's own"):
         vit_jax.evaluate(folder / "runs/class", table={"labels": ("kind",)})
 

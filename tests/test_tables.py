@@ -299,6 +299,10 @@ def test_labels_of_another_table_are_those_of_the_network_by_name(root):
     source = open_test_table(place, Stated(labels=("a", "b", "c")), network)
     labels, _ = labels_of(network).matched("", WHOLE, source, network.names)
     assert labels.tolist() == [[0, -1, 1], [-1, -1, 0], [1, -1, 1]]
+    assert open_test_table(place, Stated(separator=" "), network).splits[WHOLE].labels.shape == (3, 2)
+    cells = written(root, rows("image,what", ("c a", "", "b")))
+    source = open_test_table(cells, Stated(labels=("a", "b", "c"), separator=" "), network)
+    assert source.splits[WHOLE].labels.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
     network = Outputs("class", ("9", "a", "c"))
     for text in (rows("image,label", "cac"), rows("image,c,n,a", ("1,5,0", "0,5,1", "1,5,0"))):
         source = open_test_table(written(root, text), Stated(), network)

@@ -26,7 +26,7 @@ from ..files.output import print_table, write_csv
 from ..files.terminal import print_note, print_wrapped, printable, run_command
 from ..text.languages import Spoken
 from .measure import Measured, Probe, Request, measure
-from .selection import LanguageFlags, SelectionFlags, TableFlags
+from .selection import LanguageFlags, SelectionFlags, TableFlags, table_fields
 from .unreadable import UnreadableFlags, flag_advised
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def evaluate(
             spoken=Spoken(source_language, target_language),
             data_range=tuple(data_range),
             bootstrap=bootstrap,
-            table=dict(table or {}),
+            table=table_fields(table),
             search=search,
             network=network,
         )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from ..config.fields import option
+from ..config.nearest import nearest
+from ..errors import UserError
 from ..text.languages import Spoken
 
 
@@ -46,6 +49,22 @@ class TableFlags(FileFlags):
         """{field of data: value} of those that are given."""
         names = [f.name for f in fields(TableFlags)]
         return {name: value for name in names if (value := getattr(self, name))}
+
+
+def table_fields(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What Python states of the columns of a table, as `TableFlags.table`. Raises UserError naming what it is not."""
+    found = dict(given or {})
+    known = {f.name: f.default for f in fields(TableFlags)}
+    if isinstance(found.get("labels"), str):
+        found["labels"] = (found["labels"],)
+    for name, value in found.items():
+        if name not in known:
+            raise UserError(f"table has {name!r}{nearest(str(name), [*known])}", remedy=f"it takes {', '.join(known)}")
+        texts = [*value] if isinstance(known[name], tuple) and isinstance(value, (list, tuple)) else [value]
+        if not all(isinstance(text, str) for text in texts):
+            wanted = "texts" if isinstance(known[name], tuple) else "a text"
+            raise UserError(f"table[{name!r}]", f"is {value!r}", f"give {wanted}")
+    return {name: tuple(x) if isinstance(x, list) else x for name, x in found.items() if x}
 
 
 @dataclass(frozen=True, kw_only=True)

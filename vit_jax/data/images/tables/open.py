@@ -82,6 +82,8 @@ def read_table(place: Place, stated: Stated, known: Sequence[str] = ()) -> Table
     """What a table says; `known` are the names of the outputs of a network that is there. Raises UserError."""
     rows = place.read()
     columns = choose_columns(rows, stated, known)
+    if known and len(columns.labels) > 1:  # found by their names, not as the cells of the run's own table
+        stated = replace(stated, separator="")
     labels = read_labels(rows, columns.labels, stated)
     splits, remarks = _splits(rows, columns, place)
     paths, left = find_files(rows, columns.file, place.folder, place.bases)
