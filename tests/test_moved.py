@@ -49,6 +49,12 @@ def write_captions(path):
     (path / "captions.csv").write_text("image,caption\n" + "".join(f"all/{n},a red {n[0]} dog\n" for n in names))
 
 
+def write_table(path):
+    write_images(path, 9)
+    names = sorted(f"{p.parent.name}/{p.name}" for p in path.rglob("*.*g"))
+    (path / "labels.csv").write_text("image,label\n" + "".join(f"{n},{n.partition('/')[0]}\n" for n in names))
+
+
 def first_changed(path):
     return f"its first example that is not as it was is {path}/dog/2.png"
 
@@ -80,6 +86,9 @@ def paint_one(path):
         (lambda p: write_npz(f"{p}.npz"), lambda p: a_run(f"{p}.npz"), lambda p: write_npz(f"{p}.npz", seed=1),
          "its first example that is not as it was is images[0]"),
         (lambda p: write_tfds(p), lambda p: a_run("pets", image=(4, 6), dir=str(p)), lambda p: p.rmdir(), None),
+        (write_table, lambda p: a_run(f"csv:{p}/labels.csv", channels=3),
+         lambda p: (p / "labels.csv").write_text((p / "labels.csv").read_text().replace("2.png,dog", "2.png,cat")),
+         "its numbers of examples are the same, but their content is not"),
         (write_texts, lambda p: texts(f"tsv:{p}"), lambda p: p.write_text(p.read_text().replace("y6", "y5")),
          "its words, or how they are split, are others"),
         (write_texts, lambda p: texts(f"tsv:{p}"), pair_again,
@@ -87,7 +96,7 @@ def paint_one(path):
         (write_captions, captions, lambda p: Image.new("RGB", (32, 32)).save(p / "all/0.png"),
          "its numbers of examples are the same, but their content is not"),
     ],
-    ids=["a file less", "a class renamed", "an image", "npz", "prepared", "words", "texts", "captions"],
+    ids=["a file less", "a class renamed", "an image", "npz", "prepared", "a table", "words", "texts", "captions"],
 )  # fmt: skip
 def test_a_run_is_found_by_what_its_data_is_and_not_by_where(tmp_path, write, run_of, change, said):
     old, new = tmp_path / "old", tmp_path / "elsewhere" / "new"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import vit_jax
+from convert.containers.run_folder import open_run
 from tests.test_resume import EPOCH, STEPS, TINY, Crash, assert_same, at_step, before, crash, quicken, result
 from vit_jax.commands import train as command
 from vit_jax.config.run import OptimConfig
@@ -226,6 +227,14 @@ def test_arguments_that_do_not_go_together_are_named(folder, tmp_path, monkeypat
         command.command(["digits", "--continue", "again"])
     with pytest.raises(UserError, match=r"differs in epochs 3 -> 6; .*; to train it on, give --resume "):
         train(replace(TINY, epochs=6), folder=folder)
+
+
+def test_others_do_not_train_on_with_a_schedule_that_they_do_not_know(again):
+    source = open_run(again.path, training=True)
+    assert (
+        "optimizer" not in source.tree and "its learning rate goes on as --continue again has it" in source.skipped[0]
+    )
+    assert "optimizer" in open_run(again.path).tree
 
 
 def test_the_runs_of_a_group_train_on_together(tmp_path, monkeypatch):

@@ -21,6 +21,7 @@ from vit_jax.files.metrics import NO_LOG
 from vit_jax.files.terminal import print_note
 from vit_jax.runs import Run, read_files, record_of
 from vit_jax.runs.calibration import with_calibration
+from vit_jax.runs.segments import segments_of
 from vit_jax.runs.values import from_dict
 
 from . import orbax
@@ -69,9 +70,15 @@ def open_run(path: str | os.PathLike[str], step: Step = None, training: bool = F
             for name, tensor in tensors.items()
         }
     # Factors of LoRA, and the moments of these, belong to kernels that the weights do not hold any more.
-    unmerged = ("lora", "optimizer") if "lora" in digests else ()
+    unmerged: tuple[str, ...] = ("lora", "optimizer") if "lora" in digests else ()
     if unmerged and training:
         choice.skipped.append(f"the factors of LoRA and the optimizer's state of step {step}: the weights are merged")
+    own_rate = [s.continuation for s in segments_of(record) if s.continuation in ("constant", "again")]
+    if own_rate and training and not unmerged:
+        rate = f"as --continue {own_rate[-1]} has it, and others know schedules over the whole length of a run alone"
+        choice.skipped.append(f"the optimizer's state of step {step}: its learning rate goes on {rate}")
+        unmerged = ("optimizer",)
+
     source.tree = {item: source.tree[item] for item in digests if item not in unmerged}
     if "ema" in digests:  # of frozen parameters no average is kept: it would be their value
         source.tree["ema"] = source.tree["model"] | source.tree["ema"]

@@ -99,9 +99,9 @@ def _name_keywords(options: type) -> None:
     """Let tyro know a field that is named after a keyword of Python, such as continue_, without the underscore."""
     import tyro
 
-    for name, hint in typing.get_type_hints(options).items():
+    for name, kind in typing.get_type_hints(options).items():
         if name.endswith("_"):
-            options.__annotations__[name] = typing.Annotated[hint, tyro.conf.arg(name=name.rstrip("_"))]
+            options.__annotations__[name] = typing.Annotated[kind, tyro.conf.arg(name=name.rstrip("_"))]
 
 
 def check_words(words: Sequence[str], known: Mapping[str, Flag], reasons: Mapping[str, str] = REASONS) -> list[str]:
