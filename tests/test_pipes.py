@@ -94,6 +94,10 @@ def test_what_is_printed_ends_its_lines_at_words_on_a_terminal_alone(columns, mo
         "short", "",
     ]  # fmt: skip
     monkeypatch.setenv("COLUMNS", str(columns))
+    filled = terminal.fill(
+        flags := "leave it out, or give --data.skip-unreadable and --no-data.download " * 9, columns, 2, 4
+    )
+    assert filled.split() == flags.split() and max(map(len, filled.split("\n"))) <= columns
     for text in texts:
         terminal.print_wrapped(text, screen := Screen())
         lines = screen.getvalue().removesuffix("\n").split("\n")

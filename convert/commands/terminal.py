@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import textwrap
+
+from vit_jax.files.terminal import fill
 
 
 def columns() -> int:
@@ -13,6 +14,4 @@ def columns() -> int:
 
 def wrap(text: str, indent: int) -> str:
     """A line, broken between words where it is too wide; what follows is indented."""
-    return textwrap.fill(
-        text, columns(), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
-    )
+    return fill(text, columns(), rest=indent)

@@ -23,7 +23,7 @@ from ..config.run import RunConfig
 from ..config.trees import flatten
 from ..data.images.config import FittedImages
 from ..errors import DONE, Field, UserError
-from ..files.terminal import lasting_output, run_command
+from ..files.terminal import fill, lasting_output, run_command
 from ..machine import backend
 from ..machine.hosts.group import ALONE, Hosts, join_hosts
 from ..machine.numerics import fixed_settings
@@ -279,7 +279,7 @@ def _description(named: str, name: str) -> str:
                 f"Its data, {found.run.data.source}, is fetched once ({size}) and prepared in --data.dir, by default "
                 "$TFDS_DATA_DIR or ~/tensorflow_datasets; with --data.no-download it must be there."
             )
-        text = "\n".join(textwrap.fill(t, width, initial_indent="  ", subsequent_indent="  ") for t in texts)
+        text = "\n".join(fill(t, width, 2, 2) for t in texts)
         return "\n".join([*usage, f"{named}:", text, "", f"The defaults below are those of {named}."])
     listing = {}
     for each in PRESETS:

@@ -148,11 +148,22 @@ def _columns(stream: TextIO) -> int:
 def _wrapped(line: str, columns: int) -> str:
     label = _LABEL.match(line)
     whole = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), line)
-    lines = textwrap.wrap(
-        whole, max(columns, 40), subsequent_indent=" " * len(label[0] if label else ""), break_long_words=False,
-        break_on_hyphens=False, replace_whitespace=False,
+    return fill(whole, max(columns, 40), rest=len(label[0]) if label else 0).replace("\0", " ")
+
+
+def fill(text: str, columns: int, first: int = 0, rest: int = 0) -> str:
+    """A text in lines that end at words: flags and paths stay whole, which have hyphens and may be long.
+
+    Args:
+        text: a paragraph.
+        columns: how wide lines may be.
+        first: spaces before the first line.
+        rest: spaces before each other line.
+    """
+    return textwrap.fill(
+        text, columns, initial_indent=" " * first, subsequent_indent=" " * rest, break_long_words=False,
+        break_on_hyphens=False,
     )  # fmt: skip
-    return "\n".join(lines).replace("\0", " ")
 
 
 def printable(text: str) -> str:

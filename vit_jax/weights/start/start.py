@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, overload
@@ -14,7 +13,7 @@ from ...config.dotted import replace_fields
 from ...config.run import RunConfig
 from ...data.images.config import OPTIONAL
 from ...errors import UserError
-from ...files.terminal import printable
+from ...files.terminal import fill, printable
 from ...presets import table as presets
 from ...presets.entry import Preset
 from ...presets.images import ImageName, ImagePreset
@@ -223,8 +222,5 @@ def _describe_start(run: RunConfig, record: Mapping[str, Any], given: Mapping[st
         lines.append("it gives the network" + "".join(beside))
     lines += notes
     width = max(50, shutil.get_terminal_size().columns)
-    shown = [
-        textwrap.fill(printable(line), width, initial_indent=" " * 9, subsequent_indent=" " * 9, break_on_hyphens=False)
-        for line in lines
-    ]
+    shown = [fill(printable(line), width, 9, 9) for line in lines]
     return ("init     " + "\n".join(shown).lstrip()).replace(UNBROKEN, " ")
