@@ -254,7 +254,7 @@ def test_a_colon_in_a_name_is_part_of_it_and_the_folder_comes_after_the_last(tmp
 
 
 def test_hugging_face_metadata_is_found_in_a_folder_or_in_those_of_its_splits(tmp_path):
-    for split, names in (("train", "ab"), ("valid", "c")):
+    for split, names in (("train", "aba"), ("valid", "c")):
         (tmp_path / split).mkdir()
         for name in names:
             Image.new("L", (8, 8)).save(tmp_path / split / f"{name}.png")

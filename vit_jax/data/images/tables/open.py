@@ -39,7 +39,12 @@ class Table:
 
     def take(self, kept: Sequence[int]) -> Table:
         """Only these rows."""
-        rows = replace(self.rows, cells=[self.rows.cells[i] for i in kept], lines=[self.rows.lines[i] for i in kept])
+        rows = replace(
+            self.rows,
+            cells=[self.rows.cells[i] for i in kept],
+            lines=[self.rows.lines[i] for i in kept],
+            starts=tuple(np.searchsorted(kept, self.rows.starts).tolist()),
+        )
         return replace(
             self,
             rows=rows,
