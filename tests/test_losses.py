@@ -115,8 +115,18 @@ def a_loss(kind, settings, weights, truth):
     return made, {"label": np.zeros(B, np.int32) if mixed else truth, **({"target": truth} if mixed else {})}
 
 
-@pytest.mark.parametrize("parts", [1, 4])
-@pytest.mark.parametrize("case", CASES)
+DIVIDED = (
+    "mixed",
+    "weighted",
+    "weighted, smoothed",
+    "focal, weighted",
+    "set with unknown labels",
+    "set, mixed",
+    "numbers",
+)
+
+
+@pytest.mark.parametrize(("case", "parts"), [*((case, 1) for case in CASES), *((case, 4) for case in DIVIDED)])
 def test_losses_and_gradients_are_those_of_pytorch_whole_or_in_parts(case, parts):
     """In parts, as by accumulation: each sum is divided by the denominator of the whole batch."""
     kind, settings, weights, truth, theirs = CASES[case]
@@ -130,7 +140,7 @@ def test_losses_and_gradients_are_those_of_pytorch_whole_or_in_parts(case, parts
 
         return mean_over_parts(part, {**batch, "z": logits}, jnp.arange(B), parts)
 
-    value, slope = jax.value_and_grad(ours)(jnp.asarray(LOGITS))
+    value, slope = jax.jit(jax.value_and_grad(ours))(jnp.asarray(LOGITS))
     leaf = t(LOGITS).requires_grad_()
     expected = theirs(leaf)
     expected.backward()
@@ -289,7 +299,7 @@ for kind, label in labels.items():
     keys = jax.random.split(jax.random.key(1), 32)
     whole = jax.value_and_grad(lambda tree: task.loss(merge(network, tree), batch, keys)[0])(tree)
     found = [[float(whole[0]), float(optax.tree.norm(whole[1]))]]
-    for parallel, parts in (("jit", 1), ("pmap", 1), ("jit", 2), ("pmap", 4)):
+    for parallel, parts in (("jit", 2), ("pmap", 1)):
         run = RunConfig("classify", config, ImageData(), ImageAugment(), OptimConfig(), batch=32, parallel=parallel,
                         accumulate=parts, compute_dtype="float64")
         engine = Engine(run, network, task, Optimizer(run.optim, 10, 5, config.parameters()))
@@ -307,4 +317,4 @@ def test_eight_devices_divide_by_what_the_whole_batch_counts():
     for line in done.stdout.splitlines():
         devices, kind, (whole, *others) = json.loads(line)
         assert devices == 8
-        np.testing.assert_allclose(others, [whole] * 4, rtol=1e-12, err_msg=kind)
+        np.testing.assert_allclose(others, [whole] * 2, rtol=1e-12, err_msg=kind)
