@@ -173,20 +173,29 @@ def test_a_prior_is_added_to_the_logits_in_training_alone():
     assert float(out["loss"].mean()) == pytest.approx(F.cross_entropy(t(LOGITS), y).item(), abs=1e-14)
 
 
-def test_labels_that_are_mixed_with_unknown_ones_are_unknown():
-    keys = jax.random.split(jax.random.key(1), B)
-    images = np.zeros((B, 8, 8, 1), np.uint8)
-    config = ImageAugment(mixup=1.0, cutmix=1.0, mix_chance=0.5)
-    known, holed = (
-        np.asarray(mix_pairs(jnp.asarray(images), jnp.asarray(x, jnp.float32), keys, config, 0)[1])
-        for x in (SETS, HOLES)
-    )
-    partner = np.arange(B) ^ 1
-    lost = (HOLES == -1) | ((HOLES[partner] == -1) & (np.abs(known - SETS) > 0))
-    assert (holed[HOLES == -1] == -1).all() and (holed[holed >= 0] == known[holed >= 0]).all()
-    changed = (known != SETS).any(1)  # mixed for certain
-    assert (holed[changed] == -1)[(HOLES == -1)[changed] | (HOLES[partner] == -1)[changed]].all()
-    assert (holed[lost] == -1).all()
+def test_labels_that_are_mixed_with_unknown_ones_are_unknown_and_those_of_numbers_never():
+    keys, images = jax.random.split(jax.random.key(1), B), jnp.zeros((B, 8, 8, 1), jnp.uint8)
+    config, kinds = ImageAugment(mixup=1.0, cutmix=1.0, mix_chance=0.5), {}
+    for kind, labels in (("set", SETS), ("holes", HOLES), ("number", 2.0 * SETS - 1)):  # -1 is a number as any other
+        made = kind_of(Outputs("number" if kind == "number" else "set", NAMES), K)
+        kinds[kind] = np.asarray(mix_pairs(images, made.targets(jnp.asarray(labels)), keys, config, 0)[1])
+    known, holed = kinds["set"], kinds["holes"]
+    np.testing.assert_allclose(kinds["number"], 2 * known - 1, atol=1e-6)
+    np.testing.assert_array_equal(holed[~np.isnan(holed)], known[~np.isnan(holed)])
+    mixed, partner = (known != SETS).any(1), np.arange(B) ^ 1  # those that are mixed for certain
+    assert np.isnan(holed[mixed])[(HOLES == -1)[mixed] | (HOLES[partner] == -1)[mixed]].all()
+    alone = ~mixed & (SETS[partner] != SETS).any(1)
+    np.testing.assert_array_equal(np.isnan(holed[alone]), HOLES[alone] == -1)
+    batch = {"label": HOLES, "target": jnp.asarray(holed, jnp.float64)}
+    made = kind_of(Outputs("set", NAMES), K)
+    cells, rows = made.denominator(batch)
+    assert (int(cells), int(rows)) == ((~np.isnan(holed)).sum(), B)
+    loss = made.loss(jnp.asarray(LOGITS), batch, None)[0]
+    there = t(np.nan_to_num(holed).astype(float))
+    expected = (bce(t(LOGITS), there, reduction="none") * t(~np.isnan(holed))).sum() / int(cells)
+    assert float(loss) == pytest.approx(expected.item(), abs=1e-14)
+    slope = jax.grad(lambda z: made.loss(z, batch, None)[0])(jnp.asarray(LOGITS))
+    assert np.isfinite(slope).all() and (np.asarray(slope)[np.isnan(holed)] == 0).all()
 
 
 def test_weights_by_the_sizes_of_classes():

@@ -62,7 +62,7 @@ def augment(
         keys: PRNG keys [B], such as `jax.random.split(key, B)`; others in each step.
         config: such as `vit_jax.preset("cifar10-48x4").run.augment`. Its `normalize`, `mean`, `std` and `repeats` are
             not applied here.
-        labels: where images are mixed, which needs an even B: int [B], or targets, float32 [B, K].
+        labels: where images are mixed, which needs an even B: int [B], or targets, float32 [B, K], NaN where unknown.
         classes: K, with labels [B].
         epoch: the number of this epoch, from 0, for `mix_off`.
         options: fields of ImageAugment, which replace those of `config`: crop_padding, flip, policy, mixup, ...;

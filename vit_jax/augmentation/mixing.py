@@ -29,7 +29,7 @@ def mix_pairs(
 
     Args:
         images: uint8 [B, h, w, C], B even.
-        targets: float32 [B, K]; one of a set of labels that is unknown is -1, and so is what it is mixed with.
+        targets: float32 [B, K]; a label of a set that is unknown is NaN, and so is what it is mixed with.
         keys: PRNG keys [B].
         config: the fields named above.
         epoch: counted from 0.
@@ -63,9 +63,9 @@ def mix_pairs(
 
 
 def _mixed(own: Array, other: Array, share: Array) -> Array:
-    """share * own + (1 - share) * other, float32 [B, K]; -1 where a part that counts is unknown, -1."""
-    unknown = ((own == -1) & (share > 0)) | ((other == -1) & (share < 1))
-    return jnp.where(unknown, -1, own * share + other * (1 - share))
+    """share * own + (1 - share) * other, float32 [B, K]; NaN only where a part that counts is NaN."""
+    mixed = own * share + other * (1 - share)
+    return jnp.where(share == 1, own, jnp.where(share == 0, other, mixed))
 
 
 def _share(uniform: Array, alpha: float) -> Array:

@@ -75,7 +75,7 @@ class Kind:
         return {}, ()
 
     def targets(self, labels: Array) -> Array:
-        """The labels of a batch, [B] or [B, K], as they are mixed: float32 [B, K], -1 where they are unknown."""
+        """The labels of a batch, [B] or [B, K], as they are mixed: float32 [B, K], NaN where they are unknown."""
         raise NotImplementedError
 
     def denominator(self, batch: Batch) -> Array | None:

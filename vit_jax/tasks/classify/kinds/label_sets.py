@@ -48,13 +48,13 @@ class SetKind(Kind):
         return "map", 1
 
     def targets(self, labels: Array) -> Array:
-        """The same as float32."""
-        return labels.astype(jnp.float32)
+        """1, 0, or NaN where unknown."""
+        return jnp.where(labels < 0, jnp.nan, labels.astype(jnp.float32))
 
     def denominator(self, batch: Batch) -> Array:
         """[2]: the cells that are known, and the images."""
-        targets = _targets(batch)
-        return jnp.stack([(targets >= 0).sum(dtype=float), jnp.asarray(len(targets), float)])
+        known = _known(batch)[1]
+        return jnp.stack([known.sum(dtype=float), jnp.asarray(len(known), float)])
 
     def loss(self, logits: Array, batch: Batch, denominator: Array | None = None) -> tuple[Array, dict[str, Array]]:
         """(loss [], {"subset_accuracy": []}): BCEWithLogitsLoss(pos_weight), a mean over the known cells of the batch.
@@ -62,8 +62,7 @@ class SetKind(Kind):
         It is 0 where none is known. With smoothing e a label that is there is 1 - e/2, one that is not e/2, as in timm.
         """
         cells, images = self.denominator(batch) if denominator is None else denominator
-        targets = _targets(batch)
-        known = targets >= 0
+        targets, known = _known(batch)
         there = jnp.where(known, targets, 0).astype(logits.dtype)
         smooth = there * (1 - self.settings.label_smoothing) + self.settings.label_smoothing / 2
         weights = jnp.array(self.weights, logits.dtype) if self.weights else None
@@ -167,6 +166,8 @@ class SetKind(Kind):
         return named(self.outputs.names, probabilities, [k for k in order if said[k]])
 
 
-def _targets(batch: Batch) -> Array:
-    """[B, K], -1 where unknown: those of mixed images, or the labels."""
-    return batch["target"] if "target" in batch else batch["label"]
+def _known(batch: Batch) -> tuple[Array, Array]:
+    """(what is learned, [B, K], of mixed images or the labels themselves; which of it is known)."""
+    if "target" in batch:
+        return batch["target"], ~jnp.isnan(batch["target"])
+    return batch["label"], batch["label"] >= 0
