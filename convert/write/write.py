@@ -107,7 +107,7 @@ def own_side(
 ) -> dict[str, Json]:
     """{name: JSON} of the provenance where the weights' file does not hold it: in a folder, or beside others.
 
-    `sums` are CRC-32 of the tensors; safetensors and runs hold digests of their own. `weights` are the files of weights,
+    `sums` are CRC-32 of the tensors; safetensors and runs hold digests of their own. `weights` are their files,
     `others` the other ones.
     """
     has_digests = goal.name == CHECKPOINTS or goal.name.endswith(DIGESTED)
