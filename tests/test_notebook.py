@@ -119,3 +119,24 @@ def test_what_is_to_be_told_is_checked_before_a_run_begins(tmp_path, monkeypatch
     with pytest.raises(UserError, match="progress: is 'loud'; give full, short, none"):
         vit_jax.train(vit_jax.preset("digits").run, progress="loud")
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("lr", [1e-12, 3e-3])
+def test_a_finished_run_that_has_learned_nothing_says_so(tmp_path, capsys, lr):
+    images = np.random.default_rng(0).integers(0, 60, (120, 8, 8)).astype(np.uint8)
+    labels = np.arange(120) % 3
+    images[labels == 1] += 60
+    images[labels == 2] += 120
+    sizes = {
+        "width": 8,
+        "depth": 1,
+        "heads": 2,
+        "hidden": 8,
+        "epochs": 8,
+        "batch": 8,
+        "dir": str(tmp_path),
+        "optim.lr": lr,
+    }
+    vit_jax.train(vit_jax.preset("digits", fields=sizes).run, data=(images, labels), progress="short")
+    said = "is no better than the most frequent class for every image" in capsys.readouterr().out
+    assert said == (lr < 1e-6)

@@ -38,9 +38,10 @@ from ..runs.values import flat, from_dict, other_identity, to_dict
 from ..tasks.table import TASKS
 from ..training.announce import announce
 from ..training.contents import Contents
+from ..training.estimate import estimate
 from ..training.going_on import planned_segments
 from ..training.preflight import OF_A_HOST, choose_folder, preflight
-from ..training.resume import describe_rate, starting_parameters
+from ..training.resume import describe_rate, new_state
 from ..training.setup import set_up
 from ..training.train import Asked, members_of, of_folds, sum_up, train_folds, train_seeds, train_with
 from ..weights.start import start as starting
@@ -444,7 +445,9 @@ def dry_run(asked: Asked, group: str = "") -> int:
         setup = set_up(checked, contents.open(run, folder))
         announce(setup)
         if not folder.complete_steps():
-            starting_parameters(setup, folder)
+            state, _ = new_state(setup, folder)
+            if minutes := estimate(setup, setup.engine.put(state)):
+                print(f"time     {minutes}")
         if folder.exists() and len(setup.segments) > len(folder.segments()):
             print(f"goes on  {describe_rate(setup)}")
     print(f"dry run  {setup.epochs} epochs of {setup.order.steps_per_epoch} steps; nothing was written")

@@ -423,6 +423,15 @@ class Task:
         """
         return batch
 
+    def at_chance(self, split: Any, result: Any) -> str:
+        """A sentence where the result on a split is no better than without the inputs; empty: it is, or not known.
+
+        Args:
+            split: that was measured.
+            result: its Evaluation.
+        """
+        return ""
+
     def tokens(self, batch: Batch) -> tuple[int, int, int]:
         """(target tokens, ends included; places for ids; how many of these are padding) of a training batch.
 

@@ -70,7 +70,10 @@ def finish(s: Session, status: str) -> dict[str, Any]:
             shown = results[_best_kind(s)] if last else _measure(s, best, split, task)
             summary[name]["best"] = as_json(shown.metrics)
         result = shown if name == "test" else result
-        summary |= {"notes": list(shown.notes)} if shown.notes else {}
+        chance = s.task.at_chance(split, shown)
+        remedy = "nothing was learned: try another --optim.lr, more --epochs, and look at the labels"
+        notes = [*shown.notes, *([f"on {name} {chance}: {remedy}"] if chance else [])]
+        summary |= {"notes": notes} if notes else {}
     if ended and s.task.calibrated and "validation" not in s.setup.dataset.splits:
         what = " and ".join(f"no {each}" for each in s.task.calibrated)
         summary["notes"] = [*summary.get("notes", ()), f"{what}: there is no validation split to choose them on"]

@@ -110,11 +110,11 @@ def starting_state(
     notes = hosts.share(saved.notes if saved else None)
     if notes is not None:
         return setup.engine.put(setup.engine.restored(saved.state) if saved else None), notes, {}
-    new, init = _new_state(setup, folder) if hosts.owner else (None, {})
+    new, init = new_state(setup, folder) if hosts.owner else (None, {})
     return setup.engine.put(new), {}, hosts.share(init)
 
 
-def _new_state(setup: Setup, folder: runs.Run) -> tuple[TrainState, dict[str, Any]]:
+def new_state(setup: Setup, folder: runs.Run) -> tuple[TrainState, dict[str, Any]]:
     """(the state before the first step, the entry `init` of config.json for a run with `init`). Raises UserError."""
 
     from ..models.build import start

@@ -39,6 +39,7 @@ class Loaded(NamedTuple):
     extents: np.ndarray  # float [n, 4]: of each image a wide.Extent
     listing: Listing
     remark: str = ""  # for the user, where no index can be kept
+    side: int = 0  # the shorter side of the middle one of the images, before it is resized; 0: they are not
 
 
 class Images:
@@ -94,7 +95,9 @@ class Images:
         kept = np.array([self.preprocess.uncropped_share(*shape.tolist()) if shape.all() else 1.0 for shape in shapes])
         unreadable = {row: UserError(why) for row, why in sorted(seen.unreadable.items())}
         self.digest, listing = array_digest(seen.digests), Listing.of(seen.digests, self.examples.name)
-        return Loaded(self.digest, kept[which.reshape(-1)], unreadable, seen.extents, listing, remark)
+        sides = seen.shapes.min(1)[seen.shapes.all(1)]
+        side = int(np.median(sides)) if len(sides) else 0
+        return Loaded(self.digest, kept[which.reshape(-1)], unreadable, seen.extents, listing, remark, side)
 
     def _extend(self, seen: Index, stamps: Stamps) -> str:
         """Look at the images that an index does not know, and save it in between; returns what `save` remarks."""

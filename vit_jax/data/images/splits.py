@@ -34,6 +34,7 @@ from .sources.index import compute_once
 from .sources.open import open_image_source
 from .wide import remark_on
 
+ENLARGED = 3  # times larger than they are, from which on it is said that images are made so
 _CHUNK = 64  # images at a time of which statistics are counted
 
 # {source: (shape of an image, mean, population std per channel)} of training sets in their original size, for pixels in
@@ -212,6 +213,7 @@ def open_images(
         + remarks
         + labels_of(outputs).remarks(outputs, {name: split.labels for name, split in splits.items()})
         + _crop_remark(loaded)
+        + _enlarged_remark(loaded, pair(image))
         + _index_remarks(loaded),
         repeats,
         data.sampling,
@@ -324,6 +326,17 @@ def _crop_remark(loaded: dict[str, Loaded]) -> tuple[str, ...]:
     if lost <= 0.5:
         return ()
     return (f"the centre crop leaves out {lost:.0%} of the images' area; to show whole images, give --data.fit pad",)
+
+
+def _enlarged_remark(loaded: dict[str, Loaded], image: tuple[int, int]) -> tuple[str, ...]:
+    """How many times larger the images are made, where that is much."""
+    times = max((min(image) / each.side for each in loaded.values() if each.side), default=1)
+    if times < ENLARGED:
+        return ()
+    return (
+        f"images are enlarged {times:.2g} times, from {min(image) / times:.0f} to {min(image)} pixels a side, and each "
+        "step costs as much as of such: a smaller --model.image is faster",
+    )
 
 
 def _index_remarks(loaded: dict[str, Loaded]) -> tuple[str, ...]:

@@ -163,6 +163,10 @@ class Classify(Task):
             out |= {f"{FLIP}{name}": values for name, values in both.items()}
         return out
 
+    def at_chance(self, split: Split, result: Evaluation) -> str:
+        """As its kind of outputs has it."""
+        return self.kind.at_chance(split, result)
+
     def score(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> Evaluation:
         """The metrics of a split, from the outputs of all its examples."""
         return self._measured(self.kind.score, split, out)

@@ -96,6 +96,10 @@ class Kind:
         """The metrics of a split, "loss" among them, from the `outcomes` of its n images."""
         raise NotImplementedError
 
+    def at_chance(self, split: Any, result: Any) -> str:
+        """A sentence where a result on a split is no better than without the images; empty: it is, or is not known."""
+        return ""
+
     def with_ranks(self, split: Any, out: Mapping[str, np.ndarray]) -> Evaluation:
         """`score` with metrics that take longer, so that they are wanted of a final result alone."""
         return self.score(split, out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -135,6 +136,13 @@ class ClassKind(Kind):
         if self.outputs.temperature != 1:
             confidence = self.values(out["logits"]).max(1)
         return score(split.labels, predicted, confidence, loss, rank, len(self.outputs.names), split.classes)
+
+    def at_chance(self, split: Any, result: Any) -> str:
+        """Accuracy not beyond two standard errors of the share of the most frequent class."""
+        accuracy, share = result.metrics["accuracy"], np.bincount(split.labels).max() / len(split.labels)
+        if accuracy > share + 2 * math.sqrt(share * (1 - share) / len(split.labels)):
+            return ""
+        return f"accuracy {accuracy:.3f} is no better than the most frequent class for every image ({share:.3f})"
 
     def with_ranks(self, split: Any, out: Mapping[str, np.ndarray]) -> Classified:
         """With auroc_macro and ap_macro."""

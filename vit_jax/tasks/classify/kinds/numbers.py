@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,11 @@ class NumberKind(Kind):
     def score(self, split: Any, out: Mapping[str, np.ndarray]) -> Estimated:
         """The metrics of a split: see `score_numbers.score_numbers_of`."""
         return score_numbers_of(split.labels, self.values(out["logits"]), self.std, self.outputs.names)
+
+    def at_chance(self, split: Any, result: Any) -> str:
+        """R2 not above 0."""
+        r2 = result.metrics.get("r2", math.nan)
+        return f"R2 {r2:.3f} is no better than the mean of the numbers for every image" if r2 <= 0 else ""
 
     def values_of(self, result: Estimated) -> np.ndarray:
         """The numbers."""
