@@ -36,9 +36,8 @@ from ..runs.file import overlaid, read_config
 from ..runs.segments import SEGMENT_FIELDS
 from ..runs.values import flat, from_dict, other_identity, to_dict
 from ..tasks.table import TASKS
-from ..training.announce import announce
+from ..training.announce import announce, estimate
 from ..training.contents import Contents
-from ..training.estimate import estimate
 from ..training.going_on import planned_segments
 from ..training.preflight import OF_A_HOST, choose_folder, preflight
 from ..training.resume import describe_rate, new_state
