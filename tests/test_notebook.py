@@ -127,16 +127,8 @@ def test_a_finished_run_that_has_learned_nothing_says_so(tmp_path, capsys, lr):
     labels = np.arange(120) % 3
     images[labels == 1] += 60
     images[labels == 2] += 120
-    sizes = {
-        "width": 8,
-        "depth": 1,
-        "heads": 2,
-        "hidden": 8,
-        "epochs": 8,
-        "batch": 8,
-        "dir": str(tmp_path),
-        "optim.lr": lr,
-    }
-    vit_jax.train(vit_jax.preset("digits", fields=sizes).run, data=(images, labels), progress="short")
+    sizes = {"width": 8, "depth": 1, "heads": 2, "hidden": 8, "classes": 3}
+    fields = sizes | {"epochs": 8, "batch": 8, "dir": str(tmp_path), "optim.lr": lr}
+    vit_jax.train(vit_jax.preset("digits", fields=fields).run, data=(images, labels), progress="short")
     said = "is no better than the most frequent class for every image" in capsys.readouterr().out
     assert said == (lr < 1e-6)
