@@ -195,6 +195,8 @@ def test_what_python_gives_is_what_files_hold(folder):
     for one, two in zip(files.splits.values(), arrays.splits.values(), strict=True):
         assert (one.target == two.target).all() and one.references == two.references
         assert (one.take(np.arange(len(one))) == two.take(np.arange(len(two)))).all()
+    items = [{"image": x, "captions": texts} for x, texts in zip(pixels, said, strict=True)]
+    assert given_(items).identity == given_(list(zip(pixels, said, strict=True))).identity == arrays.identity
     parts = given_({"train": (pixels[:16], said[:16]), "test": (pixels[16:], said[16:])}, validation=0.0)
     assert {name: len(split) for name, split in parts.splits.items()} == {"train": 32, "test": 8}
     assert list(parts.splits["test"].references) == said[16:] and parts.identity != arrays.identity

@@ -231,7 +231,7 @@ def test_evaluation_measures_the_run_s_own_split_of_its_arrays_and_all_of_others
     assert "note     this is the data that the run was trained on, with the run's splits\n" in capsys.readouterr().err
     best = ended["test"]["best"]
     assert (step, own.metrics) == (ended["best"]["step"], pytest.approx(best, rel=1e-6))
-    assert repr(own).startswith(f"Classified({len(own.predicted)} examples: loss ") and len(repr(own)) < 300
+    assert repr(own).startswith(f"Classified({len(own.predicted)} examples: loss ") and len(repr(own)) < 400
     _, validation = vit_jax.evaluate("run", "validation", data={"train": (IMAGES, LABELS)})
     assert len(validation.predicted) == runs.Run("runs/run").record()["data"]["sizes"]["validation"]
     other = IMAGES[::-1][:40], LABELS[::-1][:40]
@@ -422,6 +422,19 @@ def test_a_preset_is_changed_by_the_names_of_its_flags():
             vit_jax.preset("digits", fields=fields)
 
 
+class Sequenced:
+    """Items by their numbers alone."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        return self.items[i]
+
+
 def test_pairs_of_texts_are_those_of_the_same_files(tmp_path):
     run = vit_jax.preset("numbers").run
     run = replace(
@@ -432,6 +445,13 @@ def test_pairs_of_texts_are_those_of_the_same_files(tmp_path):
     of_files, task = task_class(run.task).open_data(run), task_class(run.task)
     given = task.open_data(run, Given(PAIRS))
     assert given.identity == of_files.identity and given.metadata() == of_files.metadata()
+    for form in (
+        lambda pair: list(pair),
+        lambda pair: {"id": 3, "source": pair[0], "target": pair[1]},
+        lambda pair: {"translation": {"en": pair[0], "de": pair[1]}},
+    ):
+        sequence = Sequenced([form(pair) for pair in PAIRS])
+        assert task.open_data(run, Given(sequence)).identity == given.identity
     own = task.open_data(run, Given({"train": PAIRS[:30], "test": PAIRS[30:]}))
     assert len(own.splits["test"]) == 10
     other = task.open_other_data(run, given.metadata(), "", Given({"validation": PAIRS[:9], "train": PAIRS}))
