@@ -109,6 +109,7 @@ def test_commas_separate_values_where_no_value_can_have_any(words, values):
         ("--batch 32,9999", "point batch=9999: batch 9999 is larger than the training set of 1294"),
         ("--data.source digits nope.npz", "point source=nope.npz: data.source nope.npz: no such file"),
         ("--optim.lr 1,2 --init nope", "init nope: no such file"),
+        ("--batch 32,64 --data.source a.npz,b.npz", "text follow as words: --data.source a.npz b.npz"),
         ("--seed 1,2 --seeds 2", "seed has 2 values and seeds is 2"),
         ("--optim.lr 1,2 --halving", "halving is True, but there are 2 points"),
         ("--optim.lr 1,2,3 --epochs 2 --halving", "halving is True, but there are 3 points of 2 epochs"),

@@ -101,7 +101,13 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Sweep]:
         raise UserError(f"the sweep has {count:,} runs", remedy=f"give fewer values, or --points {count}")
     combined = itertools.product(*values.values())
     commands = [[*named, *_words(dict(zip(values, each, strict=True)), known)] for each in combined]
-    return own, _sweep_of(commands, {name: len(values[name]) for name in swept}, own)
+    try:
+        return own, _sweep_of(commands, {name: len(values[name]) for name in swept}, own)
+    except UserError as error:
+        for name, texts in given.items():
+            if name in known and known[name].hint is str and "," in "".join(texts) and "".join(texts) in str(error):
+                error.add(f"; several values of a text follow as words: --{name} {' '.join(texts).replace(',', ' ')}")
+        raise
 
 
 def _sweep_of(commands: Sequence[list[str]], counts: Mapping[str, int], own: Options) -> Sweep:
