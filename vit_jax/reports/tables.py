@@ -161,6 +161,8 @@ def headlines(member: Member) -> list[tuple[str, str]]:
     out = [("status", member.ended), ("steps", f"{step:,}")]
     if is_number(epoch := summary.get("epoch", "")):
         out.append(("epochs", f"{int(epoch):,} of {member.run.epochs:,}"))
+    if temperature := (summary.get("calibration") or {}).get("temperature"):
+        out.append(("temperature", f"{temperature:.4g}"))
     test = summary.get("test")
     by_weights: dict[str, Any] = test if isinstance(test, dict) else {}
     kind = next((kind for kind in ("best", "last_ema", "last") if kind in by_weights), "best")
