@@ -16,9 +16,16 @@ BYTES = 64 << 20  # of an answer; a repository of 100,000 files has one of 30 MB
 
 @contextlib.contextmanager
 def bounded_answers(hub: Any, address: str) -> Iterator[None]:
-    """A context in which `hub`, the library, reads no answer in JSON that is endless, too large or compressed.
+    """A context in which `hub` reads no answer in JSON that is endless, too large or compressed.
 
-    Files are not answers: they state their size, and may take long. Raises UserError, about the address.
+    Files are not answers: they state their size, and may take long.
+
+    Args:
+        hub: the library, huggingface_hub.
+        address: what is asked for, as errors name it.
+
+    Raises:
+        UserError: inside, on such an answer.
     """
     session = hub.utils.get_session()
     hooks = getattr(session, "event_hooks", None)

@@ -49,10 +49,16 @@ class Candidate:
 
 
 def candidates(folder: str) -> list[Candidate]:
-    """The sets of weights in a folder, sorted by path; the shards of an index are one set; empty if there are none.
+    """The sets of weights in a folder.
 
     A run's or Orbax's checkpoints hide other files. A folder without either has the sets directly in its folders
-    (checkpoint-500 and so on; links and unreadable ones are skipped). Raises UserError where it may not be read.
+    (checkpoint-500 and so on; links and unreadable ones are skipped).
+
+    Returns:
+        Sorted by path; the shards of an index are one set; empty if there are none.
+
+    Raises:
+        UserError: where it may not be read, or has too many folders in it.
     """
     root = Path(folder)
     if not os.access(root, os.R_OK | os.X_OK):
@@ -235,7 +241,15 @@ def _open(path: str) -> Source:
 
 
 def open_shards(index: str) -> Source:
-    """All shards of an index as one source. Raises UserError unless each tensor is in the file that the index names."""
+    """All shards of an index as one source.
+
+    Args:
+        index: the path of an index, FILE.index.json.
+
+    Raises:
+        UserError: unless each tensor is in the file that the index names and nothing else is; where a file is missing,
+            damaged or outside the folder, or is of another container than the first.
+    """
     listed, files = _shards(index)
     folder = os.path.dirname(index)
     sources: dict[str, Source] = {}
@@ -310,7 +324,11 @@ def side_files(path: str, known: Collection[str] = ()) -> dict[str, dict[str, An
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """The JSON object in a file. Raises UserError where it is no file, is too large, or holds something else."""
+    """The JSON object in a file.
+
+    Raises:
+        UserError: where it is no file, is too large, or holds something else.
+    """
     check_file(path)
     value = strict_json.parse(read_regular(path, limits.HEADER, "move it to another folder"), path)
     if not isinstance(value, dict):

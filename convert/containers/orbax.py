@@ -269,9 +269,17 @@ def _damage(folder: Folder, name: str) -> UserError:
 def write(
     path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[TreePath, np.ndarray]], metadata: Mapping[str, str]
 ) -> None:
-    """Write an item folder for Orbax's StandardRestore and PyTreeRestore; see source.Writer. `path` must not exist.
+    """Write an item folder for Orbax's StandardRestore and PyTreeRestore; see source.Writer.
 
-    Keys are strings without dots. `metadata` is not written.
+    Args:
+        path: of the folder, which must not exist.
+        tree: nested, of Specs; its keys are strings without dots.
+        arrays: (keys of a Spec in the tree, array), in any order.
+        metadata: not written.
+
+    Raises:
+        ValueError: on another key, and where an array is missing or is not as its Spec says.
+        OSError: where the folder exists or cannot be written.
     """
     import tensorstore
 

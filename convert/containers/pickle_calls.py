@@ -111,9 +111,15 @@ def build(target: Any, state: Any) -> None:
 
 
 def put(target: Any, items: list[Any]) -> None:
-    """Set items [key, value, key, value, ...] of a dict; those of a Marker are dropped.
+    """Set items of a dict, as a pickle does.
 
-    A key of a foreign class becomes its name, numbered where there are several.
+    Args:
+        target: the dict; items of a Marker are dropped.
+        items: [key, value, key, value, ...]. A key of a foreign class becomes its name, numbered where there are
+            several.
+
+    Raises:
+        Refused: where the target is no dictionary, or a key is of another type or there already.
     """
     if isinstance(target, Marker):
         return

@@ -44,11 +44,30 @@ class PositionalFile:
         return file
 
     def read(self, offset: int, size: int) -> bytes:
-        """`size` bytes from `offset`. Raises UserError where the file is shorter or has changed since it was opened."""
+        """The bytes of a part of the file.
+
+        Args:
+            offset: where it begins, in bytes.
+            size: how many bytes it has.
+
+        Raises:
+            UserError: where the file is shorter or has changed since it was opened.
+        """
         return self.array(offset, size).tobytes()
 
     def array(self, offset: int, size: int) -> np.ndarray:
-        """`size` bytes from `offset`, uint8 [size], as an array of its own. Raises as `read` does."""
+        """The bytes of a part of the file as an array of its own.
+
+        Args:
+            offset: where it begins, in bytes.
+            size: how many bytes it has.
+
+        Returns:
+            uint8 [size].
+
+        Raises:
+            UserError: as `read`.
+        """
         if not 0 <= offset <= offset + size <= self.size:  # before anything is allocated
             raise UserError(
                 self.path,
@@ -60,7 +79,16 @@ class PositionalFile:
         return array
 
     def into(self, offset: int, array: np.ndarray) -> None:
-        """Fill an array uint8 [size] with the bytes from `offset`. Raises as `read` does."""
+        """Fill an array with the bytes of a part of the file.
+
+        Args:
+            offset: where it begins, in bytes.
+            array: uint8 [size].
+
+        Raises:
+            UserError: as `read`.
+            OSError: where the system cannot read it.
+        """
         view, done, size = memoryview(array), 0, len(array)
         try:
             file = self._file()

@@ -185,7 +185,15 @@ def _check_digest(tensor: Tensor, digest: str, what: str) -> Tensor:
 
 
 def run_of(config: Any, where: str) -> RunConfig:
-    """A RunConfig from JSON; `where` names its file in messages. Raises UserError where it is not a config."""
+    """A RunConfig from JSON.
+
+    Args:
+        config: as `to_dict` writes it.
+        where: names its file in messages.
+
+    Raises:
+        UserError: where it is not a config.
+    """
     try:
         return from_dict(RunConfig, config)
     except UserError as error:

@@ -23,9 +23,17 @@ UNTYPED = {np.dtype(d): name for name, d in TORCH_DTYPES.items() if np.dtype(d) 
 def write(
     path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[TreePath, np.ndarray]], metadata: Mapping[str, str]
 ) -> None:
-    """Write a tree of Specs and plain values (dict, list, tuple, str, int, float, bool, None); see source.Writer.
+    """Write a tree that torch.load reads; see source.Writer.
 
-    `metadata` is not written: the format has none. Raises ValueError on a value that the format cannot hold.
+    Args:
+        path: of the file.
+        tree: nested, of Specs and plain values (dict, list, tuple, str, int, float, bool, None).
+        arrays: (keys of a Spec in the tree, array), in any order.
+        metadata: not written: the format has none.
+
+    Raises:
+        UserError: on a dtype that PyTorch's files do not have.
+        ValueError: on another value, and where an array is missing or is not as its Spec says.
     """
     del metadata
     pickled = Pickler()

@@ -28,10 +28,14 @@ class Member:
 
 
 def zip_members(file: PositionalFile) -> dict[str, Member]:
-    """{name: Member} in the order of the directory, without folders.
+    """The members of a zip file, without folders.
 
-    Raises UserError on a file that is cut off or has bytes outside its members, on names that occur twice or lead out
-    of the archive, on encrypted or overlapping members, and where a member's own header contradicts the directory.
+    Returns:
+        {name: Member} in the order of the directory.
+
+    Raises:
+        UserError: on a file that is cut off or has bytes outside its members, on names that occur twice or lead out of
+            the archive, on encrypted or overlapping members, and where a member's own header contradicts the directory.
     """
     try:
         return _members(file)
