@@ -16,6 +16,7 @@ from vit_jax.config.run import OptimConfig
 from vit_jax.errors import UserError
 from vit_jax.reports import compare, tables
 from vit_jax.runs import Run
+from vit_jax.runs.record import check_record
 from vit_jax.training import going_on, loop
 from vit_jax.training.engine.optim import Optimizer, Part, learning_rate
 from vit_jax.training.train import train
@@ -227,6 +228,20 @@ def test_arguments_that_do_not_go_together_are_named(folder, tmp_path, monkeypat
         command.command(["digits", "--continue", "again"])
     with pytest.raises(UserError, match=r"differs in epochs 3 -> 6; .*; to train it on, give --resume "):
         train(replace(TINY, epochs=6), folder=folder)
+
+
+def test_damaged_segments_are_refused_as_such(again):
+    record = again.record()
+    one, two = record["segments"]
+    for damaged in (
+        3, "x", [{}], [one], [two, one], [None, two], [one, {"after": 3}], [one, {**two, "after": -5}],
+        [one, {**two, "after": "9"}], [one, {**two, "continue": "x"}], [{**one, "ended": {"status": 3}}, two],
+        [{**one, "ended": []}, two], [{**one, "config": {}}, two], [{**one, "config": {"task": "nope"}}, two],
+        [{**one, "config": {**one["config"], "epochs": 0}}, two],
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=r"^config\.json: .*; restore the file"):
+            check_record({**record, "segments": damaged}, "config.json")
+    check_record(record, "config.json")
 
 
 def test_others_do_not_train_on_with_a_schedule_that_they_do_not_know(again):

@@ -53,11 +53,12 @@ def check_record(record: Mapping[str, Any], where: str) -> None:
     if damaged := [name for name, entry in metadata.items() if not entry.valid(record[name])]:
         raise UserError(where, f"its {damaged[0]} is damaged", RESTORE)
     try:
-        run = segments_of(record)[-1].run
+        *earlier, run = (each.run for each in segments_of(record))
         with fields_inside("model"):
             run.model.check()
             _check_sizes(run.model)
-        check_ranges(run)
+        for each in (*earlier, run):
+            check_ranges(each)
         check_settings(run)
     except UserError as error:
         raise UserError(where, str(error), RESTORE) from error

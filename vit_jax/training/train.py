@@ -260,8 +260,11 @@ def steps_with(
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
         checked = checked.with_segments(shared_segments(hosts, checked.run, planned))
         if summary := _shared_summary(folder, hosts, checked.segments):
-            print(f"{folder}: this run is finished; choose another --name or --seed to train anew, or train it on with")
-            print(f"  python -m vit_jax.train --resume {shlex.quote(str(folder))} --epochs N")
+            anew, on = (
+                "choose another --name or --seed to train anew",
+                f"--resume {shlex.quote(str(folder))} --epochs N",
+            )
+            print(f"{folder}: this run is finished; {anew}, or train it on with {on}")
             if hosts.owner:
                 show_again(folder, summary)
             return _with_folder(summary, folder)
@@ -458,7 +461,7 @@ def sum_up(inside: Sequence[runs.Run], summaries: Sequence[Mapping[str, Any]]) -
         if name.endswith(printed):
             print(f"  {name:28} {row['mean']:.4f} +- {row['std']:.4f}")
     draw(gather([str(group.path)]), group.plots / "curves.png")
-    print(f"the curves of all are in {group}/plots/curves.png")
+    print(f"the curves of all {kind}s are in {group}/plots/curves.png")
     leave_report(group)
     return summary
 
