@@ -547,6 +547,15 @@ def test_a_run_that_leaves_its_classes_to_the_data_has_the_classes_it_began_with
     assert differences(old, run_with(dict(model=ViTConfig(classes=7)))) == {"model.classes": (10, 7)}
 
 
+def test_a_run_that_names_no_loss_has_that_of_its_labels():
+    names_none = preset("digits").run
+    binary, usual = (
+        replace_fields(names_none, {"data.target": "class", "loss.name": name}) for name in ("binary", "cross_entropy")
+    )
+    assert differences(binary, names_none) == {"loss.name": ("binary", "cross_entropy")}
+    assert differences(usual, names_none) == differences(names_none, names_none) == {}
+
+
 def test_only_what_leaves_the_result_alone_may_change_on_resume():
     of_any = {
         *("accumulate", "parallel", "fsdp", "scan", "remat", "attention_kernel", "steps_per_dispatch"),

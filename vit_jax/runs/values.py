@@ -143,7 +143,7 @@ def differences(old: RunConfig, new: RunConfig, execution: bool = False) -> dict
     Returns:
         {field: (old, new)}.
     """
-    a, b = flat(old), flat(new)
+    a, b = flat(_with_usual_loss(old, new)), flat(_with_usual_loss(new, old))
     from_data = marked_fields(new, "from_data")
     pairs = {k: (a.get(k, (None,))[0], v, is_execution) for k, (v, is_execution) in b.items()}
     return {
@@ -151,6 +151,15 @@ def differences(old: RunConfig, new: RunConfig, execution: bool = False) -> dict
         for k, (x, y, on) in pairs.items()
         if on == execution and x != y and not (k in from_data and not (x and y))
     }
+
+
+def _with_usual_loss(run: RunConfig, other: RunConfig) -> RunConfig:
+    """The run with the loss that goes with its kind of labels, or with that of the other, where it names none."""
+    kind = getattr(run.data, "target", "") or getattr(other.data, "target", "")
+    if run.loss.name or (hasattr(run.data, "target") and not kind):
+        return run
+    loss = task_spec(run.task).with_data(run, {"outputs": {"kind": kind}}).loss
+    return dataclasses.replace(run, loss=loss)
 
 
 def marked_fields(config: Any, mark: Mark, prefix: str = "") -> set[str]:
