@@ -28,9 +28,10 @@ NOT_FIXED = ("channels", "classes", "head_bias", "head_hidden", "head_activation
 def table() -> dict[str, Any]:
     """The JSON of architectures.json.
 
-    `network` is a key of NETWORKS; `architectures` is {name: {"fields": {those that differ from the config's defaults},
-    "tags": {weights: index of their preprocessing}}}; `preprocess` lists preprocessings; `others` is {name: what it
-    has that no layout here holds} for networks that cannot be converted.
+    Returns:
+        `network` is a key of NETWORKS; `architectures` is {name: {"fields": {those that differ from the config's
+        defaults}, "tags": {weights: index of their preprocessing}}}; `preprocess` lists preprocessings; `others` is
+        {name: what it has that no layout here holds} for networks that cannot be converted.
     """
     return dict(json.loads(resources.files(__package__).joinpath("architectures.json").read_text(encoding="utf-8")))
 
@@ -71,11 +72,17 @@ def name_of(config: NetworkConfig, among: re.Pattern[str]) -> str:
 
 
 def lookup(name: str) -> tuple[Json, Json | None]:
-    """(config fields that an architecture fixes, the preprocessing of its weights or None).
+    """What is known of an architecture by its name.
 
-    A tag after a dot names the weights, as in timm (vit_base_patch16_224.dino); without one, the default weights are
-    meant. Raises UserError, with the nearest name, on an unknown architecture or tag, and on one that cannot be
-    converted.
+    Args:
+        name: as timm has it. A tag after a dot names the weights (vit_base_patch16_224.dino); without one, the default
+            weights are meant.
+
+    Returns:
+        (config fields that it fixes, the preprocessing of its weights or None).
+
+    Raises:
+        UserError: with the nearest name, on an unknown architecture or tag, and on one that cannot be converted.
     """
     architecture, _, tag = name.removeprefix("timm/").partition(".")
     if why := other(architecture):

@@ -172,12 +172,24 @@ TABLE = PLAIN_VIT | {
 
 
 def below(name: str, solve: Callable[[str, Names], Any], otherwise: Any = None) -> Callable[[Names], Any]:
-    """A solver: solve(full name, names) for the tensor of this name under one of the prefixes, or `otherwise`."""
+    """A solver for a tensor that may have any of the prefixes of BODIES.
+
+    Args:
+        name: the tensor's, after the prefix.
+        solve: computes the value from its full name and {name: shape} of the file.
+        otherwise: the value where there is no such tensor.
+    """
     return lambda names: next((solve(b + name, names) for b in BODIES if b + name in names), otherwise)
 
 
 def axis(name: str, number: int, otherwise: Any = None) -> Callable[[Names], Any]:
-    """A solver: the length of an axis of the tensor of this name under one of the prefixes, or `otherwise`."""
+    """A solver: the length of an axis of a tensor that may have any of the prefixes of BODIES.
+
+    Args:
+        name: the tensor's, after the prefix.
+        number: that of the axis.
+        otherwise: the value where there is no such tensor.
+    """
     return below(name, lambda full, names: length(full, number)(names), otherwise)
 
 
@@ -226,7 +238,11 @@ FAMILIES: dict[str, Json] = {"vit": {}, "deit": {}, "vit_msn": {"layer_norm_eps"
 
 
 def read_side(files: Mapping[str, Json]) -> Facts:
-    """Facts from config.json and preprocessor_config.json. Raises UserError where they are of another network."""
+    """Facts from config.json and preprocessor_config.json.
+
+    Raises:
+        UserError: where they are of another network.
+    """
     config = files.get("config.json", {})
     if config.get("model_type") == "vision-encoder-decoder" and isinstance(config.get("encoder"), dict):
         config = config["encoder"]
@@ -238,7 +254,12 @@ def read_side(files: Mapping[str, Json]) -> Facts:
 
 
 def other_class(model: Any, known: Collection[str]) -> UserError:
-    """The error where config.json is of a class that is not `known` to the layout of the tensors' names."""
+    """The error where config.json is of another class than the tensors.
+
+    Args:
+        model: the model_type that it states.
+        known: those that the layout of the tensors' names has.
+    """
     return UserError(
         "config.json",
         f"model_type is {model!r:.60}, but the tensors have the names of {' and '.join(known)}",
@@ -252,9 +273,13 @@ def whole_images(c: ViTConfig, facts: Facts) -> ViTConfig:
 
 
 def outputs(config: Json) -> Outputs:
-    """What a config.json states of a classifier's outputs; names only where they are more than numbers (LABEL_0).
+    """What a config.json states of a classifier's outputs.
 
-    Raises UserError on a problem_type that transformers does not know.
+    Returns:
+        Their kind, empty where it states none; names only where they are more than numbers (LABEL_0).
+
+    Raises:
+        UserError: on a problem_type that transformers does not know.
     """
     word, labels = config.get("problem_type"), config.get("id2label")
     kind = next((kind for kind, each in PROBLEMS.items() if each == word), "")

@@ -38,9 +38,16 @@ BACKGROUND = 255  # transformers has no rule for transparent pixels: the default
 
 
 def preprocess(files: Mapping[str, Any]) -> tuple[Json | None, tuple[str, ...]]:
-    """(Preprocess as JSON, or None without a counterpart; notes on differences), of the files beside weights.
+    """The preprocessing that the files beside weights state.
 
     Of transformers 5 it may be a part of processor_config.json, which then goes first, as in the library.
+
+    Args:
+        files: {file name: JSON}.
+
+    Returns:
+        (Preprocess as JSON, or None where there is none or it has no counterpart; notes on differences, a sentence
+        each).
     """
     whole = files.get("processor_config.json", {})
     name, given = "processor_config.json", whole.get("image_processor")

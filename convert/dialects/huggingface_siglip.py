@@ -57,7 +57,9 @@ def blocks(c: ViTConfig) -> dict[str, str]:
 def rows(c: ViTConfig, patches: Operation | None = None) -> list[Row]:
     """One row for each tensor; in a classifier also of the attention pooling that it does not read.
 
-    `patches` is between the projection of patches and ours; None: it is a convolution.
+    Args:
+        c: the config of the network.
+        patches: the operation between the file's projection of patches and ours; None: it is a convolution.
     """
     modules = blocks(c) | {ours: BODY + theirs for ours, theirs in POOL.items()} | {"head": "classifier."}
     tensors: Tensors = {
@@ -128,12 +130,25 @@ def image_shapes(names: Names) -> list[str]:
 
 
 def read_side(files: Mapping[str, Json]) -> Facts:
-    """Facts from config.json and preprocessor_config.json. Raises UserError where they are of another network."""
+    """Facts from config.json and preprocessor_config.json.
+
+    Raises:
+        UserError: where they are of another network.
+    """
     return tower_facts(LAYOUTS[-1], files, (WHOLE, TOWER))
 
 
 def tower_facts(layout: Layout, files: Mapping[str, Json], families: tuple[str, str]) -> Facts:
-    """`read_side` of a layout; `families` are the model_type of a whole model and of its tower."""
+    """The `read_side` of a layout.
+
+    Args:
+        layout: that of the tensors' names.
+        files: {file name: JSON} of what lies beside the weights.
+        families: the model_type of a whole model and of its tower.
+
+    Raises:
+        UserError: where the files are of another network.
+    """
     config = encoders.tower(files, *families)
     facts = encoders.read_side_files(layout, files, config, families[1:])
     return replace(facts, extra={"vision_use_head": config.get("vision_use_head", True)}) if config else facts
@@ -145,7 +160,18 @@ def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:
 
 
 def tower_files(layout: Layout, c: ViTConfig, facts: Facts, families: tuple[str, str], named: str) -> dict[str, Json]:
-    """`write_side` of a layout with these families, as in `tower_facts`; `named` begins the names of its classes."""
+    """The `write_side` of a layout.
+
+    Args:
+        layout: that of the tensors' names.
+        c: the config of the network.
+        facts: what else is stated of it.
+        families: the model_type of a whole model and of its tower.
+        named: begins the names of its classes.
+
+    Returns:
+        {file name: JSON}.
+    """
     if not c.classes:
         files = encoders.write_side_files(layout, c, facts, f"{named}VisionModel", families[1])
         files["config.json"]["vision_use_head"] = c.pool == "map"

@@ -156,7 +156,14 @@ WRITTEN_ACTIVATIONS = {
 
 
 def activation(value: Any) -> str:
-    """Our name of an activation. Raises UserError on one that no network here has."""
+    """Our name of an activation.
+
+    Args:
+        value: what config.json states.
+
+    Raises:
+        UserError: on one that no network here has.
+    """
     if not isinstance(value, str) or value not in ACTIVATIONS:
         raise UserError(
             "config.json",
@@ -231,9 +238,17 @@ DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 def facts(
     layout: Layout, files: Mapping[str, Json], model_type: str, ids: Mapping[str, int | None], base: bool
 ) -> Facts:
-    """Facts from config.json and generation_config.json; `ids` are the class's ids of tokens where neither has them.
+    """Facts from config.json and generation_config.json.
 
-    Raises UserError where the files are those of another class, or state what the network here cannot have.
+    Args:
+        layout: that of the tensors' names.
+        files: {file name: JSON} of what lies beside the weights.
+        model_type: that of the class.
+        ids: the class's ids of tokens, which are taken where neither file has them.
+        base: whether it is the class without a head.
+
+    Raises:
+        UserError: where the files are those of another class, or state what the network here cannot have.
     """
     if "config.json" not in files:
         return Facts()
@@ -300,9 +315,21 @@ def _ties(shared: bool, tied: bool, base: bool) -> str:
 def files(
     layout: Layout, c: TransformerConfig, known: Facts, model_type: str, architecture: str, base: bool
 ) -> dict[str, Json]:
-    """config.json and, with a head, generation_config.json.
+    """The files beside weights.
 
-    Raises UserError where ids of special tokens are not known or not below the size of the vocabulary.
+    Args:
+        layout: that of the tensors' names.
+        c: the config of the network.
+        known: what else is stated of it: ids of special tokens, settings of generation.
+        model_type: that of the class.
+        architecture: the name of the class.
+        base: whether it is the class without a head.
+
+    Returns:
+        {file name: JSON} of config.json and, with a head, generation_config.json.
+
+    Raises:
+        UserError: where ids of special tokens are not known or not below the size of the vocabulary.
     """
     if missing := [name for name in IDS if name not in known.extra]:
         options = Option("set", *(f"{name}=..." for name in missing))
@@ -351,10 +378,18 @@ def layout(
     version: str = "",
     **more: Any,
 ) -> Layout:
-    """The layout of one of these networks in one framework; its dialect is `model_type` where none is given.
+    """The layout of one of these networks in one framework.
 
-    `special` are the fields that only this network has; `norms` says whether there is a norm after the embeddings, and
-    one after each stack, `bias` whether the logits have one. `more` goes to Layout.
+    Args:
+        model_type: that of its config.json.
+        architecture: the name of its class.
+        special: the fields that only this network has.
+        norms: whether there is a norm after the embeddings, and one after each stack.
+        bias: whether the logits have one.
+        style: how the framework names parameters.
+        dialect: of the layout; empty: its `model_type`.
+        version: of the layout.
+        more: goes to Layout.
     """
     ids = dict(zip((*IDS, *MORE_IDS), IDS_OF[model_type], strict=True))
     embedding_norm, final_norm = norms
@@ -389,7 +424,12 @@ def cannot_hold(c: TransformerConfig, base: bool = False) -> list[str]:
 
 
 def special_fields(style: Style, allowed: tuple[str, ...]) -> dict[str, Field]:
-    """The fields in which Marian differs from the others; `allowed` are the values of `tie` that a class can have."""
+    """The fields in which Marian differs from the others.
+
+    Args:
+        style: how the framework names parameters.
+        allowed: the values of `tie` that a class can have.
+    """
     shared, *own = (
         [style.name(m, "embedding") for m in modules] for modules in (("model.shared",), SOURCE_TABLES, TARGET_TABLES)
     )

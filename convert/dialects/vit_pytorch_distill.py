@@ -67,7 +67,11 @@ def refusals(m: Modules) -> tuple[Refusal, ...]:
 
 
 def layout_for(version: str) -> Layout:
-    """The layout of a version of DistillWrapper. Raises UserError before 0.7 and for versions that did not run."""
+    """The layout of a version of DistillWrapper.
+
+    Raises:
+        UserError: before 0.7 and for versions that did not run.
+    """
     if re.fullmatch(r"1\.16\.[1-4]", version):
         raise UserError(
             f"vit-pytorch-distill@{version}",
