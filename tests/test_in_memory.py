@@ -136,6 +136,7 @@ def test_what_is_not_known_of_weights_in_memory_is_asked_for(vit, state, tmp_pat
         (lambda: vit_jax.load(torch_like), "holds no arrays"),
         (lambda: vit_jax.load(3), "^path: int is none; give the path .*, a model of vit_jax, or the state dict"),
         (lambda: vit_jax.load(vit, fields={"depth": 3}), "'depth' is not stated beside a network"),
+        (lambda: vit_jax.load(vit, fields=[("mean", 0.5)]), "^fields: is a list; give a dict"),
         (lambda: vit_jax.load(vit, which="last"), "weights in memory: is not a run"),
         (lambda: vit_jax.load(vit, fields=STATED, class_names=["a"]), "there are 1 and the network has 3 classes"),
         (lambda: vit_jax.load(tmp_path, beside={"config.json": {}}), "beside: is of a state dict"),

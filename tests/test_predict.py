@@ -121,6 +121,10 @@ def test_a_network_in_memory_answers_as_the_one_in_its_folder(capsys):
         vit_jax.UserError, match=r"^beam: is 4, but this network generates nothing|^beam is 4, but this"
     ):
         vit_jax.predict(loaded, files(), beam=4)
+    assert [said for _, said in vit_jax.predict(loaded, iter(images), top=2)] == [said for _, said in expected]
+    for nothing, says in (([], "inputs: none given"), (None, "inputs: is a NoneType"), (iter([]), "none given")):
+        with pytest.raises(vit_jax.UserError, match=says):
+            vit_jax.predict(loaded, nothing)
     with pytest.raises(vit_jax.UserError, match="there is no such image or folder"):
         vit_jax.predict(loaded, "nowhere.png")
     with pytest.raises(vit_jax.UserError, match=r"state that with vit_jax\.load"):

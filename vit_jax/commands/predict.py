@@ -14,7 +14,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -112,6 +112,7 @@ def predict(
     Raises:
         UserError: where the weights or an input cannot be used.
     """
+    inputs = _given(inputs)
     one, spoken = isinstance(inputs, (str, os.PathLike)), Spoken(source_language, target_language)
     name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "the network"
     check_ranges(PredictFlags(run=name, inputs=(), top=top, batch=batch))
@@ -130,10 +131,26 @@ def predict(
     return _shown(answers[0][1] if single else answers, answers, network)
 
 
+def _given(inputs: Any) -> Any:
+    """The inputs of `predict`, those of an iterator as a list. Raises UserError where there are none."""
+    whole = isinstance(inputs, (str, os.PathLike, list, tuple)) or _is_array(inputs)
+    if not whole and not isinstance(inputs, Iterable):
+        raise UserError("inputs", f"is a {type(inputs).__name__}", "give paths, images or texts, one or a list of them")
+    given = inputs if whole else list(inputs)
+    if isinstance(given, (list, tuple)) and not given:
+        raise UserError("inputs", "none given", "give at least one")
+    return given
+
+
+def _is_array(inputs: Any) -> bool:
+    """Whether inputs are an array of any library, or an image of Pillow."""
+    return hasattr(inputs, "__array__") or hasattr(inputs, "__array_interface__")
+
+
 def _are_named(inputs: Any) -> bool:
     """Whether inputs are texts or paths, as a command has them, and not images or vectors themselves."""
     if not isinstance(inputs, (list, tuple)):
-        return not (hasattr(inputs, "__array__") or hasattr(inputs, "__array_interface__"))  # arrays, Pillow's images
+        return not _is_array(inputs)
     return all(isinstance(each, (str, os.PathLike)) for each in inputs)
 
 

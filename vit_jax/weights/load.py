@@ -136,6 +136,9 @@ def load(
         raise UserError(
             "path", what, "give the path of a run or of weights, a model of vit_jax, or the state dict of another"
         )
+    if fields is not None and not isinstance(fields, Mapping):
+        what = f"is a {type(fields).__name__}"  # type: ignore[unreachable]
+        raise UserError("fields", what, "give a dict, {'mean': [0.5], 'std': [0.5]}")
     spoken, options = Spoken(source_language, target_language), {"layout": layout, "model": model, "key": key}
     stated = {"class_names": list(class_names)} if class_names else {}
     given = {name: value for name, value in {**options, "fields": fields, "class_names": class_names}.items() if value}
