@@ -110,7 +110,15 @@ def describe_change(before: Reference, after: Reference) -> list[str]:
 
 
 def narrower(exact: Mapping[str, Any], rounded: Mapping[str, Any]) -> np.dtype | None:
-    """The dtype that all of `rounded` have, where that has fewer bytes than any of `exact`; else None."""
+    """The dtype to which arrays may have been rounded.
+
+    Args:
+        exact: {name: what has a dtype}; integers are not looked at.
+        rounded: likewise, perhaps the same in a dtype of fewer bytes.
+
+    Returns:
+        The dtype that all of `rounded` have, where that has fewer bytes than any of `exact`; else None.
+    """
     kinds = [{x.dtype for x in arrays.values()} - {*INTEGERS} for arrays in (exact, rounded)]
     if len(kinds[1]) != 1 or not kinds[0]:
         return None

@@ -134,9 +134,10 @@ class Report:
         return {**self.certificate(), "checks": checks}
 
     def certificate(self) -> Json:
-        """The fixed schema: the same files give the same text, whenever it is made.
+        """What TARGET.certificate.json holds: the same files give the same text, whenever it is made.
 
-        `notes` say what was not compared, and why.
+        Returns:
+            The fixed schema, format 1; `notes` say what was not compared, and why.
         """
         files = [
             {"sha256": sha, "layout": w.layout.name, "keys": len(w.tensors), **({"weights": said} if said else {})}

@@ -67,9 +67,13 @@ def library_of(layout: Layout) -> Library | None:
 
 
 def build(weights: Weights) -> tuple[Built | None, str]:
-    """The file's network as its library builds it; or None and why that is not done, a clause.
+    """The file's network as its library builds it.
 
-    Raises NotLoaded where the library does not load the file.
+    Returns:
+        (the network, ""), or (None, why that is not done, a clause).
+
+    Raises:
+        NotLoaded: where the library does not load the file.
     """
     library, departures = library_of(weights.layout), weights.layout.departures(weights.config)
     if library is None:
@@ -85,5 +89,9 @@ def build(weights: Weights) -> tuple[Built | None, str]:
 
 
 def stand_in(weights: Weights) -> Built:
-    """torch_ref's network with what our table read: it checks our two networks, not the table. Raises Unavailable."""
+    """torch_ref's network with what our table read: it checks our two networks, not the table.
+
+    Raises:
+        Unavailable: where torch_ref has no such network.
+    """
     return torch_ref.with_parameters(weights.config, weights.parameters)

@@ -30,7 +30,11 @@ ACTIVATIONS = {
 
 
 def network(c: ViTConfig) -> Any:
-    """A classifier of ViT or DeiT of a config, with random weights. Raises ImportError."""
+    """A classifier of ViT or DeiT of a config, with random weights.
+
+    Raises:
+        ImportError: where transformers is not installed or does not start.
+    """
     transformers = load("transformers")
     family = "DeiT" if c.distill_token else "ViT"
     config = getattr(transformers, f"{family}Config")(
@@ -143,6 +147,10 @@ def exact_sinusoids(module: Any, c: TransformerConfig) -> None:
     """Put exact sinusoids in the place of the tables of Marian and M2M-100, which hold them rounded to float32.
 
     M2M-100 takes the positions of all but padding, by its id; here an id means nothing: every token has its place.
+
+    Args:
+        module: a model of transformers, which is changed.
+        c: its config; of another kind of positions nothing is done.
     """
     import torch
 
@@ -165,7 +173,16 @@ def exact_sinusoids(module: Any, c: TransformerConfig) -> None:
 
 
 def load_pretrained(weights: Weights, **more: Any) -> Any:
-    """A model of transformers from our side files. Raises NotLoaded where it does not take every tensor."""
+    """A model of transformers from our side files.
+
+    Args:
+        weights: of the file.
+        more: arguments of from_pretrained.
+
+    Raises:
+        ImportError: where transformers is not installed or does not start.
+        NotLoaded: where it does not take every tensor.
+    """
     transformers = load("transformers")
     extra = {"pad_token_id": 1, "eos_token_id": 0, "decoder_start_token_id": 2, **weights.facts.extra}
     side = weights.layout.write_side(weights.config, Facts(extra=extra))["config.json"]
