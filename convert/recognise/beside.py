@@ -51,9 +51,15 @@ class Consulted(Mapping[str, Any]):
 
 
 def unread(path: str, consulted: Consulted, tokenizer: bool) -> str:
-    """A sentence naming the known files in a folder, or beside a file, that were not read; empty where all were.
+    """The known files in a folder, or beside a file, that were not read.
 
-    `tokenizer`: whether a tokenizer beside the weights is used with them.
+    Args:
+        path: of the folder or file.
+        consulted: the files that were looked up.
+        tokenizer: whether a tokenizer beside the weights is used with them.
+
+    Returns:
+        A sentence naming them; empty where all were read.
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
     names = sorted({*os.listdir(folder)} - consulted.names)

@@ -151,9 +151,18 @@ def check_accept_flags(flags: Iterable[str]) -> None:
 
 
 def find(name: str, option: str) -> list[Layout]:
-    """The layouts that --from or --to, the `option`, names: one, or all versions of a dialect, the newest last.
+    """The layouts that a name stands for.
 
-    Those before them are of other dialects that the name stands for as well. Raises UserError.
+    Args:
+        name: the value of the option: a layout, a dialect, or a dialect and a release of its library.
+        option: from or to.
+
+    Returns:
+        One, or all versions of a dialect, the newest last. Those before them are of other dialects that the name stands
+            for as well.
+
+    Raises:
+        UserError: where there is no such layout, with the nearest.
     """
     given, at, version = name.partition("@")
     dialect = canonical(given)
@@ -181,9 +190,12 @@ def find(name: str, option: str) -> list[Layout]:
 
 
 def closest(names: Iterable[str]) -> str:
-    """A clause naming the layout whose names are most like these: names are compared by their parts between dots.
+    """The layout whose names are most like those of a file, compared by their parts between dots.
 
     At most FIRST names are looked at, and FORMS of those that differ in more than numbers: real files have fewer.
+
+    Returns:
+        A clause naming it; empty where none is like them.
     """
 
     def parts(names: Iterable[str]) -> list[frozenset[str]]:

@@ -22,7 +22,17 @@ def count(c: NetworkConfig) -> int:
 
 
 def target(sets: Mapping[str, Any]) -> str:
-    """The kind of outputs that --set states; empty where it does not. Raises UserError on one that there is not."""
+    """The kind of outputs that --set states.
+
+    Args:
+        sets: {field: value} of --set.
+
+    Returns:
+        A key of KINDS; empty where none is stated.
+
+    Raises:
+        UserError: on one that there is not.
+    """
     kind = sets.get(TARGET, "")
     if kind and kind not in [*KINDS]:
         raise UserError(Option("set", f"{TARGET}={kind}"), "there is no such kind", f"give one of {', '.join(KINDS)}")

@@ -22,9 +22,16 @@ SCALED = 16  # `size` is at most this many times an image's longer side: more ta
 
 
 def fitting(facts: Facts, c: NetworkConfig, any_size: bool = False) -> Facts:
-    """The facts without preprocessing and class names that cannot be this network's; a note says which, and why.
+    """The facts without preprocessing and class names that cannot be this network's.
 
-    `any_size`: preprocessing may make images of another size, as the layout's library takes them (`Layout.resizes`).
+    Args:
+        facts: what is stated beside the weights.
+        c: the config of the network.
+        any_size: whether preprocessing may make images of another size, as the layout's library takes them
+            (`Layout.resizes`).
+
+    Returns:
+        The facts, with a note on what is left out, and why.
     """
     shape, notes = c.pixels(), list(facts.notes)
     classes, outputs = count(c), facts.outputs
@@ -92,7 +99,15 @@ def _note_unused(facts: Facts) -> str:
 
 
 def note_defaults(sets: Mapping[str, Any], stated: Json | None) -> list[str]:
-    """A sentence about the defaults that `preprocessing` takes; none where --set or the source states all of it."""
+    """The defaults that `preprocessing` takes.
+
+    Args:
+        sets: {field: value} of --set.
+        stated: the preprocessing that the source states; None: none.
+
+    Returns:
+        A sentence about them; none where --set or the source states all of it.
+    """
     defaults = {name: value for name, value in DEFAULTS.items() if name not in sets}
     if stated or "mean" not in sets or not defaults:
         return []

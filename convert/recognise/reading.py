@@ -95,7 +95,8 @@ class Reading:
     def resize(self) -> str:
         """The --adapt by which the network takes the images of its preprocessing, as its library does in each call.
 
-        Empty where these have the network's own size.
+        Returns:
+            Empty where these have the network's own size.
         """
         images, shape = self.facts.preprocess, self.config.pixels()
         if not images or not shape or tuple(images["image"]) == shape[:2]:
@@ -138,7 +139,16 @@ def open_path(path: str, options: Options) -> Source:
 
 
 def identify(source: Source, options: Options, chosen: Chosen[Recognition] | None = None) -> Reading:
-    """The reading of an opened source; `chosen` are its weights where they were chosen before. Raises as `read`."""
+    """The reading of an opened source.
+
+    Args:
+        source: opened.
+        options: what the user states about it.
+        chosen: its weights, where they were chosen before.
+
+    Raises:
+        UserError: as `read`.
+    """
     known = {"config.json": source.record} if source.record else {}
     beside = side_files(source.path, known) if source.side is None else source.side
     files: dict[str, Any] = {**beside, **known, "__metadata__": source.metadata}
@@ -367,7 +377,16 @@ def _is_readable(tensors: Mapping[str, Tensor]) -> bool:
 
 
 def check_complete(source: Source, tensors: Mapping[str, Tensor], known: bool) -> None:
-    """Raise UserError on one shard of several, and on tensors that are not `known` where weights lie elsewhere."""
+    """Check that a source holds all of its weights.
+
+    Args:
+        source: of the weights.
+        tensors: those that were chosen of it.
+        known: whether some layout has them.
+
+    Raises:
+        UserError: on one shard of several, and on tensors that are not known where weights lie elsewhere in the source.
+    """
     clause = shard(source.path)
     if not clause and not (tensors and known):
         clause = weights_in.hint(source, lambda tensors: recognise(tensors).layouts) or (

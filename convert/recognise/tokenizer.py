@@ -16,9 +16,13 @@ NAMES = {
 
 
 def special_ids(source: Source) -> Json:
-    """Facts {name: id} by the ids.json that a run keeps with its tokenizer; empty where there is none.
+    """The ids of special tokens by the ids.json that a run keeps with its tokenizer.
 
-    What only generation needs is under `generation`. Raises UserError where the file is damaged.
+    Returns:
+        Facts {name: id}, with what only generation needs under `generation`; empty where there is no such file.
+
+    Raises:
+        UserError: where the file is damaged.
     """
     content = source.beside().get(f"{FOLDER}/ids.json")
     if content is None:

@@ -94,9 +94,15 @@ def choose(source: Source, recognise: Callable[[TensorSet], Found], key: str = "
 
 
 def describe_choice(source: Source, label: str, option: bool = True) -> str:
-    """Which step of a run was opened, and which weights, those at `label`, are taken; empty for other sources.
+    """Which step of a run was opened, and which weights of it are taken.
 
-    With `option` it says by which option of the command they are chosen.
+    Args:
+        source: perhaps a run.
+        label: where the weights lie in it.
+        option: whether to say by which option of the command they are chosen.
+
+    Returns:
+        In words; empty for other sources.
     """
     if not source.chosen:
         return ""
@@ -105,7 +111,15 @@ def describe_choice(source: Source, label: str, option: bool = True) -> str:
 
 
 def hint(source: Source, recognise: Callable[[TensorSet], Any]) -> str:
-    """A clause naming prefixes, of no known wrapper, under which `recognise` knows the weights; empty where none is."""
+    """Where in a source its weights lie, if no known wrapper is around them.
+
+    Args:
+        source: of the weights.
+        recognise: gives what is true where it knows tensors, without their prefix.
+
+    Returns:
+        A clause naming the prefixes; empty where there is none.
+    """
     separator = source.separator
     every = {
         name.replace(NEST, separator): value
