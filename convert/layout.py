@@ -335,7 +335,13 @@ def has(*names: str) -> Callable[[Names], bool]:
 
 
 def length(name: str, axis: int, otherwise: Any = None) -> Callable[[Names], Any]:
-    """A `solve`: the length of a tensor's axis, or `otherwise` where a file has no such tensor or axis."""
+    """A `solve`: the length of a tensor's axis.
+
+    Args:
+        name: the tensor's.
+        axis: its number; from the end where it is below 0.
+        otherwise: the value where a file has no such tensor or axis.
+    """
     return lambda given: (
         given[name][axis] if name in given and len(given[name]) > (axis if axis >= 0 else -axis - 1) else otherwise
     )

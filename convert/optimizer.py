@@ -50,9 +50,14 @@ class Moments:
 
 
 def moving(rows: Iterable[Row], names: Iterable[str]) -> list[Row]:
-    """The rows for the moments of a file whose tensors are `names`: those of parameters.
+    """The rows for the moments of a file: those of parameters.
 
-    Raises UserError where a tensor of the file consists of a parameter and a computed constant.
+    Args:
+        rows: of the weights.
+        names: the file's tensors.
+
+    Raises:
+        UserError: where a tensor of the file consists of a parameter and a computed constant.
     """
     moved = [r for r in narrow(rows, names) if r.ours and not r.ours[0].startswith(CARRIED)]
     for r in moved:
@@ -66,7 +71,15 @@ def moving(rows: Iterable[Row], names: Iterable[str]) -> list[Row]:
 
 
 def rows_of(rows: Iterable[Row], names: Collection[str]) -> list[Row]:
-    """The rows of the parameters `names`. Raises UserError where a tensor of the file holds others too."""
+    """The rows of some parameters.
+
+    Args:
+        rows: of a file.
+        names: our names of the parameters.
+
+    Raises:
+        UserError: where a tensor of the file holds others too.
+    """
     found = []
     for r in rows:
         inside = [name in names for name in r.ours]

@@ -229,13 +229,28 @@ class Row:
     optional: frozenset[str] = frozenset()
 
     def read(self, arrays: Arrays) -> Arrays:
-        """Our parameters' arrays from the file's. Raises UserError with the names if an operation refuses them."""
+        """Our parameters' arrays from the file's.
+
+        Raises:
+            UserError: with the names, if an operation refuses them.
+        """
         for operation in self.operations:
             arrays = self._apply(operation.read, arrays)
         return arrays
 
     def write(self, arrays: Arrays, dtype: Any = np.float32) -> Arrays:
-        """The file's arrays from our parameters'; `dtype` is that of tensors which no parameter makes (constants)."""
+        """The file's arrays from our parameters'.
+
+        Args:
+            arrays: those of `ours`, in this order.
+            dtype: of tensors which no parameter makes (constants).
+
+        Returns:
+            Those of `theirs`, in this order.
+
+        Raises:
+            UserError: with the names, if an operation refuses them.
+        """
         nothing = not arrays
         for operation in reversed(self.operations):
             arrays = self._apply(operation.write, arrays)
@@ -291,9 +306,13 @@ def row(theirs: str, ours: str, shape: Shape, *operations: Operation) -> Row:
 
 
 def tied(theirs: Sequence[str], ours: str, shape: Shape, remedy: str = Tie.remedy) -> Row:
-    """A Row of one parameter that a file may have under any of these names; the first is the one that is written.
+    """A Row of one parameter that a file may have under several names.
 
-    `remedy` is for files in which they differ.
+    Args:
+        theirs: the names; the first is the one that is written.
+        ours: our dotted name.
+        shape: that of the parameter.
+        remedy: for files in which they differ.
     """
     first, *copies = theirs
     return Row((first, *copies), (ours,), (tuple(shape),), (Tie(len(theirs), remedy),), frozenset(copies))
@@ -305,7 +324,12 @@ def passthrough(theirs: str, shape: Shape) -> Row:
 
 
 def narrow(rows: Iterable[Row], names: Iterable[str] = ()) -> list[Row]:
-    """The rows for a file with these names: see `Row.narrowed`. Without names, all optional tensors are left out."""
+    """The rows for a file; see `Row.narrowed`.
+
+    Args:
+        rows: of the layout.
+        names: of the file. Without any, all optional tensors are left out.
+    """
     names = set(names)
     return [n for r in rows if (n := r.narrowed(names)) is not None]
 
@@ -368,12 +392,26 @@ def write(
 
 
 def our_shapes(rows: Iterable[Row]) -> dict[str, Shape]:
-    """{dotted name: shape} of all parameters of these rows. Raises ValueError where two rows make the same one."""
+    """The shapes of all parameters of some rows.
+
+    Returns:
+        {dotted name: shape}.
+
+    Raises:
+        ValueError: where two rows make the same one.
+    """
     return unique((name, shape) for r in rows for name, shape in zip(r.ours, r.shapes, strict=True))
 
 
 def file_shapes(rows: Iterable[Row]) -> dict[str, Shape]:
-    """{name: shape} of all tensors that these rows claim. Raises ValueError where two rows claim the same one."""
+    """The shapes of all tensors that some rows claim.
+
+    Returns:
+        {name in the file: shape}.
+
+    Raises:
+        ValueError: where two rows claim the same one.
+    """
     return unique(
         (name, array.shape)
         for r in rows
@@ -443,7 +481,11 @@ def contiguous(array: np.ndarray) -> np.ndarray:
 
 
 def unique(pairs: Iterable[tuple[str, Shape]]) -> dict[str, Shape]:
-    """The (name, shape) pairs as a dict. Raises ValueError where a name occurs twice."""
+    """Pairs of name and shape as a dict.
+
+    Raises:
+        ValueError: where a name occurs twice.
+    """
     shapes: dict[str, Shape] = {}
     for name, shape in pairs:
         if name in shapes:

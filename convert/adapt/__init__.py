@@ -76,7 +76,17 @@ def _check_size(adaptation: Adaptation) -> None:
 
 
 def operation(text: str) -> tuple[str, str]:
-    """The name and the value of an "OPERATION=VALUE". Raises UserError on an unknown operation, and without a value."""
+    """The operation of a text of --adapt.
+
+    Args:
+        text: "OPERATION=VALUE".
+
+    Returns:
+        (its name, its value).
+
+    Raises:
+        UserError: on an unknown operation, and without a value.
+    """
     name, equals, value = text.partition("=")
     if name not in OPERATIONS:
         raise UserError(Option("adapt", text), f"there is no operation {name!r}{nearest(name, list(OPERATIONS))}")
@@ -87,7 +97,16 @@ def operation(text: str) -> tuple[str, str]:
 
 
 def texts_to_fit(config: NetworkConfig, more: Sequence[str], fits: Callable[[NetworkConfig], bool]) -> list[str]:
-    """The fewest texts after which `fits(config)` holds, of those that keep the function and of `more`; else []."""
+    """The fewest texts of --adapt after which a network fits.
+
+    Args:
+        config: of the network.
+        more: texts that may be taken, besides those that keep the function.
+        fits: whether a network with this config does.
+
+    Returns:
+        Empty where none lead there.
+    """
     known = [*vit.SAME_FUNCTION, *more]
     for count in range(1, len(known) + 1):
         for texts in itertools.combinations(known, count):

@@ -47,7 +47,15 @@ class Kernel:
     square: tuple[str, ...] = ()
 
     def matrix(self, old: int, new: int) -> np.ndarray:
-        """The matrix [new, old], float64, that resamples an axis of `old` points to `new` points."""
+        """The matrix that resamples an axis.
+
+        Args:
+            old: how many points it has.
+            new: how many it will have.
+
+        Returns:
+            float64 [new, old].
+        """
         if self.corners:
             ratio = (old - 1) / (new - 1) if new > 1 else 0.0
             centres = np.arange(new) * ratio
@@ -81,7 +89,17 @@ PATCHES = {"flexi": Kernel(linear), "timm": Kernel(_cubic(-0.5), antialias=True)
 
 
 def resample(table: np.ndarray, old: Size, new: Size, kernel: Kernel) -> np.ndarray:
-    """A table [rows*columns, D] over the grid `old`, resampled to the grid `new`."""
+    """A table of rows over a grid, resampled to another grid.
+
+    Args:
+        table: [rows*columns, D] over the grid `old`.
+        old: (rows, columns).
+        new: (rows, columns).
+        kernel: by which each axis is resampled.
+
+    Returns:
+        [rows*columns, D] over the grid `new`.
+    """
     rows, columns = (kernel.matrix(before, after) for before, after in zip(old, new, strict=True))
     return _both(table, old, rows, columns)
 

@@ -40,13 +40,32 @@ OPERATIONS = (eps, activation)
 
 
 def need(holds: bool, text: str, reason: str) -> None:
-    """Raise UserError with this reason unless `holds`; `text` is the value of --adapt."""
+    """Check what an operation needs.
+
+    Args:
+        holds: whether it is so.
+        text: the value of --adapt.
+        reason: why it cannot be done otherwise.
+
+    Raises:
+        UserError: with this reason unless it holds.
+    """
     if not holds:
         raise UserError(Option("adapt", text), reason, "leave this flag out")
 
 
 def number(text: str, value: str, cls: type, least: float) -> Any:
-    """A text as a finite number (`cls` is int or float) of at least `least`. Raises UserError."""
+    """A text as a finite number.
+
+    Args:
+        text: the value of --adapt.
+        value: the part of it that is the number.
+        cls: int or float.
+        least: the smallest that may be.
+
+    Raises:
+        UserError: where it is no such number.
+    """
     try:
         found = cls(value)
     except ValueError:

@@ -53,7 +53,15 @@ class Adaptation:
 
 
 def apply(adaptation: Adaptation, parameters: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Parameters {dotted name: array} of the network `config_before` as those of `config`."""
+    """The parameters of an adapted network.
+
+    Args:
+        adaptation: with the steps that lead there.
+        parameters: {dotted name: array} of the network `config_before`.
+
+    Returns:
+        {dotted name: array} of the network `config`.
+    """
     done = dict(parameters)
     for step in adaptation.steps:
         done |= zip(step.makes, step.apply([np.asarray(done.pop(name)) for name in step.takes]), strict=True)

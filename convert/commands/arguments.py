@@ -190,7 +190,11 @@ def _about_comparison(add: Any) -> None:
 
 
 def dtype(text: str) -> str:
-    """What --dtype names. Raises UserError."""
+    """What --dtype names.
+
+    Raises:
+        UserError: on no dtype of weights.
+    """
     if text not in FLOATS:
         ours = PEERS.get(text.lower())
         raise UserError(f"--dtype {text}", f"choose one of {', '.join(FLOATS)}{f'; here it is {ours}' if ours else ''}")
@@ -198,14 +202,22 @@ def dtype(text: str) -> str:
 
 
 def steps(text: str) -> int:
-    """How many steps --steps asks for. Raises UserError."""
+    """How many steps --steps asks for.
+
+    Raises:
+        UserError: where it is no whole number of 0 or more.
+    """
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
         raise UserError(f"--steps {text}", "give how many steps to compare, 0 or more")
     return int(text)
 
 
 def options(arguments: argparse.Namespace) -> Options:
-    """What the arguments state about the source. Raises UserError."""
+    """What the arguments state about the source.
+
+    Raises:
+        UserError: on a value that a flag does not have.
+    """
     from ..recognise.layouts import check_accept_flags
     from ..recognise.reading import Options
 
@@ -224,7 +236,14 @@ def options(arguments: argparse.Namespace) -> Options:
 
 
 def step(text: str | None) -> Step:
-    """What --step names. Raises UserError where that is no step."""
+    """What --step names.
+
+    Returns:
+        "best", "last" or the number of a step; None where the flag is left out.
+
+    Raises:
+        UserError: where that is no step.
+    """
     named: dict[str | None, Step] = {None: None, "best": "best", "last": "last"}
     if text is None or text in named:
         return named[text]

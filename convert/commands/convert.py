@@ -40,7 +40,18 @@ NOT_OF_PROGRAMS = {  # {flag that a conversion to a program does not take: why}
 
 
 def run(arguments: argparse.Namespace, finish: Callable[[Plan, Written], None] | None = None) -> int:
-    """Convert SRC to DST. `finish` is then called, in place of what reports and verifies what was written."""
+    """Convert SRC to DST.
+
+    Args:
+        arguments: of the command.
+        finish: is called with the plan and what was written, in place of what reports and verifies that.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UserError: where that cannot be done.
+    """
     began = time.monotonic()
     check_words(arguments)
     program = is_program(arguments.dst)
@@ -82,9 +93,11 @@ def run(arguments: argparse.Namespace, finish: Callable[[Plan, Written], None] |
 
 
 def check_words(arguments: argparse.Namespace) -> None:
-    """Raise UserError on a --to, an --adapt or a suffix of DST that means nothing, before the source is opened.
+    """Check the words of a command, before the source is opened.
 
-    And on flags that only a repository of the Hugging Face Hub has.
+    Raises:
+        UserError: on a --to, an --adapt or a suffix of DST that means nothing, and on flags that only a repository of
+            the Hugging Face Hub has.
     """
     if arguments.license or arguments.public:
         flag = f"--license {arguments.license}" if arguments.license else "--public"
@@ -116,9 +129,15 @@ def _check_program(arguments: argparse.Namespace) -> None:
 
 
 def begun_from(path: str) -> str:
-    """The name of the layout of the weights that a run began with (its `init`); empty where it did not, or of our own.
+    """The layout of the weights that a run began with (its `init`).
 
-    That layout is the default target, so that a fine-tuned network goes back to where it came from.
+    It is the default target, so that a fine-tuned network goes back to where it came from.
+
+    Args:
+        path: of a source, perhaps a run.
+
+    Returns:
+        The name of the layout; empty where it did not begin with weights, or with those of our own layout.
     """
     try:
         init = Run(path).record().get("init") if Run(path).exists() else None
@@ -155,7 +174,9 @@ def check(planned: Plan, written: Written, certificate: bool) -> None:
 def describe_source(reading: Reading, along: tuple[str, ...] = ()) -> str:
     """The lines that describe a source: its layout and size, what is left out, tied names, notes.
 
-    What is `along` is not left out: it goes into the target beside the weights, or the conversion is refused.
+    Args:
+        reading: of the source.
+        along: what is not left out: it goes into the target beside the weights, or the conversion is refused.
     """
     count = sum(t.nbytes // t.dtype.itemsize for t in reading.tensors.values())
     size = f"{len(reading.tensors)} tensors, {count:,} parameters"

@@ -30,9 +30,15 @@ HOST = re.sub(r"[^A-Za-z0-9-]", "-", platform.node())[:40] or "unknown"
 
 @contextlib.contextmanager
 def claim(place: Path) -> Iterator[Path]:
-    """A new folder beside `place` for the one process that may write there; it is removed afterwards.
+    """A new folder beside a place for the one process that may write there; it is removed afterwards.
 
-    What earlier processes left is removed first. Raises UserError where another process has the claim.
+    What earlier processes left is removed first.
+
+    Args:
+        place: the path that will be written.
+
+    Raises:
+        UserError: where another process has the claim.
     """
     lock = place.with_name(f".{place.name}.lock")
     handle = _lock(place, lock)

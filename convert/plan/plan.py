@@ -148,9 +148,16 @@ def _target_rows(
 
 
 def target_layout(name: str, config: NetworkConfig, weights_only: bool = False) -> Layout:
-    """The newest layout of this name that is of such networks; where it cannot hold this one, another of its family.
+    """The newest layout of a name that is of such networks; where it cannot hold this one, another of its family.
 
-    Raises UserError on an unknown name, and where several others can.
+    Args:
+        name: of --to.
+        config: of the network.
+        weights_only: whether only bare tensors are written.
+
+    Raises:
+        UserError: on an unknown name, where several others can hold it, and where the name has no layout of such
+            networks and no other can.
     """
     found = find(name, "to")
     named = found[-1].dialect

@@ -79,9 +79,14 @@ def write_program(plan: Plan, path: str, force: bool = False) -> Written:
 
 
 def as_used(reading: Reading, adapt: Sequence[str] = ()) -> list[str]:
-    """These texts of --adapt, after that of the size which the preprocessing makes, as a network is used here.
+    """The adaptations of a network that is used as its library uses it.
 
-    Where they resize themselves, they stay as they are.
+    Args:
+        reading: of the source.
+        adapt: texts of --adapt.
+
+    Returns:
+        These texts, after that of the size which the preprocessing makes; where they resize themselves, as they are.
     """
     own = reading.resize if not any(text.startswith("resize=") for text in adapt) else ""
     return [*([own] if own else []), *adapt]

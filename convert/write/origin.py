@@ -24,7 +24,9 @@ ALONG = ("optimizer", "ema")  # what a target that holds a run in training takes
 def origin(plan: Plan, with_training: bool) -> Json:
     """The provenance of a plan's target; the source's hash is filled in later.
 
-    `with_training`: the optimizer's state and the average go along, so they are not left out.
+    Args:
+        plan: of the conversion.
+        with_training: whether the optimizer's state and the average go along, so that they are not left out.
     """
     reading, facts = plan.reading, plan.facts
     source = reading.source

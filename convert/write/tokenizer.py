@@ -19,9 +19,13 @@ LARGEST = 64 << 20  # bytes of a file
 
 
 def tokenizer_with_weights(plan: Plan) -> dict[str, bytes]:
-    """{name: content} of the tokenizer's files beside the source of a plan, or in the run that it is.
+    """The tokenizer's files beside the source of a plan, or in the run that it is.
 
-    Empty where there is none, also where a run has one for each side: no library reads two.
+    Returns:
+        {name: content}; empty where there is none, also where a run has one for each side: no library reads two.
+
+    Raises:
+        UserError: where a file is too large or no file.
     """
     source = plan.reading.source
     if kept := source.beside():

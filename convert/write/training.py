@@ -43,10 +43,17 @@ class Training:
 
 
 def training(reading: Reading, run: RunConfig | None = None) -> Training | None:
-    """The training state in a source; None where it has no optimizer's state, or the average was chosen as the weights.
+    """The training state in a source.
 
-    `run` is the one that the user names where the source states no config. Raises UserError where the state is not that
-    of the run's optimizer.
+    Args:
+        reading: of the source.
+        run: the one that the user names where the source states no config.
+
+    Returns:
+        None where it has no optimizer's state, or the average was chosen as the weights.
+
+    Raises:
+        UserError: where the state is not that of the run's optimizer, or no config of it is known.
     """
     tree, path = reading.source.tree, reading.path
     averaged = leaves(tree["ema"]) if isinstance(tree.get("ema"), Mapping) else {}
@@ -106,7 +113,8 @@ def _our_moments(saved: Mapping[str, Any], c: OptimConfig, path: str) -> Moments
 def moving_rows(plan: Plan) -> list[Row]:
     """The source's rows by which moments and averages are converted.
 
-    Raises UserError where the plan changes the weights: moments would not follow.
+    Raises:
+        UserError: where the plan changes the weights: moments would not follow.
     """
     if plan.adaptations or plan.dtype is not None:
         raise UserError(
@@ -118,9 +126,18 @@ def moving_rows(plan: Plan) -> list[Row]:
 
 
 def convert_tensors(plan: Plan, rows: list[Row], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Spec], Named]:
-    """({target name: Spec}, lazy (target name, array) pairs) of `tensors`, which have the source's names of weights.
+    """The tensors of a moment or an average as the target has them.
 
-    They may be those of some parameters only. Raises UserError where a tensor of the target needs others too.
+    Args:
+        plan: of the weights.
+        rows: the source's, those of parameters.
+        tensors: {the source's name of weights: Tensor}, perhaps of some parameters only.
+
+    Returns:
+        ({target name: Spec}, lazy (target name, array) pairs).
+
+    Raises:
+        UserError: where a tensor of the target needs others too.
     """
     rows = [row for row in rows if row.theirs[0] in tensors]
     parameters: dict[str, np.ndarray] = {}

@@ -74,9 +74,16 @@ def write_all(
 
 
 def weights(plan: Plan, carried: dict[str, np.ndarray], sums: Sums, progress: Progress) -> Named:
-    """(the target's name, array) of every tensor that the target has a row for; its CRC-32 goes to `sums`.
+    """Every tensor that the target has a row for.
 
-    Carried tensors without a row go to `carried`.
+    Args:
+        plan: of the conversion.
+        carried: takes carried tensors without a row, {name: array}.
+        sums: takes the CRC-32 of every tensor; None: they are not needed.
+        progress: is called with the bytes written so far.
+
+    Returns:
+        (the target's name, array) pairs, lazily.
     """
     done = 0
     for name, array in stream(plan):

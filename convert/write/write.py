@@ -105,10 +105,17 @@ def _check_stated(plan: Plan, goal: Target) -> None:
 def own_side(
     goal: Target, provenance: Json, sums: dict[str, int], weights: list[str], others: list[str]
 ) -> dict[str, Json]:
-    """{name: JSON} of the provenance where the weights' file does not hold it: in a folder, or beside others.
+    """The provenance beside the weights where their file does not hold it: in a folder, or beside others.
 
-    `sums` are CRC-32 of the tensors; safetensors and runs hold digests of their own. `weights` are their files,
-    `others` the other ones.
+    Args:
+        goal: the target.
+        provenance: of it.
+        sums: {tensor: its CRC-32}; safetensors and runs hold digests of their own.
+        weights: the names of their files.
+        others: those of the other files.
+
+    Returns:
+        {file name: JSON}.
     """
     has_digests = goal.name == CHECKPOINTS or goal.name.endswith(DIGESTED)
     digests = {} if has_digests else {"digests": {tensor: f"{crc:08x}" for tensor, crc in sums.items()}}
