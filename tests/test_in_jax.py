@@ -152,3 +152,25 @@ def test_a_loop_of_ones_own_runs_on_a_mesh_with_explicit_axes(rule, of_weights):
         after, _ = jax.jit(step).trace(state, rule.init(state), images, labels, keys).out_info
     for weight, new in zip(jax.tree.leaves(state), jax.tree.leaves(after), strict=True):
         assert new.sharding.spec[0] == jax.typeof(weight).sharding.spec[0] and new.shape == weight.shape
+
+
+@pytest.mark.parametrize("name", ["vit", "transformer"])
+def test_networks_are_split_mapped_over_and_exported_as_any_of_nnx(name):
+    config, arguments, masks = CASES[name]
+    networks = [network_class(config)(config, rngs=nnx.Rngs(seed)) for seed in range(2)]
+    definition = nnx.split(networks[0])[0]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *(nnx.split(network)[1] for network in networks))
+
+    def call(state, arguments, masks):
+        return nnx.merge(definition, state)(*arguments, **masks)
+
+    expected = jnp.stack([network(*arguments, **masks) for network in networks])
+    mapped = jax.jit(jax.vmap(call, (0, None, None)))
+    np.testing.assert_allclose(mapped(stacked, arguments, masks), expected, atol=1e-6)
+    leaves, tree = jax.tree.flatten(nnx.split(networks[0])[1])
+
+    def of_arrays(leaves, arguments, masks):
+        return call(tree.unflatten(leaves), arguments, masks)
+
+    program = jax.export.deserialize(jax.export.export(jax.jit(of_arrays))(leaves, arguments, masks).serialize())
+    np.testing.assert_allclose(program.call(leaves, arguments, masks), expected[0], atol=1e-6)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flax import nnx
 from PIL import Image
 
 import vit_jax
@@ -132,3 +133,45 @@ def test_a_finished_run_that_has_learned_nothing_says_so(tmp_path, capsys, lr):
     vit_jax.train(vit_jax.preset("digits", fields=fields).run, data=(images, labels), progress="short")
     said = "is no better than the most frequent class for every image" in capsys.readouterr().out
     assert said == (lr < 1e-6)
+
+
+WRONG = """vit_jax.train('digitz')
+vit_jax.train(vit_jax.preset('digits').run, data=(x, [1]))
+vit_jax.preset('digits', fields={'epoch': 2})
+vit_jax.load('nothing')
+vit_jax.build('vit-x16')
+vit_jax.build('digits', img_size=32)
+vit(np.zeros((2, 9, 9, 1), np.float32))
+vit(np.zeros((2, 8, 8, 1), np.uint8))
+nnx.jit(lambda m, x: m(x))(vit, np.zeros((2, 9, 9, 1), np.float32))
+nnx.grad(lambda m: m(np.zeros((2, 9, 9, 1), np.float32)).sum())(vit)
+vit.capture(np.zeros((2, 8, 8, 1), np.float32), ['attn'])
+net.predict('missing.png')
+net.predict(x, top=0)
+net.features(x, blocks=[9])
+vit_jax.evaluate(run, split='tset')
+vit_jax.predict(run, 'missing.png')
+vit_jax.export(net, 'w', to='tim')
+vit_jax.compare('zzz')
+vit_jax.figure(run, name='confus')
+vit_jax.optimizer('adma', lr=1e-3)
+vit_jax.report('zzz')""".splitlines()
+
+
+def test_twenty_wrong_calls_in_a_shell_of_ipython_leave_a_page(run, tmp_path, monkeypatch):
+    pytest.importorskip("IPython")
+    from IPython.core.interactiveshell import InteractiveShell
+
+    monkeypatch.chdir(tmp_path)
+    left = []
+    monkeypatch.setattr(
+        InteractiveShell, "_showtraceback", lambda self, kind, error, lines: left.append("\n".join(lines))
+    )
+    shell = InteractiveShell()
+    shell.user_ns |= {"vit_jax": vit_jax, "np": np, "nnx": nnx, "x": PIXELS, "run": str(run)}
+    shell.user_ns |= {"vit": vit_jax.build("digits", depth=1, width=8, heads=2), "net": vit_jax.load(run)}
+    for call in WRONG:
+        assert shell.run_cell(call).error_in_exec is not None, call
+    assert len(left) == len(WRONG) > 20 and sum(map(len, left)) < 5_000
+    assert all(call in each and each.count("\n") <= 2 for call, each in zip(WRONG, left, strict=True))
+    assert shell.object_inspect("vit_jax.train")["docstring"].startswith("Train a run until")
