@@ -216,7 +216,15 @@ def attention_mask(
 
 
 def check_mask(mask: Tensor | None, shape: tuple[int, int | None, int, int]) -> None:
-    """Raise ValueError if a mask is not boolean, 4-D and broadcastable to `shape` [B, H, Nq, Nk] (None: any size)."""
+    """Check a mask of attention.
+
+    Args:
+        mask: boolean, 4-D and broadcastable to `shape`, True where to attend; or None.
+        shape: (B, H, Nq, Nk); None for H: any.
+
+    Raises:
+        ValueError: on another one.
+    """
     if mask is None:
         return
     if mask.dtype != torch.bool:

@@ -31,10 +31,21 @@ class Answer:
 def search(
     step: Step, cache: Any, ids: Ids, d: Decoding, longest: int, generator: torch.Generator | None = None
 ) -> list[Answer]:
-    """The `nbest` answers to one input, of at most `longest` tokens.
+    """The answers to one input.
 
-    `cache` is what `step` takes first, for one row; `cache.take(rows)` is that of rows with these numbers. Draws are
-    made by `generator`. Raises UserError on settings that cannot be.
+    Args:
+        step: (tokens int64 [R], cache) -> (logits [R, V], cache).
+        cache: what it takes first, for one row; `cache.take(rows)` is that of rows with these numbers.
+        ids: of special tokens.
+        d: how to search.
+        longest: the most tokens of an answer; `d` may state fewer.
+        generator: makes the draws of sampling; None: torch's own.
+
+    Returns:
+        The `nbest` of them; of a beam the best first.
+
+    Raises:
+        UserError: on settings that cannot be.
     """
     check_decoding(d)
     longest = min(d.max_length or longest, longest)
@@ -50,9 +61,17 @@ def search(
 
 
 def likeliest(model: Any, memory: Tensor, padding: Tensor | None, length: int, ids: Ids) -> Tensor:
-    """The likeliest next token, one after the other: memories [B, S, D] -> int64 [B, length], without ends, padded.
+    """The likeliest next token, one after the other.
 
-    `model` has `init_cache` and `decode_step`; `padding` [B, S] is that of the memories.
+    Args:
+        model: has `init_cache` and `decode_step`.
+        memory: [B, S, D].
+        padding: bool [B, S], True at real tokens of the memories; None: all are.
+        length: how many tokens.
+        ids: of special tokens.
+
+    Returns:
+        int64 [B, length], without ends, padded.
     """
     cache = model.init_cache(memory, padding, length)
     found = torch.full((len(memory), length), ids.pad, device=memory.device)
@@ -69,7 +88,16 @@ def likeliest(model: Any, memory: Tensor, padding: Tensor | None, length: int, i
 
 
 def one_by_one(step: Step, cache: Any, ids: Ids, d: Decoding, longest: int, choose: Callable[[Tensor], int]) -> Answer:
-    """The answer whose every token is what `choose` makes of the scores [V] of the next one."""
+    """The answer of which one token is chosen after the other.
+
+    Args:
+        step: as of `search`.
+        cache: for one row.
+        ids: of special tokens.
+        d: how to search.
+        longest: the most tokens.
+        choose: makes the next token of its scores [V].
+    """
     tokens: list[int] = []
     total = 0.0
     while len(tokens) < longest and ids.end not in tokens:
@@ -82,7 +110,18 @@ def one_by_one(step: Step, cache: Any, ids: Ids, d: Decoding, longest: int, choo
 
 
 def beam(step: Step, cache: Any, ids: Ids, d: Decoding, longest: int) -> list[Answer]:
-    """The answers of a beam search, the best first, as `generate` of transformers finds them."""
+    """The answers of a beam search, as `generate` of transformers finds them.
+
+    Args:
+        step: as of `search`.
+        cache: for one row.
+        ids: of special tokens.
+        d: how to search.
+        longest: the most tokens of an answer.
+
+    Returns:
+        At most as many as the beam is wide, the best first.
+    """
     running: list[list[int]] = [[] for _ in range(d.beam)]
     totals = torch.tensor([0.0] + [-1e9] * (d.beam - 1))  # all begin alike, and only one may go on
     cache, answers = cache.take(torch.zeros(d.beam, dtype=torch.long)), list[Answer]()
@@ -109,7 +148,18 @@ def beam(step: Step, cache: Any, ids: Ids, d: Decoding, longest: int) -> list[An
 
 
 def apply_rules(scores: Tensor, tokens: list[int], ids: Ids, d: Decoding, longest: int) -> Tensor:
-    """The scores [V] of the token after `tokens`, with -inf for those that a rule forbids, and 0 for a forced one."""
+    """The scores of the next token by the rules of a search.
+
+    Args:
+        scores: [V].
+        tokens: those before it, without the begin.
+        ids: of special tokens.
+        d: how to search.
+        longest: the most tokens of an answer.
+
+    Returns:
+        [V], with -inf for tokens that a rule forbids; where one is forced, 0 for it and -inf for all others.
+    """
     only = forced_token(tokens, ids, longest)
     if only is not None:
         return torch.full_like(scores, -math.inf).index_fill(0, torch.tensor(only), 0.0)
@@ -117,14 +167,32 @@ def apply_rules(scores: Tensor, tokens: list[int], ids: Ids, d: Decoding, longes
 
 
 def forced_token(tokens: list[int], ids: Ids, longest: int) -> int | None:
-    """The id that has to come after `tokens`; None where any may."""
+    """The token that has to come next.
+
+    Args:
+        tokens: those before it, without the begin.
+        ids: of special tokens.
+        longest: the most tokens of an answer.
+
+    Returns:
+        Its id; None where any may come.
+    """
     if ids.forced_end is not None and len(tokens) == longest - 1:
         return ids.forced_end
     return None if tokens else ids.forced_begin
 
 
 def forbidden(tokens: list[int], ids: Ids, d: Decoding) -> set[int]:
-    """The ids that may not come after `tokens`."""
+    """The tokens that may not come next.
+
+    Args:
+        tokens: those before, without the begin.
+        ids: of special tokens.
+        d: how to search.
+
+    Returns:
+        Their ids.
+    """
     read, out = [ids.begin, *tokens], set(ids.banned)
     for *before, last in d.banned:
         if len(read) >= len(before) and read[len(read) - len(before) :] == before:

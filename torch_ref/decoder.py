@@ -98,7 +98,17 @@ class DecoderBlock(nn.Module):
     def attend(
         self, x: Tensor, pair: KeyValue, mask: Tensor | None, intermediates: Intermediates | None = None
     ) -> Tensor:
-        """Self-attention and dropout: [B, N, D] -> [B, N, D]; `pair` has its keys and values."""
+        """Self-attention and dropout.
+
+        Args:
+            x: [B, N, D].
+            pair: its keys and values, [B, H, Nk, Dh] each.
+            mask: as of Attention.
+            intermediates: likewise.
+
+        Returns:
+            [B, N, D].
+        """
         return self.dropout(
             self.self_attention.attend(x, *pair, mask, intermediates=intermediates, name="self_attention")
         )
@@ -106,7 +116,17 @@ class DecoderBlock(nn.Module):
     def attend_memory(
         self, x: Tensor, pair: KeyValue, mask: Tensor | None, intermediates: Intermediates | None = None
     ) -> Tensor:
-        """Attention to the memory and dropout: [B, N, D] -> [B, N, D]; `pair` has its keys and values."""
+        """Attention to the memory, and dropout.
+
+        Args:
+            x: [B, N, D].
+            pair: the keys and values of the memory, [B, H, S, Dh] each.
+            mask: as of Attention.
+            intermediates: likewise.
+
+        Returns:
+            [B, N, D].
+        """
         return self.dropout(
             self.cross_attention.attend(x, *pair, mask, intermediates=intermediates, name="cross_attention")
         )

@@ -57,7 +57,15 @@ class Embedding(nn.Module):
         return self.dropout(self.with_positions(self.lookup(x, table), 0))
 
     def lookup(self, x: Tensor, table: nn.Embedding | None) -> Tensor:
-        """Ids [...] to rows of the table [..., D], times sqrt(D) if `scale_embedding`; vectors are not changed."""
+        """The vectors of tokens.
+
+        Args:
+            x: ids [...], or vectors, which are not changed.
+            table: of weights [V, D]; None: `x` is vectors.
+
+        Returns:
+            Rows of the table [..., D], times sqrt(D) if `scale_embedding`.
+        """
         if table is None:
             return x
         rows = table(x)
@@ -82,7 +90,15 @@ class Head(nn.Module):
         self.bias = nn.Parameter(torch.zeros(c.outputs)) if c.output_bias else None
 
     def forward(self, x: Tensor, table: nn.Embedding | None) -> Tensor:
-        """[..., D] -> [..., K]; `table` [V, D] is used if the head is tied."""
+        """The logits.
+
+        Args:
+            x: [..., D].
+            table: of weights [V, D], used if the head is tied.
+
+        Returns:
+            [..., K].
+        """
         if self.weight is not None:
             return F.linear(x, self.weight, self.bias)
         assert table is not None
@@ -177,6 +193,15 @@ class DecoderModel(nn.Module):
 
 
 def check_vectors(name: str, x: Tensor, width: int) -> None:
-    """Raise ValueError unless `x` is floating-point vectors [B, S, width], at least one a row."""
+    """Check an input of vectors.
+
+    Args:
+        name: of the input, for the error.
+        x: floating-point [B, S, width], at least one vector a row.
+        width: that of the network.
+
+    Raises:
+        ValueError: on another one.
+    """
     if x.ndim != 3 or x.shape[-1] != width or not x.shape[1] or not x.dtype.is_floating_point:
         raise ValueError(f"{name} {x.dtype} {list(x.shape)} is not vectors [B, S, {width}], which this network takes")

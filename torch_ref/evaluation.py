@@ -25,7 +25,13 @@ Metrics = dict[str, float]
 def measure(trainer: Trainer, model: Model, split: Any) -> Metrics:
     """The metrics of a model on all examples of a split, each once, in batches of the run's size.
 
-    Raises CheckFailed if the loss is not finite.
+    Args:
+        trainer: of the run.
+        model: is left in evaluation mode.
+        split: of the data.
+
+    Raises:
+        CheckFailed: if the loss is not finite.
     """
     model.eval()
     parts: dict[str, list[Tensor]] = {}

@@ -62,9 +62,16 @@ class Labels:
 
 
 def class_loss(logits: Tensor, labels: Tensor, c: LossConfig, weights: Tensor | None) -> Tensor:
-    """The loss [] of classes int64 [B], or of targets [B, K]: their cross entropy, or the binary one of each class.
+    """The mean loss of classes: their cross entropy, or the binary one of each class.
 
-    It may be weighted, or focal.
+    Args:
+        logits: [B, K].
+        labels: classes int64 [B], or targets [B, K].
+        c: the settings of the loss; it may be focal.
+        weights: those of classes [K]; None: all are 1.
+
+    Returns:
+        [].
     """
     classes = logits.shape[1]
     if c.name == "binary":

@@ -48,7 +48,13 @@ class Convolution(nn.Conv2d):
 
 
 def drop_path(x: Tensor, rate: float, training: bool) -> Tensor:
-    """Stochastic depth (Huang et al. 2016): zero each example of x [B, ...] with probability `rate`, scale the rest."""
+    """Stochastic depth (Huang et al. 2016): zero some examples, scale the rest.
+
+    Args:
+        x: [B, ...].
+        rate: the probability with which an example is zeroed.
+        training: whether to do so; else nothing is changed.
+    """
     return x * F.dropout(x.new_ones(len(x), *[1] * (x.ndim - 1)), rate, training) if rate else x
 
 

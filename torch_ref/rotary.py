@@ -38,7 +38,16 @@ def patch_positions(
 
 
 def frequencies(width: int, base: float, periods: str = "exact") -> Tensor:
-    """The frequencies of one axis [Dh/4], float64: base^(-4k / Dh), or one over their `periods` in bfloat16."""
+    """The frequencies of one axis: base^(-4k / Dh).
+
+    Args:
+        width: Dh, that of a head.
+        base: of the powers.
+        periods: "exact"; or "bfloat16": one over the frequencies, which is then rounded.
+
+    Returns:
+        float64 [Dh/4].
+    """
     exact = torch.exp(-math.log(base) * torch.arange(width // 4).double() * 4 / width)
     return exact if periods == "exact" else exact.reciprocal().bfloat16().double().reciprocal()
 

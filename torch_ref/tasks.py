@@ -38,9 +38,16 @@ from .vit import ViT
 
 
 def augment(images: Tensor, c: Any) -> Tensor:
-    """Randomly cropped and flipped images: uint8 [B, C, h, w] -> uint8 [B, C, h, w].
+    """Randomly cropped and flipped images.
 
     A crop has the size of the image; it is taken from the image padded with black on all sides.
+
+    Args:
+        images: uint8 [B, C, h, w].
+        c: with crop_padding, in pixels, and flip.
+
+    Returns:
+        uint8 [B, C, h, w].
     """
     batch, _, h, w = images.shape
     if c.crop_padding:
@@ -58,15 +65,31 @@ def augment(images: Tensor, c: Any) -> Tensor:
 
 
 def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype) -> Tensor:
-    """(x/255 - mean) / std for each channel: uint8 [B, C, h, w] -> `dtype` [B, C, h, w]."""
+    """Images as a network takes them: (x/255 - mean) / std for each channel.
+
+    Args:
+        images: uint8 [B, C, h, w].
+        mean: of each channel, of pixels in 0..1.
+        std: likewise.
+        dtype: of the result.
+
+    Returns:
+        `dtype` [B, C, h, w].
+    """
     centre, spread = (torch.tensor(values, dtype=dtype, device=images.device).view(-1, 1, 1) for values in (mean, std))
     return (images.to(dtype) / 255 - centre) / spread
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, c: LossConfig) -> Tensor:
-    """The mean cross entropy [] of logits [N, K] with classes int64 [N], of which -100 is ignored, or targets [N, K].
+    """The mean cross entropy.
 
-    fairseq's smoothing, of classes alone, is that of its label_smoothed_cross_entropy.
+    Args:
+        logits: [N, K].
+        labels: classes int64 [N], of which -100 is ignored, or targets [N, K].
+        c: with label_smoothing; fairseq's, of classes alone, is that of its label_smoothed_cross_entropy.
+
+    Returns:
+        [].
     """
     if c.smoothing == "torch":
         return F.cross_entropy(logits, labels, label_smoothing=c.label_smoothing)
@@ -91,9 +114,18 @@ def distil_loss(logits: Tensor, distilled: Tensor, teacher: Tensor, labels: Tens
 def translate_loss(
     model: Transformer, source: Tensor, target: Tensor, c: LossConfig, ids: Ids, source_pad: int
 ) -> Tensor:
-    """The mean cross entropy [] over the real tokens of targets int64 [B, T], given sources int64 [B, S].
+    """The mean cross entropy over the real tokens of targets.
 
-    `ids` are those of the target; `source_pad` pads the sources.
+    Args:
+        model: of the run.
+        source: int64 [B, S].
+        target: int64 [B, T].
+        c: the settings of the loss.
+        ids: of the target.
+        source_pad: pads the sources.
+
+    Returns:
+        [].
     """
     read, labels = shift_target(target, ids)
     logits = model(source, read, source_padding=source != source_pad, target_padding=real(target, ids))  # [B, T+1, V]
@@ -101,10 +133,15 @@ def translate_loss(
 
 
 def shift_target(target: Tensor, ids: Ids) -> tuple[Tensor, Tensor]:
-    """(inputs of the decoder, its labels): a begin and the target, and the target and an end; [B, T] -> two [B, T+1].
+    """What the decoder reads of targets, and what it has to say.
 
-    Where nothing is to be said, labels are -100, which F.cross_entropy ignores. A row of padding only, which fills up a
-    batch, has no label.
+    Args:
+        target: int64 [B, T], padded.
+        ids: of special tokens.
+
+    Returns:
+        (a begin and the target, the target and an end), int64 [B, T+1] each. Where nothing is to be said, labels are
+        -100, which F.cross_entropy ignores. A row of padding only, which fills up a batch, has no label.
     """
     read, labels = F.pad(target, (1, 0), value=ids.begin), F.pad(target, (0, 1), value=ids.pad)
     lengths = (target != ids.pad).sum(1, keepdim=True)
@@ -118,11 +155,16 @@ def real(target: Tensor, ids: Ids) -> Tensor:
 
 
 def classify_metrics(logits: Tensor, labels: Tensor, averaged: Tensor | None = None) -> dict[str, float]:
-    """The metrics of n images, from logits [n, K] and classes int64 [n], counted over all images.
+    """The metrics of n images, counted over all images.
 
-    loss (labels not smoothed), accuracy, balanced_accuracy (of the classes that have an image), accuracy_top5 (if K >
-    5), and {precision, recall, f1}_{macro, micro}. What is undefined counts as 0. Macro averages are over all classes,
-    or over those `averaged`.
+    Args:
+        logits: [n, K].
+        labels: classes int64 [n].
+        averaged: the classes that macro averages are over, int64 [k]; None: all.
+
+    Returns:
+        loss (labels not smoothed), accuracy, balanced_accuracy (of the classes that have an image), accuracy_top5 (if K
+        > 5), and {precision, recall, f1}_{macro, micro}. What is undefined counts as 0.
     """
     n, classes = logits.shape
     order = logits.argsort(stable=True, dim=-1, descending=True)  # of equal logits the first class comes first
@@ -159,7 +201,11 @@ class Classify:
 
     @staticmethod
     def open_data(run: RunConfig) -> Any:
-        """Open, check and split the data of a run. Raises UserError."""
+        """Open, check and split the data of a run.
+
+        Raises:
+            UserError: where it is missing or does not fit the run.
+        """
         c, data = run.model, run.data
         assert isinstance(c, ViTConfig) and isinstance(data, ImageData)
         how = {name: getattr(run.augment, name) for name in ("normalize", "mean", "std", "repeats")}
@@ -196,7 +242,11 @@ class Translate:
 
     @staticmethod
     def open_data(run: RunConfig) -> Any:
-        """Open, check and split the data of a run. Raises UserError."""
+        """Open, check and split the data of a run.
+
+        Raises:
+            UserError: where it is missing or does not fit the run.
+        """
         c, data = run.model, run.data
         assert isinstance(c, TransformerConfig) and isinstance(data, SentenceData)
         wanted = {name: getattr(c, name) for name in c.marked("from_data")}
@@ -228,9 +278,15 @@ class Translate:
         }
 
     def metrics(self, split: Any, out: Mapping[str, Tensor]) -> dict[str, float]:
-        """Loss and accuracy per token, and the share of translations that are right to the last word.
+        """The metrics of all sentences of a split.
 
-        A word outside the vocabulary is never right.
+        Args:
+            split: of the data; its target is int [n, T].
+            out: of all its sentences, loss, tokens and right [n], and predicted int64 [n, N].
+
+        Returns:
+            loss and accuracy per token, and exact_match, the share of translations that are right to the last word. A
+            word outside the vocabulary is never right.
         """
         target, tokens = torch.as_tensor(split.target).long(), out["tokens"].sum().item()
         truth = F.pad(target, (0, out["predicted"].shape[1] - target.shape[1]), value=self.ids.pad)
@@ -255,7 +311,11 @@ class Caption:
 
     @staticmethod
     def open_data(run: RunConfig) -> Any:
-        """Open, check and split the data of a run. Raises UserError."""
+        """Open, check and split the data of a run.
+
+        Raises:
+            UserError: where it is missing or does not fit the run.
+        """
         c, data = run.model, run.data
         assert isinstance(c, CaptionerConfig) and isinstance(data, CaptionData)
         how = {name: getattr(run.augment, name) for name in ("normalize", "mean", "std")}
@@ -288,9 +348,15 @@ class Caption:
         }
 
     def metrics(self, split: Any, out: Mapping[str, Tensor]) -> dict[str, float]:
-        """Loss and accuracy per token, and the share of captions that are right to the last word.
+        """The metrics of all captions of a split.
 
-        A word outside the vocabulary is never right.
+        Args:
+            split: of the data; its target is int [n, T].
+            out: of all its captions, loss, tokens and right [n], and predicted int64 [n, N].
+
+        Returns:
+            loss and accuracy per token, and exact_match, the share of captions that are right to the last word. A word
+            outside the vocabulary is never right.
         """
         target, tokens = torch.as_tensor(split.target).long(), out["tokens"].sum().item()
         truth = F.pad(target, (0, out["predicted"].shape[1] - target.shape[1]), value=self.ids.pad)
@@ -314,7 +380,11 @@ class CaptionFeatures(Caption):
 
     @staticmethod
     def open_data(run: RunConfig) -> Any:
-        """Open, check and split the data of a run. Raises UserError."""
+        """Open, check and split the data of a run.
+
+        Raises:
+            UserError: where it is missing or does not fit the run.
+        """
         c, data = run.model, run.data
         assert isinstance(c, CaptionerConfig) and isinstance(data, FeatureData)
         return open_features(data, c.memory_width, c.text.outputs, run.seed)
@@ -333,7 +403,11 @@ TASKS: dict[str, Any] = {
 
 
 def task_of(run: RunConfig) -> Any:
-    """The class of a run's task. Raises UserError if it is not implemented here."""
+    """The class of a run's task.
+
+    Raises:
+        UserError: if it is not implemented here.
+    """
     if run.task not in TASKS:
         raise UserError(
             Field("task"), f"is {run.task}, which the PyTorch reference does not have{nearest(run.task, list(TASKS))}"

@@ -88,11 +88,22 @@ def _words(value: Any) -> str:
 
 
 def train(run: RunConfig, name: str = "run", file: str = "") -> Path:
-    """Train a run to its end or its budget, save it, and return the path of the file.
+    """Train a run to its end or its budget, and save it.
 
-    With `file` it resumes the run that was saved there, and saves it there again. `name` is the name of the preset.
     Beside FILE.pt are written FILE.safetensors (the weights), FILE-best.safetensors (those of the best validation) and
-    FILE.json (the results, as in summary.json of vit_jax). Raises UserError, and CheckFailed if the loss is not finite.
+    FILE.json (the results, as in summary.json of vit_jax).
+
+    Args:
+        run: the config.
+        name: of the preset.
+        file: the path of a run that was saved, to resume it and save it there again; empty: a new one.
+
+    Returns:
+        The path of FILE.pt.
+
+    Raises:
+        UserError: where the run cannot be, or is not supported here.
+        CheckFailed: if the loss is not finite.
     """
     check_supported(check_run(run))
     check_memory(check_complete(run))
@@ -149,7 +160,21 @@ def train(run: RunConfig, name: str = "run", file: str = "") -> Path:
 
 
 def steps_until(trainer: Trainer, evaluations: Evaluations, stream: Any, stop: int, began: float) -> bool:
-    """Train on a stream of batches until the step `stop`; whether the run's minutes were spent before that."""
+    """Train on a stream of batches.
+
+    Args:
+        trainer: of the run.
+        evaluations: validates at the end of each epoch.
+        stream: of batches, the next one first.
+        stop: the step until which to train.
+        began: when the run did, by time.monotonic(), in seconds.
+
+    Returns:
+        Whether the run's minutes were spent before its last step.
+
+    Raises:
+        CheckFailed: if the loss is not finite.
+    """
     run, (steps, epoch), first, total = trainer.run, trainer.length, trainer.done + 1, 0.0
     for t, batch in enumerate(stream, first):
         rate = trainer.schedule.get_last_lr()[0]
@@ -187,7 +212,13 @@ def require_torch() -> None:
 def free(folder: Path, name: str, given: bool) -> Path:
     """A new path for the file of a run, with none of the files that it leaves beside it there yet.
 
-    Raises UserError if the user gave the name (`given`) and it is taken, or if no file can be written there.
+    Args:
+        folder: of the file.
+        name: of the run; a number follows it where it is taken.
+        given: whether the user gave it.
+
+    Raises:
+        UserError: if the user gave the name and it is taken, or if no file can be written there.
     """
     check_place(folder)
     stem, number = check_name(name), 2
@@ -199,9 +230,14 @@ def free(folder: Path, name: str, given: bool) -> Path:
 
 
 def parse(arguments: list[str]) -> tuple[str, RunConfig, str]:
-    """(name of the preset, run, file to resume or "") from command-line arguments.
+    """What command-line arguments say.
 
-    Raises UserError, or SystemExit(0) after printing help.
+    Returns:
+        (name of the preset, run, file to resume or "").
+
+    Raises:
+        UserError: where they cannot be read.
+        SystemExit: 0, after printing help.
     """
     words = list(arguments)
     name = words.pop(0) if words and not flags.is_flag(words[0]) else ""

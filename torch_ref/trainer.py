@@ -52,7 +52,14 @@ class Trainer:
         self.average = AveragedModel(self.model, multi_avg_fn=averaging(run)) if run.ema else None
 
     def load(self, parameters: Mapping[str, np.ndarray]) -> Trainer:
-        """Load parameters {vit_jax's dotted name: array}. Raises UserError if they are those of another network."""
+        """Load parameters.
+
+        Args:
+            parameters: {vit_jax's dotted name: array}.
+
+        Raises:
+            UserError: if they are those of another network.
+        """
         load(self.model, parameters)
         if self.average is not None:
             self.average.module.load_state_dict(self.model.state_dict())
@@ -113,9 +120,11 @@ class Trainer:
         return loss.item()
 
     def moments(self) -> dict[str, dict[str, np.ndarray]]:
-        """The moments of the optimizer, {role: {vit_jax's dotted name: array}}; zeros before the first step.
+        """The moments of the optimizer; zeros before the first step.
 
-        The roles are mu and nu, or trace, or none. Frozen parameters have no moments, those of Muon only mu.
+        Returns:
+            {role: {vit_jax's dotted name: array}}. The roles are mu and nu, or trace, or none. Frozen parameters have
+            no moments, those of Muon only mu.
         """
         state = self.optimizer.state
         out = {}
@@ -128,9 +137,13 @@ class Trainer:
         return out
 
     def save(self, path: Path, **others: Any) -> None:
-        """Write {model, optimizer, step, config}, ema if there is one, and `others` to a file, atomically.
+        """Write {model, optimizer, step, config}, and ema if there is one, to a file, atomically.
 
         FILE.safetensors beside it has the weights under vit_jax's names, for --init of vit_jax.train.
+
+        Args:
+            path: FILE.pt.
+            others: what is written besides.
         """
         state: dict[str, Any] = {
             "model": self.model.state_dict(),
@@ -168,9 +181,14 @@ def tensors(batch: Batch, device: torch.device) -> dict[str, Tensor]:
 
 
 def starting_weights(trainer: Trainer, path: str) -> None:
-    """Load a trainer's weights from FILE.safetensors with vit_jax's names, a PyTorch state dict, or a file of `save`.
+    """Load a trainer's weights from a file.
 
-    Raises UserError on any other file.
+    Args:
+        trainer: of the run.
+        path: FILE.safetensors with vit_jax's names, a PyTorch state dict, or a file of `save`.
+
+    Raises:
+        UserError: on any other file.
     """
     try:
         with about(f"init {path}"):
@@ -189,7 +207,9 @@ def starting_weights(trainer: Trainer, path: str) -> None:
 def state_dict(path: str) -> dict[str, Tensor]:
     """The state dict in a file, at the top or under "model".
 
-    Raises UserError if there is none, OSError if the file cannot be opened.
+    Raises:
+        UserError: if there is none.
+        OSError: if the file cannot be opened.
     """
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
@@ -204,7 +224,16 @@ def state_dict(path: str) -> dict[str, Tensor]:
 
 
 def resume(trainer: Trainer, saved: Mapping[str, Any], path: str) -> None:
-    """Restore a trainer from the content of a file. Raises UserError if that is of another run, or not from `save`."""
+    """Restore a trainer from the content of a file.
+
+    Args:
+        trainer: of the run.
+        saved: as `checkpoint` gives it.
+        path: names the file in messages.
+
+    Raises:
+        UserError: if that is of another run, or not from `save`.
+    """
     if changed := differences(saved_run(saved, path), trainer.run):
         listed = ", ".join(f"{k} {old!r} -> {new!r}" for k, (old, new) in changed.items())
         raise UserError(
@@ -224,7 +253,11 @@ def resume(trainer: Trainer, saved: Mapping[str, Any], path: str) -> None:
 
 
 def checkpoint(path: str) -> dict[str, Any]:
-    """The content of a file that `save` wrote. Raises UserError on any other file."""
+    """The content of a file that `save` wrote.
+
+    Raises:
+        UserError: on any other file.
+    """
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # as in state_dict
@@ -240,7 +273,15 @@ def checkpoint(path: str) -> dict[str, Any]:
 
 
 def saved_run(saved: Mapping[str, Any], path: str) -> RunConfig:
-    """The config in the content of a file that `save` wrote. Raises UserError if it is not valid."""
+    """The config in the content of a file that `save` wrote.
+
+    Args:
+        saved: as `checkpoint` gives it.
+        path: names the file in messages.
+
+    Raises:
+        UserError: if it is not valid.
+    """
     try:
         return from_dict(RunConfig, saved["config"])
     except (AttributeError, TypeError, UserError) as error:

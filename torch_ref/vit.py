@@ -222,7 +222,14 @@ class ViT(nn.Module):
         return x
 
     def sized(self, images: Tensor) -> ViTConfig:
-        """The config with the size of these images. Raises ValueError where the network does not take it."""
+        """The config with the size of these images.
+
+        Args:
+            images: [B, C, h, w].
+
+        Raises:
+            ValueError: where the network does not take it.
+        """
         c, (ph, pw) = self.config, self.config.patch_size
         channels, *expected = c.channels, *c.image_size
         if images.ndim != 4 or images.shape[1] != channels or (c.position_stored and [*images.shape[2:]] != expected):

@@ -23,7 +23,8 @@ Model = ViT | Transformer | Captioner
 def build(config: NetworkConfig) -> Model:
     """The network of a config, with initial weights drawn with torch's global generator.
 
-    Raises UserError on a kind of network that is not implemented here.
+    Raises:
+        UserError: on a kind of network that is not implemented here.
     """
     module, _, name = config.twin.partition(":")
     if not name:
@@ -32,9 +33,17 @@ def build(config: NetworkConfig) -> Model:
 
 
 def load(model: Model, parameters: Mapping[str, np.ndarray]) -> Model:
-    """Load parameters {vit_jax's dotted name: array} into a model, in the model's dtype, and return it.
+    """Load parameters into a model, in the model's dtype.
 
-    Raises UserError listing missing names, unknown names and wrong shapes.
+    Args:
+        model: as `build` gives it.
+        parameters: {vit_jax's dotted name: array}.
+
+    Returns:
+        The model.
+
+    Raises:
+        UserError: listing missing names, unknown names and wrong shapes.
     """
     tensors = rules.write(dialect.rows(model.config), parameters)
     model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in tensors.items()})
