@@ -232,5 +232,5 @@ def test_what_only_classes_have_is_refused_of_other_outputs(transformers, tmp_pa
     with pytest.raises(UserError, match=r"data: labels of train has 2 in row 2; give 1 where a label is there"):
         vit_jax.evaluate(path, data=(images, labels))
     run = preset("finetune", init=path, fields={"dir": str(tmp_path), "name": "run", "max_steps": 1, "batch": 4}).run
-    with pytest.raises(UserError, match=r"a set of labels, any number an image, and here they are classes, .*new-head"):
+    with pytest.raises(UserError, match=r"a set of labels, any number an image, and here they are classes, .*new.head"):
         vit_jax.train(run, data=(images, labels))
