@@ -169,6 +169,7 @@ def said(line, monkeypatch, capsys) -> str:
         "train digits --augment.policy rand-m9": "--augment.policy rand-m9: choose one of none, randaugment, triv",
         "train digits --augment.scale 0.5": "--augment.scale 0.5: give 2 finite numbers",
         "train --model vit": "there is no field --model: the network is the first argument, such as vit-s16",
+        "train digits --data.target klass": "--data.target klass: choose one of class, set, number\n",
         "train digits --optim.name lamb": "--optim.name lamb: choose one of sgd, momentum, adam, adamw, muon, lion",
         "torch_ref digits --optim.name=lamb": "--optim.name lamb: choose one of sgd, momentum, adam, adamw, muon, lion",
         "train digits --compute-dtype bf16": "--compute-dtype bf16: choose one of float32, bfloat16, float64; here it "

@@ -260,7 +260,7 @@ BAD = {
     "binary numbers": ({"name": "binary"}, {"target": "number"}, {}, "choose squared, or leave it out"),
     "prior of a set": ({"prior": True}, {"target": "set"}, {}, "loss.prior is True, but data.target is set"),
     "effective labels": ({"class_weights": "effective"}, {"target": "set"}, {}, "give balanced or a file"),
-    "weighted numbers": ({"class_weights": "balanced"}, {"target": "number"}, {}, "it is of class and set"),
+    "weighted numbers": ({"class_weights": "balanced"}, {"target": "number"}, {}, "only class and set can have it"),
     "focal numbers": ({"focal": 1.0}, {"target": "number"}, {}, "loss.focal is 1.0, but data.target is number"),
     "sampled sets": ({}, {"target": "set", "sampling": "balanced"}, {}, "is balanced, but data.target is set"),
     "fairseq's sets": ({"label_smoothing": 0.1, "smoothing": "fairseq"}, {"target": "set"}, {}, "give torch"),

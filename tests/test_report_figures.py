@@ -14,6 +14,7 @@ from vit_jax.figures.attention import WORDS, draw_attention, draw_cross_attentio
 from vit_jax.figures.classification import draw_confusion, draw_per_class, draw_wrong
 from vit_jax.figures.curves import draw_curves, smooth
 from vit_jax.figures.figure import BLUE, GREEN, ORANGE
+from vit_jax.figures.gallery import draw_gallery
 from vit_jax.figures.patches import draw_patches, draw_positions, image_patches, similarity, tile
 from vit_jax.files.output import shorten
 
@@ -197,6 +198,24 @@ def test_curves(tmp_path, texts):
     assert not any("$" in text for text in texts)
 
 
+def test_metrics_in_other_units_have_panels_of_their_own(tmp_path, texts, monkeypatch):
+    from matplotlib.axes import Axes
+
+    rows = [{**row, "mae": 1700.0} for row in train_rows(5)] + [{**eval_row("validation", "raw", 1), "rmse_scaled": 2}]
+    for row in rows:
+        row.pop("accuracy", None)
+    shown: dict[str, set[float]] = {}
+    plot = Axes.plot
+
+    def listen(ax, x, y, **more):
+        shown.setdefault(ax.get_title(), set()).update(np.ravel(y).tolist())
+        return plot(ax, x, y, **more)
+
+    monkeypatch.setattr(Axes, "plot", listen)
+    draw_curves(rows, tmp_path / "curves.png", selection_metric="rmse_scaled")
+    assert (shown["MAE"], shown["RMSE, scaled"]) == ({1700.0}, {2.0})
+
+
 @pytest.mark.parametrize(
     "rows",
     [
@@ -257,6 +276,12 @@ def test_wrong(tmp_path, rng, m, channels, texts):
     assert ("last weights" in texts) == bool(m)
     assert m or any("No wrong predictions" in text for text in texts)
     assert not m or "1.00" in captions[0]
+
+
+def test_a_long_title_of_one_image_fits_on_the_page(tmp_path, texts):
+    title, caption = "Labels that may be wrong and more " * 4, "runs/a/long/name " * 9
+    draw_gallery(np.zeros((1, 8, 8, 1), np.uint8), ["a\nb"], tmp_path / "a.png", title, caption)  # texts looks at it
+    assert len(texts) == 3
 
 
 @pytest.mark.parametrize(

@@ -280,6 +280,11 @@ def test_what_was_understood_is_said(root):
     found = table(root, rows("image,labels", ("rust scab", "scab", "rust", "scab", "granny smith")))
     assert any("'rust scab' is made of the names of others" in remark for remark in found.remarks)
     assert not table(root, rows("image,labels", ("granny smith", "fuji", "fuji"))).labels.remarks
+    found = table(root, rows("image,labels", ("rust scab", "scab", "rust")), separator=";")
+    assert [remark[:50] for remark in found.labels.remarks] == [
+        "no cell has two labels with ';' between them",
+        "the label 'rust scab' is made of the names of othe",
+    ]
     found = table(
         root,
         rows("image,MEL,NV,who,split", ("1,,p1,train", "0,1,p1,train", "0,0,p2,test")),

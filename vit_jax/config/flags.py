@@ -261,7 +261,7 @@ def describe_type(hint: Any) -> str:
     if len(alternatives(hint)) > 1:
         return " or ".join(map(describe_type, alternatives(hint)))
     if origin is Literal:
-        return f"one of {', '.join(map(str, parts))}"
+        return f"one of {', '.join(map(str, filter(None, parts)))}"  # empty: as if it were not given
     if origin is tuple:
         several = f"any of {', '.join(map(str, _choices(hint)))}" if _choices(hint) else f"{_PLURAL[parts[0]]}"
         return several if parts[-1] is ... else f"{len(parts)} {_PLURAL[parts[0]]}"

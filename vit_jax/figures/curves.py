@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..files.metrics import RESERVED_METRICS
+from ..files.metrics import RESERVED_METRICS, as_title, spelled_out
 from .figure import BLUE, GREEN, GREY, ORANGE, SKY, AnyPath, page
 
 if TYPE_CHECKING:
@@ -32,26 +33,29 @@ def draw_curves(
     """
     train = [row for row in rows if row.get("kind") == "train"]
     metric = training_metric(train, selection_metric)
-    # A panel each: (name in rows of training, name in rows of evaluations or "" where they lack it).
+    # A panel each: (name in rows of training or "", name in rows of evaluations or ""). Two metrics never share one:
+    # one may be a share, and the other in the units of the data.
     panels = [
         ("loss", "loss"),
-        *([(metric, metric if selection_metric == "loss" else selection_metric)] if metric else []),
+        *([(metric, metric)] if metric else []),
+        *([("", selection_metric)] if selection_metric not in (metric, "loss") else []),
         ("lr", ""),
         ("grad_norm", ""),
     ]
-    titles = {"lr": "Learning rate", "grad_norm": "Gradient norm"}
-    with page(path, 11, 7.5) as figure:
+    count = math.ceil(len(panels) / 2)
+    with page(path, 11, 3.75 * count) as figure:
         figure.suptitle("Training curves")
-        axes = list(figure.subplots(2, 2).flat)
+        axes = list(figure.subplots(count, 2).flat)
         for ax, (name, evaluated) in zip(axes, panels, strict=False):
-            title = titles.get(name, name.replace("_", " ").capitalize())
-            ax.set(title=title, xlabel="epoch", ylabel=title.lower())
+            words = spelled_out(name or evaluated)
+            ax.set(title=as_title(words), xlabel="epoch", ylabel=words)
             label = f"train ({training_loss})" if name == "loss" and training_loss else "train"
-            _plot_training(ax, train, name, label, smoothed=name != "lr")
+            if name:
+                _plot_training(ax, train, name, label, smoothed=name != "lr")
             if name == "grad_norm":
                 _log_axis(ax, _column(train, name))
             elif evaluated:
-                _plot_evaluations(ax, rows, evaluated, name)
+                _plot_evaluations(ax, rows, evaluated)
                 for epoch in [row["epoch"] for row in rows if row["step"] == best_step and "epoch" in row][:1]:
                     ax.axvline(epoch, color=GREY, ls=":", lw=1.2, label=f"best weights: epoch {epoch:.4g}")
                 ax.legend(frameon=True, facecolor="white", edgecolor="none", framealpha=0.85)
@@ -85,11 +89,8 @@ def _plot_training(ax: Axes, rows: list[dict[str, Any]], name: str, label: str, 
     ax.plot(x, smooth(y, len(y) // 25), color=BLUE, marker=marker, label=label)
 
 
-def _plot_evaluations(ax: Axes, rows: list[dict[str, Any]], name: str, training_name: str) -> None:
-    """Plot a line for each split, of the raw and of the averaged weights.
-
-    The legend names the metric if the panel's training curve, `training_name`, is another one.
-    """
+def _plot_evaluations(ax: Axes, rows: list[dict[str, Any]], name: str) -> None:
+    """Plot a line for each split, of the raw and of the averaged weights."""
     for split, color in {"train": SKY, "validation": ORANGE, "test": GREEN}.items():
         for weights, line in {"raw": "-", "ema": "--"}.items():
             selected = [
@@ -100,7 +101,6 @@ def _plot_evaluations(ax: Axes, rows: list[dict[str, Any]], name: str, training_
             x, y = _column(selected, "epoch"), _column(selected, name)
             if np.isfinite(y).any():
                 label = ("train, evaluated" if split == "train" else split) + (" (EMA)" if weights == "ema" else "")
-                label += "" if name == training_name else f", {name.replace('_', ' ')}"
                 look = (
                     {"ls": "", "marker": "o", "ms": 8}
                     if len(y) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,11 +32,15 @@ def draw_gallery(
         return
     columns = min(m, 6)
     w, h = 1.6, 1.6 * aspect(images)
-    width = max(0.15 + columns * (w + 0.15), 5.2)
-    with sheet(path, width, 0.75 + math.ceil(m / columns) * (h + 0.6)) as ax:
-        ax.text(width / 2, 0.25, title, ha="center", va="center", size=12)
-        ax.text(width / 2, 0.5, caption, ha="center", va="center", size=9, color=GREY)
+    width = max(0.15 + columns * (w + 0.15), 5.6)
+    # A letter of size 12 is 0.09 inches wide, and one of size 9 is 0.07.
+    heading, below = textwrap.wrap(title, int(width / 0.09)), textwrap.wrap(caption, int(width / 0.07))
+    under = 0.125 + 0.2 * len(heading)
+    top = under + 0.175 * max(len(below), 1)
+    with sheet(path, width, top + 0.25 + math.ceil(m / columns) * (h + 0.6)) as ax:
+        ax.text(width / 2, 0.125, "\n".join(heading), ha="center", va="top", size=12)
+        ax.text(width / 2, under, "\n".join(below), ha="center", va="top", size=9, color=GREY)
         for i in range(m):
-            x, y = 0.15 + i % columns * (w + 0.15), 1.2 + i // columns * (h + 0.6)
+            x, y = 0.15 + i % columns * (w + 0.15), top + 0.7 + i // columns * (h + 0.6)
             put(ax, images[i], x, y, w, h)
             ax.text(x + w / 2, y - 0.06, lines[i], ha="center", va="bottom", size=8.5)

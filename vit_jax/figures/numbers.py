@@ -58,5 +58,7 @@ def draw_numbers(
             below.axhline(0, color=GREY, lw=1, ls="--")
             below.plot(said, said - true, "o", ms=size, color=BLUE, alpha=0.5, mew=0)
             below.set(xlabel="prediction")
+            for ax in (above, below):  # long numbers would meet
+                ax.locator_params("x", nbins=4)
         panels[0, 0].set_ylabel("prediction")
         panels[1, 0].set_ylabel("prediction - truth")

@@ -27,6 +27,19 @@ RESERVED_METRICS = frozenset(
 )
 
 
+def spelled_out(name: str) -> str:
+    """The name of a metric as it is read."""
+    words = {"lr": "learning rate", "grad_norm": "gradient norm", "mfu": "MFU", "map": "mAP", "mae": "MAE"}
+    words |= {"rmse": "RMSE", "r2": "R2", "rmse_scaled": "RMSE, scaled"}
+    return words.get(name, name.replace("_", " "))
+
+
+def as_title(words: str) -> str:
+    """Words with a capital in front, unless the first has its own, as mAP has."""
+    first, *_ = words.split(" ")
+    return words if first != first.lower() else words[:1].upper() + words[1:]
+
+
 def as_json(metrics: Mapping[str, float]) -> dict[str, float | None]:
     """Metrics as JSON has them: null where a value is NaN or infinite."""
     return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..files.metrics import spelled_out
 from ..files.reading import bounded_lines, open_regular
 from . import charts, parts, tables
 from .compare import Comparison, Member
 from .curves import Chart, charts_of
-from .tables import Table, spelled_out
+from .tables import Table
 
 FIGURE_FILES = ("classes", "sections", "texts", "attention", "positions")  # what figures/kept.py writes
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..figures.curves import training_metric
+from ..files.metrics import as_title, spelled_out
 from . import charts
 from .compare import Comparison, curves, highlighted_lines, panels_of
-from .tables import GIB, Table, rates, spelled_out
+from .tables import GIB, Table, rates
 
 FEW = 6  # runs; the curves of more have fewer points, so that the page stays small
 LISTED = 25  # most values of a curve in the table below it
@@ -28,7 +29,7 @@ class Panel:
     @property
     def unit(self) -> str:
         """What its axis is called."""
-        return {"lr": "learning rate", "memory": "GiB"}.get(self.name, spelled_out(self.name))
+        return {"memory": "GiB"}.get(self.name, spelled_out(self.name))
 
 
 @dataclass(frozen=True)
@@ -70,17 +71,12 @@ def _panels(found: Comparison, single: bool) -> list[Panel]:
     if single:
         every = ("training", "validation", "train")  # train: evaluated, with overfit_batches
         metrics = [*dict.fromkeys(["loss", training_metric(train, first.metric), first.metric])]
-        panels = [Panel(_title(spelled_out(name)), name, every) for name in metrics if name]
+        panels = [Panel(as_title(spelled_out(name)), name, every) for name in metrics if name]
     else:
         titles = panels_of(found)
-        panels = [Panel(_title(title), name, (split,)) for title, (split, name) in titles.items()]
-    more = {"lr": "Learning rate", "grad_norm": "Gradient norm"}
-    more |= {name: _title(spelled_out(name)) for name in rates(train)} | {"memory": "Memory"}
+        panels = [Panel(as_title(title), name, (split,)) for title, (split, name) in titles.items()]
+    more = {name: as_title(spelled_out(name)) for name in ("lr", "grad_norm", *rates(train))} | {"memory": "Memory"}
     return panels + [Panel(title, name) for name, title in more.items()]
-
-
-def _title(words: str) -> str:
-    return words[:1].upper() + words[1:]
 
 
 def _curves(found: Comparison, panel: Panel, single: bool) -> list[charts.Curve]:

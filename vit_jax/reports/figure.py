@@ -72,7 +72,11 @@ def draw_curves_of(
     from ..figures.curves import draw_curves
 
     more = ["binary cross entropy"] if run.loss.name == "binary" else []
-    more += [f"labels smoothed by {run.loss.label_smoothing:g}"] if run.loss.label_smoothing else []
+    smoothed = run.loss.label_smoothing and run.loss.name != "squared"
+    more += [f"labels smoothed by {run.loss.label_smoothing:g}"] if smoothed else []
+    more += ["with class weights"] if run.loss.class_weights != "none" else []
+    more += ["with a prior"] if run.loss.prior else []
+    more += [f"focal {run.loss.focal:g}"] if run.loss.focal else []
     more += ["with a teacher"] if run.teacher else []
     draw_curves(rows, path, ", ".join(more), metric, best)
 

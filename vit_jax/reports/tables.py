@@ -18,6 +18,7 @@ from ..config.trees import flatten
 from ..errors import UserError
 from ..figures.figure import weights_caption
 from ..files.atomic import read_json
+from ..files.metrics import spelled_out
 from ..presets.table import preset
 from ..runs.ending import CONVERTED, PROVENANCE
 from ..runs.values import differences, flat, marked_fields, with_fields
@@ -37,12 +38,6 @@ class Table:
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
-
-
-def spelled_out(name: str) -> str:
-    """The name of a metric as it is read."""
-    capitals = {"mfu": "MFU", "map": "mAP", "mae": "MAE", "rmse": "RMSE", "r2": "R2", "rmse_scaled": "RMSE, scaled"}
-    return capitals.get(name, name.replace("_", " "))
 
 
 # ------------------------------------------------------------------------------- settings

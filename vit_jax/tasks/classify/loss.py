@@ -51,8 +51,8 @@ def _check_kind(loss: LossConfig, data: ImageData, kind: str) -> None:
     for name, kinds in _OF.items():
         value = getattr(loss, name)
         if value != getattr(LossConfig, name) and kind not in kinds:
-            what, remedy = f"is {value}, but data.target is {kind}", f"leave it out: it is of {' and '.join(kinds)}"
-            raise UserError(Field(f"loss.{name}"), what, remedy)
+            what = f"is {value}, but data.target is {kind}"
+            raise UserError(Field(f"loss.{name}"), what, f"leave it out: only {' and '.join(kinds)} can have it")
     if kind == "set" and loss.class_weights == "effective":
         what = "is effective, which is of classes, and data.target is set"
         raise UserError(Field("loss.class_weights"), what, "give balanced or a file")
@@ -81,12 +81,13 @@ def _excluded(
         yield sampling, weights, twice
     if loss.prior and loss.name == "binary":
         yield prior, ("loss.name", loss.name), "a prior is of the softmax, so set loss.name to cross_entropy"
+    sharp = "a focal loss needs labels of 0 and 1: set one of the two to 0"
     if loss.focal and loss.label_smoothing:
-        yield focal, ("loss.label_smoothing", loss.label_smoothing), "a focal loss has one true class: set one to 0"
+        yield focal, ("loss.label_smoothing", loss.label_smoothing), sharp
     if loss.focal and augment.mixes:
         name = "mixup" if augment.mixup else "cutmix"
         other = (f"augment.{name}", getattr(augment, name))
-        yield focal, other, "a focal loss has one true class: set one to 0"
+        yield focal, other, sharp
 
 
 def _check_augment(augment: ImageAugment) -> None:

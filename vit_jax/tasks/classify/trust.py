@@ -39,7 +39,7 @@ class Trust:
         """What a figure shows, by its titles."""
         if self.temperature == 1:
             return {"as trained": self.told}
-        return {"as trained": self.before, f"temperature {self.temperature:.3g}": self.told}
+        return {"as trained": self.before, f"with temperature {self.temperature:.3g}": self.told}
 
     def scores(self) -> Scores:
         """ece and ece_drawn; where there is a temperature, also ece_calibrated and loss_calibrated."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -53,7 +53,11 @@ def read_labels(rows: Rows, columns: Sequence[int], stated: Stated) -> Labels:
         return _of_lists(rows, columns[0], stated)
     if stated.separator:
         cells = [tuple(filter(None, map(str.strip, text.split(stated.separator)))) for text in rows.texts(columns[0])]
-        return _set_of_names(rows, columns[0], cells, f"separated by {quote(stated.separator)}")
+        found = _set_of_names(rows, columns[0], cells, f"separated by {quote(stated.separator)}")
+        if any(len(cell) > 1 for cell in cells):
+            return found
+        alone = f"no cell has two labels with {quote(stated.separator)} between them"
+        return replace(found, remarks=(alone, *_joint_names(found.names, "label")))
     texts = [rows.texts(column) for column in columns]
     kind = stated.target or (_kind_of_several if several else _kind_of_one)(rows, columns, texts)
     if kind == "number":
@@ -151,14 +155,14 @@ def _class_of_names(rows: Rows, column: int, texts: Sequence[str]) -> Labels:
     return Labels("class", tuple(names), values, f"column {rows.shown(column)}", _joint_names(names))
 
 
-def _joint_names(names: Sequence[str]) -> tuple[str, ...]:
-    """A remark where the name of a class is made of those of others, as where a cell has several labels."""
+def _joint_names(names: Sequence[str], what: str = "class") -> tuple[str, ...]:
+    """A remark where the name of a class or label is made of those of others, as where a cell has several labels."""
     known = {*names}
     for separator in (" ", ",", ";", "|", "/", "+"):
         for name in names:
             parts = [*filter(None, map(str.strip, name.split(separator)))]
             if len(parts) > 1 and known.issuperset(parts):
-                several = f"the class {quote(name)} is made of the names of others"
+                several = f"the {what} {quote(name)} is made of the names of others"
                 return (f"{several}: if a cell has several labels, give --data.separator {quote(separator)}",)
     return ()
 
