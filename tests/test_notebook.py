@@ -7,6 +7,7 @@ import shutil
 import sys
 import types
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from PIL import Image
 import vit_jax
 from vit_jax.errors import UserError
 from vit_jax.files.shown import html_table
+from vit_jax.tasks.classify.kinds.classes import ClassKind
+from vit_jax.tasks.classify.score import score_of
 from vit_jax.training.notebook import HIDDEN, show_figures, telling
 from vit_jax.training.progress import Progress
 
@@ -133,6 +136,14 @@ def test_a_finished_run_that_has_learned_nothing_says_so(tmp_path, capsys, lr):
     vit_jax.train(vit_jax.preset("digits", fields=fields).run, data=(images, labels), progress="short")
     said = "is no better than the most frequent class for every image" in capsys.readouterr().out
     assert said == (lr < 1e-6)
+
+
+def test_a_network_that_finds_rare_classes_has_learned_although_it_is_less_accurate_than_the_frequent_one():
+    truth = np.repeat([0, 1], [200, 10])
+    found = np.where(np.arange(210) % 10, truth, 1 - truth)  # 90 % of either class
+    for predicted, learned in ((found, True), (np.roll(found, 105), False), (np.zeros(210, int), False)):
+        result = score_of(truth, np.eye(2)[predicted])
+        assert (ClassKind().at_chance(SimpleNamespace(labels=truth), result) == "") == learned
 
 
 WRONG = """vit_jax.train('digitz')

@@ -57,6 +57,8 @@ def test_a_set_is_trained_and_other_tables_are_measured_by_name_and_predicted_in
     assert [str(path).rpartition("/")[2] for path, _ in answers] == ["9.png", "4.png", "7.png"]
     printed = inside("predict", "runs/set", other, cwd=folder).stdout.splitlines()
     assert len(printed) == 3
+    refused = inside("evaluate", "runs/set", "--probe=knn", cwd=folder)
+    assert refused.returncode == 2 and "this network was trained on labels; give --data.source" in refused.stderr
     (folder / "strange.csv").write_text("file,a,x\n9,1,0\n")
     refused = inside("evaluate", "runs/set", "--data.source", "csv:strange.csv:im", cwd=folder)
     assert refused.returncode == 2 and "which columns are the labels?" in refused.stderr

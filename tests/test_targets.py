@@ -177,6 +177,10 @@ def test_exports_give_numbers_in_the_users_units_and_a_start_from_them_normalise
     np.testing.assert_allclose(said, expected, rtol=3e-7, atol=1e-5)
     if to != "vit-jax":
         np.testing.assert_allclose(theirs.logits(IMAGES[:9]), expected, rtol=3e-7, atol=1e-5)
+    part = IMAGES[:50], OF["number"][0][:50]
+    measured = [vit_jax.evaluate(place, data=part)[1] for place in (folder, tmp_path / "out")]
+    assert measured[1].metrics["mae"] == pytest.approx(measured[0].metrics["mae"], abs=0.1)  # float32 of a million
+    assert ("rmse_scaled" in measured[1].metrics) == (len(ours.outputs.names) > 1 and to == "vit-jax")
     # Other numbers have another mean and std; before the first step that counts, answers are those of the weights.
     other = OF["number"][0] * [2.0, 3.0] + [5.0, 7.0]
     run = a_run(tmp_path, "next", epochs=1, max_steps=1, **{"init": str(tmp_path / "out"), "optim.lr": 1e-12})

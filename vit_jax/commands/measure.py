@@ -178,6 +178,8 @@ def _learnable(net: Predictor, run: RunConfig, task: Task, request: Request, rec
 
     `task` is what `Task.probed` returned; `recorded` is the identity of the run's own data, None of other data.
     """
+    if recorded is not None and (wrong := task.unprobed):
+        raise UserError("probe", f"tells classes apart, and {wrong}", "give --data.source of images with classes")
     run = replace_fields(run, task_spec(run.task).prepared_as(net.metadata, {}))
     dataset = task.open_data(run, request.given)
     if not dataset.same_as(recorded):

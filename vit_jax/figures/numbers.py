@@ -21,6 +21,7 @@ def draw_numbers(
     baseline: np.ndarray,
     path: AnyPath,
     caption: str = "",
+    whose: str = "training",
 ) -> None:
     """Draw for each number the predictions over the truth, and the errors over the predictions.
 
@@ -29,9 +30,10 @@ def draw_numbers(
         predicted: float [n, K].
         names: K names.
         each: {"rmse" and "r2": float [K]}.
-        baseline: float [K], the prediction of a network that always says the same, the mean of training.
+        baseline: float [K], the prediction of a network that always says the same: a mean.
         path: of the PNG, or None.
         caption: a line under the title.
+        whose: of what the baseline is the mean.
     """
     rows = np.isfinite(predicted).all(1)
     if not rows.any():
@@ -44,7 +46,7 @@ def draw_numbers(
     left = f"; the first {count} of {len(names)} numbers" if count < len(names) else ""
     size = max(1.5, 5 - np.log10(len(truth)))
     with page(path, max(3.4 * count + 0.4, 6.5), 6.2) as figure:
-        title = f"Predictions and their errors{some}{left}; dashed: right, orange: the mean of training"
+        title = f"Predictions and their errors{some}{left}; dashed: right, orange: the mean of {whose}"
         figure.suptitle("\n".join(filter(None, [title, caption])), x=0.01, ha="left")
         panels = figure.subplots(2, count, squeeze=False)
         for k, (above, below) in enumerate(panels.T):

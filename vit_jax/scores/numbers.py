@@ -11,7 +11,7 @@ from .result import Scores, no_numbers
 METRICS = ("mae", "rmse", "r2", "pearson", "spearman")
 
 
-def score_numbers(truth: np.ndarray, predicted: np.ndarray, std: np.ndarray, names: Sequence[str]) -> Scores:
+def score_numbers(truth: np.ndarray, predicted: np.ndarray, std: np.ndarray | None, names: Sequence[str]) -> Scores:
     """mae, rmse, r2, pearson and spearman of n predictions of K numbers, in the user's units.
 
     Of several numbers they are the means of those of each number, which are in `Scores.each`; as the units of numbers
@@ -20,7 +20,7 @@ def score_numbers(truth: np.ndarray, predicted: np.ndarray, std: np.ndarray, nam
     Args:
         truth: float [n, K].
         predicted: float [n, K].
-        std: float [K], of the numbers of the training part.
+        std: float [K], of the numbers of the training part; None: not known, and there is no rmse_scaled.
         names: of the numbers.
     """
     truth, predicted = truth.astype(np.float64), predicted.astype(np.float64)
@@ -36,12 +36,11 @@ def score_numbers(truth: np.ndarray, predicted: np.ndarray, std: np.ndarray, nam
         why = fault or "; ".join(constant) or "all predictions are the same"
         out.add_mean(name, each, why)
     if len(names) > 1:
-        scaled = np.nan if fault else np.sqrt((((predicted - truth) / std) ** 2).mean())
-        out.add("rmse_scaled", scaled, fault)
-        out.notes.append(
-            f"mae, rmse, r2, pearson and spearman are means over {len(names)} numbers, each in its own unit; "
-            "rmse_scaled is the root of their mean squared error in standard deviations of training"
-        )
+        note = f"mae, rmse, r2, pearson and spearman are means over {len(names)} numbers, each in its own unit"
+        if std is not None:
+            out.add("rmse_scaled", np.nan if fault else np.sqrt((((predicted - truth) / std) ** 2).mean()), fault)
+            note += "; rmse_scaled is the root of their mean squared error in standard deviations of training"
+        out.notes.append(note)
         left = [name for name in ("r2", "pearson", "spearman") if 0 < np.isnan(out.each[name]).sum() < len(names)]
         if left and not fault:
             why = "; ".join(constant) or "all predictions of a number are the same"

@@ -482,6 +482,11 @@ class Task:
         """
         return None
 
+    @property
+    def unprobed(self) -> str:
+        """Of what `probed` returns: why the data of training have no classes to learn; empty: they have."""
+        return ""
+
     def probed(self) -> Task | None:
         """The task with which a probe sees the network: a classifier that learns from its features (vit_jax/probe.py).
 

@@ -245,7 +245,9 @@ class Numbers(Labels):
         return replace(outputs, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
 
     def in_batch(self, labels: np.ndarray, outputs: Outputs) -> np.ndarray:
-        """float32, with mean 0 and std 1 over the training part."""
+        """float32, with mean 0 and std 1 over the training part; of a network that gives the numbers, as they are."""
+        if not outputs.mean:
+            return labels.astype(np.float32)
         return ((labels - np.array(outputs.mean)) / np.array(outputs.std)).astype(np.float32)
 
 

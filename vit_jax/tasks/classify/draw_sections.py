@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -118,8 +119,29 @@ def label_sections(
     ]
 
 
+@dataclass(frozen=True)
+class Plain:
+    """What a network without eyes would say of K numbers: their mean.
+
+    Args:
+        mean: float [K].
+        std: likewise: how far numbers are from it.
+        whose: of what both are, in words.
+    """
+
+    mean: np.ndarray
+    std: np.ndarray
+    whose: str
+
+    @classmethod
+    def of(cls, labels: np.ndarray) -> Self:
+        """Of the images that are measured, float [n, K]: where those of training are not known."""
+        std = labels.std(0)
+        return cls(labels.mean(0), np.where(std > 0, std, 1), "these images")
+
+
 def number_sections(
-    split: Any, result: Any, names: Sequence[str], mean: np.ndarray, std: np.ndarray, folder: Path, caption: str
+    split: Any, result: Any, names: Sequence[str], plain: Plain, folder: Path, caption: str
 ) -> list[Section]:
     """Draw predicted numbers over the true ones and the largest errors, and give the table of numbers.
 
@@ -127,34 +149,33 @@ def number_sections(
         split: the images that were measured.
         result: an Estimated.
         names: of the K numbers.
-        mean: float [K], that of the training part: what a network without eyes would say.
-        std: float [K], likewise.
+        plain: what predictions are compared with.
         folder: for the figures.
         caption: a line under each title.
     """
     each, truth = result.each, split.labels
-    draw_numbers(truth, result.predicted, names, each, mean, folder / "numbers.png", caption)
-    scores, blind = ("mae", "rmse", "r2", "pearson", "spearman"), truth - mean
-    plain = np.abs(blind).mean(0), np.sqrt((blind**2).mean(0))
+    draw_numbers(truth, result.predicted, names, each, plain.mean, folder / "numbers.png", caption, plain.whose)
+    scores, blind = ("mae", "rmse", "r2", "pearson", "spearman"), truth - plain.mean
+    errors = np.abs(blind).mean(0), np.sqrt((blind**2).mean(0))
     rows = [
-        (name, *(cell(each[s][k], ".4g") for s in scores), *(cell(values[k], ".4g") for values in plain))
+        (name, *(cell(each[s][k], ".4g") for s in scores), *(cell(values[k], ".4g") for values in errors))
         for k, name in enumerate(names)
     ]
     head = ("number", "MAE", "RMSE", "R2", "Pearson", "Spearman", "MAE of the mean", "RMSE of the mean")
-    error = (np.abs(result.predicted - truth) / std).max(1)
+    error = (np.abs(result.predicted - truth) / plain.std).max(1)
     worst = np.argsort(-np.nan_to_num(error, nan=np.inf), kind="stable")[:MOST]
-    images, at = visible(split.take(worst)), (np.abs(result.predicted - truth) / std)[worst].argmax(1)
+    images, at = visible(split.take(worst)), (np.abs(result.predicted - truth) / plain.std)[worst].argmax(1)
     words = [
         f"{shorten(names[k], WIDE)}\n{truth[i, k]:.4g} → {result.predicted[i, k]:.4g}"
         for i, k in zip(worst, at, strict=True)
     ]
-    title = "The largest errors, in standard deviations of training: truth → prediction"
+    title = f"The largest errors, in standard deviations of {plain.whose}: truth → prediction"
     draw_gallery(images, words, folder / "wrong.png", title, caption)
     pictures = [
         (split.name(int(i)), each.replace("\n", " "), image)
         for i, each, image in zip(worst, words, images, strict=True)
     ]
-    about = f"{caption}; the last columns are the errors of always saying the mean of training"
+    about = f"{caption}; the last columns are the errors of always saying the mean of {plain.whose}"
     return [
         Section("Each number", about, folder / "numbers.png", head, rows),
         Section("The largest errors", caption, images=pictures),

@@ -265,12 +265,18 @@ class Classify(Task):
 class ClassifyProbe(Classify):
     """`classify` as a probe sees it: the network gives features, and the classes are those of any data."""
 
+    @property
+    def unprobed(self) -> str:
+        """Why a probe cannot learn from the data of training, which have no classes; empty: it can."""
+        return "" if isinstance(self.kind, ClassKind) else f"this network was trained on {self.kind.truth}"
+
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Dataset:
         """The images of a run, as `Classify` opens them, of any number of classes. Raises UserError."""
-        return super().open_data(
-            replace_fields(run, {"model.classes": 0, "data.target": "class", "loss": LossConfig()}), given, fetch
-        )
+        stated = {"model.classes": 0, "data.target": "class", "loss": LossConfig()}
+        if isinstance(run.data, ImageData):
+            stated["data.separator"] = ""  # a class is all of its cell
+        return super().open_data(replace_fields(run, stated), given, fetch)
 
     def outputs(self, model: ViT, batch: Batch) -> dict[str, Array]:
         """{"pooled": [B, D]}: the input of the network's head."""

@@ -16,21 +16,23 @@ from ..base import Evaluation, with_scores
 class Estimated(Evaluation):
     """The result of a network of K numbers on n images; `predicted` is float64 [n, K], in the units of the data.
 
-    The metrics are loss, of normalised numbers, and those of `vit_jax.scores.numbers.score_numbers`.
+    The metrics are loss, of numbers as the network gives them, and those of `vit_jax.scores.numbers.score_numbers`.
     """
 
     prints_each: ClassVar[bool] = True
 
 
-def score_numbers_of(truth: np.ndarray, predicted: np.ndarray, std: np.ndarray, names: Sequence[str]) -> Estimated:
+def score_numbers_of(
+    truth: np.ndarray, predicted: np.ndarray, std: np.ndarray | None, names: Sequence[str]
+) -> Estimated:
     """The metrics of n predictions.
 
     Args:
         truth: float64 [n, K], in the units of the data.
         predicted: likewise.
-        std: float64 [K], of the training part.
+        std: float64 [K], of the training part; None: not known.
         names: of the numbers.
     """
-    loss = float((((predicted - truth) / std) ** 2).mean())
+    loss = float((((predicted - truth) / (1 if std is None else std)) ** 2).mean())
     scores = score_numbers(truth, predicted, std, names)
     return with_scores(Estimated({"loss": loss}, predicted), scores)

@@ -185,8 +185,9 @@ def check_folds(data: ImageData) -> None:
     if data.folds == 1:
         raise UserError(Field("data.folds"), "is 1, which leaves nothing to train on", "give 2 or more, or 0 for none")
     if data.fold >= max(data.folds, 1):
-        there = f"data.folds is {data.folds}" if data.folds else "there are no folds"
-        raise UserError(Field("data.fold"), f"is {data.fold}, and {there}", "give --data.folds N, and a fold below N")
+        there = f"data.folds is {data.folds}" if data.folds else "data.folds is not given"
+        remedy = "give --data.folds N, and a fold below N, or leave both out"
+        raise UserError(Field("data.fold"), f"is {data.fold}, and {there}", remedy)
 
 
 class ClassifyResNetSpec(ClassifySpec):

@@ -138,9 +138,18 @@ class ClassKind(Kind):
         return score(split.labels, predicted, confidence, loss, rank, len(self.outputs.names), split.classes)
 
     def at_chance(self, split: Any, result: Any) -> str:
-        """Accuracy not beyond two standard errors of the share of the most frequent class."""
+        """Accuracy and balanced accuracy not beyond two standard errors of what needs no image.
+
+        The first of the share of the most frequent class, the second of as many predictions of each class that know
+        nothing of the truth: a network that does not neglect rare classes may be less accurate than the share.
+        """
         accuracy, share = result.metrics["accuracy"], np.bincount(split.labels).max() / len(split.labels)
         if accuracy > share + 2 * math.sqrt(share * (1 - share) / len(split.labels)):
+            return ""
+        there = (sizes := result.confusion.sum(1)) > 0
+        said = (result.confusion.sum(0) / len(split.labels))[there]
+        blind, error = said.mean(), math.sqrt((said * (1 - said) / sizes[there]).sum()) / there.sum()
+        if result.metrics["balanced_accuracy"] > blind + 2 * error + 1e-9:
             return ""
         return f"accuracy {accuracy:.3f} is no better than the most frequent class for every image ({share:.3f})"
 

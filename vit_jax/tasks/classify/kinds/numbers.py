@@ -16,7 +16,7 @@ from ....config.outputs import Outputs
 from ....config.run import RunConfig
 from ....figures.kept import keep_sections
 from ...base import Batch
-from ..draw_sections import number_sections
+from ..draw_sections import Plain, number_sections
 from ..score_numbers import Estimated, score_numbers_of
 from .base import Kind, Said, named
 
@@ -57,7 +57,8 @@ class NumberKind(Kind):
 
     def score(self, split: Any, out: Mapping[str, np.ndarray]) -> Estimated:
         """The metrics of a split: see `score_numbers.score_numbers_of`."""
-        return score_numbers_of(split.labels, self.values(out["logits"]), self.std, self.outputs.names)
+        spread = self.std if self.outputs.std else None
+        return score_numbers_of(split.labels, self.values(out["logits"]), spread, self.outputs.names)
 
     def at_chance(self, split: Any, result: Any) -> str:
         """R2 not above 0."""
@@ -83,7 +84,9 @@ class NumberKind(Kind):
 
     def draw_result(self, split: Any, result: Estimated, folder: Path, caption: str) -> tuple[str, ...]:
         """Predictions over the truth, and the largest errors."""
-        sections = number_sections(split, result, self.outputs.names, self.mean, self.std, folder, caption)
+        known = bool(self.outputs.std)
+        plain = Plain(self.mean, self.std, "training") if known else Plain.of(split.labels)
+        sections = number_sections(split, result, self.outputs.names, plain, folder, caption)
         keep_sections(folder, sections)
         return ()
 
