@@ -8,6 +8,8 @@ import pytest
 from PIL import Image
 
 import vit_jax
+from vit_jax.data.images.config import ImageData
+from vit_jax.data.images.splits import open_images
 from vit_jax.errors import UserError
 from vit_jax.runs.several import members
 
@@ -59,6 +61,8 @@ def test_a_set_is_trained_and_other_tables_are_measured_by_name_and_predicted_in
     assert len(printed) == 3
     refused = inside("evaluate", "runs/set", "--probe=knn", cwd=folder)
     assert refused.returncode == 2 and "this network was trained on labels; give --data.source" in refused.stderr
+    probed = inside("evaluate", "runs/set", "--probe=knn", "--data.source=csv:class.csv:im", cwd=folder)
+    assert probed.returncode == 0 and "one class an image by column dx" in probed.stdout, probed.stderr
     (folder / "strange.csv").write_text("file,a,x\n9,1,0\n")
     refused = inside("evaluate", "runs/set", "--data.source", "csv:strange.csv:im", cwd=folder)
     assert refused.returncode == 2 and "which columns are the labels?" in refused.stderr
@@ -77,6 +81,21 @@ def test_one_of_several_classes_is_matched_by_name_where_others_are_absent(insid
         vit_jax.evaluate(folder / "runs/class", source=f"csv:{folder}/two.csv:{folder}/im", table={"label": "kind"})
     with pytest.raises(UserError, match=r"data.labels is of another table than the run's own"):
         vit_jax.evaluate(folder / "runs/class", table={"labels": ("kind",)})
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, r"leaves test empty: they are one group \(patient\): leave data.group out"),
+        ({"folds": 3}, r"there is 1 of the groups \(patient\): leave it out"),
+    ],
+)
+def test_one_group_cannot_be_divided(folder, fields, said):
+    lines = [f"{i},p,{'ab'[i % 2]}" for i in range(20)]
+    (folder / "alone.csv").write_text("\n".join(["image,patient,dx", *lines]))
+    data = ImageData(source=f"csv:{folder}/alone.csv:{folder}/im", group="patient", **fields)
+    with pytest.raises(UserError, match=said):
+        open_images(data, 8, 1)
 
 
 def test_folds_are_trained_one_by_one_and_summed_up(inside, folder):

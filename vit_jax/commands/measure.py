@@ -178,9 +178,13 @@ def _learnable(net: Predictor, run: RunConfig, task: Task, request: Request, rec
 
     `task` is what `Task.probed` returned; `recorded` is the identity of the run's own data, None of other data.
     """
+    from ..data.images.config import ImageData
+
     if recorded is not None and (wrong := task.unprobed):
         raise UserError("probe", f"tells classes apart, and {wrong}", "give --data.source of images with classes")
     run = replace_fields(run, task_spec(run.task).prepared_as(net.metadata, {}))
+    if recorded is None and isinstance(run.data, ImageData):  # other classes are in other columns
+        run = replace(run, data=replace(run.data.without_table(), **request.table))
     dataset = task.open_data(run, request.given)
     if not dataset.same_as(recorded):
         raise _not_its_data(run)

@@ -56,7 +56,9 @@ def draw_numbers(
             above.axhline(baseline[k], color=ORANGE, lw=1)
             above.plot(true, said, "o", ms=size, color=BLUE, alpha=0.5, mew=0)
             r2 = "-" if np.isnan(each["r2"][k]) else f"{each['r2'][k]:.3f}"
-            above.set(title=f"{shorten(names[k], 24)}\nRMSE {each['rmse'][k]:.4g}, R² {r2}", xlabel="truth")
+            # Above the exponent of the axis, which stands beside the last line of a title.
+            above.set_title(f"{shorten(names[k], 24)}\nRMSE {each['rmse'][k]:.4g}, R² {r2}", pad=18)
+            above.set(xlabel="truth")
             below.axhline(0, color=GREY, lw=1, ls="--")
             below.plot(said, said - true, "o", ms=size, color=BLUE, alpha=0.5, mew=0)
             below.set(xlabel="prediction")

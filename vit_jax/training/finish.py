@@ -221,9 +221,8 @@ def describe_calibration(found: dict[str, Any]) -> str:
     """What validation has decided, in a line."""
     words = [f"temperature {found['temperature']:.4g}"] if found["temperature"] else []
     words += [f"{len(found['thresholds']):,} thresholds"] if found["thresholds"] else []
-    by = f"{found['examples']:,} examples of validation, for the best weights"
-    chosen = f"{' and '.join(words)} by {by}" if words else f"nothing can be chosen by {by}"
-    return "; ".join([chosen, *found["notes"]])
+    by = f"by {found['examples']:,} examples of validation, for the best weights"
+    return "; ".join([f"{' and '.join(words)} {by}" if words else "nothing", *found["notes"]])
 
 
 def _given_in_python(run: RunConfig) -> bool:

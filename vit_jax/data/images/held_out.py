@@ -35,13 +35,13 @@ def hold_out_splits(data: ImageData, splits: Mapping[str, Any], source: Source, 
         if name in splits or not share:
             continue
         train = splits["train"]
-        stay, held = kind.hold_out(train.labels, None if groups is None else groups[train.rows], share, *salt)
+        group = None if groups is None else groups[train.rows]
+        stay, held = kind.hold_out(train.labels, group, share, *salt)
         if not len(held):
-            raise UserError(
-                Field(f"data.{name}"),
-                f"{share} of {len(train)} examples leaves {name} empty",
-                "give a larger share, or 0 for no such split",
-            )
+            what, remedy = f"{share} of {len(train)} examples leaves {name} empty", "give a larger share, or 0 for no "
+            if group is not None and (group == group[0]).all():
+                what, remedy = f"{what}: they are one group ({data.group})", "leave data.group out, or give 0 for no "
+            raise UserError(Field(f"data.{name}"), what, f"{remedy}such split")
         splits["train"], splits[name] = train.subset(stay), train.subset(held)
     return {name: splits[name] for name in ("train", "validation", "test") if name in splits}
 
@@ -59,8 +59,10 @@ def _hold_out_fold(data: ImageData, splits: dict[str, Any], source: Source) -> N
     group = groups["train"][train.rows] if groups else None
     parts = len(train) if group is None else len(np.unique(group))
     if parts < data.folds:
-        what = f"is {data.folds}, and there are {parts} {'examples' if group is None else f'groups ({data.group})'}"
-        raise UserError(Field("data.folds"), what, f"give {parts} at most")
+        counted = "examples" if group is None else f"groups ({data.group})"
+        there = f"are {parts} {counted}" if parts > 1 else f"is 1 of the {counted}"
+        what = f"is {data.folds}, and there {there}"
+        raise UserError(Field("data.folds"), what, f"give {parts} at most" if parts > 1 else "leave it out")
     fold = assign_folds(len(train), kind.positives(train.labels), group, data.folds, FOLDS)
     splits["train"], splits[name] = (train.subset(np.flatnonzero(on)) for on in (fold != data.fold, fold == data.fold))
     few = "give fewer folds, or more examples"

@@ -273,10 +273,9 @@ class ClassifyProbe(Classify):
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Dataset:
         """The images of a run, as `Classify` opens them, of any number of classes. Raises UserError."""
-        stated = {"model.classes": 0, "data.target": "class", "loss": LossConfig()}
-        if isinstance(run.data, ImageData):
-            stated["data.separator"] = ""  # a class is all of its cell
-        return super().open_data(replace_fields(run, stated), given, fetch)
+        return super().open_data(
+            replace_fields(run, {"model.classes": 0, "data.target": "class", "loss": LossConfig()}), given, fetch
+        )
 
     def outputs(self, model: ViT, batch: Batch) -> dict[str, Array]:
         """{"pooled": [B, D]}: the input of the network's head."""

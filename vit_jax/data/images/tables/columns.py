@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ....config.nearest import nearest
 from ....errors import Field, UserError
 from ..config import SPLITS, composed
+from ..preprocess import EXTENSIONS
 from .numbers import zero_or_one
 from .rows import Rows
 
@@ -80,8 +82,10 @@ def file_column(rows: Rows, stated: Stated) -> int:
         return found[0]
     what = f"{' and '.join(rows.shown(i) for i in found)} may all name the images" if found else "no column is called "
     what += "" if found else f"{', '.join(FILES[:-1])} or {FILES[-1]} ({listed(rows, range(len(rows.names)))})"
-    example = rows.shown(found[0] if found else 0)
-    raise UserError(rows.title, what, f"give the column of the files, such as --data.file-column {example}")
+    remedy = f"give the column of the files, such as --data.file-column {rows.shown(found[0] if found else 0)}"
+    if any(Path(name).suffix.lower() in EXTENSIONS for name in rows.names):  # the name of an image, not of a column
+        remedy = "write the names of the columns into its first line, such as image,label"
+    raise UserError(rows.title, what, remedy)
 
 
 def _stated(rows: Rows, field: str, name: str) -> int:

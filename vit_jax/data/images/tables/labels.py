@@ -216,7 +216,8 @@ def _zeros_and_ones(rows: Rows, columns: Sequence[int], texts: Sequence[Sequence
             raise _no_number(rows, row, column, cells[row], why)
         known = {cell: value for cell in {*cells} if (value := zero_or_one(cell)) is not None}
         values[:, k] = [known[cell] for cell in cells]
-    names, how = tuple(rows.names[column] for column in columns), f"{len(columns)} columns of 0 and 1"
+    names = tuple(rows.names[column] for column in columns)
+    how = f"{len(columns)} column{'s' if len(columns) > 1 else ''} of 0 and 1"
     if kind == "set":
         return Labels("set", names, values, how)
     for k, column in enumerate(columns):
