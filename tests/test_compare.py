@@ -78,6 +78,19 @@ def ablation() -> None:
             )
 
 
+def test_runs_that_were_selected_by_different_metrics_are_compared_by_each():
+    made("runs/plain", accuracy=0.9)
+    folder = made("runs/even", accuracy=0.8)
+    rows = [row | {"balanced_accuracy": 0.7} for row in map(json.loads, folder.metrics_file.read_text().splitlines())]
+    folder.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    best = {"step": 40, "balanced_accuracy": 0.7, "loss": 0.2, "weights": "raw"}
+    folder.write_summary({"status": "finished", "step": 40, "epoch": 4.0, "seconds": 10.0, "best": best}, {})
+    found = vit_jax.compare("runs/even", "runs/plain")
+    even, plain = (line["results"] for line in found["lines"])
+    assert even["validation balanced_accuracy"]["values"] == [0.7]
+    assert even["validation accuracy"]["values"] + plain["validation accuracy"]["values"] == pytest.approx([0.8, 0.9])
+
+
 def test_a_group_is_one_line_with_mean_and_standard_deviation(capsys):
     ablation()
     table = vit_jax.compare()

@@ -21,6 +21,7 @@ from vit_jax.config.run import RunConfig
 from vit_jax.config.synonyms import FLAGS, REASONS, VALUES
 from vit_jax.files import terminal
 from vit_jax.presets.table import PRESETS, preset
+from vit_jax.reports import command as report_command
 
 
 def options(name="digits"):
@@ -162,6 +163,7 @@ def said(line, monkeypatch, capsys) -> str:
         "train digits --pretrained": "there is no field --pretrained; here it is --init",
         "train digits --weights x.pt": "there is no field --weights; here it is --init",
         "evaluate x --ckpt last": "there is no field --ckpt; here it is --weights",
+        "vit-jax report x --output a.html": "there is no field --output; here it is --out",
         "predict x y --output a.csv": "there is no field --output; here it is --csv",
         "train digits --mixup 1": "there is no field --mixup; here it is --augment.mixup",
         "train digits --reprob 0.25": "there is no field --reprob; here it is --augment.erase",
@@ -239,7 +241,7 @@ def test_the_module_says_what_to_run(monkeypatch, capsys):
 
 
 def test_each_word_of_others_leads_to_a_field_or_a_value_that_is_there():
-    dataclasses = [*map(options, PRESETS), evaluate.Options, predict.Options]
+    dataclasses = [*map(options, PRESETS), evaluate.Options, predict.Options, report_command.Options]
     known = {name: flag for one in dataclasses for name, flag in flags.flags(one).items()}
     of_convert = {flag.lstrip("-") for a in convert_parser("", "x")._actions for flag in a.option_strings}
     assert {ours for several in FLAGS.values() for ours in several} <= known.keys() | of_convert

@@ -99,7 +99,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
         "top": "topk top-k k num-predictions",
         "split": "set subset",
         "init weights": "weights checkpoint ckpt load",
-        "dir csv": "output out output-file",
+        "out dir csv": "output out output-file",
         "csv": "results-file results",
         "beam": "beams num-beams beam-size beam-width",
         "nbest": "n-best num-return-sequences num-hypotheses",

@@ -117,7 +117,8 @@ class Comparison:
     @functools.cached_property
     def results(self) -> dict[str, list[list[float]]]:
         """{result: its values in each line, one for each run that has it} of the results that any line has."""
-        each = [[_results(member) for member in line.members] for line in self.lines]
+        metrics = [*dict.fromkeys(member.metric for line in self.lines for member in line.members)]
+        each = [[_results(member, metrics) for member in line.members] for line in self.lines]
         names = dict.fromkeys(name for line in each for result in line for name in result)
         order = sorted(names, key=lambda name: (_place(name), name))
         return {name: [[r[name] for r in line if name in r] for line in each] for name in order}
@@ -293,16 +294,17 @@ def result_on_test(summary: Mapping[str, Any]) -> dict[str, Any]:
     return next((by_weights[kind] for kind in ("best", "last_ema", "last") if kind in by_weights), {})
 
 
-def _results(member: Member) -> dict[str, float]:
-    """{name: value} of the results of a run, as far as it has them."""
+def _results(member: Member, metrics: Iterable[str]) -> dict[str, float]:
+    """{name: value} of the results of a run, as far as it has them; `metrics` are those that runs were selected by."""
     summary, best = member.summary or {}, member.best
+    chosen = {"kind": "eval", "split": "validation", "step": best.get("step"), "weights": member.kind}
+    validated = next((row for row in member.rows if chosen.items() <= row.items()), {}) | best
     tested = result_on_test(summary)
     last = member.rows[-1]["step"] if member.rows else 0
     epochs = {row["step"]: row.get("epoch") for row in member.rows}
     values: dict[str, Any] = {
-        f"validation {member.metric}": best.get(member.metric),
-        "validation loss": best.get("loss"),
-        f"test {member.metric}": tested.get(member.metric),
+        **{f"validation {name}": validated.get(name) for name in (*metrics, "loss")},
+        **{f"test {name}": tested.get(name) for name in metrics},
         "test loss": tested.get("loss"),
         "best epoch": epochs.get(best.get("step", -1)),
         "steps": summary.get("step", last),

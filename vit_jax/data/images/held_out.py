@@ -60,8 +60,8 @@ def _hold_out_fold(data: ImageData, splits: dict[str, Any], source: Source) -> N
     parts = len(train) if group is None else len(np.unique(group))
     if parts < data.folds:
         counted = "examples" if group is None else f"groups ({data.group})"
-        there = f"are {parts} {counted}" if parts > 1 else f"is 1 of the {counted}"
-        what = f"is {data.folds}, and there {there}"
+        held = f"are {parts} {counted}" if parts > 1 else f"is 1 of the {counted}"
+        what = f"is {data.folds}, and there {held}"
         raise UserError(Field("data.folds"), what, f"give {parts} at most" if parts > 1 else "leave it out")
     fold = assign_folds(len(train), kind.positives(train.labels), group, data.folds, FOLDS)
     splits["train"], splits[name] = (train.subset(np.flatnonzero(on)) for on in (fold != data.fold, fold == data.fold))

@@ -237,7 +237,8 @@ class Numbers(Labels):
 
     def fitted(self, field: str, outputs: Outputs, train: np.ndarray) -> Outputs:
         """With the mean and the population std of the training part. Raises UserError on a number that is constant."""
-        mean, std = train.mean(0), train.std(0)
+        with np.errstate(over="ignore"):  # what overflows is refused below
+            mean, std = train.mean(0), train.std(0)
         for name, values, spread in zip(outputs.names, train.T, std, strict=True):
             if values.min() == values.max() or not (np.isfinite(spread) and spread > 0):
                 what = f"is {values[0]:g} of every image" if values.min() == values.max() else "has no finite std"
