@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 Probe = Literal["none", "knn", "linear"]
 
 
+FEWEST = 40  # samples that an interval of 95 % takes: one of them lies beyond either end
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What is to be measured, as the arguments of `evaluate` say it."""
@@ -67,6 +70,9 @@ class Request:
             if getattr(self, name) and self.probe != "none":
                 what = "is of the network's own answers, and a probe takes their place"
                 raise UserError(Field(name), what, "leave one of them out")
+        if 0 < self.bootstrap < FEWEST:
+            what = f"is {self.bootstrap}, and an interval of 95 % leaves out one sample in {FEWEST} on each side"
+            raise UserError(Field("bootstrap"), what, f"give {FEWEST} or more, such as 1000")
         runs.mean_of(self.which)
         if self.spoken and not self.source and self.given is None:
             raise UserError(
