@@ -300,7 +300,7 @@ def test_accuracy_is_drawn_over_the_cpu_time_of_its_step(tmp_path, capsys):
             rows.append(
                 {"kind": "eval", "split": "validation", "weights": "raw", "step": step_, "accuracy": step_ / 40 + more}
             )
-        return Member(None, RUN, None, None, {}, rows)
+        return Member(None, RUN, None, None, {}, rows, "finished", ())
 
     line = Line("group", [member(0.0), member(0.2)], True)
     seconds, values, spread = curve.averaged(line, "validation")

@@ -177,7 +177,7 @@ def test_training_it_is_refused_in_one_sentence_and_using_it_is_not(files, tmp_p
         assert said in lines(inside("train", *words)), words
     image = tmp_path / "x.png"
     Image.new("RGB", (40, 40), (9, 200, 90)).save(image)
-    assert inside("predict", "run", image).stdout.startswith(f"{image}: ")
+    assert inside("predict", "run", image).stdout in {f"{k}\n" for k in range(5)}
     assert "attention: a ResNet has none" in lines(inside("predict", "run", image, "--attention", "a.png"))
     assert "blocks: this network has none" in lines(inside("predict", "run", image, *FEATURES, "--blocks", "all"))
     assert not inside("predict", "run", image, *FEATURES).returncode

@@ -417,9 +417,7 @@ def test_csv_and_force(tmp_path, capsys):
 def test_attention_is_drawn_for_the_first_images(flags, layers, tmp_path, capsys, monkeypatch):
     calls = []
     draw = attention.draw_attention
-    monkeypatch.setattr(
-        attention, "draw_attention", lambda *a, **how: (calls.append((a, how)), flags or draw(*a, **how))
-    )
+    monkeypatch.setattr(attention, "draw_attention", lambda *a, **how: (calls.append((a, how)), draw(*a, **how)))
     shown(capsys, "images", "--attention", tmp_path / "maps.png", *flags)
     (((images, maps, prefix, grid, has_cls, path), how),) = calls
     loaded, first = (

@@ -25,6 +25,7 @@ from vit_jax.config.outputs import Outputs
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
+from vit_jax.weights.load import complete
 from vit_jax.weights.start import fitting, opening
 from vit_jax.weights.start import start as starting
 
@@ -203,7 +204,7 @@ def test_a_size_that_the_network_cannot_take_is_said_and_left_out(tmp_path):
         (note,) = read(str(path)).facts.notes
         assert why in note and source
     with pytest.raises(UserError, match=f"^{path}: the preprocessing stated beside the weights is left out: .*{why}"):
-        vit_jax.weights.load.complete(str(path))
+        complete(str(path))
 
 
 def test_heads_that_rotary_positions_cannot_turn_are_refused_in_one_sentence(theirs, inside):

@@ -145,10 +145,8 @@ def test_a_run_is_shown_with_settings_results_cost_versions_and_a_command_that_r
         stated = with_fields(run, {field: value, "data.source": "other.npz", "name": field})
         made(field, stated)
         (words,) = tables.commands_of(gather([field]).lines[0].members[0])
-        counted = replace(stated.model, classes=0)  # as many as that data has
-        assert train_command.parse(shlex.split(words)[3:])[1].run() == replace(
-            stated, name=f"{field}-again", model=counted
-        )
+        by_data = {"model.classes": 0, "name": f"{field}-again"}
+        assert train_command.parse(shlex.split(words)[3:])[1].run() == with_fields(stated, by_data)
     assert command(["a"]) == 0 and capsys.readouterr().out == "the report is in runs/a/report.html\n"
 
 

@@ -219,7 +219,7 @@ def test_arguments_that_do_not_go_together_are_named(folder, tmp_path, monkeypat
         ({"run": TINY, "continue_": "again"}, "continue_: is 'again', and is for a run to resume"),
         ({"run": TINY, "epochs": 9}, "epochs: is 9, and is for a run to resume"),
         ({"resume": folder, "continue_": "anew"}, "continue_: is 'anew'; give constant, again or extended"),
-        ({"resume": folder, "fields": {"epoch": 9}}, "epoch is no field; nearest: epochs"),
+        ({"resume": folder, "fields": {"epoch": 9}}, "epoch is no field; here it is epochs"),
         ({"resume": "gone"}, "gone: no such folder or run"),
     ):
         with pytest.raises(UserError, match=said):

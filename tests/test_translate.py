@@ -575,7 +575,7 @@ def test_settings_of_a_search_that_cannot_be_are_refused(trained, words, says):
 
 
 def test_an_unknown_setting_of_a_search_is_refused(trained):
-    with pytest.raises(UserError, match="beams: there is no such setting of a search; nearest: beam"):
+    with pytest.raises(UserError, match="beams: there is no such setting of a search; here it is beam"):
         vit_jax.predict(str(trained[0].path), "one", beams=4)
 
 

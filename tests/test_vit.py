@@ -832,5 +832,5 @@ def test_build_gives_an_untrained_network_of_that_size_and_repeats_with_its_seed
     [("vit-x16", "vit-s16"), ("vit-16", "vit-s16"), ("vits16", "vit-s16"), ("vit-s", "vit-s16"), ("vit-b0", "vit-b")],
 )
 def test_build_answers_an_unknown_name_with_the_nearest(name, nearest):
-    with pytest.raises(UserError, match=f"there is no network '{name}'; nearest: .*{nearest}"):
+    with pytest.raises(UserError, match=f"there is no (network|preset) '{name}'; nearest: .*{nearest}"):
         vit_jax.build(name)

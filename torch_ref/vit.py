@@ -207,7 +207,7 @@ class ViT(nn.Module):
         Raises:
             ValueError: as a call.
         """
-        c = self.sized(images)
+        c = sized(self.config, images)
         if not images.is_floating_point():
             raise ValueError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
         x, table = self._embed(images.to(self.patch.weight.dtype), c)  # [B, N, D]
@@ -220,27 +220,6 @@ class ViT(nn.Module):
         x = x if self.norm is None else self.norm(x)
         sow(intermediates, "features", x)
         return x
-
-    def sized(self, images: Tensor) -> ViTConfig:
-        """The config with the size of these images.
-
-        Args:
-            images: [B, C, h, w].
-
-        Raises:
-            ValueError: where the network does not take it.
-        """
-        c, (ph, pw) = self.config, self.config.patch_size
-        channels, *expected = c.channels, *c.image_size
-        if images.ndim != 4 or images.shape[1] != channels or (c.position_stored and [*images.shape[2:]] != expected):
-            raise ValueError(
-                f"images {list(images.shape)} are not [B, {channels}, {', '.join(map(str, expected))}], "
-                "which this network takes"
-            )
-        h, w = images.shape[2:]
-        if not h * w or h % ph or w % pw:
-            raise ValueError(f"images of {h}x{w} pixels are not divisible by the patch {ph}x{pw}: give those that are")
-        return dataclasses.replace(c, image=(h, w))
 
     def _embed(self, images: Tensor, c: ViTConfig) -> tuple[Tensor, Tensor | None]:
         """What enters the blocks: prefix tokens, then patches.
@@ -350,6 +329,29 @@ class ViT(nn.Module):
         for name, parameter in self.named_parameters():
             if name.endswith(".frequencies"):
                 parameter.copy_(rotary.mixed_frequencies(c.heads, c.resolved_head_width, c.rotary_base))
+
+
+def sized(config: ViTConfig, images: Tensor) -> ViTConfig:
+    """The config with the size of these images.
+
+    Args:
+        config: of a network.
+        images: [B, C, h, w].
+
+    Raises:
+        ValueError: where the network does not take it.
+    """
+    c, (ph, pw) = config, config.patch_size
+    channels, *expected = c.channels, *c.image_size
+    if images.ndim != 4 or images.shape[1] != channels or (c.position_stored and [*images.shape[2:]] != expected):
+        raise ValueError(
+            f"images {list(images.shape)} are not [B, {channels}, {', '.join(map(str, expected))}], "
+            "which this network takes"
+        )
+    h, w = images.shape[2:]
+    if not h * w or h % ph or w % pw:
+        raise ValueError(f"images of {h}x{w} pixels are not divisible by the patch {ph}x{pw}: give those that are")
+    return dataclasses.replace(c, image=(h, w))
 
 
 def _tokens(present: bool, count: int, width: int) -> nn.Parameter | None:

@@ -135,8 +135,8 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
     report.hashes, report.paths = hashes, (source.path, target.path)
     report.chosen = source.chosen, target.chosen
     report.notes += [note] if note else []
-    leave(report, arguments.json, arguments.markdown)
     print_line(report.text())
+    leave(report, arguments.json, arguments.markdown)
     return DONE if report.same else CHECK
 
 

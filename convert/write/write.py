@@ -65,7 +65,7 @@ def write(
     check()
     if shard and not (goal.folder and goal.name.endswith(DIGESTED)):
         what = "is of the files in a folder of safetensors"
-        raise UserError(Option("shard-size"), what, "give a folder of such a layout, or leave it out")
+        raise UserError("shard_size", what, "give a folder of such a layout, or leave it out")
     if not goal.folder:
         writer(str(goal.path))  # refuses a suffix that is no container's
     if not weights_only:

@@ -350,7 +350,7 @@ def faults() -> list[Fault]:
         Fault("norm1 and norm2 swapped", wrapped(vit.Block, "__call__", swapped("norm1", "norm2")), "forward", vit_a),
         Fault(
             "layer scale ignored",
-            wrapped(vit.Block, "branch", lambda f, self, y, i, scale, keys: f(self, y, i, None, keys)),
+            wrapped(vit.Block, "_branch", lambda f, self, y, i, scale, keys: f(self, y, i, None, keys)),
             "forward",
             forward(GATED),
         ),
@@ -437,7 +437,7 @@ def faults() -> list[Fault]:
         Fault("gate and fc1 swapped", wrapped(Mlp, "__call__", swapped("gate", "fc1")), "forward", forward(GATED)),
         Fault(
             "positions one row late",
-            wrapped(vit.ViT, "positions", lambda f, self, *args: jnp.roll(f(self, *args), 1, 0)),
+            wrapped(vit.ViT, "_positions", lambda f, self, *args: jnp.roll(f(self, *args), 1, 0)),
             "forward",
             vit_a,
         ),

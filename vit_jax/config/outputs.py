@@ -54,8 +54,11 @@ class Outputs:
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Self:
         """The outputs that metadata states; where it has no entry `outputs`, they are classes, or without any kind."""
-        names = tuple(metadata.get("class_names") or ())
-        if "outputs" not in metadata:
+        given = metadata.get("class_names")
+        names = (
+            tuple(given) if isinstance(given, (list, tuple)) else ()
+        )  # damaged ones are refused when they are checked
+        if not isinstance(metadata.get("outputs"), dict):
             return cls("class" if names else "", names)
         stated: dict[str, Any] = {"names": names}
         stated |= {name: tuple(x) if isinstance(x, list) else x for name, x in metadata["outputs"].items()}

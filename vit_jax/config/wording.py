@@ -52,6 +52,7 @@ def in_python(function: F, types: Callable[[], Mapping[str, Any]]) -> F:
             raise
 
     parameters = inspect.signature(function).parameters
+    call.__module__ = "vit_jax"  # where pickle finds it
     return typing.cast(F, call)
 
 

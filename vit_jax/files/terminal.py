@@ -116,7 +116,8 @@ def print_line(text: str) -> None:
     try:
         for line in text.split("\n"):
             print_wrapped(printable(line))
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:
         _forget_output()
 

@@ -65,7 +65,7 @@ def read_folder(path: str, alone: bool = False, spoken: Spoken = UNSTATED) -> di
 
     `alone` as of `stated_ids`, `spoken` as of `with_languages`. Raises UserError.
     """
-    folder, where = Path(path).expanduser(), f"data.tokenizer {path}"
+    folder, where = Path(os.path.expanduser(path)), f"data.tokenizer {path}"
     folder = folder.parent if folder.name == PIECES else folder
     if not folder.is_dir():
         raise UserError(where, "there is no such folder", f"give words, bpe, unigram or {FORMS}")

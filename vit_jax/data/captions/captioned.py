@@ -98,12 +98,12 @@ def read_captioned(source: str) -> Captioned:
     else:
         file, _, folder = source.removeprefix(COCO).rpartition(":")
         pairs, entry = _annotations, "annotation"
-    field, root = f"data.source {source}", Path(folder).expanduser()
+    field, root = f"data.source {source}", Path(os.path.expanduser(folder))
     if not file or not folder or not root.is_dir():
         raise UserError(
             field, f"there is no folder {folder or 'of images'}", "give captions:FOLDER or coco:FILE:FOLDER"
         )
-    path = Path(file).expanduser()
+    path = Path(os.path.expanduser(file))
     found: Captioned = {}
     try:
         with open_regular(path) as content:

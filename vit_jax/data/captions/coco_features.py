@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 def read_words(source: str) -> tuple[Path, Vocabulary]:
     """(the folder of `coco-features:FOLDER`, its words). Raises UserError."""
-    field, folder = f"data.source {source}", Path(source.removeprefix(SOURCE)).expanduser()
+    field, folder = f"data.source {source}", Path(os.path.expanduser(source.removeprefix(SOURCE)))
     if not source.startswith(SOURCE) or source == SOURCE or not folder.is_dir():
         there = "has no vectors with captions" if not source.startswith(SOURCE) else f"there is no folder {folder}"
         files = f"{CAPTIONS}, {WORDS} and {FEATURES[0].format('train')}"

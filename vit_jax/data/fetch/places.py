@@ -15,7 +15,7 @@ _VERSION = r"\d+\.\d+\.\d+"  # folders of other names are unfinished, ours or TF
 
 def data_dir(stated: str) -> Path:
     """The folder of prepared sets: the one that data.dir states, or TFDS's own. Raises UserError if it is no folder."""
-    root = Path(stated or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+    root = Path(os.path.expanduser(stated or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"))
     if (stated or root.exists()) and not root.is_dir():  # in this order: another process may be making it
         raise UserError(f"data.dir {root}", "no such folder", "make it, or give --data.dir another one")
     return root

@@ -122,20 +122,20 @@ def read_pairs(source: str) -> dict[str, InFiles]:
     """
     kind, _, rest = source.partition(":")
     if kind == "tsv":
-        return {"train": InFiles(source, (Path(rest).expanduser(),))}
+        return {"train": InFiles(source, (Path(os.path.expanduser(rest)),))}
     if re.match(r"[^-:,/]+-[^:,/]+:.", rest):
         return _folder(source)
     files = rest.split(",")
     if len(files) != 2 or not all(files):
         raise UserError(Field("data.source"), f"is {source}", f"give {FORMS}, such as pairs:en-de:multi30k")
-    return {"train": InFiles(source, tuple(Path(file).expanduser() for file in files))}
+    return {"train": InFiles(source, tuple(Path(os.path.expanduser(file)) for file in files))}
 
 
 def _folder(source: str) -> dict[str, InFiles]:
     """The pairs of `pairs:FROM-TO:FOLDER`; files whose names begin with test are read as test."""
     languages, _, path = source.removeprefix("pairs:").partition(":")
     left, _, right = languages.partition("-")
-    folder = Path(path).expanduser()
+    folder = Path(os.path.expanduser(path))
     if not folder.is_dir():
         raise UserError(f"data.source {source}", f"there is no folder {path}", "check the path")
     names_there = (p.name.removesuffix(".gz") for p in folder.iterdir())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def weights_in(file: str, names: Sequence[str]) -> tuple[float, ...]:
     Raises UserError where it cannot be read, or lacks a name, or has another.
     """
     field = Field("loss.class_weights")
-    path = Path(file).expanduser()
+    path = Path(os.path.expanduser(file))
     try:
         with open_regular(path) as opened:
             content = opened.read(_BYTES)

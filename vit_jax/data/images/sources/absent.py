@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def not_prepared(data: ImageData, root: Path) -> UserError:
 
     TFDS itself raises a NotImplementedError about TFRECORD for a missing folder.
     """
-    field, place = f"data.source {data.source}", Path(data.source).expanduser()
+    field, place = f"data.source {data.source}", Path(os.path.expanduser(data.source))
     if data.source and place.is_dir():
         return UserError(field, "is a path", f"write folder:{data.source} for a folder of images")
     table = place.suffix.lower() in (".csv", ".tsv", *JSON_LINES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ _NPZ_NAMES["train"] += (("images", "labels"), ("image", "label"))
 
 def open_npz(source: str, stated: Range = (), target: str = "") -> Source:
     """The arrays of an .npz file, brought to 8 bits by a `stated` range, with labels of a kind. Raises UserError."""
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))
     try:
         sizes = array_sizes(path)
         names = {split: _pair_in(sizes, known) for split, known in _NPZ_NAMES.items()}

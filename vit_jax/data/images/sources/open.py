@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ....config.outputs import KINDS
@@ -44,7 +45,11 @@ def table_of(data: ImageData) -> Place | None:
     """Where the table of labels is, if the source is one. Raises UserError where it is not there."""
     if data.source.startswith(TABLE):
         return find_table(data.source)
-    return metadata_in(Path(data.source.removeprefix(FOLDER)).expanduser()) if data.source.startswith(FOLDER) else None
+    return (
+        metadata_in(Path(os.path.expanduser(data.source.removeprefix(FOLDER))))
+        if data.source.startswith(FOLDER)
+        else None
+    )
 
 
 def _open_table(data: ImageData, place: Place) -> Source:

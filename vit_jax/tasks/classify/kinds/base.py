@@ -18,6 +18,7 @@ from jax import Array
 from ....config.outputs import UNSTATED, Outputs
 from ....config.run import LossConfig, RunConfig
 from ....files.output import shorten
+from ....files.terminal import printable
 from ...base import Batch, Evaluation
 from ..trust import Calibration
 
@@ -150,8 +151,8 @@ class Kind:
     def plain(self, said: Said) -> tuple[str, ...]:
         """What is said alone, for other programs: labels, or numbers, are one text with tabs between them."""
         if self.several:
-            return tuple(name for name, _ in said)
-        return ("\t".join(name.replace("\t", "\\t") if self.ranked else f"{value:.9g}" for name, value in said),)
+            return tuple(printable(name) for name, _ in said)
+        return ("\t".join(printable(name) if self.ranked else f"{value:.9g}" for name, value in said),)
 
     def rows(self, file: str, said: Said) -> list[tuple[str | int, ...]]:
         """What is said of a file, as rows of a table; one without a name where nothing is."""
