@@ -373,6 +373,7 @@ def test_the_files_of_a_run(trained):
     assert record["class_names"] == list("0123456789")
     assert {p.name for p in folder.plots.iterdir()} == {
         *(f"{name}.png" for name in ("curves", "confusion", "per-class", "wrong", "patches", "positions", "attention")),
+        *("reliability.png", "suspects.png", "suspects.csv", "sections.json"),
         *(f"{name}.json" for name in ("attention", "classes", "positions")),
     }
     assert 1_000_000 < (folder.path / "report.html").stat().st_size < 3_000_000

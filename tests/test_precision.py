@@ -70,7 +70,13 @@ DRAWN = {
         scale=(0.2, 0.9), ratio=(0.5, 1.0), policy="randaugment", layers=1, magnitude=5.0, magnitude_std=1.0
     ),
 }
-FIXED = {"normalize", "mean", "std", "repeats"}  # the fields of ImageAugment that draw nothing on the device
+FIXED = {
+    "normalize",
+    "mean",
+    "std",
+    "repeats",
+    "with_numbers",
+}  # the fields of ImageAugment that draw nothing on the device
 
 
 def test_every_field_is_tried():
