@@ -115,4 +115,6 @@ def estimate(setup: Setup, state: TrainState, done: int = 0) -> str:
     minutes = (first + left * each) / 60
     text = f"{minutes:.0f} minutes" if minutes >= 10 else f"{minutes:.1f} minutes"
     text = f"{minutes / 60:.0f} hours" if minutes >= 600 else text
-    return f"about {text} of training here: {first:.0f} s to compile, then {left:,} steps of {each * 1000:,.0f} ms"
+    text = f"about {text}" if minutes >= 0.1 else "a few seconds"
+    steps = f"{left:,} steps" if left != 1 else "1 step"
+    return f"{text} of training here: {first:.0f} s to compile, then {steps} of {each * 1000:,.0f} ms"
