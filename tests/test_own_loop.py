@@ -126,6 +126,7 @@ def test_with_labels_images_are_mixed_and_targets_given(options):
         (IMAGES, {"mixup": 0.5}, "augment.mixup mixes targets too: give labels"),
         (IMAGES, {"mixup": 0.5, "labels": LABELS[:2], "classes": 3}, "labels: [2]"),
         (IMAGES / 255, {}, "images: float64 [4, 6, 6, 3]; give uint8"),
+        (IMAGES.tolist(), {}, "images: is a list; give an array"),
         (IMAGES[:3], {}, "keys: [4], but there are 3 images"),
         (IMAGES[..., :2], {"policy": "randaugment"}, "augment.policy is randaugment"),
     ],

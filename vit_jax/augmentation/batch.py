@@ -94,6 +94,9 @@ def augment(
 
 def _check(images: Array, keys: Array, c: ImageAugment, labels: Array | None, classes: int) -> None:
     """Raise UserError naming the first argument of `augment` that does not fit."""
+    for name, given in (("images", images), ("keys", keys)):
+        if not hasattr(given, "shape"):
+            raise UserError(name, f"is a {type(given).__name__}", "give an array")
     if images.ndim != 4 or images.dtype != jnp.uint8:
         raise UserError("images", f"{images.dtype} {list(images.shape)}", "give uint8 [B, h, w, C]")
     size = len(images)
