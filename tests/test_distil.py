@@ -196,7 +196,7 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_does_not_change():
     first = engine.auxiliary
     losses = []
     for scale in (1, 3, 1):
-        engine.auxiliary = jax.tree.map(lambda x: jax.device_put(np.asarray(x) * scale, x.sharding), first)  # noqa: B023
+        engine.auxiliary = jax.tree.map(lambda x, by=scale: jax.device_put(np.asarray(x) * by, x.sharding), first)
         state = engine.start(jax.tree.map(np.float32, unflatten(weights(STUDENT))))
         state, metrics = engine.train(state, BATCH)
         losses.append(float(metrics["loss"]))

@@ -13,7 +13,7 @@ from vit_jax.scores.classes import balanced_accuracy, rank_classes
 from vit_jax.scores.intervals import bootstrap
 from vit_jax.scores.labels import score_labels
 from vit_jax.scores.numbers import score_numbers
-from vit_jax.scores.ranking import average_precision, roc_auc
+from vit_jax.scores.ranking import rank
 from vit_jax.scores.reliability import error_of_drawn, reliability
 from vit_jax.scores.suspects import suspect_classes, suspect_labels
 from vit_jax.scores.temperature import PARTED, USELESS, class_temperature, set_temperature
@@ -122,16 +122,16 @@ def test_ranks_are_those_of_their_definitions(draw):
     for k in range(3):
         with_label, without = p[truth[:, k] == 1, k], p[truth[:, k] == 0, k]
         pairs = [(a > b) + (a == b) / 2 for a in with_label for b in without]
-        assert roc_auc(truth, p)[k] == pytest.approx(np.mean(pairs), abs=1e-12)
+        assert rank(truth, p).each["auroc"][k] == pytest.approx(np.mean(pairs), abs=1e-12)
         area, before = 0.0, 0.0
         for threshold in sorted({*p[:, k]}, reverse=True):
             said = p[:, k] >= threshold
             recall, precision = truth[said, k].sum() / len(with_label), truth[said, k].mean()
             area, before = area + (recall - before) * precision, recall
-        assert average_precision(truth, p)[k] == pytest.approx(area, abs=1e-12)
+        assert rank(truth, p).each["average_precision"][k] == pytest.approx(area, abs=1e-12)
     constant = np.full((60, 3), 0.5)
-    np.testing.assert_allclose(average_precision(truth, constant), truth.mean(0))
-    np.testing.assert_allclose(roc_auc(truth, constant), 0.5)
+    np.testing.assert_allclose(rank(truth, constant).each["average_precision"], truth.mean(0))
+    np.testing.assert_allclose(rank(truth, constant).each["auroc"], 0.5)
 
 
 def test_classes_are_ranked_against_the_rest_and_absent_ones_left_out(draw):

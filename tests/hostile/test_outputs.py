@@ -142,6 +142,7 @@ def test_other_files_may_be_written_beside_inputs_and_again(place):
             Path(name).write_text("mine")
     check_folder("report", "runs/r/report", False, ["data", "runs/r"])
     check_output("out", "runs/r/report.html", True, own=[Path("runs/r/report.html")])
+    assert Path("mine.png").read_text() == "mine"
 
 
 @pytest.mark.parametrize("link", [False, True])

@@ -42,9 +42,9 @@ def in_python(function: F, types: Callable[[], Mapping[str, Any]]) -> F:
         except (UserError, CheckFailed) as error:
             reword(error, parameters, types())
             raise
-        return told(result) if isinstance(result, Generator) else result
+        return forward(result) if isinstance(result, Generator) else result
 
-    def told(steps: Generator[Any, None, Any]) -> Generator[Any, None, Any]:
+    def forward(steps: Generator[Any, None, Any]) -> Generator[Any, None, Any]:
         try:
             return (yield from steps)
         except (UserError, CheckFailed) as error:

@@ -50,7 +50,8 @@ def open_other_images(
         UserError: where there is no such data, and for classes that the network does not have.
     """
     field = f"data.source {data.source}" if given is None else "data"
-    data = replace(data, range=data.range or preprocess.range, target=outputs.kind)  # type: ignore[arg-type]  # it is measured
+    range_ = data.range or preprocess.range
+    data = replace(data, range=range_, target=outputs.kind)  # type: ignore[arg-type]  # what is measured is a Target
     preprocess = replace(preprocess, range=data.range)
     source = _open(data, outputs, given)
     check_target(data, source)

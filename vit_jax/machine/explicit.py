@@ -38,7 +38,7 @@ def on_any_mesh(function: F) -> F:
         with jax.sharding.use_abstract_mesh(automatic):
             states, kwargs = jax.tree.map(lambda x: reshard(x, PartitionSpec()) if _typed(x) else x, (states, kwargs))
             kwargs |= {} if sown is None else {"intermediates": sown}
-            out = function(*map(_joined, kinds, states), **kwargs)
+            out = function(*map(_merge, kinds, states), **kwargs)
 
         if sown is not None:
             sown.update(_divided(sown, given, mesh))
@@ -54,7 +54,7 @@ def _split(argument: Any) -> tuple[Any, Any]:
     return nnx.split(argument) if isinstance(argument, nnx.Module) else (None, argument)
 
 
-def _joined(definition: Any, value: Any) -> Any:
+def _merge(definition: Any, value: Any) -> Any:
     from flax import nnx
 
     return value if definition is None else nnx.merge(definition, value)

@@ -48,7 +48,7 @@ class Outcome:
         return statistics.fmean(self.values) if self.values else np.nan
 
     @property
-    def spread(self) -> float:
+    def std(self) -> float:
         """The standard deviation over seeds."""
         return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
 
@@ -157,7 +157,7 @@ def show(outcomes: Outcomes) -> None:
     if not best or not best.line:
         print("best       none: no point has a result on validation")
         return
-    spread = f" +- {best.spread:.4f}" if len(best.values) > 1 else ""
+    spread = f" +- {best.std:.4f}" if len(best.values) > 1 else ""
     print(printable(f"best       {best.point.name}: {name} {best.mean:.4f}{spread}"))
     print("next:")
     for command in commands_of(best.line.members[0]):
@@ -198,7 +198,7 @@ def _draw(outcomes: Outcomes, metric: str) -> None:
         outcomes.folder / PICTURE,
         {name: [one.point.fields[name] for one in each] for name in each[0].point.fields},
         np.array([one.mean for one in each]),
-        np.array([one.spread for one in each]),
+        np.array([one.std for one in each]),
         metric,
         outcomes.sign,
         f"{show_path(outcomes.folder)}: {len(each)} points{more}",

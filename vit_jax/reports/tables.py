@@ -95,7 +95,7 @@ def commands_of(member: Member) -> list[str]:
     again = f"{member.folder.path.name}-again"
     words = [name] if usual else ["--config", str(member.folder.config_file)]
     words += ["--name", again]
-    for key, own in _stated(member, first.run, usual).items() if usual else ():
+    for key, own in _fields_to_state(member, first.run, usual).items() if usual else ():
         part, _, last = key.replace("_", "-").rpartition(".")
         flag = f"--{part}." if part else "--"
         if isinstance(own, bool):
@@ -112,7 +112,7 @@ def commands_of(member: Member) -> list[str]:
     return [shlex.join(["python", "-m", "vit_jax.train", *words]) for words in every]
 
 
-def _stated(member: Member, run: RunConfig, usual: RunConfig) -> dict[str, Any]:
+def _fields_to_state(member: Member, run: RunConfig, usual: RunConfig) -> dict[str, Any]:
     """{field: value} of what the command that repeats a run has to state beside its preset, whose run is `usual`."""
     stated = {name: own for name, (own, _) in differences(run, usual).items()}
     for name, own in ((name, value_at(run, name)) for name in marked_fields(run, "from_data") - stated.keys()):

@@ -174,7 +174,7 @@ def marked_fields(config: Any, mark: Mark, prefix: str = "") -> set[str]:
     return found
 
 
-def moved(old: RunConfig, new: RunConfig) -> dict[str, tuple[Any, Any]]:
+def changed_places(old: RunConfig, new: RunConfig) -> dict[str, tuple[Any, Any]]:
     """{field: (old, new)} of the places that two runs have both, but not the same."""
     places = marked_fields(new, "place")
     return {name: both for name, both in differences(old, new).items() if name in places and all(both)}
@@ -182,5 +182,5 @@ def moved(old: RunConfig, new: RunConfig) -> dict[str, tuple[Any, Any]]:
 
 def other_identity(old: RunConfig, new: RunConfig) -> dict[str, tuple[Any, Any]]:
     """{field: (old, new)} of the fields that make two runs different ones, wherever what they read lies."""
-    elsewhere = moved(old, new)
+    elsewhere = changed_places(old, new)
     return {name: both for name, both in differences(old, new).items() if name not in elsewhere}

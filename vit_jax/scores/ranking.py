@@ -10,36 +10,16 @@ NO_POSITIVES = "no image here has the label"
 ONE_KIND = "no label is both of some images and not of others"
 
 
-def average_precision(truth: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """The average precision of each label, sum over thresholds of (R_i - R_i-1) P_i; equal scores are one threshold.
+def _rank_each(truth: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """The average precision and the area under the ROC curve of each label, over the images of which it is known.
 
-    Args:
-        truth: int8 [n, K], -1 where it is unknown.
-        scores: float [n, K], finite; the larger, the more likely.
-
-    Returns:
-        float64 [K], NaN of a label that no image has (scikit-learn says 0, which would pull down a mean).
-    """
-    return _of_each(truth, scores)[0]
-
-
-def roc_auc(truth: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """The area under the ROC curve of each label: the chance that an image with it has the larger score, ties half.
-
-    Args:
-        truth: as of `average_precision`.
-        scores: likewise.
+    The precision is the sum over thresholds of (R_i - R_i-1) P_i, where equal scores are one threshold; the area is
+    the chance that an image with the label has the larger score, ties half. Both as scikit-learn computes them, but
+    from one sort: it would take a minute for a thousand classes.
 
     Returns:
-        float64 [K], NaN of a label that all images have, or none.
-    """
-    return _of_each(truth, scores)[1]
-
-
-def _of_each(truth: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """[2, K]: average precision and area of each label, over the images of which it is known whether they have it.
-
-    As scikit-learn computes them, from one sort for both: it would take a minute for a thousand classes.
+        float64 [2, K], NaN of a label that no image has (scikit-learn says 0, which would pull down a mean), the area
+        also of one that all have.
     """
     each = np.full((2, truth.shape[1]), np.nan)
     for k in range(truth.shape[1]):
@@ -67,7 +47,7 @@ def rank(truth: np.ndarray, scores: np.ndarray, mean: str = "map") -> Scores:
         mean: the name of the mean of average precisions; that of areas is auroc_macro.
     """
     out, fault = Scores(), no_numbers(scores)
-    precision, area = np.full((2, truth.shape[1]), np.nan) if fault else _of_each(truth, scores)
+    precision, area = np.full((2, truth.shape[1]), np.nan) if fault else _rank_each(truth, scores)
     out.each = {"average_precision": precision, "auroc": area}
     out.add_mean(mean, precision, fault or NO_POSITIVES)
     out.add_mean("auroc_macro", area, fault or ONE_KIND)

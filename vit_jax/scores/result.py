@@ -8,7 +8,6 @@ the label, 0 where it has not, -1 where that is unknown; unknown cells count now
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Self
 
 import numpy as np
 
@@ -38,15 +37,6 @@ class Scores:
     def add_mean(self, name: str, each: np.ndarray, why: str) -> None:
         """Add the mean of those that are defined of a metric of each class, label or number; `why` none of them is."""
         self.add(name, each[~np.isnan(each)].mean() if not np.isnan(each).all() else np.nan, why)
-
-    def joined(self, other: Self) -> Self:
-        """These scores and others."""
-        return type(self)(
-            self.values | other.values,
-            self.undefined | other.undefined,
-            self.each | other.each,
-            [*self.notes, *other.notes],
-        )
 
 
 def no_numbers(outputs: np.ndarray) -> str:

@@ -57,7 +57,7 @@ def suspect_classes(labels: np.ndarray, probabilities: np.ndarray) -> Suspects:
     return Suspects(found, guess[found], own[found])
 
 
-def joined(each: Sequence[Suspects]) -> tuple[Suspects, np.ndarray]:
+def join_suspects(each: Sequence[Suspects]) -> tuple[Suspects, np.ndarray]:
     """(the suspects of all labels, the least probable first; int [m], the label of each), from those of each label."""
     labels = np.repeat(np.arange(len(each)), [len(one) for one in each])
     images, guesses, p = (np.concatenate([getattr(one, name) for one in each]) for name in vars(each[0]))

@@ -110,7 +110,10 @@ class TaskSpec:
             run: whose data is opened.
             metadata: of that.
         """
-        return run if run.loss.name else replace(run, loss=replace(run.loss, name=cls.losses[0]))  # type: ignore[arg-type]  # its own
+        if run.loss.name:
+            return run
+        loss = replace(run.loss, name=cls.losses[0])  # type: ignore[arg-type]  # one of its own
+        return replace(run, loss=loss)
 
     @classmethod
     def without_randomness(cls, run: RunConfig) -> RunConfig:

@@ -12,7 +12,7 @@ from ..machine import backend
 from ..machine.division import plan_division
 from ..machine.hosts.group import ALONE, Hosts
 from ..runs.content import data_difference
-from ..runs.values import moved
+from ..runs.values import changed_places
 from ..weights.start.start import start
 from ..weights.teacher import open_teacher
 from .setup import frozen_digest, open_data, with_data
@@ -39,7 +39,7 @@ class Contents:
     def open(self, run: RunConfig, folder: runs.Run) -> Data:
         """The data of a run in a folder, which may keep something of it, such as a tokenizer. Raises UserError."""
         kept = run.data
-        if folder.exists() and "data.tokenizer" not in moved(folder.config(), run):
+        if folder.exists() and "data.tokenizer" not in changed_places(folder.config(), run):
             kept = kept.in_folder(folder.path)
         key = (kept, run.seed)
         if key not in self._opened:
@@ -60,7 +60,7 @@ class Contents:
         """
         if not folder.exists():
             return ""
-        record, elsewhere = folder.record(), moved(folder.config(), run)
+        record, elsewhere = folder.record(), changed_places(folder.config(), run)
         clauses = {name: f"{name} is {new}, and was {old}" for name, (old, new) in elsewhere.items()}
         of_data = [clauses[name] for name in OF_DATA if name in clauses]
         to_open = of_data or self.given is not None

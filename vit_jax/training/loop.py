@@ -40,7 +40,7 @@ def loop(s: Session) -> Generator[Event, None, str]:
         _measure_epoch(s)
         if s.hosts.owner:
             s.checkpoints.note(s.step, _checkpoint_notes(s), _state_of_files(s))
-        yield from s.told()
+        yield from s.new_events()
     if ending := _why_end(s):
         return ending
     with (
@@ -76,7 +76,7 @@ def loop(s: Session) -> Generator[Event, None, str]:
 def _tell(s: Session, meter: Meter) -> Iterator[Event]:
     """What has happened. The time that the caller takes for it is not the run's; if he leaves, the run is saved."""
     try:
-        for event in s.told():
+        for event in s.new_events():
             clock, cpu_clock = time.monotonic(), time.process_time()
             yield event
             meter.clock += time.monotonic() - clock

@@ -18,7 +18,7 @@ from ..machine.hosts.group import ALONE, Hosts
 from ..machine.numerics import random_key
 from ..runs.content import data_difference
 from ..runs.segments import segments_of, with_segments
-from ..runs.values import moved, to_dict
+from ..runs.values import changed_places, to_dict
 from ..tasks.table import task_spec
 from ..weights.start.again import check_same
 from ..weights.start.start import start as start_from
@@ -249,7 +249,7 @@ def _create_or_update(
         )
         return
     record = folder.record()
-    for name, (old, new) in moved(folder.config(), setup.as_given).items():
+    for name, (old, new) in changed_places(folder.config(), setup.as_given).items():
         print_note(f"{name} is {new} now, and was {old}: its content is the same")
     if remark := folder.remark():
         print_note(f"{remark}; the file is restored")

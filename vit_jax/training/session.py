@@ -84,7 +84,7 @@ class Session:
         epoch, now = step / self.setup.order.steps_per_epoch, functools.partial(network, self)
         self.events.append(Event(kind, step, epoch, metrics, **of, _now=now))  # type: ignore[arg-type]
 
-    def told(self) -> Iterator[Event]:
+    def new_events(self) -> Iterator[Event]:
         """What has happened since the last call."""
         while self.events:
             yield self.events.pop(0)

@@ -144,7 +144,7 @@ def steps(
         UserError, CheckFailed, Interrupted: as `train`, from the loop.
     """
 
-    def told() -> Generator[Event, None, None]:
+    def events() -> Generator[Event, None, None]:
         more = {"epochs": epochs} if epochs else {}
         asked = asked_for(run, preset, folder, resume, {**(fields or {}), **more}, continue_)
         summary = yield from run_steps(asked, data, class_names, hosts, begin)
@@ -154,7 +154,7 @@ def steps(
         _LOOPS[os.path.realpath(folder.path)] = own[0]
 
     own = list[weakref.ref[Generator[Event, None, None]]]()
-    generator = told()
+    generator = events()
     own.append(weakref.ref(generator))  # it must not hold itself: a loop that is left ends at once
     return generator
 
@@ -280,7 +280,7 @@ def steps_with(
                 session = resume(setup, folder, preset, caught, hosts)
             with contextlib.closing(session.log), recorded_ending(folder) if hosts.owner else contextlib.nullcontext():
                 summary = finish(session, (yield from loop(session)))
-                yield from session.told()
+                yield from session.new_events()
             return summary
 
         return _with_folder((yield from _settled(trained(), run.compute_dtype)), folder)

@@ -47,7 +47,7 @@ class Classifier(ImagePredictor):
     @property
     def outputs(self) -> Outputs:
         """What its outputs are, and their names; those of an embedding have none."""
-        return self.kind.outputs if self.kind.told else Outputs("embedding")
+        return self.kind.outputs if self.kind.has_answers else Outputs("embedding")
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class Classifier(ImagePredictor):
     @property
     def unmeasured(self) -> tuple[str, str] | None:
         """Why its answers cannot be measured: they are an embedding."""
-        if self.kind.told:
+        if self.kind.has_answers:
             return None
         what = f"its outputs are {KINDS[self.outputs.kind]}, of which nothing is right or wrong"
         return what, "measure its features with --probe knn or --probe linear"
@@ -135,7 +135,7 @@ class Classifier(ImagePredictor):
 
     def check_told(self, top: int = 1) -> None:
         """Raise UserError where nothing can be told of the outputs, or not of so many."""
-        if not self.kind.told:
+        if not self.kind.has_answers:
             has = "an embedding" if self.model.config.classes else "no head"
             ways = "give weights with a head, write features with --features FILE.npz, or call logits(images)"
             raise UserError(f"this network has {has} and no classes", remedy=ways)
@@ -235,9 +235,9 @@ class Classifier(ImagePredictor):
         names = [Path(each).name if isinstance(each, (str, os.PathLike)) else "" for each in inputs]
         labels = [shorten(name, 24) for name in names]
         kind = self.kind
-        wanted = ("attention", "logits") if kind.told else ("attention",)
+        wanted = ("attention", "logits") if kind.has_answers else ("attention",)
         found = captured(self.model, self.normalised(pixels), wanted)
-        if kind.told:
+        if kind.has_answers:
             said = (kind.says(row, 1) for row in np.asarray(found["logits"]))
             labels = [kind.caption(*each) for each in zip(names, said, strict=True)]
             caption += f"; file → {kind.legend}"

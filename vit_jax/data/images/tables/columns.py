@@ -52,13 +52,13 @@ def choose_columns(rows: Rows, stated: Stated, known: Sequence[str] = ()) -> Col
     """
     file = file_column(rows, stated)
     used = {file}
-    group = _stated(rows, "group", stated.group) if stated.group else None
-    split = _stated(rows, "split_column", stated.split_column) if stated.split_column else None
+    group = _column_named(rows, "group", stated.group) if stated.group else None
+    split = _column_named(rows, "split_column", stated.split_column) if stated.split_column else None
     if split is None and SPLIT not in stated.labels:
         split = next((i for i, name in enumerate(rows.names) if name.casefold() == SPLIT), None)
     used |= {column for column in (group, split) if column is not None}
     if stated.labels:
-        labels = tuple(_stated(rows, "labels", name) for name in stated.labels)
+        labels = tuple(_column_named(rows, "labels", name) for name in stated.labels)
     else:
         labels = _by_name(rows, known, [i for i in range(len(rows.names)) if i not in used])
     taken = {"data.file_column": file, "data.split_column": split, "data.group": group}
@@ -73,7 +73,7 @@ def choose_columns(rows: Rows, stated: Stated, known: Sequence[str] = ()) -> Col
 def file_column(rows: Rows, stated: Stated) -> int:
     """The column with the file of each image. Raises UserError where it cannot be told."""
     if stated.file_column:
-        return _stated(rows, "file_column", stated.file_column)
+        return _column_named(rows, "file_column", stated.file_column)
     found = [i for i, name in enumerate(rows.names) if name.casefold() in FILES]
     found = [i for i in found if rows.names[i] not in stated.labels] or found
     if rows.of_hugging_face and HUGGING_FACE in rows.names:
@@ -88,7 +88,7 @@ def file_column(rows: Rows, stated: Stated) -> int:
     raise UserError(rows.title, what, remedy)
 
 
-def _stated(rows: Rows, field: str, name: str) -> int:
+def _column_named(rows: Rows, field: str, name: str) -> int:
     """The column of a name that a field of data has. Raises UserError."""
     same = [i for i, each in enumerate(rows.names) if composed(each) == composed(name.strip())]
     if not same:

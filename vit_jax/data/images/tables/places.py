@@ -12,7 +12,7 @@ from ....errors import UserError
 from ....files.reading import show_path
 from ..config import TABLE
 from .columns import HUGGING_FACE, split_of
-from .rows import JSON_LINES, Rows, joined, read_rows
+from .rows import JSON_LINES, Rows, join_tables, read_rows
 
 _METADATA = tuple(f"metadata{suffix}" for suffix in (".csv", *JSON_LINES))
 
@@ -33,7 +33,7 @@ class Place:
 
     def read(self) -> Rows:
         """The rows of all files. Raises UserError."""
-        return joined([read_rows(file) for file in self.files])
+        return join_tables([read_rows(file) for file in self.files])
 
 
 def find_table(source: str) -> Place:

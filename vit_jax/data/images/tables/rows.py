@@ -110,7 +110,7 @@ def read_rows(path: Path) -> Rows:
         raise UserError(title, f"cannot be read ({reason})", "give the path of a table") from error
 
 
-def joined(tables: Sequence[Rows]) -> Rows:
+def join_tables(tables: Sequence[Rows]) -> Rows:
     """Several tables as one; a column that one lacks is empty there."""
     names = tuple(dict.fromkeys(name for table in tables for name in table.names))
     starts, cells, lines = list[int](), list[tuple[Cell, ...]](), array("q")

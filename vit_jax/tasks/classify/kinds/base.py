@@ -55,7 +55,7 @@ class Kind:
         return "loss", -1
 
     @property
-    def told(self) -> bool:
+    def has_answers(self) -> bool:
         """Whether there is anything to tell of the outputs."""
         return bool(self.header)
 

@@ -17,7 +17,7 @@ from ....config.run import RunConfig
 from ....figures.kept import keep_sections
 from ....scores.labels import over
 from ....scores.result import no_numbers
-from ....scores.suspects import joined, suspect_labels
+from ....scores.suspects import join_suspects, suspect_labels
 from ....scores.temperature import set_loss, set_temperature
 from ....scores.thresholds import DEFAULT, FEWEST, choose_thresholds
 from ...base import Batch, with_scores
@@ -143,7 +143,7 @@ class SetKind(Kind):
         sections = label_sections(split, result, names, self.thresholds, folder, caption)
         sections += trust_section(result.trust, folder, "share that has the label", caption)
         if result.suspects:
-            found, labels = joined(result.suspects)
+            found, labels = join_suspects(result.suspects)
             given = [f"{names[k]}: {THERE[1 - guess]}" for k, guess in zip(labels, found.guesses, strict=True)]
             seems = [THERE[guess] for guess in found.guesses]
             sections += suspects_section(split, found, given, seems, folder, caption)
