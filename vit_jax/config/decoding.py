@@ -74,7 +74,11 @@ OF_DRAWS = ("temperature", "top_k", "top_p", "seed")
 
 
 def check_decoding(d: Decoding) -> Decoding:
-    """Return the settings unchanged. Raises UserError naming the first invalid one."""
+    """The settings, unchanged.
+
+    Raises:
+        UserError: one is out of its range, or two contradict each other; names the first.
+    """
     check_ranges(d)
     if d.max_length and d.min_length > d.max_length:
         raise UserError(

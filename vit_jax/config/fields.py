@@ -59,12 +59,24 @@ def dropout_rate(help: str) -> Any:
 
 
 def execution(default: Any, help: str, **bounds: Unpack[Bounds]) -> Any:
-    """A field that may change when a run is resumed; `bounds` as of `identity`."""
+    """A field that may change when a run is resumed.
+
+    Args:
+        default: its value where nothing else is given.
+        help: what it does, as --help prints it, the bounds after it.
+        bounds: of its numbers, see `Range`.
+    """
     return _field(default, help, Range(**bounds), execution=True)
 
 
 def option(default: Any, help: str, **bounds: Unpack[Bounds]) -> Any:
-    """An option of a command, which is no part of a run; `bounds` as of `identity`."""
+    """An option of a command, which is no part of a run.
+
+    Args:
+        default: its value where nothing else is given.
+        help: what it does, as --help prints it, the bounds after it.
+        bounds: of its numbers, see `Range`.
+    """
     return _field(default, help, Range(**bounds))
 
 

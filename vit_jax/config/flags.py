@@ -105,7 +105,16 @@ def _name_keywords(options: type) -> None:
 
 
 def check_words(words: Sequence[str], known: Mapping[str, Flag], reasons: Mapping[str, str] = REASONS) -> list[str]:
-    """The words of a command line, flags first, then positional arguments. Raises UserError on the first mistake."""
+    """The words of a command line, flags first, then positional arguments.
+
+    Args:
+        words: as they were typed, without the program's name.
+        known: the flags that there are, by name without dashes.
+        reasons: of flags that other programs have, what takes their place.
+
+    Raises:
+        UserError: for the first mistake: an unknown flag, a value that is missing, of another type or too many.
+    """
     needed = [flag for flag in known.values() if flag.required]
     given: list[str] = []
     positional: list[str] = []
@@ -142,7 +151,15 @@ def is_flag(word: str) -> bool:
 
 
 def given_fields(words: Sequence[str], options: Any) -> list[str]:
-    """The dotted names of the fields of `options` that the flags among the words of a command line set."""
+    """The dotted names of the fields that the flags of a command line set.
+
+    Args:
+        words: the command line; after -- there are no flags.
+        options: a dataclass or an instance, whose fields are the flags.
+
+    Raises:
+        UserError: for a flag that is none of them.
+    """
     known, words = flags(options), list(words)
     before = words[: words.index("--")] if "--" in words else words
     found = [_flag(word.partition("=")[0], known, REASONS)[0] for word in before if is_flag(word)]
@@ -150,7 +167,16 @@ def given_fields(words: Sequence[str], options: Any) -> list[str]:
 
 
 def given_values(words: Sequence[str], options: Any, part: type) -> dict[str, Any]:
-    """{field: value} of the fields of the class `part` that the words set, `options` being what they were parsed to."""
+    """The values of those fields of one class that a command line sets.
+
+    Args:
+        words: the command line.
+        options: what it was parsed to.
+        part: a dataclass, whose fields `options` has too.
+
+    Returns:
+        {field: value}.
+    """
     names = {f.name for f in dataclasses.fields(part)}
     return {name: getattr(options, name) for name in given_fields(words, type(options)) if name in names}
 
@@ -172,7 +198,15 @@ def given_texts(words: Sequence[str]) -> dict[str, list[str]]:
 
 
 def value_of(given: Mapping[str, Sequence[str]], name: str) -> str:
-    """The first text after the flag `name` among `given_texts`; '' if there is none."""
+    """The first text that follows a flag.
+
+    Args:
+        given: what `given_texts` returns.
+        name: the flag, without dashes.
+
+    Returns:
+        The text; '' if there is none.
+    """
     return next(iter(given.get(name, ())), "")
 
 

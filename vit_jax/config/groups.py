@@ -16,9 +16,14 @@ from .run import MOMENTS, OptimConfig
 
 
 def trainable(c: OptimConfig, table: Mapping[str, Parameter]) -> tuple[str, ...]:
-    """The names of the parameters that train, in the table's order: those that no pattern of `freeze` matches.
+    """The names of the parameters that train: those that no pattern of `freeze` matches.
 
-    With `freeze_epochs` these too, as they do in the end.
+    Args:
+        c: the optimizer's settings; with `freeze_epochs` the frozen ones count too, as they train in the end.
+        table: the network's parameters.
+
+    Returns:
+        The names in the table's order.
     """
     return tuple(
         name for name, each in table.items() if each.trains and (c.freeze_epochs or not matches(name, c.freeze))
@@ -26,7 +31,15 @@ def trainable(c: OptimConfig, table: Mapping[str, Parameter]) -> tuple[str, ...]
 
 
 def frozen_at_first(c: OptimConfig, table: Mapping[str, Parameter]) -> frozenset[str]:
-    """The names of the parameters that train only after `freeze_epochs`; none if `freeze` holds for the whole run."""
+    """The names of the parameters that train only after `freeze_epochs`.
+
+    Args:
+        c: the optimizer's settings.
+        table: the network's parameters.
+
+    Returns:
+        The names; none if `freeze` holds for the whole run.
+    """
     return frozenset(
         name for name, each in table.items() if each.trains and c.freeze_epochs and matches(name, c.freeze)
     )
@@ -61,14 +74,19 @@ def muon_kernels(c: OptimConfig, table: Mapping[str, Parameter]) -> frozenset[st
 
 
 def decaying(c: OptimConfig, table: Mapping[str, Parameter]) -> frozenset[str]:
-    """The names of the parameters that decay: those of a kind that `decay` names."""
+    """The names of the parameters that decay: those of a kind that the setting decay names."""
     return frozenset(name for name, each in table.items() if each.kind in c.decay)
 
 
 def rate_scales(c: OptimConfig, table: Mapping[str, Parameter]) -> dict[str, float]:
-    """{name: what the rate lr is multiplied by}: D^(distance of its layer from the last), with D = `layer_decay`.
+    """What the learning rate of each parameter is multiplied by: layer_decay^(distance of its layer from the last).
 
-    For kernels that Muon updates, times muon_lr / lr.
+    Args:
+        c: the optimizer's settings.
+        table: the network's parameters.
+
+    Returns:
+        {name: factor}; for a kernel that Muon updates, times muon_lr / lr.
     """
     last, kernels = max(parameter.layer for parameter in table.values()), muon_kernels(c, table)
     return {
@@ -126,9 +144,11 @@ def _check_frozen(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
 
 
 def all_but(patterns: Iterable[str], table: Mapping[str, Parameter]) -> tuple[str, ...]:
-    """Few patterns that match all parameters of the table but those that `patterns` match.
+    """Few patterns that match all parameters but some.
 
-    Blocks have to be alike in that.
+    Args:
+        patterns: of those some, alike in all blocks.
+        table: the network's parameters.
     """
     kept = {re.sub(r"\.\d+\.", ".*.", name): matches(name, patterns) for name in table}
     return tuple(_covering("", [(name.split("."), on) for name, on in kept.items()]))

@@ -24,9 +24,14 @@ def as_argument(name: str) -> str:
 
 
 def names_of(config: Any, prefix: str = "") -> dict[str, str]:
-    """{name: help} of the fields of a config, an instance or a class, also of those inside it; `prefix` is before all.
+    """The help of each field of a config, also of those of the configs inside it.
 
-    Raises KeyError where one has no help.
+    Args:
+        config: a dataclass or an instance.
+        prefix: of all names.
+
+    Returns:
+        {name: help}, the names as flags without dashes.
     """
     found: dict[str, str] = {}
     for f in dataclasses.fields(config):

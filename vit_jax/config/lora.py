@@ -44,9 +44,10 @@ def factor_shapes(run: RunConfig) -> dict[str, tuple[int, ...]]:
 
 
 def trainable_table(run: RunConfig) -> Mapping[str, Parameter]:
-    """What a run's optimizer works on: the network's parameters, and with LoRA the factors beside them.
+    """The parameters that a run's optimizer works on.
 
-    With LoRA only the factors and the head's parameters train.
+    Returns:
+        The network's table; with LoRA also the factors, and of the network's parameters only those of the head train.
     """
     table = _network_table(run)
     if not run.lora.rank:

@@ -71,7 +71,16 @@ class Table(dict[str, Parameter]):
     def dense(
         self, name: str, n_in: int, n_out: int, bias: bool = True, *, torchvision: str = "torch", zero: bool = False
     ) -> None:
-        """Add a linear map. `torchvision`: its scheme if init is torchvision; `zero`: kernel and bias start at 0."""
+        """Add a linear map.
+
+        Args:
+            name: of the layer; its parameters are name.kernel [n_in, n_out] and name.bias [n_out].
+            n_in: the width of its input.
+            n_out: the width of its output.
+            bias: whether it has one.
+            torchvision: the scheme of its initial values where `init` is torchvision.
+            zero: whether kernel and bias start at 0.
+        """
         scheme = torchvision if self.init == "torchvision" else self.init
         self._dense(
             name,
@@ -90,9 +99,14 @@ class Table(dict[str, Parameter]):
         bias: bool | tuple[bool, bool, bool, bool],
         norms: Mapping[str, int] = {},
     ) -> None:
-        """Add the four linear maps of an attention, with norms {name: width} before the last.
+        """Add the four linear maps of an attention.
 
-        `bias` says which of query, key, value and out have biases, or whether all have.
+        Args:
+            name: of the layer; the maps are name.query, .key, .value and .out.
+            width: of its input and output.
+            inner: of all heads together.
+            bias: which of query, key, value and out have biases, or whether all have.
+            norms: {name: width} of LayerNorms before the last map.
         """
         query, key, value, out = bias if isinstance(bias, tuple) else (bias,) * 4
         inward = self._kernel(

@@ -55,12 +55,25 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def partition(tree: Mapping[str, Any], names: Container[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(the leaves whose dotted names are among `names`, all others), each as a tree; `combine` joins them again."""
+    """Two trees out of one; `combine` joins them again.
+
+    Args:
+        tree: nested mappings.
+        names: dotted names of leaves.
+
+    Returns:
+        (a tree of the leaves that `names` has, a tree of all others).
+    """
     flat = flatten(tree)
     inside = {name: leaf for name, leaf in flat.items() if name in names}
     return unflatten(inside), unflatten({name: leaf for name, leaf in flat.items() if name not in names})
 
 
 def combine(tree: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The leaves of both trees; of a name that both have, that of `other`."""
+    """The leaves of two trees in one.
+
+    Args:
+        tree: nested mappings.
+        other: another such tree, whose leaf counts where both have the name.
+    """
     return unflatten(flatten(tree) | flatten(other))

@@ -57,7 +57,13 @@ def in_python(function: F, types: Callable[[], Mapping[str, Any]]) -> F:
 
 
 def reword(error: UserError | CheckFailed, parameters: Collection[str], types: Mapping[str, Any]) -> None:
-    """Let an error name arguments of a function with these `parameters`, and `fields`, in place of flags."""
+    """Let an error name arguments of a function, and entries of its `fields`, in place of flags.
+
+    Args:
+        error: whose text is replaced.
+        parameters: the names of the function's arguments.
+        types: {dotted field of a run: the type of its value}.
+    """
     write = functools.partial(python_words, parameters=parameters, types=types)
     if isinstance(error, UserError):
         error.reword(write)
@@ -66,9 +72,12 @@ def reword(error: UserError | CheckFailed, parameters: Collection[str], types: M
 
 
 def python_words(text: str, parameters: Collection[str], types: Mapping[str, Any]) -> str:
-    """A text in which flags are arguments, where a function has these, or else entries of `fields`.
+    """A text in which arguments of a function, or else entries of its `fields`, stand for flags.
 
-    A flag that neither has stays as it is.
+    Args:
+        text: with flags; one that is neither stays as it is.
+        parameters: the names of the function's arguments.
+        types: {dotted field of a run: the type of its value}.
     """
 
     def write(match: re.Match[str]) -> str:

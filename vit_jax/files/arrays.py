@@ -21,13 +21,25 @@ HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def read_array(path: str | os.PathLike[str]) -> np.ndarray:
-    """The array of a .npy. Raises as `read_arrays` does."""
+    """The array of a .npy.
+
+    Raises:
+        OSError: where it cannot be opened.
+        ValueError: where it is damaged, or the array holds Python's objects.
+        UserError: where it is no regular file.
+    """
     with open_regular(path) as file, _damage():
         return _array(file, os.fstat(file.fileno()).st_size, Path(path).name)
 
 
 def array_sizes(path: str | os.PathLike[str]) -> dict[str, int]:
-    """{array of a .npz: the bytes that it states}. Raises as `read_arrays` does."""
+    """{array of a .npz: the bytes that it states}.
+
+    Raises:
+        OSError: where it cannot be opened.
+        ValueError: where it is damaged.
+        UserError: where it is no regular file.
+    """
     with open_regular(path) as file, _damage(), zipfile.ZipFile(file) as archive:
         return {name: member.file_size for name, member in _members(archive).items()}
 

@@ -24,7 +24,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file of text, as UTF-8, like `write_bytes`."""
+    """Write a file of text as UTF-8, atomically."""
     write_bytes(path, text.encode("utf-8"))
 
 
@@ -39,9 +39,15 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A context with the path of a new file beside another, whose place it takes at the end; if that fails, it is gone.
+    """A context with the path of a new file beside another, whose place it takes at the end.
 
-    It is no file that was there before, nor what a link leads to.
+    If that fails, the new file is gone, and the other as it was.
+
+    Args:
+        path: of the other file, which need not exist; a link is replaced, not what it leads to.
+
+    Returns:
+        The path of the new file, empty, of a name that no file had.
     """
     temporary = path.with_name(f"{path.name}.tmp")
     for number in itertools.count(1):

@@ -24,7 +24,16 @@ STDOUT, AS_STDOUT = "-", "is stdout for other programs, and here a file is writt
 
 
 def check_outputs(outputs: Mapping[str, str], force: bool, reads: Iterable[str | Path] = ()) -> None:
-    """Raise UserError where the files {flag: path} of a command cannot all be written, as by `check_output`."""
+    """Check that the files of a command can all be written.
+
+    Args:
+        outputs: {flag: path}; '' is no file.
+        force: whether files that exist are replaced.
+        reads: files and folders that the command reads.
+
+    Raises:
+        UserError: as of `check_output`, or where two flags name the same file.
+    """
     reads, known = list(reads), dict[str, str]()
     for flag, path in outputs.items():
         check_output(flag, path, force, reads)
@@ -33,7 +42,7 @@ def check_outputs(outputs: Mapping[str, str], force: bool, reads: Iterable[str |
 
 
 def check_output(flag: str, path: str, force: bool, reads: Iterable[str | Path] = (), own: Iterable[Path] = ()) -> None:
-    """Raise UserError if the file of a flag cannot be written, or exists without `force`, or is to stay as it is.
+    """Check that the file of a flag can be written.
 
     Args:
         flag: empty where the file is an argument without one.
@@ -41,6 +50,9 @@ def check_output(flag: str, path: str, force: bool, reads: Iterable[str | Path] 
         force: whether another file is replaced.
         reads: files and folders that the command reads.
         own: files of runs that the command is to make again.
+
+    Raises:
+        UserError: it cannot be written, exists without `force`, is of a run, or is read.
     """
     if not path:
         return
@@ -60,9 +72,16 @@ def check_output(flag: str, path: str, force: bool, reads: Iterable[str | Path] 
 
 
 def check_folder(flag: str, path: str, force: bool, reads: Iterable[str | Path] = ()) -> None:
-    """Raise UserError if the folder of a flag cannot be made, or holds files without `force`; '' is no folder.
+    """Check that the folder of a flag can be made.
 
-    Likewise if it is a run, or in one, or holds what is read or is held by it. `reads` as of `check_output`.
+    Args:
+        flag: without dashes.
+        path: of the folder; '' is no folder.
+        force: whether it may hold files.
+        reads: files and folders that the command reads.
+
+    Raises:
+        UserError: it cannot be made, holds files without `force`, is a run or in one, or holds what is read or lies in it.
     """
     if not path:
         return
@@ -84,10 +103,16 @@ def check_folder(flag: str, path: str, force: bool, reads: Iterable[str | Path] 
 
 
 def check_apart(argument: str, path: Path, reads: Iterable[str | Path] = (), own: Iterable[Path] = ()) -> None:
-    """Raise UserError, about `argument`, where a path is a file of a run, or a file that a command reads.
+    """Check that a path is neither a file of a run nor one that a command reads; links are followed, hard ones too.
 
-    What is in a folder that is read counts as read, unless its suffix says that nothing there is found by it. Links
-    are followed, hard ones too. `reads` and `own` as of `check_output`.
+    Args:
+        argument: what an error is about.
+        path: where the command will write.
+        reads: files and folders that it reads; all in such a folder counts as read but files of the suffixes `BY_NAME`.
+        own: files of runs that it is to make again.
+
+    Raises:
+        UserError: it is.
     """
     real, again = Path(os.path.realpath(path)), {os.path.realpath(each) for each in own}
     for folder in filter(_is_run, real.parents):

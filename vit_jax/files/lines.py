@@ -74,7 +74,13 @@ def read_lines(
 
 
 def too_long(where: str, number: int, longest: int = LINE) -> UserError:
-    """The error for a line, by its number, of more than `longest` bytes."""
+    """The error for a line that is too long.
+
+    Args:
+        where: the file.
+        number: of the line, from 1.
+        longest: the most bytes of a line.
+    """
     return UserError(f"{where} line {number}", f"has more than {longest:,} bytes", "break it into shorter lines")
 
 

@@ -66,9 +66,16 @@ def is_locked(path: Path) -> bool:
 
 
 def try_lock(file: int) -> bool:
-    """Lock an open file until it is closed or its process ends; False if another process has locked it.
+    """Lock an open file until it is closed or its process ends.
 
-    `file` is its descriptor, which is then at the beginning. Raises OSError where the file system has no locks.
+    Args:
+        file: its descriptor, which is then at the beginning.
+
+    Returns:
+        Whether it is locked; False if another process has locked it.
+
+    Raises:
+        OSError: the file system has no locks.
     """
     try:
         if os.name == "nt":

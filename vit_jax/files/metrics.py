@@ -48,7 +48,11 @@ def as_json(metrics: Mapping[str, float]) -> dict[str, float | None]:
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a metrics.jsonl; broken lines, such as the last one after a crash, are left out.
 
-    Raises UserError if it is no regular file, or larger than any run of ours writes.
+    Returns:
+        The rows in their order; none where there is no file.
+
+    Raises:
+        UserError: as of `has_log`.
     """
     rows = []
     if has_log(path):
@@ -58,7 +62,11 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def has_log(path: Path) -> bool:
-    """Whether there is a metrics.jsonl. Raises UserError if it is a link, no regular file, or absurdly large."""
+    """Whether there is a metrics.jsonl.
+
+    Raises:
+        UserError: it is a link, no regular file, or larger than any run of ours writes.
+    """
     check_regular(path, link=False)  # training appends to it: a link could lead to any file of the user's
     if not path.exists():
         return False
@@ -89,7 +97,8 @@ def _row(line: bytes) -> dict[str, Any] | None:
 def histogram_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a histograms.jsonl, one after the other; broken lines are left out.
 
-    Raises UserError if it is no regular file.
+    Raises:
+        UserError: it is no regular file.
     """
     check_regular(path)
     if not path.exists():

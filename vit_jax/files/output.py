@@ -156,9 +156,11 @@ def _table(columns: Sequence[Sequence[str]]) -> Table:
 
 
 def shorten(name: str, most: int) -> str:
-    """A name, cut with an ellipsis to the width of at most `most` letters; Chinese and the like are two letters wide.
+    """A name that is at most so wide, cut with an ellipsis.
 
-    Characters that cannot be drawn, such as line breaks, become U+FFFD.
+    Args:
+        name: characters of it that cannot be drawn, such as line breaks, become U+FFFD.
+        most: the width, by `text_width`.
     """
     name = "".join(c if c.isprintable() or c in JOINERS else "\ufffd" for c in name)
     if text_width(name) <= most:
@@ -169,9 +171,10 @@ def shorten(name: str, most: int) -> str:
 
 
 def text_width(text: str) -> int:
-    """The width of a text in letters, or in columns of a terminal: Chinese and the like are two letters wide.
+    """The width of a text in columns of a terminal.
 
-    A combining mark or an invisible character has none.
+    Args:
+        text: its Chinese characters and the like are two columns wide; combining and invisible ones have no width.
     """
     shown = (c for c in text if unicodedata.category(c) not in ("Mn", "Mc", "Me", "Cf"))
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in shown)

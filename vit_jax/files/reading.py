@@ -32,9 +32,14 @@ def show_path(path: str | os.PathLike[str]) -> str:
 
 
 def check_regular(path: str | os.PathLike[str], link: bool = True) -> None:
-    """Raise UserError if a path leads to something that is there and no file: a folder, a pipe, a circle of links.
+    """Check that what is at a path, if anything, is a file.
 
-    With `link` False also if it is a symbolic link, through which something outside a run's folder would be changed.
+    Args:
+        path: of the file.
+        link: whether it may be a symbolic link; through one, something outside a run's folder would be changed.
+
+    Raises:
+        UserError: it is a folder, a pipe, a device or a circle of links, or a link that it may not be.
     """
     try:
         mode = os.stat(path, follow_symlinks=link).st_mode
@@ -75,9 +80,15 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def read_regular(path: str | os.PathLike[str], most: int, remedy: str) -> bytes:
-    """The content of a regular file of at most `most` bytes.
+    """The content of a regular file.
 
-    Raises UserError, which ends with the remedy, where it is another, or cannot be read.
+    Args:
+        path: of the file.
+        most: bytes that it may have.
+        remedy: with which an error ends.
+
+    Raises:
+        UserError: it is larger, no regular file, or cannot be read.
     """
     try:
         with open_regular(path) as file:
@@ -100,7 +111,15 @@ def size_text(size: int) -> str:
 
 
 def bounded_lines(file: BinaryIO, most: int = LINE) -> Iterator[bytes | None]:
-    """The lines of a binary file with their ends; None for one of more than `most` bytes, before the rest is read."""
+    """The lines of a file with their ends, none of which is read beyond a bound.
+
+    Args:
+        file: opened in binary mode.
+        most: bytes of a line.
+
+    Returns:
+        An iterator; None stands for a line of more bytes.
+    """
     while line := file.readline(most + 1):
         if len(line) <= most:
             yield line

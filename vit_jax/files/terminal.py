@@ -123,14 +123,21 @@ def print_line(text: str) -> None:
 
 
 def print_note(text: str, stream: TextIO | None = None) -> None:
-    """Print a remark for the user, `printable`, on stdout or another stream."""
+    """Print a remark for the user.
+
+    Args:
+        text: what would steer a terminal in it is printed as an escape.
+        stream: where it goes; None: stdout.
+    """
     print_wrapped(f"note     {printable(text)}", stream)
 
 
 def print_wrapped(line: str, stream: TextIO | None = None) -> None:
-    """Print a line on stdout or another stream; on a terminal in several that end at words, beside its label.
+    """Print a line; on a terminal in several that end at words, beside its label.
 
-    A command, between backticks or at the end, stays whole, so that it can be copied.
+    Args:
+        line: a command in it, between backticks or at the end, stays whole, so that it can be copied.
+        stream: where it goes; None: stdout.
     """
     stream = stream or sys.stdout
     print(_wrapped(line, _columns(stream)) if stream is not None and stream.isatty() else line, file=stream)
@@ -168,9 +175,11 @@ def fill(text: str, columns: int, first: int = 0, rest: int = 0) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with what would steer a terminal as an escape, such as \\x1b: a file of a stranger may hold it.
+    """A text of a stranger, with what would steer a terminal as an escape such as \\x1b.
 
-    These are control characters, marks that change the direction of writing, line separators and lone surrogates.
+    Args:
+        text: escaped are control characters, marks that change the direction of writing, line separators and lone
+            surrogates.
     """
     return "".join(
         ch if ch in JOINERS or unicodedata.category(ch) not in _STEERING else ch.encode("unicode_escape").decode()

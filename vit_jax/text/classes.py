@@ -100,9 +100,14 @@ OF_MODELS = {  # {model_type: the class of its tokenizer, where none is stated}
 
 
 def class_name(tokens: Mapping[str, Any], model: Mapping[str, Any]) -> str:
-    """The name of a tokenizer's class, by its config or that of its model; empty where neither states it.
+    """The name of a tokenizer's class.
 
-    That of a model_type which is not known is its model_type.
+    Args:
+        tokens: its tokenizer_config.json.
+        model: the config.json of its model.
+
+    Returns:
+        The name without Fast; the model_type where that is not known; empty where neither states one.
     """
     stated = tokens.get("tokenizer_class") or model.get("tokenizer_class") or model.get("model_type")
     name = stated.removesuffix("Fast") if isinstance(stated, str) else ""
@@ -122,7 +127,16 @@ def stated_class(tokens: Mapping[str, Any]) -> TokenizerClass | None:
 
 
 def check_class(name: str, there: str, where: str) -> TokenizerClass:
-    """The class of this name, which makes a tokenizer of a file. Raises UserError where it is not known."""
+    """The class that makes a tokenizer of a file.
+
+    Args:
+        name: of the class.
+        there: the name of the file.
+        where: its folder, which errors name.
+
+    Raises:
+        UserError: the name is empty or not known.
+    """
     if not name:
         raise UserError(
             where,

@@ -61,9 +61,18 @@ FORMS = f"a folder with {PIECES}, or with {', '.join(SPM)} and {VOCABULARIES[0]}
 
 
 def read_folder(path: str, alone: bool = False, spoken: Spoken = UNSTATED) -> dict[str, bytes]:
-    """The files of the tokenizer in a folder, with an ids.json; a tokenizer.json stands for its folder.
+    """The files of the tokenizer in a folder, with an ids.json.
 
-    `alone` as of `stated_ids`, `spoken` as of `with_languages`. Raises UserError.
+    Args:
+        path: of the folder, or of the tokenizer.json in it.
+        alone: whether there is no source, see `stated_ids`.
+        spoken: the languages that a user states, see `with_languages`.
+
+    Returns:
+        {name: content}.
+
+    Raises:
+        UserError: the folder has no tokenizer that can be used, or does not state enough.
     """
     folder, where = Path(os.path.expanduser(path)), f"data.tokenizer {path}"
     folder = folder.parent if folder.name == PIECES else folder
@@ -144,9 +153,16 @@ def _content(file: Path) -> bytes:
 
 
 def with_ids(files: Files, model: Mapping[str, Any], where: str, alone: bool = False) -> dict[str, bytes]:
-    """The files with an ids.json, by what their tokenizer and the `model` state; `alone` as of `stated_ids`.
+    """The files with an ids.json, by what their tokenizer and its model state.
 
-    Raises UserError.
+    Args:
+        files: of the tokenizer.
+        model: config.json and over it generation_config.json; empty without a model.
+        where: names the files in errors.
+        alone: whether there is no source, see `stated_ids`.
+
+    Raises:
+        UserError: padding, begin or end is not stated, or a file is damaged.
     """
     sides, content = [], dict[str, Any]()
     for side in SIDES:
@@ -163,7 +179,18 @@ def with_ids(files: Files, model: Mapping[str, Any], where: str, alone: bool = F
 
 
 def open_files(files: Files, where: str) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of source and target in files that have an ids.json. Raises UserError."""
+    """The tokenizers in files.
+
+    Args:
+        files: with an ids.json.
+        where: names them in errors.
+
+    Returns:
+        (that of sources, that of targets).
+
+    Raises:
+        UserError: a file is damaged.
+    """
     source, target = (_open_side(files, side, where) for side in SIDES)
     return source, target
 

@@ -50,7 +50,11 @@ class Pieces:
         return self.size
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a sentence, int32 [N]. Raises UserError if it has none, or holds the token that pads."""
+        """The ids of a sentence, int32 [N].
+
+        Raises:
+            UserError: it has no words, or holds the token that pads.
+        """
         return self.encode_all([text])[0]
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -63,7 +67,12 @@ class Pieces:
         return self.begin + ids[self.skipped : len(ids) - self.dropped]
 
     def cut(self, ids: np.ndarray, length: int) -> np.ndarray:
-        """The first `length` ids of a sentence, with what stands behind it."""
+        """The first ids of a sentence.
+
+        Args:
+            ids: int32 [N].
+            length: how many are kept, with what stands behind the sentence.
+        """
         return np.concatenate([ids[: length - len(self.after)], np.array(self.after, np.int32)])
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -87,12 +96,29 @@ class Pieces:
 
 
 def compared(text: str, cased: bool) -> str:
-    """A text without the white space around it, and in lower case if not `cased`."""
+    """A text as scores compare it: without the white space around it.
+
+    Args:
+        text: a sentence.
+        cased: whether upper and lower case are told apart.
+    """
     return text.strip() if cased else text.strip().lower()
 
 
 def check_ids(text: str, ids: Sequence[int], side: Any) -> np.ndarray:
-    """The ids of a text, int32 [N]. Raises UserError where a sentence cannot be them."""
+    """The ids of a text as an array.
+
+    Args:
+        text: which has these ids.
+        ids: of a tokenizer.
+        side: the tokenizer.
+
+    Returns:
+        int32 [N].
+
+    Raises:
+        UserError: the text has no words, or holds the token that pads.
+    """
     if not text.strip() or not ids:
         raise UserError(f"the text {quote(text)} has no words", remedy="give at least one")
     if side.ids.pad in ids:
@@ -104,9 +130,18 @@ def check_ids(text: str, ids: Sequence[int], side: Any) -> np.ndarray:
 
 
 def open_pieces(content: bytes, where: str, literal: bool = False) -> Any:
-    """The tokenizer in a tokenizer.json. Raises UserError if that is damaged.
+    """The tokenizer in a tokenizer.json.
 
-    With `literal` the special tokens have no meaning in texts: "</s>" there is four characters.
+    Args:
+        content: of the file.
+        where: names it in errors.
+        literal: whether special tokens have no meaning in texts: "</s>" is then four characters.
+
+    Returns:
+        A `tokenizers.Tokenizer` without truncation and padding.
+
+    Raises:
+        UserError: the file is damaged, or the library is not there.
     """
     with require("tokenizers"):
         from tokenizers import Tokenizer

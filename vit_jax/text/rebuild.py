@@ -36,7 +36,11 @@ class Parts:
         return token_text(self.settings[f"{name}_token"])
 
     def lines(self, name: str) -> Iterator[tuple[int, str]]:
-        """(number, line) of a file of text, from 1 on. Raises UserError."""
+        """(number from 1, line) of a file of text.
+
+        Raises:
+            UserError: it is no text in UTF-8.
+        """
         return enumerate(read_lines(io.BytesIO(self.files[name]), f"{self.where}: {name}"), 1)
 
     def spm(self) -> SpmFile:

@@ -74,7 +74,11 @@ class SentencePieces:
         return int(self.kept["size"])
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a sentence, int32 [N]. Raises UserError if it has none, or holds the token that pads."""
+        """The ids of a sentence, int32 [N].
+
+        Raises:
+            UserError: it has no words, or holds the token that pads.
+        """
         found, begin, before = [], 0, self._before(text)
         for special in self._special.finditer(text):
             found += [*self.split(text[begin : special.start()]), special.group()]
@@ -109,7 +113,12 @@ class SentencePieces:
         return [self.encode(text) for text in texts]
 
     def cut(self, ids: np.ndarray, length: int) -> np.ndarray:
-        """The first `length` ids of a sentence, a source with its end."""
+        """The first ids of a sentence.
+
+        Args:
+            ids: int32 [N].
+            length: how many are kept, of a source with its end.
+        """
         return np.concatenate([ids[: length - len(self.after)], np.array(self.after, np.int32)])
 
     def decode(self, ids: Iterable[int]) -> str:

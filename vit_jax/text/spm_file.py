@@ -24,7 +24,15 @@ class SpmFile:
 
 
 def read_spm(content: bytes, where: str) -> SpmFile:
-    """The model in a file. Raises UserError where it is damaged."""
+    """The SentencePiece model in a file.
+
+    Args:
+        content: of the file.
+        where: names it in errors.
+
+    Raises:
+        UserError: it is damaged, or the library is not there.
+    """
     with require("sentencepiece"):
         from sentencepiece import SentencePieceProcessor
     count, parts = 0, dict[int, bytes]()

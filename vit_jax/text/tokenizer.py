@@ -33,13 +33,22 @@ class Tokenizer(Protocol):
         """The number of ids, which is that of rows of an embedding table."""
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a sentence, int32 [N]. Raises UserError where it has none, or none that are allowed."""
+        """The ids of a sentence, int32 [N].
+
+        Raises:
+            UserError: it has none, or none that are allowed.
+        """
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """`encode` of each sentence."""
 
     def cut(self, ids: np.ndarray, length: int) -> np.ndarray:
-        """At most `length` ids of a longer sentence, with what stands at its end."""
+        """The first ids of a longer sentence.
+
+        Args:
+            ids: int32 [N].
+            length: how many are kept at most, with what stands at the sentence's end.
+        """
 
     def decode(self, ids: Iterable[int]) -> str:
         """The sentence of ids, up to the first end or padding, without special tokens."""
@@ -52,7 +61,19 @@ class Tokenizer(Protocol):
 
 
 def encode_named(tokenizer: Tokenizer, texts: Sequence[str], where: Callable[[int], str]) -> list[np.ndarray]:
-    """The ids of each text; an error begins with `where(i)`, the place of the text that it is about."""
+    """The ids of each text.
+
+    Args:
+        tokenizer: of the texts.
+        texts: sentences.
+        where: gives the place of text i, with which an error about it begins.
+
+    Returns:
+        An int32 [N] for each text.
+
+    Raises:
+        UserError: for the first text that cannot be encoded.
+    """
     try:
         return tokenizer.encode_all(texts)
     except UserError:

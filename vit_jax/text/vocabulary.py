@@ -24,9 +24,11 @@ COURSE = ("<NULL>", "<START>", "<END>", "<UNK>")  # their names in cs231n's capt
 def words(text: str, apart: bool = False) -> list[str]:
     """The words of a sentence, in lower case; each punctuation mark is a word.
 
-    A combining mark belongs to the character before it, as do joiners and other invisible characters: rule WB4 of
-    Unicode (UAX #29), without which Hindi, Thai, Arabic with vowels and decomposed Latin fall into pieces. With `apart`
-    each is a word, as it was to the first runs.
+    Args:
+        text: the sentence. A combining mark belongs to the character before it, as do joiners and other invisible
+            characters: rule WB4 of Unicode (UAX #29), without which Hindi, Thai, Arabic with vowels and decomposed
+            Latin fall into pieces.
+        apart: each of these is a word, as it was to the first runs.
     """
     return (re.compile(r"\w+|[^\w\s]") if apart else _words()).findall(text.lower())
 
@@ -74,7 +76,11 @@ class Vocabulary:
         return len(self.entries)
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a sentence, int32 [N]. Raises UserError if it has no words, or, without <unk>, unknown words."""
+        """The ids of a sentence, int32 [N].
+
+        Raises:
+            UserError: it has no words, or, without <unk>, unknown ones.
+        """
         found = words(text, self.apart)
         if not found:
             raise UserError(f"the text {quote(text)} has no words", remedy="give at least one")
@@ -89,7 +95,12 @@ class Vocabulary:
         return [self.encode(text) for text in texts]
 
     def cut(self, ids: np.ndarray, length: int) -> np.ndarray:
-        """The first `length` ids of a sentence."""
+        """The first ids of a sentence.
+
+        Args:
+            ids: int32 [N].
+            length: how many are kept.
+        """
         return ids[:length]
 
     def decode(self, ids: Iterable[int]) -> str:
