@@ -81,7 +81,8 @@ def check_folder(flag: str, path: str, force: bool, reads: Iterable[str | Path] 
         reads: files and folders that the command reads.
 
     Raises:
-        UserError: it cannot be made, holds files without `force`, is a run or in one, or holds what is read or lies in it.
+        UserError: it cannot be made, holds files without `force`, is a run or in one, or holds what is read or lies in
+            it.
     """
     if not path:
         return

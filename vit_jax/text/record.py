@@ -126,8 +126,8 @@ def make_one(kind: str, size: int, sentences: Sequence[str]) -> Tokenizer:
     """The tokenizer of a run whose only texts are those that it generates.
 
     Args:
-        kind: words, words-apart, bpe or unigram, or the path of a folder, whose tokenizer may pad with its end, as that of
-            GPT-2 does.
+        kind: words, words-apart, bpe or unigram, or the path of a folder, whose tokenizer may pad with its end, as that
+            of GPT-2 does.
         size: the most ids of one that is trained.
         sentences: of training.
 
