@@ -29,7 +29,17 @@ class Given:
         return not isinstance(self.data, Mapping)
 
     def splits(self, known: Sequence[str]) -> dict[str, Any]:
-        """{split: its examples}. Raises UserError on a split that is not `known`, and where there is none."""
+        """The examples of each split.
+
+        Args:
+            known: the names that splits may have, in the order of the result.
+
+        Returns:
+            {split: its examples}; those without splits are train.
+
+        Raises:
+            UserError: there is none, or one that is not known.
+        """
         if self.whole:
             return {"train": self.data}
         if not self.data or not self.data.keys() <= {*known}:
@@ -91,7 +101,12 @@ class Order(Protocol):
 
 
 def same_content(recorded: Any, identity: Mapping[str, Any]) -> bool:
-    """`Data.same_as` of data with this identity."""
+    """What `Data.same_as` returns.
+
+    Args:
+        recorded: the identity that a run recorded; None: unknown.
+        identity: that of the data at hand.
+    """
     return recorded is None or (isinstance(recorded, dict) and {**recorded, "name": ""} == {**identity, "name": ""})
 
 
@@ -111,9 +126,11 @@ class Data(Protocol):
         """JSON values that are equal exactly if the data is; they are written to config.json."""
 
     def same_as(self, recorded: dict[str, Any] | None) -> bool:
-        """Whether this is the data whose identity a run recorded; a run resumes only with the data that it began with.
+        """Whether this is the data that a run began with, as it has to be where it resumes.
 
-        Its name, which may be that of its folder, does not count. None: the data is not known, as of a converted run.
+        Args:
+            recorded: the identity in config.json, whose name does not count: it may be that of a folder. None: the data
+                is not known, as of a converted run.
         """
 
     @property
@@ -135,13 +152,18 @@ class Data(Protocol):
     def metadata(self) -> dict[str, Any]:
         """JSON values without which the trained network could not be used, such as class names.
 
-        Written to config.json; the keys are those of `TaskSpec.metadata`.
+        Returns:
+            What config.json keeps; the keys are those of `TaskSpec.metadata`.
         """
 
     def step_sizes(self, batch: int) -> dict[str, int]:
-        """{the setting as the user knows it: rows of a training batch}, one entry per shape that training batches have.
+        """The sizes of a training batch, each of which the devices and the steps of accumulation have to divide.
 
-        `batch` is the run's. Each size must be divisible by the number of devices and accumulation steps.
+        Args:
+            batch: the run's.
+
+        Returns:
+            {the setting as the user knows it: rows}, one entry per shape that training batches have.
         """
 
     def order(self, batch: int, seed: int, batches: int = 0) -> Order:

@@ -20,7 +20,18 @@ B = TypeVar("B")
 
 
 def batches(split: Split, order: Order, start: int, stop: int, rows: Rows = None) -> Generator[Batch, None, None]:
-    """The training batches {name: [B, ...]} of the steps start..stop-1, counted from 0; of each only these `rows`."""
+    """The training batches of some steps, made ahead in threads.
+
+    Args:
+        split: the training split.
+        order: which examples each step takes.
+        start: the first step, counted from 0.
+        stop: the one after the last.
+        rows: which rows of each batch this host takes; None: all.
+
+    Returns:
+        An iterator over {name: [B, ...]}.
+    """
 
     def make(step: int) -> Batch:
         return _rows(split, split.batch, order.indices(step), rows)

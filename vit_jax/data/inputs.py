@@ -52,7 +52,18 @@ def list_images(images: Any, channels: int) -> tuple[list[Any], bool]:
 
 
 def prepare_image(image: Any, preprocess: Preprocess) -> np.ndarray:
-    """The pixels of one image, uint8 [h, w, C]. Raises UserError where it cannot be read, or is no image."""
+    """The pixels of one image as a network takes them.
+
+    Args:
+        image: a path, an image of Pillow or an array [h, w] or [h, w, C].
+        preprocess: of the network.
+
+    Returns:
+        uint8 [h, w, C].
+
+    Raises:
+        UserError: it cannot be read, or is no image.
+    """
     from PIL import Image
 
     wanted = (*preprocess.image, preprocess.channels)

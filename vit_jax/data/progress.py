@@ -12,9 +12,16 @@ PLAIN = 10.0  # seconds between plain lines
 
 @contextlib.contextmanager
 def progress(title: str, total: int, unit: str, scale: float = 1.0) -> Iterator[Callable[[int], None]]:
-    """Show how much of `total` is done, within the block, which calls what it is given with the amount done so far.
+    """A context that shows how much is done.
 
-    Amounts are shown divided by `scale` and followed by `unit`.
+    Args:
+        title: of the bar.
+        total: the amount when all is done.
+        unit: what follows an amount.
+        scale: what amounts are divided by before they are shown.
+
+    Returns:
+        A function that is called with the amount done so far.
     """
     with _bar(title, total, unit, scale) if sys.stdout.isatty() else _lines(title, total, unit, scale) as show:
         yield show

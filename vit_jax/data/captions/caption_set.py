@@ -53,9 +53,15 @@ class CaptionSet:
         return {f"batch {batch}": batch}
 
     def order(self, batch: int, seed: int, batches: int = 0) -> Order:
-        """The order of training, over the captions that fill the first `batches` batches (0: over all).
+        """The order of training.
 
-        Raises UserError if there are fewer captions than one batch needs.
+        Args:
+            batch: captions in a step.
+            seed: determines the order.
+            batches: only the captions that fill so many batches are taken; 0: all.
+
+        Raises:
+            UserError: there are fewer captions than a batch needs.
         """
         n = min(len(self.splits["train"]), batches * batch or len(self.splits["train"]))
         if n < batch:
@@ -64,7 +70,14 @@ class CaptionSet:
 
 
 def identity_of(name: str, vocabulary: Tokenizer, splits: Mapping[str, Any], content: Sequence[Any]) -> dict[str, Any]:
-    """`CaptionSet.identity` of splits with this `content`, JSON values that are equal exactly if the data is."""
+    """What `CaptionSet.identity` is.
+
+    Args:
+        name: of the data.
+        vocabulary: its tokenizer.
+        splits: {name: split}.
+        content: JSON values that are equal exactly if the data is.
+    """
     return {
         "name": name,
         "sizes": {each: len(split) for each, split in splits.items()},

@@ -35,9 +35,18 @@ Found = dict[str, tuple[Examples, list[list[str]]]]  # {split: (its images, the 
 
 
 def find_captions(source: str, given: Given | None = None, stated: Range = ()) -> Found:
-    """Images with captions by split: those `given` in Python, or those of a source, which are all train.
+    """Images with captions.
 
-    Raises UserError.
+    Args:
+        source: of the run; what it names is all train.
+        given: splits that Python gave, in place of it.
+        stated: the range of given pixels, which become 8 bits by it.
+
+    Returns:
+        {split: (its images, the captions of each)}.
+
+    Raises:
+        UserError: the source or what is given cannot be read, or an image has no caption.
     """
     if given is not None:
         return _read_given(given, stated)
@@ -87,10 +96,18 @@ def _read_given(given: Given, stated: Range) -> Found:
 
 
 def read_captioned(source: str) -> Captioned:
-    """The images and captions of `captions:FOLDER`, or of `coco:FILE.json:FOLDER`.
+    """The images and captions of a source.
 
-    FOLDER/captions.csv begins with the line image,caption; an image, a path inside FOLDER, may have many lines.
-    FILE.json is as COCO's captions_train2014.json, and FOLDER has its images. Raises UserError.
+    Args:
+        source: captions:FOLDER, where FOLDER/captions.csv begins with the line image,caption, and an image, a path
+            inside FOLDER, may have many lines; or coco:FILE.json:FOLDER, where FILE.json is as COCO's
+            captions_train2014.json, and FOLDER has its images.
+
+    Returns:
+        {path of an image: its captions}.
+
+    Raises:
+        UserError: a file is missing or damaged, or there are fewer than 3 images.
     """
     if source.startswith(FOLDER):
         folder = source.removeprefix(FOLDER)

@@ -57,9 +57,14 @@ class CaptionData(FittedImages):
 
 
 def other_caption_words(given: Any, wanted: Any) -> str:
-    """A clause naming the first difference between two equally large vocabularies of captions; else empty.
+    """A clause that names the first difference between two vocabularies of captions.
 
-    It is empty too if either has no words, only `numbered_words`.
+    Args:
+        given: the one of the data or weights at hand.
+        wanted: the one that it should be.
+
+    Returns:
+        Empty where they are equal, of different sizes, or one has no words but `numbered_words`.
     """
     size = size_of_side(wanted)
     if size_of_side(given) != size or given == wanted or numbered_words(size) in (given, wanted):

@@ -80,9 +80,14 @@ class Captions:
         return {"image": self.take(indices), "target": self.target[indices]}
 
     def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """The same; where boxes are known also "touched", bool [k, T, N].
+        """Examples for evaluation.
 
-        At a word that names an object it is True for the patches that the object's box touches; else all False.
+        Args:
+            indices: int [k].
+
+        Returns:
+            What `batch` gives; where boxes are known also "touched", bool [k, T, N]: at a word that names an object it
+            is True for the patches that the object's box touches, else all False.
         """
         out = self.batch(indices)
         if self._boxes is not None and self._words is not None:

@@ -38,9 +38,12 @@ class Scenes(NamedTuple):
 
 
 def draw(n: int, part: int, unseen: bool = False) -> Scenes:
-    """The n scenes of a part of the data (an integer that no other part has), always the same.
+    """The scenes of a part of the data, always the same.
 
-    With `unseen`, one object or both of each scene are of a pair that no other scene has.
+    Args:
+        n: how many.
+        part: an integer that no other part of the data has.
+        unseen: whether one object or both of each scene are of a pair that no other scene has.
     """
     drawn = [_draw(min(_CHUNK, n - start), part, start, unseen) for start in range(0, n, _CHUNK)]
     pixels, captions, boxes, words = zip(*drawn, strict=True)

@@ -205,7 +205,16 @@ def vectors_in(inputs: Sequence[str | os.PathLike[str]]) -> list[Vector]:
 
 
 def checked_vectors(values: Any, width: int, where: str) -> np.ndarray:
-    """Vectors [..., C] of any library as float32. Raises UserError where they are not so wide, or no finite numbers."""
+    """Vectors of any library as float32.
+
+    Args:
+        values: [C] or [n, C].
+        width: C.
+        where: names them in errors.
+
+    Raises:
+        UserError: they have another shape, or are no finite numbers.
+    """
     found = np.asarray(values)
     if found.dtype.kind not in "fiu" or found.ndim not in (1, 2) or found.shape[-1] != width:
         raise UserError(where, f"is {found.dtype} {list(found.shape)}", f"give vectors [{width}] or [n, {width}]")

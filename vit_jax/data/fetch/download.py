@@ -38,10 +38,16 @@ class _Broken(Exception):
 
 
 def fetch(archive: Archive, path: Path, advance: Callable[[int], None] = lambda size: None) -> None:
-    """Fetch a file to `path`, whose content, if any, is its beginning; `advance` is called with the bytes it has.
+    """Fetch a file; proxies are those of the environment (https_proxy, no_proxy, ...).
 
-    Proxies are those of the environment (https_proxy, no_proxy, ...). Raises NotFetched, and OSError if `path` cannot
-    be written.
+    Args:
+        archive: its addresses, bytes and digest.
+        path: where it goes; what is there is its beginning.
+        advance: called with the bytes that are there.
+
+    Raises:
+        NotFetched: no address serves it.
+        OSError: `path` cannot be written.
     """
     reasons = []
     for address in archive.addresses:

@@ -14,7 +14,14 @@ _VERSION = r"\d+\.\d+\.\d+"  # folders of other names are unfinished, ours or TF
 
 
 def data_dir(stated: str) -> Path:
-    """The folder of prepared sets: the one that data.dir states, or TFDS's own. Raises UserError if it is no folder."""
+    """The folder of prepared sets.
+
+    Args:
+        stated: what data.dir says; empty: TFDS's own folder.
+
+    Raises:
+        UserError: it is no folder.
+    """
     root = Path(os.path.expanduser(stated or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"))
     if (stated or root.exists()) and not root.is_dir():  # in this order: another process may be making it
         raise UserError(f"data.dir {root}", "no such folder", "make it, or give --data.dir another one")
@@ -38,9 +45,13 @@ def prepared_in(root: Path) -> dict[str, list[str]]:
 
 
 def prepared_around(folder: Path) -> tuple[Path, dict[str, list[str]]] | None:
-    """(data.dir, the sets in it as `prepared_in` has them) where a folder is that of a prepared set, or of several.
+    """The prepared sets in a folder that is not stated as data.dir.
 
-    A set's own folder is that of a version, of its name or of its config; of several sets it is a data.dir.
+    Args:
+        folder: of a version of a set, or of its name or its config; or of several sets.
+
+    Returns:
+        (data.dir, {set: its versions}); None where no set is prepared.
     """
     folder = folder.resolve()
     if (folder / _MARK).is_file() and re.fullmatch(_VERSION, folder.name):

@@ -33,7 +33,12 @@ _CHUNK = 1024  # images that are encoded before they are written
 
 
 def plan(root: Path, name: str) -> str:
-    """What `prepare` would do, in a sentence."""
+    """What `prepare` would do, in a sentence.
+
+    Args:
+        root: data.dir.
+        name: of an official set.
+    """
     place = _downloads(root, name)
     absent = [archive for archive in OFFICIAL[name].archives if not (place / archive.name).exists()]
     files = ", ".join(f"{each.name} ({_megabytes(each.bytes)}) from {each.addresses[0]}" for each in absent)
@@ -42,9 +47,15 @@ def plan(root: Path, name: str) -> str:
 
 
 def prepare(root: Path, name: str, download: bool = True) -> Path:
-    """The folder of an official set, which is fetched (where `download` allows it) and prepared if it does not stand.
+    """The folder of an official set, which is prepared if it is not there; of several processes one does it.
 
-    Of several processes one prepares it, and the others wait. Raises UserError; what has arrived is then kept.
+    Args:
+        root: data.dir.
+        name: of the set.
+        download: whether its archives may be fetched.
+
+    Raises:
+        UserError: it cannot be fetched or written; what has arrived is kept.
     """
     place, archives = _downloads(root, name), OFFICIAL[name].archives
     if not download and not all((place / archive.name).exists() for archive in archives):
@@ -69,9 +80,13 @@ def prepare(root: Path, name: str, download: bool = True) -> Path:
 
 
 def clear_fetched(root: Path, name: str) -> None:
-    """Remove the archives that we fetched for a set that stands, which the process that prepared it did not live to do.
+    """Remove the archives of a set that is prepared, where the process that prepared it did not live to do that.
 
     They stay where another process is at work on them, and where nothing can be removed.
+
+    Args:
+        root: data.dir.
+        name: of an official set.
     """
     place = _downloads(root, name)
 

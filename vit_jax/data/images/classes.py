@@ -10,9 +10,15 @@ from .sources.base import Source
 
 
 def check_counted(field: str, source: Source, classes: int = 0) -> None:
-    """Raise UserError where labels without names seem not to begin at 0, or are of classes that nothing is learned of.
+    """Check labels without names, which are the numbers of classes.
 
-    `classes` are those of a trained network that is only evaluated; its data may lack classes.
+    Args:
+        field: begins what errors say.
+        source: of the labels.
+        classes: those of a trained network that is only evaluated, and whose data may lack some; 0: there is none.
+
+    Raises:
+        UserError: they seem not to begin at 0, or nothing is learned of one.
     """
     labels = {name: np.unique(each.labels) for name, each in source.splits.items() if len(each.labels)}
     first, last = min(each[0] for each in labels.values()), max(each[-1] for each in labels.values())

@@ -154,9 +154,15 @@ def numbered_classes(count: int) -> list[str]:
 
 
 def other_classes(given: Sequence[str], wanted: Sequence[str], what: str = "class") -> str:
-    """A clause naming the first difference between two equally long lists of names, each of a class; else empty.
+    """A clause that names the first difference between two lists of names.
 
-    It is empty too if either list has only numbers.
+    Args:
+        given: the names at hand.
+        wanted: those that they should be.
+        what: one of them is called.
+
+    Returns:
+        Empty where they are equal, of different lengths, or one has only numbers.
     """
     unnamed, ours, theirs = numbered_classes(len(wanted)), [*map(composed, given)], [*map(composed, wanted)]
     if len(given) != len(wanted) or ours == theirs or unnamed in (ours, theirs):

@@ -26,9 +26,11 @@ def digest(content: bytes | np.ndarray) -> bytes:
 
 
 def pixel_digest(pixels: np.ndarray) -> bytes:
-    """BLAKE2b of an image [h, w] or [h, w, C].
+    """BLAKE2b of an image.
 
-    What shows the same has the same digest: one channel or none, grey as RGB, and an opaque alpha channel or none.
+    Args:
+        pixels: [h, w] or [h, w, C]. What shows the same has the same digest: one channel or none, grey as RGB, an
+            opaque alpha channel or none.
     """
     if pixels.ndim == 3 and pixels.shape[-1] == 4 and (pixels[..., 3] == 255).all():
         pixels = pixels[..., :3]
@@ -47,9 +49,10 @@ def _is_grey(pixels: np.ndarray) -> bool:
 
 
 def is_lossless(encoded: bytes) -> bool:
-    """Whether every decoder gives the same pixels for the bytes of an image file: of a PNG or a lossless WebP.
+    """Whether every decoder gives the same pixels for an image file: a PNG or a lossless WebP.
 
-    Not for a PNG of colours with 16 bits, of which decoders keep 8 in different ways.
+    Args:
+        encoded: its bytes. Not of a PNG of colours with 16 bits, of which decoders keep 8 in different ways.
     """
     if encoded[:8] == b"\x89PNG\r\n\x1a\n":  # signature, length and name of IHDR, width, height, bit depth, colour type
         return encoded[24:25] != b"\x10" or encoded[25:26] == b"\x00"

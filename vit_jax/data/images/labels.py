@@ -57,7 +57,16 @@ class Labels:
         return hold_out_groups(len(labels), self.positives(labels), groups, share, *seed)
 
     def fitted(self, field: str, outputs: Outputs, train: np.ndarray) -> Outputs:
-        """The outputs with what the training part decides. Raises UserError where it decides nothing."""
+        """The outputs with what the training part decides.
+
+        Args:
+            field: begins what errors say.
+            outputs: of the network.
+            train: the labels of the training part, [n, ...].
+
+        Raises:
+            UserError: it decides nothing.
+        """
         return outputs
 
     def in_batch(self, labels: np.ndarray, outputs: Outputs) -> np.ndarray:
@@ -65,9 +74,19 @@ class Labels:
         return labels
 
     def matched(self, field: str, split: str, source: Source, network: Sequence[str]) -> tuple[np.ndarray, str]:
-        """(the labels of a split of other data as a network has them; a remark where they are not matched by name).
+        """The labels of other data as a network has them.
 
-        Raises UserError where the network does not have them, or lacks their names.
+        Args:
+            field: begins what errors say.
+            split: whose labels they are.
+            source: of the data.
+            network: the names of its outputs.
+
+        Returns:
+            (the labels [n, ...]; a remark where they are not matched by name).
+
+        Raises:
+            UserError: the network does not have them, or lacks their names.
         """
         raise NotImplementedError
 
@@ -236,7 +255,16 @@ class Numbers(Labels):
         return labels[:, np.argsort(places)], remark
 
     def fitted(self, field: str, outputs: Outputs, train: np.ndarray) -> Outputs:
-        """With the mean and the population std of the training part. Raises UserError on a number that is constant."""
+        """The outputs with the mean and the population std of the training part.
+
+        Args:
+            field: begins what errors say.
+            outputs: of the network.
+            train: float64 [n, K].
+
+        Raises:
+            UserError: a number is the same of every image.
+        """
         with np.errstate(over="ignore"):  # what overflows is refused below
             mean, std = train.mean(0), train.std(0)
         for name, values, spread in zip(outputs.names, train.T, std, strict=True):

@@ -58,7 +58,15 @@ class Images:
         return len(self.examples.labels)
 
     def open(self, row: int, raw: bytes | np.ndarray | Image.Image) -> Image.Image:
-        """Decode what `examples.read(row)` returned. Raises UserError naming the example."""
+        """Decode an image.
+
+        Args:
+            row: of the example.
+            raw: what `examples.read(row)` returned.
+
+        Raises:
+            UserError: it is damaged; names the example.
+        """
         from PIL import Image
 
         if isinstance(raw, Image.Image):
@@ -71,8 +79,14 @@ class Images:
     def load(self, verify: bool = False) -> Loaded:
         """Decode every image once, and store the pixels if they are to be in memory.
 
-        If not, those that an index knows from an earlier start are not decoded again, unless they are to be verified,
-        and what is found becomes part of the index. Raises UserError where the disk has no room for it.
+        If not, what an index knows from an earlier start is not decoded again, and what is found becomes part of the
+        index.
+
+        Args:
+            verify: whether all are decoded all the same.
+
+        Raises:
+            UserError: the disk has no room for the index.
         """
         n = len(self)
         stamps = None if self.in_memory else self.examples.stamps()
@@ -156,7 +170,17 @@ class Images:
         return self.preprocess.apply(image)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """The images of these rows, int [k]: uint8 [k, h, w, C]. Raises UserError if one cannot be read."""
+        """The images of some rows.
+
+        Args:
+            rows: int [k].
+
+        Returns:
+            uint8 [k, h, w, C].
+
+        Raises:
+            UserError: one cannot be read.
+        """
         if self.in_memory and self._pixels is None:
             for error in self.load().unreadable.values():
                 raise error

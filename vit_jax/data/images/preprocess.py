@@ -48,13 +48,18 @@ LARGEST_SCALED = 1 << 24  # pixels of a scaled image, beyond which only the part
 def open_image(path: str | os.PathLike[str]) -> Image.Image:
     """Decode an image file, rotated as its EXIF orientation states; of an animation the first frame.
 
-    Raises Unreadable if the file cannot be read or is incomplete.
+    Raises:
+        Unreadable: it cannot be read or is incomplete.
     """
     return decode_image(read_image(path), str(path))
 
 
 def read_image(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of an image file. Raises Unreadable if it cannot be read, or is no file, such as a pipe."""
+    """The bytes of an image file.
+
+    Raises:
+        Unreadable: it cannot be read, or is no file, such as a pipe.
+    """
     try:
         return read_regular(path, LARGEST_FILE, "give the path of an image file")
     except UserError as error:
@@ -62,7 +67,15 @@ def read_image(path: str | os.PathLike[str]) -> bytes:
 
 
 def decode_image(encoded: bytes, name: str) -> Image.Image:
-    """`open_image` for the bytes of a file; `name` is what an error calls it."""
+    """Decode the bytes of an image file, as `open_image` does.
+
+    Args:
+        encoded: the bytes.
+        name: what an error calls the file.
+
+    Raises:
+        Unreadable: it is damaged.
+    """
     from PIL import ImageOps
 
     with _reported(name):
@@ -74,7 +87,11 @@ def decode_image(encoded: bytes, name: str) -> Image.Image:
 
 
 def is_wide(path: str | os.PathLike[str]) -> bool:
-    """Whether the header of an image file says that pixels have more than 8 bits. Raises Unreadable."""
+    """Whether the header of an image file says that pixels have more than 8 bits.
+
+    Raises:
+        Unreadable: it cannot be read.
+    """
     with _reported(str(path)), open_regular(path) as file:
         return may_be_wide(_opened(file))
 
@@ -138,7 +155,15 @@ class Preprocess:
     trim: tuple[int, int] = (0, 0)
 
     def check(self, image: Image.Image, name: str) -> Extent:
-        """The extent of an image's pixels. Raises UserError about one, called `name`, that the range does not hold."""
+        """The extent of an image's pixels.
+
+        Args:
+            image: before `apply`.
+            name: what an error calls it.
+
+        Raises:
+            UserError: `range` does not hold its values.
+        """
         extent = extent_of(image)
         if fault := extent.fault(self.range):
             bits = "more than 8 bits" if self.range else "8 bits, or with 16"
@@ -153,12 +178,12 @@ class Preprocess:
         return dataclasses.replace(self, image=(h + rows, w + columns), trim=(0, 0))
 
     def leaves_unchanged(self, height: int, width: int, channels: int) -> bool:
-        """Whether `apply` returns images of this shape unchanged."""
+        """Whether images of this height, width and number of channels stay as they are."""
         unscaled = (self.fit != "crop" or self.size <= min(height, width)) and not any(self.trim)
         return (height, width, channels) == (*self.image, self.channels) and unscaled
 
     def uncropped_share(self, width: int, height: int) -> float:
-        """The share of an image's area that `apply` does not crop away."""
+        """The share of an image's area that is not cropped away, for images of a width and a height in pixels."""
         if any(self.trim):
             return self.whole.uncropped_share(width, height) * math.prod(self.image) / math.prod(self.whole.image)
         if self.fit != "crop":
@@ -220,7 +245,11 @@ class Preprocess:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Preprocess:
-        """The Preprocess of the JSON values of `to_dict`. Raises UserError if fields are missing or unknown."""
+        """The Preprocess of the JSON values of `to_dict`.
+
+        Raises:
+            UserError: fields are missing or unknown.
+        """
         fields = {f.name for f in dataclasses.fields(cls)}
         if {*values, *OPTIONAL} != fields:
             raise UserError(

@@ -40,7 +40,14 @@ KERNELS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float]] = {  # (wei
 def resized_part(
     image: Image.Image, size: tuple[int, int], part: tuple[int, int, int, int], kernel: str
 ) -> Image.Image:
-    """`image.resize(size, kernel).crop(part)` of an image in mode L or RGB, in memory for the part alone."""
+    """What image.resize(size, kernel).crop(part) gives, in memory for the part alone.
+
+    Args:
+        image: in mode L or RGB.
+        size: (width, height) of the whole, resized.
+        part: (left, upper, right, lower) of that.
+        kernel: the name of Pillow's filter.
+    """
     from PIL import Image
 
     left, upper, right, lower = part

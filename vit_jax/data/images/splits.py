@@ -141,9 +141,15 @@ class Dataset:
         return {f"batch {batch}": batch}
 
     def order(self, batch: int, seed: int, batches: int = 0) -> Order | SampledOrder:
-        """The order of training, over the images that fill the first `batches` batches (0: over all).
+        """The order of training.
 
-        Raises UserError if there are fewer images than one batch needs.
+        Args:
+            batch: images in a step.
+            seed: determines the order.
+            batches: only the images that fill so many batches are taken; 0: all.
+
+        Raises:
+            UserError: there are fewer images than a batch needs.
         """
         n = min(len(self.splits["train"]), batches * batch or len(self.splits["train"]))
         if n < batch:

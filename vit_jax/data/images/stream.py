@@ -49,7 +49,11 @@ class Length:
     max_steps: int
 
     def steps_per_epoch(self, stream: Any) -> int:
-        """Those of the iterator if it tells how many batches it has, else a part of `max_steps`. Raises UserError."""
+        """The steps of an epoch: those of the iterator if it has a length, else a part of max_steps.
+
+        Raises:
+            UserError: neither is known.
+        """
         if hasattr(stream, "__len__"):
             return len(stream)
         if not self.max_steps:
@@ -80,14 +84,22 @@ class Stream:
 
     @property
     def labels(self) -> NoReturn:
-        """Raises UserError: nobody knows them."""
+        """Nobody knows them.
+
+        Raises:
+            UserError: always.
+        """
         what = "is an iterator, whose labels are not known beforehand"
         raise UserError("data", what, "leave out what counts them (weights, prior, sampling), or give a sequence")
 
     source_labels = labels
 
     def subset(self, indices: np.ndarray) -> NoReturn:
-        """Raises UserError: there are no examples to choose from."""
+        """There are no examples to choose from.
+
+        Raises:
+            UserError: always.
+        """
         raise UserError("data", "is an iterator, of which no part can be taken", "leave overfit_batches out")
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
@@ -144,7 +156,16 @@ class Streamed(Dataset):
     """A set of images whose training batches come from an iterator."""
 
     def order(self, batch: int, seed: int, batches: int = 0) -> Order:
-        """The order in which they come. Raises UserError where they are of another size than the run's."""
+        """The order in which the batches come.
+
+        Args:
+            batch: images in a step.
+            seed: has no effect.
+            batches: 0.
+
+        Raises:
+            UserError: the iterator's batches have another size, or `batches` is not 0.
+        """
         train: Any = self.splits["train"]
         if batch != train.size:
             what = f"is {batch}, and the iterator gives {train.size}"

@@ -131,7 +131,16 @@ def eight_bits(pixels: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def of_range(pixels: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Values that `eight_bits` makes of a range into these pixels, uint8: uint16 where they can be, else float32."""
+    """Values that `eight_bits` makes into some pixels.
+
+    Args:
+        pixels: uint8.
+        low: the value of 0.
+        high: the value of 255.
+
+    Returns:
+        uint16 where the values can be that, else float32.
+    """
     values = low + pixels * ((high - low) / 255)
     whole = low >= 0 and high <= LARGEST and float(low).is_integer() and high - low >= 255
     return np.rint(values).astype(np.uint16) if whole else values.astype(np.float32)

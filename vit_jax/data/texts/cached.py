@@ -70,7 +70,15 @@ def build(
 ) -> None:
     """Encode a split into the folder of a corpus, unless another process has done so by then.
 
-    Raises OSError where that cannot be written, UserError on sentences that cannot be encoded.
+    Args:
+        folder: of the corpus.
+        sides: the tokenizers of sources and targets.
+        encoder: of the split.
+        digests: gives what identifies its sentences.
+
+    Raises:
+        OSError: the folder cannot be written.
+        UserError: a sentence cannot be encoded.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     _clear(folder)

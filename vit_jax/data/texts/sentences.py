@@ -99,9 +99,14 @@ class Sentences:
         }
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """{"source": int32 [B, l], "target": int32 [B, l-1]}, where l is the greatest padded length of these pairs.
+        """The training batch of some pairs.
 
-        B = tokens // l: rows of padding fill the batch up, so that there is one shape per length.
+        Args:
+            indices: int [k].
+
+        Returns:
+            {"source": int32 [B, l], "target": int32 [B, l-1]}, l being the greatest padded length of these pairs and B
+            = tokens // l: rows of padding fill the batch up, so that there is one shape per length.
         """
         found = self.examples(indices)
         fill = ((0, self.tokens // found["source"].shape[1] - len(indices)), (0, 0))
@@ -168,7 +173,13 @@ class Texts:
         return {f"data.tokens {tokens} // length {length}": rows for length, rows in self.rows.items()}
 
     def order(self, batch: int, seed: int, batches: int = 0) -> TokenOrder:
-        """The order of training, over the first pairs that fill `batches` batches of the greatest length (0: all)."""
+        """The order of training.
+
+        Args:
+            batch: has no effect: a batch holds as many pairs as its tokens allow.
+            seed: determines the order.
+            batches: only the first pairs that fill so many batches of the greatest length are taken; 0: all.
+        """
         train = self.splits["train"]
         return TokenOrder(train.padded[: batches * self.rows[train.lengths[-1]] or None], self.rows, seed)
 

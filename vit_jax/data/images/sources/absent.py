@@ -33,9 +33,11 @@ def check_level(root: Path, name: str) -> None:
 
 
 def not_prepared(data: ImageData, root: Path) -> UserError:
-    """The error for a data.source that is no prepared set.
+    """The error for a data.source that is no prepared set; TFDS itself raises a NotImplementedError about TFRECORD.
 
-    TFDS itself raises a NotImplementedError about TFRECORD for a missing folder.
+    Args:
+        data: of the run.
+        root: data.dir.
     """
     field, place = f"data.source {data.source}", Path(os.path.expanduser(data.source))
     if data.source and place.is_dir():

@@ -61,7 +61,16 @@ _NPZ_NAMES["train"] += (("images", "labels"), ("image", "label"))
 
 
 def open_npz(source: str, stated: Range = (), target: str = "") -> Source:
-    """The arrays of an .npz file, brought to 8 bits by a `stated` range, with labels of a kind. Raises UserError."""
+    """The arrays of an .npz file.
+
+    Args:
+        source: its path.
+        stated: the range by which pixels become 8 bits; empty: they have to be uint8.
+        target: what the labels are, see `KINDS`; empty: their dtype and shape tell.
+
+    Raises:
+        UserError: the file cannot be read, or its arrays are no images with labels.
+    """
     path = Path(os.path.expanduser(source))
     try:
         sizes = array_sizes(path)
@@ -133,10 +142,19 @@ def arrays_split(
     stated: Range = (),
     target: str = "",
 ) -> Arrays:
-    """The examples of two arrays, which messages call `title` and `labels_title` of `field`.
+    """The examples of two arrays.
 
-    Pixels of another dtype than uint8 become such by a `stated` range; `target` is what the labels are, where that is
-    stated. Raises UserError.
+    Args:
+        field: begins what errors say.
+        title: what they call the pixels.
+        pixels: [n, h, w] or [n, h, w, C].
+        labels: [n] or [n, K].
+        labels_title: what errors call the labels.
+        stated: the range by which pixels become 8 bits; empty: they have to be uint8.
+        target: what the labels are; empty: their dtype and shape tell.
+
+    Raises:
+        UserError: they are no images, no labels, or not as many.
     """
     if pixels.ndim not in (3, 4) or 0 in pixels.shape[1:] or (pixels.ndim == 4 and pixels.shape[-1] > 4):
         first = pixels.ndim == 4 and 0 < pixels.shape[1] <= 4
@@ -154,7 +172,20 @@ def arrays_split(
 
 
 def narrowed(field: str, title: str, pixels: np.ndarray, stated: Range) -> tuple[np.ndarray, Extent]:
-    """(pixels of any dtype as uint8, by a stated range; their extent). Raises UserError where no range holds them."""
+    """Pixels as 8 bits.
+
+    Args:
+        field: begins what errors say.
+        title: what they call the pixels.
+        pixels: numbers of any dtype and shape.
+        stated: the range that becomes 0 to 255.
+
+    Returns:
+        (uint8 of the same shape, the extent of the pixels).
+
+    Raises:
+        UserError: the range does not hold them, or none is stated.
+    """
     if pixels.dtype.kind not in "iuf" or not pixels.size:
         raise UserError(field, f"{title} is {pixels.dtype}", "store pixels as uint8, 0 to 255")
     extent = Extent(Kind.WIDE, float(pixels.min()), float(pixels.max()), np.nan)
@@ -184,9 +215,16 @@ def _as_uint8(pixels: np.ndarray) -> str:
 def arrays_source(
     name: str, class_names: tuple[str, ...], splits: Mapping[str, Any], remarks: tuple[str, ...] = ()
 ) -> Source:
-    """The source of arrays or sequences; classes, labels or numbers without names are called by their numbers.
+    """The source of arrays or sequences.
 
-    Raises UserError where splits have rows of different lengths, or names are not one for each.
+    Args:
+        name: of the data.
+        class_names: of the K outputs; empty: they are called by their numbers.
+        splits: {split: its examples}, train first.
+        remarks: for the user.
+
+    Raises:
+        UserError: splits have rows of different lengths, or names are not one for each.
     """
     first = next(iter(splits.values()))
     if first.kind == "class":

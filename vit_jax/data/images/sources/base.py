@@ -40,7 +40,11 @@ class Examples(Protocol):
         """The name of example i in messages."""
 
     def stamps(self) -> Stamps | None:
-        """The files that hold the examples; None of arrays. Raises UserError if one cannot be looked at."""
+        """The files that hold the examples; None of arrays.
+
+        Raises:
+            UserError: one cannot be looked at.
+        """
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,17 @@ def first_line(error: Exception) -> str:
 
 
 def stamp_files(folder: str, names: list[str], whole: bool, part: str = "") -> Stamps:
-    """The stamps of the files of these names in a folder, its absolute path. Raises UserError if one is not there."""
+    """The stamps of files in a folder.
+
+    Args:
+        folder: its absolute path.
+        names: of the files.
+        whole: whether they hold all examples together; if not, file i is example i.
+        part: what tells them from others of the folder.
+
+    Raises:
+        UserError: one is not there.
+    """
     sizes, times = np.empty(len(names), np.int64), np.empty(len(names), np.int64)
     for i, name in enumerate(names):
         try:

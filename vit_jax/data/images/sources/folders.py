@@ -45,9 +45,14 @@ class Files:
 
 
 def open_folder(path: str) -> Source:
-    """A folder with train/CLASS/image, and perhaps folders of validation and test; or with CLASS/image alone.
+    """A folder of images to train on.
 
-    Images may lie in folders inside their class's, too. Validation and test may lack classes of train.
+    Args:
+        path: of a folder with train/CLASS/image, and perhaps folders of validation and test, which may lack classes of
+            train; or with CLASS/image alone. Images may lie in folders inside their class's, too.
+
+    Raises:
+        UserError: there is no train, or another split has a class that train has not.
     """
     field, root = _root(path, "train/CLASS/image or CLASS/image")
     layout = find_layout(field, root)
@@ -74,9 +79,14 @@ def open_folder(path: str) -> Source:
 
 
 def open_test_folder(path: str) -> Source:
-    """A folder of splits (some of train, validation and test) of class folders, or of class folders.
+    """A folder of images that a network is only evaluated on.
 
-    Unlike a folder to train on, it may lack train/, and its splits may have any classes.
+    Args:
+        path: of a folder of splits (some of train, validation and test, with any classes) of class folders, or of class
+            folders.
+
+    Raises:
+        UserError: there are no such folders.
     """
     field, root = _root(path, "CLASS/image, or test/CLASS/image")
     layout = find_layout(field, root, several=False)

@@ -22,10 +22,16 @@ _SPLITS = ("train", "validation", "test")
 
 
 def open_given(given: Given, stated: Range = (), target: str = "") -> Source:
-    """The source of the splits that were given; arrays are brought to 8 bits by a `stated` range.
+    """The source of splits that Python gave.
 
-    A split is a pair (images, labels) of arrays or lists, or a sequence of examples (see items.py). `target` is what
-    the labels are, where that is stated; texts are the names of classes. Raises UserError.
+    Args:
+        given: each split a pair (images, labels) of arrays or lists, or a sequence of examples (see items.py); labels
+            that are texts are the names of classes.
+        stated: the range by which pixels of arrays become 8 bits; empty: they have to be uint8.
+        target: what the labels are; empty: their dtype and shape tell.
+
+    Raises:
+        UserError: they are no images with labels.
     """
     if isinstance(given.class_names, str) or not all(isinstance(name, str) for name in given.class_names):
         raise UserError("class_names", "give a list of texts, one for each class, in the order of their numbers")

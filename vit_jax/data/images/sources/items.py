@@ -41,7 +41,11 @@ class Items:
         self.labels, self.title, self.kind = labels, title, kind
 
     def read(self, i: int) -> bytes | np.ndarray | Image.Image:
-        """The image of example i. Raises UserError where it is none."""
+        """The image of example i.
+
+        Raises:
+            UserError: it is none, or getting it raises.
+        """
         with self._lock:
             try:
                 image = self._get(i)
@@ -163,10 +167,18 @@ def class_names_of(sequence: Any) -> tuple[str, ...]:
 
 
 def as_image(image: Any, name: str) -> bytes | np.ndarray | Image.Image:
-    """An image as `Examples.read` gives it: encoded, Pillow's, or uint8 [h, w] or [h, w, C].
+    """An image as `Examples.read` gives it.
 
-    A tensor of PyTorch is [C, h, w], as torchvision makes them. Numbers of 0 to 1 that are multiples of 1/255 are
-    pixels of 8 bits. Raises UserError where it is no image.
+    Args:
+        image: a path, encoded bytes, of Pillow, an array [h, w] or [h, w, C], or a tensor of PyTorch [C, h, w], as
+            torchvision makes them. Numbers of 0 to 1 that are multiples of 1/255 are pixels of 8 bits.
+        name: what an error calls it.
+
+    Returns:
+        Encoded, Pillow's, or uint8 [h, w] or [h, w, C].
+
+    Raises:
+        UserError: it is no image.
     """
     if isinstance(image, (str, os.PathLike)):
         return read_image(image)

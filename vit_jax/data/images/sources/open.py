@@ -34,7 +34,15 @@ def open_image_source(data: ImageData, given: Given | None = None, fetch: bool =
 
 
 def check_target(data: ImageData, source: Source) -> Source:
-    """The source. Raises UserError where its labels are not what data.target says."""
+    """The source, unchanged.
+
+    Args:
+        data: of the run.
+        source: what it opened.
+
+    Raises:
+        UserError: its labels are not what data.target says.
+    """
     if data.target not in ("", source.outputs.kind):
         what = f"is {data.target}, but the labels of data.source {data.source} are {KINDS[source.outputs.kind]}"
         raise UserError(Field("data.target"), what, "leave it out, or give other labels")
@@ -42,7 +50,11 @@ def check_target(data: ImageData, source: Source) -> Source:
 
 
 def table_of(data: ImageData) -> Place | None:
-    """Where the table of labels is, if the source is one. Raises UserError where it is not there."""
+    """Where the table of labels is, if the source is one; else None.
+
+    Raises:
+        UserError: it is not there.
+    """
     if data.source.startswith(TABLE):
         return find_table(data.source)
     return (

@@ -71,7 +71,15 @@ def choose_columns(rows: Rows, stated: Stated, known: Sequence[str] = ()) -> Col
 
 
 def file_column(rows: Rows, stated: Stated) -> int:
-    """The column with the file of each image. Raises UserError where it cannot be told."""
+    """The column with the file of each image.
+
+    Args:
+        rows: of the table.
+        stated: what the run states of it.
+
+    Raises:
+        UserError: it cannot be told.
+    """
     if stated.file_column:
         return _column_named(rows, "file_column", stated.file_column)
     found = [i for i, name in enumerate(rows.names) if name.casefold() in FILES]

@@ -38,9 +38,15 @@ class Labels:
 
 
 def read_labels(rows: Rows, columns: Sequence[int], stated: Stated) -> Labels:
-    """The labels in these columns.
+    """The labels in some columns.
 
-    Raises UserError where a cell is wrong, naming it, and where they can be understood in two ways, naming both.
+    Args:
+        rows: of the table.
+        columns: one, or one for each output.
+        stated: what the run states of the table.
+
+    Raises:
+        UserError: a cell is wrong, which it names, or the labels can be understood in two ways, of which it names both.
     """
     several = len(columns) > 1
     if stated.separator and several:

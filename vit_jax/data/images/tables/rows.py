@@ -62,7 +62,11 @@ class Rows:
         return name if re.fullmatch(r"[\w.\-]{1,60}", name) else quote(name)
 
     def texts(self, column: int) -> list[str]:
-        """The cells of a column without blanks around them. Raises UserError where one is no text."""
+        """The cells of a column without blanks around them.
+
+        Raises:
+            UserError: one is no text.
+        """
         found = []
         for i, row in enumerate(self.cells):
             cell = row[column]
@@ -73,7 +77,11 @@ class Rows:
         return found
 
     def lists(self, column: int) -> list[tuple[str, ...]]:
-        """The cells of a column as lists: a text is a list of one, an empty cell of none. Raises UserError."""
+        """The cells of a column as lists: a text is a list of one, an empty cell of none.
+
+        Raises:
+            UserError: one is an object.
+        """
         found = []
         for i, row in enumerate(self.cells):
             cell = row[column]
@@ -89,7 +97,11 @@ class Rows:
 
 
 def read_rows(path: Path) -> Rows:
-    """The rows of a CSV file, or by its suffix of JSON Lines. Raises UserError."""
+    """The rows of a CSV file, or by its suffix of JSON Lines.
+
+    Raises:
+        UserError: it cannot be read.
+    """
     title = show_path(path)
     suffix = path.suffix.lower()
     if suffix in _OTHERS:
