@@ -77,10 +77,13 @@ def _share(uniform: Array, alpha: float) -> Array:
 
 @functools.cache
 def quantiles(alpha: float) -> np.ndarray:
-    """float32 [QUANTILES], ascending: the quantiles of Beta(alpha, alpha) in the middles of as many equal shares.
+    """The quantiles of Beta(alpha, alpha) in the middles of equal shares; a draw is one of them.
 
-    A draw is one of them, so that it needs no loop on the device, as sampling by rejection would. They are multiples
-    of 2^-14: a level times a share is then exact in float32, and so the same in every compiled program.
+    So a draw needs no loop on the device, as sampling by rejection would. They are multiples of 2^-14: a level times a
+    share is then exact in float32, and so the same in every compiled program.
+
+    Returns:
+        float32 [QUANTILES], ascending.
     """
     # The density x^(alpha-1) (1-x)^(alpha-1) below the median, over s = x^power, is bounded; above it by symmetry.
     power = min(alpha, 1.0)

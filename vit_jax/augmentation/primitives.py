@@ -82,9 +82,13 @@ def mean(levels: Array) -> Array:
 
 
 def smooth(images: Array) -> Array:
-    """Pillow's ImageFilter.SMOOTH, int32 [B, h, w, C]: of 3x3 pixels the middle counts 5, the others 1.
+    """Pillow's ImageFilter.SMOOTH: of 3x3 pixels the middle counts 5, the others 1; those of the edge stay as they are.
 
-    The pixels of the edge stay as they are.
+    Args:
+        images: integers [B, h, w, C] of 0 to 255.
+
+    Returns:
+        int32 [B, h, w, C].
     """
     wide = images.astype(jnp.int32)
     h, w = images.shape[1:3]
@@ -203,9 +207,15 @@ def _last(where: Array) -> Array:
 
 
 def autocontrast_table(images: Array) -> Array:
-    """Pillow's ImageOps.autocontrast: the levels of each channel stretched to 0..255; int32 [B, C, 256].
+    """Pillow's ImageOps.autocontrast: the levels of each channel stretched to 0..255.
 
     Pillow's float64 arithmetic is sometimes one level below the exact quotient; so is this.
+
+    Args:
+        images: uint8 [B, h, w, C].
+
+    Returns:
+        int32 [B, C, 256], the new level of each.
     """
     flat = images.reshape(images.shape[0], -1, images.shape[-1]).astype(jnp.int32)
     low, high = flat.min(1)[:, :, None], flat.max(1)[:, :, None]  # [B, C, 1]

@@ -66,9 +66,14 @@ def draw_curves(
 
 
 def training_metric(train: list[dict[str, Any]], selection_metric: str) -> str:
-    """The metric to plot from the rows of training: the selection metric, or the task's first if training lacks that.
+    """The metric of training to plot.
 
-    Without rows, the selection metric; '' where the task has no metric but the loss.
+    Args:
+        train: rows of metrics.jsonl.
+        selection_metric: the one that selects checkpoints.
+
+    Returns:
+        The selection metric; the task's first if training lacks it; '' if the task has none but the loss.
     """
     names = [name for row in train for name in row if name not in RESERVED_METRICS and not name.endswith("_per_second")]
     if not names and selection_metric != "loss":
@@ -129,7 +134,15 @@ def _column(rows: list[dict[str, Any]], name: str) -> np.ndarray:
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
-    """Centred moving mean of about `window` values, [n] -> [n]. NaNs are ignored; the window is cut off at the ends."""
+    """Centred moving mean; NaNs are left out, and the window is cut off at the ends.
+
+    Args:
+        values: [n].
+        window: about how many values a mean is over.
+
+    Returns:
+        [n].
+    """
     each_side = min(window, len(values) - 1) // 2  # no longer than the values
     known = np.isfinite(values)
     padded = np.pad([np.where(known, values, 0), known], ((0, 0), (each_side, each_side)))

@@ -142,9 +142,15 @@ def message_page(path: AnyPath, text: str) -> None:
 
 @contextlib.contextmanager
 def sheet(path: AnyPath, width: float, height: float) -> Iterator[Axes]:
-    """A page as one Axes whose units are inches from the upper left corner; `put` places pictures on it.
+    """A page on which `put` places pictures; many on one Axes are drawn much faster than an Axes for each.
 
-    Drawing many pictures on one Axes is much faster than an Axes per picture.
+    Args:
+        path: of the file, or None.
+        width: of the page, inches.
+        height: of the page, inches.
+
+    Returns:
+        One Axes, whose units are inches from the upper left corner.
     """
     with page(path, width, height, layout=None) as figure:
         ax = figure.add_axes((0, 0, 1, 1))

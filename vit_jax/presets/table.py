@@ -35,9 +35,14 @@ DEFAULT, FINETUNE = "digits", "finetune"  # the preset of a command that names n
 
 
 def preset(name: str) -> Preset:
-    """The preset with this name, one of PRESETS or `vit-SIZEPATCH`. Raises UserError with similar names if none has it.
+    """The preset with this name.
 
-    The source of the data of `finetune` and `vit-SIZEPATCH` is empty: it must be given.
+    Args:
+        name: one of PRESETS, or vit-SIZEPATCH. Of finetune and vit-SIZEPATCH the source of the data is empty: it must
+            be given.
+
+    Raises:
+        UserError: there is none; names similar ones.
     """
     if not isinstance(name, str):
         raise UserError("name", f"is {name!r:.40}", "give the name of a preset, such as 'digits'")

@@ -168,7 +168,14 @@ def _mean_and_spread(values: list[float]) -> dict[str, Any]:
 
 
 def listed(names: Iterable[Named]) -> list[str]:
-    """The names of runs as texts, in one list. Raises UserError for what is none."""
+    """The names of runs as texts, in one list.
+
+    Args:
+        names: texts, paths, and lists of them.
+
+    Raises:
+        UserError: one is something else.
+    """
     found = []
     for name in names:
         if isinstance(name, (str, os.PathLike)):
@@ -345,7 +352,12 @@ def _ended(line: Line) -> str:
 
 
 def draw(found: Comparison, path: str | os.PathLike[str] | None) -> None:
-    """Draw the curves of a comparison as a PNG, or as `drawn` takes them."""
+    """Draw the curves of a comparison.
+
+    Args:
+        found: the comparison.
+        path: of a PNG, or what else `drawn` takes.
+    """
     from ..figures.comparison import draw_comparison
 
     panels = {title: curves(found, *where) for title, where in panels_of(found).items()}
@@ -461,7 +473,14 @@ class Options:
 
 
 def command(arguments: list[str]) -> int:
-    """Parse the arguments, print the table and draw the curves; returns the exit code. Raises UserError."""
+    """Print the table and draw the curves that arguments ask for.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UserError: an argument is wrong, or a run cannot be read.
+    """
     o = parse(Options, arguments, prog="vit-jax compare")
     check_output("out", o.out, o.force)
     found = gather(o.runs, o.dir)

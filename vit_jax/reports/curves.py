@@ -44,7 +44,15 @@ class Chart:
 
 
 def charts_of(found: Comparison, single: bool) -> tuple[list[Chart], list[str]]:
-    """(the charts of runs, sentences on what they leave out). Of a `single` run all splits are in one chart."""
+    """The charts of runs.
+
+    Args:
+        found: the comparison.
+        single: whether it is of one run, all of whose splits are then in one chart.
+
+    Returns:
+        (charts, sentences on what they leave out).
+    """
     drawn: list[Chart] = []
     notes: list[str] = []
     chosen = highlighted_lines(found)

@@ -28,7 +28,15 @@ class Damaged(Exception):
 
 
 def read_part(file: Path, check: Callable[[dict[str, Any]], dict[str, Any]]) -> tuple[Any, str]:
-    """(a part of a report as `check` returns it, or None; a sentence on what is wrong with its file, or "")."""
+    """A part of a report, from its file.
+
+    Args:
+        file: of JSON.
+        check: gives the part of its content, or raises.
+
+    Returns:
+        (what `check` returns, or None; a sentence on what is wrong with the file, or "").
+    """
     try:
         return check(read_json(file)), ""
     except (UserError, OSError) as error:
@@ -140,9 +148,17 @@ def texts(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def attention(content: Mapping[str, Any]) -> dict[str, Any]:
-    """attention.json for the page: of each example the names of the tokens that look, and of those looked at.
+    """What the page shows of attention.
 
-    "cells" are the patches, by their numbers, that the tokens that look are; None of one that is no patch.
+    Args:
+        content: of attention.json.
+
+    Returns:
+        {"about", "note", "examples"}: each example with the names of the tokens that look and of those looked at, and
+        as "cells" the numbers of the patches that the tokens that look are, None of one that is no patch.
+
+    Raises:
+        KeyError, TypeError, ValueError, Damaged: the content has another form.
     """
     prefix = _texts(content["prefix"])
     examples = [_example(each, prefix) for each in content["examples"]]

@@ -11,9 +11,14 @@ COUNTED = ("precision", "recall", "f1")
 
 
 def over(probabilities: np.ndarray, thresholds: np.ndarray | float) -> np.ndarray:
-    """Whether each probability is greater than its threshold, bool as probabilities; compared as float64.
+    """Whether probabilities are greater than their thresholds.
 
-    A threshold that lies between two float32 could be rounded to one of them.
+    Args:
+        probabilities: [..., K], compared as float64: a threshold between two float32 could be rounded to one of them.
+        thresholds: [K], or one for all.
+
+    Returns:
+        bool [..., K].
     """
     return probabilities.astype(np.float64) > thresholds
 

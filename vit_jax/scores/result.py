@@ -29,13 +29,25 @@ class Scores:
     notes: list[str] = field(default_factory=list)
 
     def add(self, name: str, value: float, why: str = "") -> None:
-        """Add a metric; `why` it is NaN, if it is."""
+        """Add a metric.
+
+        Args:
+            name: of the metric.
+            value: NaN where it is undefined.
+            why: it is, in that case.
+        """
         self.values[name] = float(value)
         if np.isnan(value):
             self.undefined[name] = why or "it is no number"
 
     def add_mean(self, name: str, each: np.ndarray, why: str) -> None:
-        """Add the mean of those that are defined of a metric of each class, label or number; `why` none of them is."""
+        """Add the mean of a metric over classes, labels or numbers.
+
+        Args:
+            name: of the mean.
+            each: float [K]; NaNs are left out.
+            why: none of them is defined, in that case.
+        """
         self.add(name, each[~np.isnan(each)].mean() if not np.isnan(each).all() else np.nan, why)
 
 

@@ -105,7 +105,18 @@ def check_batch(batch: int) -> None:
 
 
 def batches(inputs: Sequence[Any], batch: int) -> Iterator[tuple[int, Any]]:
-    """(number of the first, inputs) of each `batch` of inputs. Raises UserError unless that is positive."""
+    """Inputs in parts.
+
+    Args:
+        inputs: all of them.
+        batch: the most in a part.
+
+    Returns:
+        An iterator over (number of the first, inputs).
+
+    Raises:
+        UserError: `batch` is not positive.
+    """
     check_batch(batch)
     for first in range(0, len(inputs), batch):
         yield first, inputs[first : first + batch]
@@ -177,19 +188,47 @@ class Predictor:
         return 0
 
     def whole(self) -> Self:
-        """Itself, with all that its use takes. Raises UserError where something is lacking."""
+        """Itself, once it is checked to have all that its use takes.
+
+        Raises:
+            UserError: something is lacking.
+        """
         return self
 
     def read(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The inputs as `Task.answers` takes them. Raises UserError for one of which it can be seen to be unusable."""
+        """The inputs as `Task.answers` takes them.
+
+        Args:
+            inputs: as of `answer`.
+
+        Raises:
+            UserError: one can be seen to be unusable.
+        """
         return inputs
 
     def listed(self, inputs: Any) -> tuple[Any, bool]:
-        """(the inputs as a list, whether only one was given). Raises UserError where there is none."""
+        """One or several inputs as a list.
+
+        Returns:
+            (the list, whether only one was given).
+
+        Raises:
+            UserError: there is none.
+        """
         return list(inputs), False
 
     def readable(self, inputs: Sequence[Any]) -> tuple[list[Any], list[UserError]]:
-        """(the images that can be read, errors of those that cannot). Raises UserError where inputs are no images."""
+        """The images that can be read.
+
+        Args:
+            inputs: paths of files.
+
+        Returns:
+            (those, an error for each of the others).
+
+        Raises:
+            UserError: the network takes no images.
+        """
         raise UserError(Field("skip_unreadable"), "is for images, and this network takes none", "leave it out")
 
     def answer(self, inputs: Sequence[Any], top: int = 3, batch: int = BATCH, begin: int = 0) -> Iterator[Answer]:
@@ -345,7 +384,12 @@ class Task:
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Self:
-        """The task of a run. `metadata` has the entries of `Data.metadata`, among others if it is a config.json."""
+        """The task of a run.
+
+        Args:
+            run: the run.
+            metadata: has the entries of `Data.metadata`, among others if it is a config.json.
+        """
         raise NotImplementedError
 
     def loss(self, model: Any, batch: Batch, keys: Array, denominator: Any) -> tuple[Array, dict[str, Array]]:
@@ -365,9 +409,14 @@ class Task:
         raise NotImplementedError
 
     def outputs(self, model: Any, batch: Batch) -> dict[str, Array]:
-        """{name: [B, ...]}: all that `score` needs of each example of an evaluation batch, without dropout.
+        """All that `score` needs of each example of an evaluation batch, without dropout.
 
-        "predicted" is the network's output; the default of `score` takes the others for metrics.
+        Args:
+            model: the network.
+            batch: as the data gives it.
+
+        Returns:
+            {name: [B, ...]}: "predicted" is the network's output; the default of `score` takes the others for metrics.
         """
         raise NotImplementedError
 
@@ -433,18 +482,25 @@ class Task:
         return ""
 
     def tokens(self, batch: Batch) -> tuple[int, int, int]:
-        """(target tokens, ends included; places for ids; how many of these are padding) of a training batch.
+        """The sizes of a training batch of texts, by which the log measures speed.
 
-        The batch is as the data gives it, numpy arrays. Zeros where it has no ids. For the log, of training's speed.
+        Args:
+            batch: numpy arrays, as the data gives them.
+
+        Returns:
+            (target tokens, ends included; places for ids; how many of these are padding); zeros where it has no ids.
         """
         return 0, 0, 0
 
     def denominator(self, batch: Batch) -> Any:
-        """What the sums of a loss are divided by, as an array: the number of tokens of a batch, [], for example.
+        """What the sums of a loss are divided by, such as the number of tokens of a batch.
 
-        Where metrics are divided by something else, it has several numbers, [k]. It must be a sum over the examples,
-        because it may be taken of one device's part of a prepared batch. None if the loss is a mean over examples; then
-        `loss` receives None.
+        Args:
+            batch: a prepared one, or one device's part of it; so the result must be a sum over the examples.
+
+        Returns:
+            An array []; [k] where metrics are divided by something else; None if the loss is a mean over examples, and
+            then `loss` receives None.
         """
         return None
 
@@ -476,9 +532,10 @@ class Task:
         )
 
     def mirrored(self) -> Self | None:
-        """The task whose evaluations have `flipped` too: of each example together with its mirror image.
+        """The task whose evaluations have `flipped` too, of each example together with its mirror image.
 
-        None where examples have none.
+        Returns:
+            None where examples have no mirror image.
         """
         return None
 
@@ -488,18 +545,26 @@ class Task:
         return ""
 
     def probed(self) -> Task | None:
-        """The task with which a probe sees the network: a classifier that learns from its features (vit_jax/probe.py).
+        """The task with which a probe sees the network: a classifier that learns from its features (commands/probe.py).
 
-        Its `outputs` are {"pooled": [B, D]}, its `score` takes {"scores": [n, K]}, what the probe gives each class, and
-        its `open_data` opens data of any classes, whose number is `classes` of its sizes and whose splits have
-        `labels`, int [n]. None where examples have no class, or the network no features of an example as a whole.
+        Returns:
+            Its `outputs` are {"pooled": [B, D]}, its `score` takes {"scores": [n, K]}, what the probe gives each class,
+            and its `open_data` opens data of any classes, whose number is `classes` of its sizes and whose splits have
+            `labels`, int [n]. None where examples have no class, or the network no features of an example as a whole.
         """
         return None
 
     def searching(self, changes: Mapping[str, Any]) -> Self | None:
-        """The task with other settings of its search, {field of config.decoding.Decoding: value}. Raises UserError.
+        """The task with other settings of its search.
 
-        None where nothing is generated.
+        Args:
+            changes: {field of config.decoding.Decoding: value}.
+
+        Returns:
+            None where nothing is generated.
+
+        Raises:
+            UserError: a setting is unknown or invalid.
         """
         return None
 
@@ -516,11 +581,23 @@ class Task:
         return Evaluation(means, out["predicted"])
 
     def examine(self, config: Any, split: Any, out: dict[str, np.ndarray]) -> Evaluation:
-        """`score` with what is wanted of a final result alone, as it takes longer: by default there is nothing more."""
+        """What `score` returns, with what is wanted of a final result alone, as it takes longer: by default nothing.
+
+        Args:
+            config: the network's.
+            split: the n examples.
+            out: as of `score`.
+        """
         return self.score(config, split, out)
 
     def resample(self, config: Any, split: Any, out: dict[str, np.ndarray]) -> dict[str, float]:
-        """The metrics of examples that were drawn with replacement, for intervals: by default those of `score`."""
+        """The metrics of examples that were drawn with replacement, for intervals; by default those of `score`.
+
+        Args:
+            config: the network's.
+            split: the n examples that were drawn.
+            out: as of `score`, of these.
+        """
         return self.score(config, split, out).metrics
 
     @property
@@ -556,7 +633,15 @@ class Task:
         return ("example", "predicted"), ((split.name(i), str(said)) for i, said in enumerate(result.predicted))
 
     def values_table(self, split: Any, result: Any) -> tuple[tuple[str, ...], Iterable[tuple[str | int, ...]]]:
-        """Every probability or number of an evaluation beside the truth, as `table` is, where a network has columns."""
+        """Every probability or number of an evaluation beside the truth, where a network has columns.
+
+        Args:
+            split: what was measured.
+            result: its Evaluation.
+
+        Returns:
+            (names of columns, a row for each example).
+        """
         raise NotImplementedError
 
     def draw_result(

@@ -125,7 +125,14 @@ class Generation(Task, abstract=True):
         return self.shifted(batch)[2].sum()
 
     def searching(self, changes: Mapping[str, Any]) -> Self:
-        """The task with other settings of its search. Raises UserError."""
+        """The task with other settings of its search.
+
+        Args:
+            changes: {field of config.decoding.Decoding: value}.
+
+        Raises:
+            UserError: a setting is unknown or invalid.
+        """
         return replace(self, decoding=change_search(self.decoding, changes, self.length, self.target.unit))
 
     @property
@@ -159,7 +166,14 @@ class Writer(Predictor):
     """A trained network that writes a text for each input, one or several."""
 
     def listed(self, inputs: Any) -> tuple[Sequence[Any], bool]:
-        """(the inputs as `write` takes them, whether only one was given). Raises UserError where there is none."""
+        """One or several inputs as `write` takes them.
+
+        Returns:
+            (these, whether only one was given).
+
+        Raises:
+            UserError: there is none.
+        """
         raise NotImplementedError
 
     def write(self, several: Any, first: int = 0) -> list[Any]:
@@ -172,7 +186,14 @@ class Writer(Predictor):
         raise NotImplementedError
 
     def searching(self, search: Mapping[str, Any]) -> Self:
-        """The same with other settings of its search, {field of config.decoding.Decoding: value}. Raises UserError."""
+        """The same with other settings of its search.
+
+        Args:
+            search: {field of config.decoding.Decoding: value}.
+
+        Raises:
+            UserError: a setting is unknown or invalid.
+        """
         return replace(self, task=searching(self.task, search)) if search else self
 
     def predict(self, inputs: Any, /, batch: int = BATCH, **search: Any) -> Any:
@@ -255,7 +276,12 @@ def value(texts: Sequence[str], scores: Iterable[Any], nbest: int) -> Any:
 
 
 def answer(given: Any, predicted: Any) -> Answer:
-    """The prediction for one input, which `value` has made; each text in one line, whatever it holds."""
+    """The prediction for one input; each text is in one line, whatever it holds.
+
+    Args:
+        given: the input.
+        predicted: what `value` made: a text, or (text, score) of several.
+    """
     shown = printable(str(given))
     if isinstance(predicted, str):
         line = f"{shown}: {printable(predicted)}"

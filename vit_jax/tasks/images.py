@@ -59,15 +59,32 @@ class ImagePredictor(Predictor):
         return found, errors
 
     def pixels(self, images: Any) -> np.ndarray:
-        """The images preprocessed but not normalised: uint8 [n, h, w, C], or [h, w, C] of one. Raises UserError."""
+        """Images preprocessed but not normalised.
+
+        Args:
+            images: one, or several.
+
+        Returns:
+            uint8 [n, h, w, C], or [h, w, C] of one.
+
+        Raises:
+            UserError: one cannot be used.
+        """
         several, one = self.listed(images)
         pixels = np.stack([prepare_image(image, self.preprocess) for image in several])
         return pixels[0] if one else pixels
 
     def inputs(self, images: Any) -> Array:
-        """The images as the network takes them, preprocessed and normalised: [n, h, w, C], or [h, w, C] of one.
+        """Images as the network takes them, preprocessed and normalised.
 
-        Raises UserError.
+        Args:
+            images: one, or several.
+
+        Returns:
+            [n, h, w, C], or [h, w, C] of one.
+
+        Raises:
+            UserError: one cannot be used.
         """
         return self.normalised(self.pixels(images))
 

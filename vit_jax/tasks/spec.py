@@ -41,9 +41,13 @@ class MetadataEntry:
         return ""
 
     def default(self, model: NetworkConfig) -> tuple[Any, str] | None:
-        """(a value for a network whose file does not state it, a note for the user); None: there is no default.
+        """The value for a network whose file does not state it.
 
-        Raises UserError where this network can have none.
+        Returns:
+            (the value, a note for the user); None: there is no default.
+
+        Raises:
+            UserError: this network can have none.
         """
         return None
 
@@ -127,7 +131,12 @@ class TaskSpec:
 
     @classmethod
     def untrained(cls, task: str, model: NetworkConfig) -> RunConfig:
-        """A run of this task, which the table calls `task`, with a network that was never trained."""
+        """A run of this task with a network that was never trained.
+
+        Args:
+            task: its name in the table.
+            model: the network's config.
+        """
         return RunConfig(task, model, cls.data(source=NO_DATA), cls.augment(), optim=OptimConfig(name="sgd"))
 
     @classmethod

@@ -28,7 +28,11 @@ TASKS: dict[str, type[TaskSpec]] = {
 
 
 def task_spec(name: str) -> type[TaskSpec]:
-    """The spec of a task. Raises UserError with similar names if there is none."""
+    """The spec of a task.
+
+    Raises:
+        UserError: no task has this name; names similar ones.
+    """
     if name not in TASKS:
         raise UserError(Field("task"), f"{name!r} is not known to this version of vit-jax{nearest(name, list(TASKS))}")
     return TASKS[name]
@@ -37,7 +41,8 @@ def task_spec(name: str) -> type[TaskSpec]:
 def untrained_run(model: NetworkConfig) -> RunConfig:
     """A run with this network that was never trained, of the first task that trains such networks.
 
-    Raises UserError if no task does.
+    Raises:
+        UserError: no task does.
     """
     for name, spec in TASKS.items():
         if spec.trains(model):

@@ -76,7 +76,13 @@ def worst(names: Iterable[str], references: Iterable[Sequence[str]], said: Itera
 
 
 def summarise_worst(wrong: Sequence[Wrong], total: int, file: str) -> tuple[str, ...]:
-    """A few lines on the worst of `total` texts, for a terminal; `file` has more of them."""
+    """A few lines on the worst texts, for a terminal.
+
+    Args:
+        wrong: these, the worst first.
+        total: how many texts there are.
+        file: which has more of them.
+    """
     first = [f"worst: {w.name}, chrF {w.score:.1f}: {w.predicted!r}, not {w.references[0]!r}" for w in wrong[:PRINTED]]
     return (*first, f"{len(wrong):,} of {total:,} are not as in the data; {file} has the worst")
 

@@ -31,7 +31,14 @@ class Words(MetadataEntry):
         return size_of_side(value) == model.text.target_vocabulary == model.text.outputs
 
     def default(self, model: NetworkConfig) -> tuple[list[str], str]:
-        """Numbers as words. Raises UserError where the text half of the network has vectors."""
+        """Numbers as words.
+
+        Returns:
+            (the words, a note).
+
+        Raises:
+            UserError: the text half of the network has vectors.
+        """
         assert isinstance(model, CaptionerConfig)
         if not (model.text.target_vocabulary and model.text.outputs):
             raise UserError(

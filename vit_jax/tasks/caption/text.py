@@ -29,7 +29,15 @@ class Captioning(Generation, abstract=True):
     header_names: ClassVar[tuple[str, str]] = ("file", "caption")
 
     def inputs(self, batch: Batch, dtype: Any) -> Array:
-        """The network's input of a batch: images [B, h, w, C], or vectors [B, S, C], of `dtype`."""
+        """The network's input of a batch.
+
+        Args:
+            batch: as the data gives it.
+            dtype: of the result.
+
+        Returns:
+            Images [B, h, w, C], or vectors [B, S, C].
+        """
         raise NotImplementedError
 
     @property
@@ -46,18 +54,34 @@ class Captioning(Generation, abstract=True):
         return shift_target(batch["target"], batch["target"], self.target.ids, self.target.ids.pad)
 
     def loss(self, model: Captioner, batch: Batch, keys: Array, denominator: Array) -> tuple[Array, dict[str, Array]]:
-        """(cross entropy [], {"accuracy": []}): sums over target tokens / `denominator`; `keys` [B] are for dropout."""
+        """The cross entropy of target tokens.
+
+        Args:
+            model: the network.
+            batch: a prepared one.
+            keys: [B], for dropout.
+            denominator: [], what sums over tokens are divided by.
+
+        Returns:
+            (loss [], {"accuracy": []}).
+        """
         inputs, labels, real = self.shifted(batch)
         logits = model(self.inputs(batch, model.dtype), inputs, keys=fold(keys, 1))
         return mean_loss(logits, labels, real, self.label_smoothing, denominator)
 
     def outputs(self, model: Captioner, batch: Batch) -> dict[str, Array]:
-        """For each example, with labels not smoothed.
+        """What `score` needs of each example, with labels not smoothed.
 
-        By teacher forcing: "loss" [B] (a sum over tokens), "tokens" [B] and "right" [B] (how many of them are predicted
-        right). Searched for: "predicted" int32 [B, length]. Where the batch says which patches the named objects
-        touch ("touched" [B, T, N]): "in_box" [B], the share of the cross-attention of these words (mean over layers and
-        heads, and over the words) that lies on them, and "uniform" [B], what it would be if it were equal everywhere.
+        Args:
+            model: the network.
+            batch: as the data gives it.
+
+        Returns:
+            By teacher forcing: "loss" [B] (a sum over tokens), "tokens" [B] and "right" [B] (how many of them are
+                predicted right). Searched for: "predicted" int32 [B, length]. Where the batch says which patches the
+                named objects touch ("touched" [B, T, N]): "in_box" [B], the share of the cross-attention of these words
+                (mean over layers and heads, and over the words) that lies on them, and "uniform" [B], what it would be
+                if it were equal everywhere.
         """
         given, (inputs, labels, real) = self.inputs(batch, model.dtype), self.shifted(batch)
         wanted = ("logits", CROSS) if "touched" in batch else ("logits",)
@@ -72,11 +96,16 @@ class Captioning(Generation, abstract=True):
         return out
 
     def score(self, config: CaptionerConfig, split: Any, out: dict[str, np.ndarray]) -> Evaluation:
-        """The metrics of a split, from the outputs of all its examples: loss and accuracy per token, exact match.
+        """The metrics of a split: loss and accuracy per token, and exact match.
 
         Exact match is the share of captions that are right to the last word, as `said_exactly` counts them. With
         `outputs` of boxes also their means. Of images with several captions also CIDEr-D and BLEU-4; all other metrics
         are against the first one.
+
+        Args:
+            config: the network's.
+            split: the n examples.
+            out: {name: [n, ...]}, the `outputs` of all of them.
         """
         metrics = self.token_scores(split, out, [each[0] for each in split.references])
         boxes = {"attention_in_box": "in_box", "uniform_in_box": "uniform"}

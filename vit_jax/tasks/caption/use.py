@@ -36,7 +36,15 @@ class CaptionWriter(Writer):
 
     @with_fixed_settings
     def search(self, inputs: Array, first: int) -> list[Any]:
-        """The caption of each input of the network [B, ...], of which the first one has the number `first`."""
+        """The captions of inputs of the network.
+
+        Args:
+            inputs: [B, ...].
+            first: the number of the first of them among all, for draws.
+
+        Returns:
+            A caption for each; where there are several, (text, score) of these.
+        """
         search, words = self.task.search, self.task.target
         keys = search.keys(first + jnp.arange(len(inputs)))
         found = search_inputs(self.model, inputs, search.seedless, None, keys)
@@ -85,7 +93,18 @@ class Describer(CaptionWriter, ImagePredictor):
         return self.search(self.inputs(several), first)
 
     def capture(self, images: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """`captured` of images: {name: array [n, ...]}, or [...] of one image."""
+        """Inner values of the network on images.
+
+        Args:
+            images: one, or several.
+            names: those of the network's own `capture`.
+
+        Returns:
+            {name: array [n, ...]}, or [...] of one image.
+
+        Raises:
+            UserError: an image cannot be used, or a name is unknown.
+        """
         several, one = self.listed(images)
         return self.captured(self.inputs(several), names, one)
 
@@ -103,7 +122,20 @@ class Describer(CaptionWriter, ImagePredictor):
     def draw_attention(
         self, inputs: Sequence[Any], path: Path | None = None, layers: Sequence[int] = (), caption: str = ""
     ) -> Any:
-        """The cross-attention of the first image's by words: a Figure, and the PNG `path`. Raises UserError."""
+        """Draw the cross-attention of the first image's words.
+
+        Args:
+            inputs: images.
+            path: of a PNG; None: none is written.
+            layers: those to draw, counted from 0, each as the mean of its heads; empty: the mean of all.
+            caption: a line under the title.
+
+        Returns:
+            matplotlib's Figure.
+
+        Raises:
+            UserError: the image cannot be used, or there is no such layer.
+        """
         words, maps = self.attention(inputs[0])
         pixels = visible(self.pixels([inputs[0]]))[0]
         return drawn(draw_words, pixels, maps, words, path, layers=layers, caption=caption)
@@ -146,7 +178,18 @@ class FeatureDescriber(CaptionWriter):
         return self.search(several, first)
 
     def capture(self, vectors: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """`captured` of vectors: {name: array [n, ...]}, or [...] of one vector [C]."""
+        """Inner values of the network on vectors.
+
+        Args:
+            vectors: [C] of one, or [n, C].
+            names: those of the network's own `capture`.
+
+        Returns:
+            {name: array [n, ...]}, or [...] of one vector.
+
+        Raises:
+            UserError: a vector cannot be used, or a name is unknown.
+        """
         several, one = self.listed(vectors)
         return self.captured(several, names, one)
 

@@ -83,9 +83,14 @@ def remark_on_sizes(names: Sequence[str], counts: np.ndarray, what: str, flags: 
 
 
 def weights_in(file: str, names: Sequence[str]) -> tuple[float, ...]:
-    """The weights in a file, FILE.json with {name: weight} or a table of two columns, name and weight.
+    """The weights in a file, in the order of names.
 
-    Raises UserError where it cannot be read, or lacks a name, or has another.
+    Args:
+        file: FILE.json with {name: weight}, or a table of two columns, name and weight.
+        names: of the classes or labels.
+
+    Raises:
+        UserError: it cannot be read, lacks a name, or has another.
     """
     field = Field("loss.class_weights")
     path = Path(os.path.expanduser(file))

@@ -28,7 +28,14 @@ def cell(value: float, digits: str = ".4f") -> str:
 
 
 def trust_section(trust: Trust | None, folder: Path, what: str, caption: str) -> list[Section]:
-    """Draw the reliability of probabilities; `what` is the height of a bar. Nothing where they are not known."""
+    """Draw how far probabilities can be trusted.
+
+    Args:
+        trust: their reliability; None: it is not known, and nothing is drawn.
+        folder: for the figure.
+        what: the height of a bar is.
+        caption: a line for the figure.
+    """
     if trust is None:
         return []
     draw_reliability(trust.panels, folder / "reliability.png", what, trust.drawn, caption)

@@ -63,9 +63,15 @@ class Classify(Task):
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Dataset:
-        """The images of a run, split; given ones are (images, labels), uint8 and as label_arrays.py says.
+        """The images of a run, split.
 
-        Raises UserError.
+        Args:
+            run: the run.
+            given: (images, labels), uint8 and as label_arrays.py says, in place of a source.
+            fetch: whether a set may be downloaded and written.
+
+        Raises:
+            UserError: they are not there, or do not fit the run.
         """
         c, data, augment = run.model, run.data, run.augment
         assert isinstance(c, TellsClasses) and isinstance(data, ImageData) and isinstance(augment, ImageAugment)
@@ -125,9 +131,16 @@ class Classify(Task):
         return ClassifyProbe(**{f.name: getattr(self, f.name) for f in fields(Classify)})
 
     def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
-        """The batch with its images augmented: uint8 [B, h, w, C], or float32 0..255 with mixup.
+        """The batch with its images augmented.
 
-        Where images are mixed, the batch has their targets too, {"target": float32 [B, K]}.
+        Args:
+            batch: {"image": uint8 [B, h, w, C], "label": [B, ...], ...}.
+            keys: [B], a PRNG key for each image.
+            epoch: int32 [], the epochs done before.
+
+        Returns:
+            Images are uint8, or float32 of 0 to 255 with mixup; where they are mixed, the batch has "target" float32
+            [B, K] too.
         """
         keys = fold(keys, 0)
         if not self.augment.mixes:
@@ -137,7 +150,15 @@ class Classify(Task):
         return {**batch, "image": images, "target": targets}
 
     def images(self, batch: Batch, dtype: Any) -> Array:
-        """The network's input: the images of a batch, normalised, [B, h, w, C] of `dtype`."""
+        """The network's input: the images of a batch, normalised.
+
+        Args:
+            batch: {"image": uint8 or float of 0 to 255 [B, h, w, C], ...}.
+            dtype: of the result.
+
+        Returns:
+            [B, h, w, C].
+        """
         return normalise(batch["image"], self.mean, self.std, dtype)
 
     def denominator(self, batch: Batch) -> Array | None:
@@ -147,13 +168,29 @@ class Classify(Task):
     def loss(
         self, model: ViT, batch: Batch, keys: Array, denominator: Array | None = None
     ) -> tuple[Array, dict[str, Array]]:
-        """(loss [], {metric: []}) of a prepared batch, as its kind says; `keys` [B] are for dropout."""
+        """The loss of a prepared batch, as its kind of labels says.
+
+        Args:
+            model: the network.
+            batch: what `prepare` returned.
+            keys: [B], for dropout.
+            denominator: what `denominator` returned; None: that of this batch.
+
+        Returns:
+            (loss [], {metric: []}).
+        """
         return self.kind.loss(model(self.images(batch, model.dtype), keys=fold(keys, 1)), batch, denominator)
 
     def outputs(self, model: ViT, batch: Batch) -> dict[str, Array]:
-        """The `outcomes` of its kind for each image, [B, ...].
+        """What `score` needs of each image: the `outcomes` of its kind of labels.
 
-        With `mirrors` also "flip_loss" and so on, of the mean of the logits of an image and its mirror image.
+        Args:
+            model: the network.
+            batch: as the data gives it.
+
+        Returns:
+            {name: [B, ...]}; with `mirrors` also "flip_loss" and so on, of the mean of the logits of an image and its
+            mirror image.
         """
         images = self.images(batch, model.dtype)
         logits = model(images)
@@ -205,7 +242,17 @@ class Classify(Task):
     def open_other_data(
         cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: Given | None = None
     ) -> Other:
-        """Images that the network was not trained on, with their labels as the network has them. Raises UserError."""
+        """Images that the network was not trained on, with their labels as the network has them.
+
+        Args:
+            run: whose `data` says where they are.
+            metadata: the network's.
+            split: that which was asked for, or ''.
+            given: (images, labels), in place of a source.
+
+        Raises:
+            UserError: they cannot be opened, or have labels that the network has not.
+        """
         preprocess = Preprocess.from_dict(metadata["preprocess"])
         data, c = run.data, run.model
         assert isinstance(data, ImageData) and isinstance(c, TellsClasses)
@@ -230,7 +277,14 @@ class Classify(Task):
         return self.kind.header
 
     def answers(self, predictor: Classifier, inputs: Sequence[Any], top: int, first: int = 0) -> Iterator[Answer]:
-        """What is told of each image file: its `top` most probable classes, its labels, or its numbers."""
+        """What is told of image files: their most probable classes, their labels, or their numbers.
+
+        Args:
+            predictor: with the network.
+            inputs: the files.
+            top: how many classes.
+            first: has no effect.
+        """
         predictor.check_told(top)
         logits = predictor.logits(inputs, len(inputs))
         for file, row, values in zip(inputs, logits, self.kind.values(logits), strict=True):
@@ -245,9 +299,17 @@ class Classify(Task):
         return self.kind.draw_result(split, result, folder, caption)
 
     def pictures(self, network: ViT, data: Dataset, plots: Path, samples: Path, caption: str) -> str:
-        """Sample images with several labels, and figures of patches, position embeddings and attention.
+        """Write sample images with several labels, and figures of patches, position embeddings and attention.
 
-        Returns the first sample image.
+        Args:
+            network: with its weights.
+            data: the run's.
+            plots: a folder, for figures.
+            samples: a folder, for images.
+            caption: a line for each figure.
+
+        Returns:
+            The path of the first sample image, from the folder that holds `samples`; '' if there is none.
         """
         split = data.splits.get("test") or data.splits.get("validation") or data.splits["train"]
         if not hasattr(split, "images"):  # batches of an iterator, which are gone
@@ -272,7 +334,16 @@ class ClassifyProbe(Classify):
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Dataset:
-        """The images of a run, as `Classify` opens them, of any number of classes. Raises UserError."""
+        """The images of a run, as `Classify` opens them, of any number of classes.
+
+        Args:
+            run: the run.
+            given: (images, labels), in place of a source.
+            fetch: whether a set may be downloaded and written.
+
+        Raises:
+            UserError: they are not there.
+        """
         return super().open_data(
             replace_fields(run, {"model.classes": 0, "data.target": "class", "loss": LossConfig()}), given, fetch
         )

@@ -213,7 +213,18 @@ class Classifier(ImagePredictor):
     ) -> str:
         """Write `features` of image files, and "files", their names, to a .npz, one batch in memory at a time.
 
-        Returns a line that says what was written. Raises UserError.
+        Args:
+            inputs: the files.
+            path: of the .npz.
+            blocks: those of which it is to have maps, counted from 0 or from the end (-1).
+            norm: whether the last norm is applied to these.
+            batch: the most images to compute at a time.
+
+        Returns:
+            A line that says what was written.
+
+        Raises:
+            UserError: a file cannot be used, or there is no such block.
         """
         numbers, names = block_numbers(blocks, self.layers), np.array([str(file) for file in inputs])
         written = write_npz(path, self._features(inputs, numbers, norm, batch), len(inputs), files=names)
@@ -229,7 +240,20 @@ class Classifier(ImagePredictor):
     def draw_attention(
         self, inputs: Sequence[Any], path: Path | None = None, layers: Sequence[int] = (), caption: str = ""
     ) -> Any:
-        """The attention maps of the first images, as a Figure, and as the PNG `path`. Raises UserError."""
+        """Draw the attention maps of the first images.
+
+        Args:
+            inputs: images.
+            path: of a PNG; None: none is written.
+            layers: those to draw, counted from 0; empty: the last.
+            caption: a line under the title.
+
+        Returns:
+            matplotlib's Figure.
+
+        Raises:
+            UserError: an image cannot be used, or there is no such layer.
+        """
         inputs = inputs[:SHOWN]
         pixels = self.pixels(inputs)
         names = [Path(each).name if isinstance(each, (str, os.PathLike)) else "" for each in inputs]

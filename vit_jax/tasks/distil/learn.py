@@ -78,10 +78,17 @@ class Distil(Classify):
     def loss(
         self, model: ViT, batch: Batch, keys: Array, denominator: Array | None = None
     ) -> tuple[Array, dict[str, Array]]:
-        """(loss [], {"accuracy", "distillation", "agreement": []}) of a prepared batch; `keys` [B] are for dropout.
+        """The loss of a prepared batch.
 
-        "accuracy" is that of the class head, "distillation" the loss of the distillation head, and "agreement" the
-        share of images of which the latter predicts the same class as the teacher.
+        Args:
+            model: the network.
+            batch: what `prepare` returned.
+            keys: [B], for dropout.
+            denominator: what `denominator` returned; None: that of this batch.
+
+        Returns:
+            (loss [], {metric: []}): "accuracy" is that of the class head, "distillation" the loss of the distillation
+            head, and "agreement" the share of images of which the latter predicts the same class as the teacher.
         """
         logits, distilled = model.both(self.images(batch, model.dtype), keys=fold(keys, 1))  # [B, K] each
         from_labels, metrics = self.kind.loss(logits, batch, denominator)

@@ -47,7 +47,16 @@ class Translate(Translation):
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Texts:
-        """The sentences of a run, split; given ones are a list of (source, target). Raises UserError."""
+        """The sentences of a run, split.
+
+        Args:
+            run: the run.
+            given: a list of (source, target), in place of files.
+            fetch: has no effect.
+
+        Raises:
+            UserError: they are not there, or do not fit the run.
+        """
         c, data = run.model, run.data
         assert isinstance(c, TransformerConfig) and isinstance(data, SentenceData)
         wanted = {name: getattr(c, name) for name in c.marked("from_data")}
@@ -85,10 +94,19 @@ class Translate(Translation):
     def loss(
         self, model: Transformer, batch: Batch, keys: Array | None, denominator: Array
     ) -> tuple[Array, dict[str, Array]]:
-        """(cross entropy [], {"accuracy": []}): sums over target tokens / `denominator`; `keys` [B] are for dropout.
+        """The cross entropy of target tokens.
 
         Where a target begins with padding, as Marian's does, the row of padding has no gradient: in public models it is
         zero, and CTranslate2 begins with zeros whatever it is.
+
+        Args:
+            model: the network.
+            batch: a prepared one.
+            keys: [B], for dropout.
+            denominator: [], what sums over tokens are divided by.
+
+        Returns:
+            (loss [], {"accuracy": []}).
         """
         ids = self.target.ids
         if ids.begin == ids.pad and model.target is not None and (table := model.target.embedding) is not None:
@@ -103,10 +121,15 @@ class Translate(Translation):
         return model(batch["source"], inputs, source_padding=padding, keys=keys), labels, real
 
     def outputs(self, model: Transformer, batch: Batch) -> dict[str, Array]:
-        """For each example, with labels not smoothed.
+        """What `score` needs of each example, with labels not smoothed.
 
-        By teacher forcing: "loss" [B] (a sum over tokens), "tokens" [B] and "right" [B] (how many of them are predicted
-        right). Searched for: "predicted" int32 [B, length], the best translation without its end.
+        Args:
+            model: the network.
+            batch: as the data gives it.
+
+        Returns:
+            By teacher forcing: "loss" [B] (a sum over tokens), "tokens" [B] and "right" [B] (how many of them are
+                predicted right). Searched for: "predicted" int32 [B, length], the best translation without its end.
         """
         found = translation_ids(model, batch["source"], self.search, self.source.ids.pad)
         return sums(*self.logits(model, batch)) | {"predicted": found}
@@ -117,11 +140,15 @@ class Translate(Translation):
         return found, values[CROSS]
 
     def score(self, config: TransformerConfig, split: Sentences, out: dict[str, np.ndarray]) -> Evaluation:
-        """The metrics of a split, from the outputs of all its examples: loss and accuracy per token, and exact match.
+        """The metrics of a split: loss and accuracy per token, and exact match.
 
-        Where any text can be said also BLEU and chrF of the texts, if sacrebleu is there, and the perplexity.
+        Exact match is the share of translations that are right to the last word, as `said_exactly` counts them. Where
+        any text can be said also BLEU and chrF of the texts, if sacrebleu is there, and the perplexity.
 
-        Exact match is the share of translations that are right to the last word, as `said_exactly` counts them.
+        Args:
+            config: the network's.
+            split: the n examples.
+            out: {name: [n, ...]}, the `outputs` of all of them.
         """
         references = split.references if self.target.open else ()
         metrics = self.token_scores(split, out, references)
@@ -154,7 +181,14 @@ class Translate(Translation):
     def answers(
         self, predictor: Translator, inputs: Sequence[tuple[str, np.ndarray]], top: int, first: int = 0
     ) -> Iterator[Answer]:
-        """The translation of each sentence; `top` is not used."""
+        """The translations of sentences.
+
+        Args:
+            predictor: with the network.
+            inputs: (text, ids int32 [N]) of each.
+            top: has no effect.
+            first: the number of the first of them among all, for draws.
+        """
         texts, ids = zip(*inputs, strict=True)
         return map(answer, texts, predictor.write(list(ids), first))
 
@@ -170,9 +204,17 @@ class Translate(Translation):
         return summarise_worst(wrong, len(split), "worst.txt")
 
     def pictures(self, network: Transformer, data: Texts, plots: Path, samples: Path, caption: str) -> str:
-        """A table of a few sentences with their translations, and the cross-attention: drawn of the first, kept of all.
+        """Write a table of a few sentences with their translations, and the cross-attention: of the first drawn, of all kept.
 
-        Returns the first sentence.
+        Args:
+            network: with its weights.
+            data: the run's.
+            plots: a folder, for figures.
+            samples: a folder, for the table.
+            caption: a line for the figure.
+
+        Returns:
+            The first sentence.
         """
         shown = data.splits.get("test") or data.splits["train"]
         source, target = (x[:SAMPLES] for x in (shown.source, shown.target))

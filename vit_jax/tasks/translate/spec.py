@@ -39,7 +39,14 @@ class Vocabularies(MetadataEntry):
         return "" if model.outputs else "a head, which writes no texts"
 
     def default(self, model: NetworkConfig) -> tuple[dict[str, list[str]], str]:
-        """Numbers as words. Raises UserError where the network has vectors."""
+        """Numbers as words.
+
+        Returns:
+            ({side: words}, a note).
+
+        Raises:
+            UserError: the network has vectors.
+        """
         assert isinstance(model, TransformerConfig)
         if not (model.source_vocabulary and model.target_vocabulary and model.outputs):
             raise UserError(
@@ -112,7 +119,15 @@ class TranslateSpec(TaskSpec):
 
 
 def check_network(model: NetworkConfig, ids: int) -> None:
-    """Check a network, with a number of ids where the data will determine it. Raises UserError."""
+    """Check a network whose vocabularies may be left to the data.
+
+    Args:
+        model: its config.
+        ids: the size of those that are.
+
+    Raises:
+        UserError: a field is invalid.
+    """
     with fields_inside("model"):
         replace_fields(model, {name: value_at(model, name) or ids for name in model.marked("from_data")}).check()
 

@@ -50,7 +50,17 @@ def search_translations(
 
 
 def translation_ids(model: Transformer, source: Array, search: Search, pad: int) -> Array:
-    """The best translations of ids int32 [B, S] padded with `pad`: int32 [B, length], without ends, padded."""
+    """The best translations of ids.
+
+    Args:
+        model: the network.
+        source: int32 [B, S].
+        search: greedy, beam or drawn.
+        pad: the id that fills sources.
+
+    Returns:
+        int32 [B, length], without ends, padded.
+    """
     return search.best(search_translations(model, source, search, pad))
 
 

@@ -138,7 +138,16 @@ class Translator(Writer):
         return [value([*map(self.target.decode, each.tokens)], each.scores, d.nbest) for each in found]
 
     def translate(self, texts: str | Iterable[str], batch: int = BATCH, **search: Any) -> Any:
-        """The same as `predict`."""
+        """The translations of texts, as `predict` gives them.
+
+        Args:
+            texts: one, or several.
+            batch: the most to compute at a time.
+            search: settings of the search, such as beam=4.
+
+        Raises:
+            UserError: a text cannot be used, or a setting is unknown or invalid.
+        """
         return self.predict(texts, batch, **search)
 
     @with_fixed_settings
@@ -183,6 +192,19 @@ class Translator(Writer):
     def draw_attention(
         self, inputs: Sequence[str], path: Path | None = None, layers: Sequence[int] = (), caption: str = ""
     ) -> Any:
-        """The cross-attention of the first translation, as a Figure, and as the PNG `path`. Raises UserError."""
+        """Draw the cross-attention of the first translation.
+
+        Args:
+            inputs: texts.
+            path: of a PNG; None: none is written.
+            layers: those to draw, counted from 0; empty: all.
+            caption: a line under the title.
+
+        Returns:
+            matplotlib's Figure.
+
+        Raises:
+            UserError: the text cannot be used, or there is no such layer.
+        """
         source, target, maps = self.attention(inputs[0])
         return drawn(draw_cross_attention, maps, target, source, path, layers=layers, caption=caption)

@@ -90,11 +90,24 @@ class Kind:
     # Evaluation.
 
     def outcomes(self, logits: Array, label: Array) -> dict[str, Array]:
-        """{name: [B, ...]}: what `score` needs of each image, as of Task.outputs."""
+        """What `score` needs of each image, as of Task.outputs.
+
+        Args:
+            logits: [B, K].
+            label: [B] or [B, K], as the data gives it.
+
+        Returns:
+            {name: [B, ...]}.
+        """
         raise NotImplementedError
 
     def score(self, split: Any, out: Mapping[str, np.ndarray]) -> Evaluation:
-        """The metrics of a split, "loss" among them, from the `outcomes` of its n images."""
+        """The metrics of a split, "loss" among them.
+
+        Args:
+            split: the n images.
+            out: {name: [n, ...]}, the `outcomes` of all of them.
+        """
         raise NotImplementedError
 
     def at_chance(self, split: Any, result: Any) -> str:
@@ -102,11 +115,21 @@ class Kind:
         return ""
 
     def with_ranks(self, split: Any, out: Mapping[str, np.ndarray]) -> Evaluation:
-        """`score` with metrics that take longer, so that they are wanted of a final result alone."""
+        """What `score` returns, with metrics that take longer, so that they are wanted of a final result alone.
+
+        Args:
+            split: the n images.
+            out: as of `score`.
+        """
         return self.score(split, out)
 
     def examined(self, split: Any, out: Mapping[str, np.ndarray]) -> Evaluation:
-        """`with_ranks` with what can be said of all images of a split, but not of those that were drawn from it."""
+        """What `with_ranks` returns, with what can be said of a whole split, but not of images that were drawn from it.
+
+        Args:
+            split: the n images.
+            out: as of `score`.
+        """
         return self.with_ranks(split, out)
 
     def calibration(self, labels: np.ndarray, logits: np.ndarray) -> Calibration:
@@ -141,7 +164,12 @@ class Kind:
     # Prediction.
 
     def says(self, logits: np.ndarray, top: int) -> Said:
-        """What the logits of an image say, float [K]; `top` is how many classes are wanted."""
+        """What the logits of an image say.
+
+        Args:
+            logits: float [K].
+            top: how many classes are wanted.
+        """
         raise NotImplementedError
 
     def line(self, said: Said) -> str:
