@@ -34,7 +34,11 @@ class Answering:
     def answers(self, inputs: Inputs | Iterable[Any]) -> Iterator[Answer]:
         """One Answer per input; one that says nothing to a blank line, and to an image that cannot be read.
 
-        Raises UserError, at the end where no image can be read.
+        Args:
+            inputs: those of a command, or several of Python.
+
+        Raises:
+            UserError: an input cannot be used; at the end, where no image can be read.
         """
         for group in inputs.groups(self.batch) if isinstance(inputs, Inputs) else [list(inputs)]:
             begin = self.asked - len(self.errors)
@@ -49,7 +53,14 @@ class Answering:
         self._report()
 
     def readable(self, inputs: Inputs) -> list[Any]:
-        """All inputs that are neither blank nor cannot be read. Raises UserError where there is none of them."""
+        """All inputs but blank ones and those that cannot be read.
+
+        Args:
+            inputs: those of a command.
+
+        Raises:
+            UserError: there is none.
+        """
         groups = inputs.groups(self.batch)
         found = [each for group in groups for each in self._readable([one for one in group if not is_blank(one)])]
         self._report()

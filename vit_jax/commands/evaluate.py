@@ -217,7 +217,14 @@ class Options(SearchFlags, EvaluateFlags):
 
 
 def command(arguments: list[str]) -> int:
-    """Parse the arguments, measure and print; returns the exit code. Raises UserError."""
+    """Measure what arguments ask for, and print it.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UserError: an argument is wrong, or something cannot be measured.
+    """
     o = flags.parse(Options, arguments, prog="python -m vit_jax.evaluate")
     runs.mean_of(o.weights)
     reads = [*runs.read_from(o.run), *paths_in(o.data.source)]
@@ -299,9 +306,15 @@ def _print_each(result: Evaluation, names: Sequence[str]) -> None:
 
 
 def write_report(m: Measured, folder: Path, title: str) -> tuple[str, ...]:
-    """Write what was measured, and its worst examples, into a folder, which is made; returns lines to print.
+    """Write what was measured into a folder: metrics.json, predictions.csv, and what the task draws of a result.
 
-    metrics.json, predictions.csv, and what the task draws of a result; `title` says what was measured.
+    Args:
+        m: what was measured.
+        folder: which is made.
+        title: says what was measured.
+
+    Returns:
+        Lines to print.
     """
     folder.mkdir(exist_ok=True)
     results = {"metrics": m.result, **({"flipped": m.result.flipped} if m.result.flipped else {})}

@@ -165,9 +165,14 @@ def image_files(paths: Iterable[str], note: Note) -> list[Path]:
 
 
 def with_images_of_tables(inputs: Sequence[Any], file_column: str = "") -> list[Any]:
-    """Inputs, of which each table, csv:FILE[:FOLDER], is replaced by the paths of its images. Raises UserError.
+    """Inputs, of which each table is replaced by the paths of its images.
 
-    `file_column` is the table's column of these; empty: the one that is called so.
+    Args:
+        inputs: among them csv:FILE[:FOLDER].
+        file_column: the table's column of images; empty: the one that is called so.
+
+    Raises:
+        UserError: a table cannot be read, or an image of it is not there.
     """
     from ..data.images.config import TABLE
     from ..data.images.tables.columns import Stated

@@ -53,7 +53,11 @@ class Request:
 
     @property
     def run(self) -> runs.Run | None:
-        """The run that the weights are of; None where there is none. Raises UserError."""
+        """The run that the weights are of; None where there is none.
+
+        Raises:
+            UserError: there is nothing of this name.
+        """
         if self.network is not None:
             return runs.Run(self.network.trained.folder) if self.network.trained.folder else None
         return None if runs.is_foreign(self.path) else runs.find(self.path, weights=True)
@@ -102,7 +106,14 @@ class Measured:
 
 
 def measure(request: Request) -> Measured:
-    """`evaluate`, with what it was made of. Raises UserError."""
+    """Measure a network.
+
+    Returns:
+        What `evaluate` returns, with what it was made of.
+
+    Raises:
+        UserError: what is asked for contradicts itself, or something cannot be opened or measured.
+    """
     request.check()
     path, given, folder = request.path, request.given, request.run
     recorded = folder.record()["data"] if folder else None

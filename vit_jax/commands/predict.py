@@ -238,9 +238,16 @@ def _caption(path: str, model: Predictor, which: str, ema: bool | None) -> str:
 
 
 def takes(path: str) -> str:
-    """The kind of the inputs of a run, or of weights of any layout: pixels, ids or vectors; "" where none is found.
+    """The kind of the inputs of a network.
 
-    Raises UserError where there is no run.
+    Args:
+        path: of a run, or of weights of any layout.
+
+    Returns:
+        pixels, ids or vectors; "" where the weights do not tell.
+
+    Raises:
+        UserError: there is no run.
     """
     if not runs.is_foreign(path):
         return _kind(runs.find(path, weights=True).config().model)
@@ -382,7 +389,14 @@ class Options(AnswerFlags, PredictFlags):
 
 
 def command(arguments: list[str]) -> int:
-    """Parse the arguments, predict, print and write; returns the exit code. Raises UserError."""
+    """Predict what arguments ask for, print and write it.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UserError: an argument is wrong, or an input cannot be used.
+    """
     o = flags.parse(Options, arguments, prog="python -m vit_jax.predict")
     given = o.inputs or ((STDIN,) if is_piped() else ())
     if not given:

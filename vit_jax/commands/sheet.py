@@ -46,9 +46,14 @@ class Options:
 
 
 def parse(arguments: list[str]) -> tuple[str, str, RunConfig, Options]:
-    """(name of the preset, path of the file, its run, options) from command-line arguments.
+    """What arguments ask for.
 
-    Raises UserError, or SystemExit(0) after printing help.
+    Returns:
+        (name of the preset, path of the file, its run, options).
+
+    Raises:
+        UserError: an argument is wrong.
+        SystemExit: with 0, after printing help.
     """
     words = list(arguments)
     first: list[str] = []
@@ -130,9 +135,15 @@ class Sheet:
 
 @with_fixed_settings
 def views_of(run: RunConfig, images: int, views: int) -> Sheet:
-    """The views of up to `images` training images in the first `views` steps. Raises UserError where data does.
+    """Views of training images, with the draws of the training step, if the images stood first in its batch.
 
-    The draws are those of the training step, if the images stood first in its batch.
+    Args:
+        run: the run.
+        images: the most of them.
+        views: of how many steps, from the first.
+
+    Raises:
+        UserError: the data cannot be opened.
     """
     import jax
     import jax.numpy as jnp

@@ -56,7 +56,14 @@ sweep, DIR/NAME. The same command goes on after an interruption, and with more v
 
 
 def command(arguments: list[str]) -> int:
-    """Parse the arguments and train the points, or list them; returns the exit code. Raises UserError."""
+    """Train the points that arguments ask for, or list them.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UserError: an argument is wrong, or no point can be trained.
+    """
     own, sweep = parse(arguments)
     if own.dry_run:
         list_points(sweep)
@@ -69,7 +76,12 @@ def command(arguments: list[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> tuple[Options, Sweep]:
-    """The options and the sweep that the words of a command line give. Raises UserError, or SystemExit after --help."""
+    """The options and the sweep that a command line gives.
+
+    Raises:
+        UserError: an argument is wrong.
+        SystemExit: with 0, after printing help.
+    """
     words = list(arguments)
     named = [words.pop(0)] if words and not flags.is_flag(words[0]) else []
     given = flags.given_texts(words)
@@ -136,9 +148,17 @@ def _leave_accelerators() -> None:
 
 
 def split_values(flag: flags.Flag, texts: list[str]) -> list[list[str]]:
-    """The values that the texts after a flag give a field, each as the texts that `train` takes for it.
+    """The values that the texts after a flag give a field.
 
-    Raises UserError where they are ambiguous, or one is empty.
+    Args:
+        flag: of the field.
+        texts: that follow it.
+
+    Returns:
+        Each value as the texts that `train` takes for it.
+
+    Raises:
+        UserError: they are ambiguous, or one is empty.
     """
     said = f"--{flag.name} {' '.join(texts)}"
     hints = flags.alternatives(flag.hint)

@@ -110,10 +110,17 @@ class Options(RunConfig):
 
 
 def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
-    """Parse command-line arguments to (name of the preset, options, the run to resume or None).
+    """What arguments ask for.
 
     The defaults of the flags are the record of the run to resume, or else the preset's, over which go what the weights
-    of --init decide, then --config. Raises UserError, or SystemExit(0) after printing help.
+    of --init decide, then --config.
+
+    Returns:
+        (name of the preset, options, the run to resume or None).
+
+    Raises:
+        UserError: an argument is wrong.
+        SystemExit: with 0, after printing help.
     """
     words = list(arguments)
     named = words.pop(0) if words and not flags.is_flag(words[0]) else ""
@@ -304,7 +311,14 @@ def _download_size(run: RunConfig) -> str:
 
 
 def command(arguments: list[str]) -> int:
-    """Parse the arguments and train, or print what they ask for; returns the exit code. Raises UserError."""
+    """Train, or print, what arguments ask for.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UserError: an argument is wrong, or the run cannot be trained.
+    """
     given = flags.given_texts(arguments)
     place = "" if {"-h", "help", "version"} & given.keys() else flags.value_of(given, "hosts")
     if not place:
@@ -400,7 +414,15 @@ def _resume_group(inside: list[runs.Run], arguments: list[str]) -> int:
 
 
 def check_options(options: Options, folder: runs.Run | None = None) -> RunConfig:
-    """The options' run, which goes on in a folder or is new. Raises UserError."""
+    """The options' run.
+
+    Args:
+        options: of the command.
+        folder: of the run that goes on; None: it is new.
+
+    Raises:
+        UserError: a field is invalid, or the run is another than the folder's.
+    """
     run = check_run(options.run())
     if options.tune != "none" and not run.init:
         raise UserError(Field("tune"), f"is {options.tune} but init is empty", "name the weights to start from")
@@ -432,7 +454,18 @@ def _same_run(folder: runs.Run, run: RunConfig, resume: str) -> None:
 
 
 def dry_run(asked: Asked, group: str = "") -> int:
-    """Set a run up and print it, without training or writing anything; returns the exit code. Raises UserError."""
+    """Set a run up and print it, without training or writing anything.
+
+    Args:
+        asked: the run, and where it goes on.
+        group: of a group of runs of which it is the first, its name; else empty.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UserError: the run cannot be trained.
+    """
     checked = preflight(asked.run)
     contents = Contents(fetch=False)
     folder = choose_folder(asked.run, asked.preset, asked.folder, group, difference=contents.difference)

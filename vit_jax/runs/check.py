@@ -11,7 +11,11 @@ from ..tasks.table import TASKS, task_spec
 
 
 def check_run(run: RunConfig) -> RunConfig:
-    """Return the run unchanged. Raises UserError naming the first invalid field."""
+    """The run, unchanged.
+
+    Raises:
+        UserError: a field is invalid, or is none of its task's; names the first.
+    """
     spec = task_spec(run.task)
     if type(run.model) is not spec.network:
         raise UserError(

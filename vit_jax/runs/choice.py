@@ -28,7 +28,7 @@ ON_THE_HUB = re.compile(r"(hf:/?)?(?P<owner>[\w-]+)/(?P<name>[\w.-]+)")  # an ad
 
 
 def nothing_differs(folder: Run, run: RunConfig) -> str:
-    """The `Difference` for which all places lead to the same."""
+    """A function for runs whose places all lead to the same content."""
     return ""
 
 
@@ -108,9 +108,14 @@ def _fits_group(folder: Run, run: RunConfig, group: str) -> list[tuple[Run, RunC
 
 
 def same_identity(folder: Run, run: RunConfig) -> None:
-    """Raise UserError, listing the fields that differ, unless the folder has the same run.
+    """Check that a folder has the same run; one that went on after its end is still the one that it was at first.
 
-    A run that went on after its end is still the one that it was at first.
+    Args:
+        folder: with a run.
+        run: that is to go on in it.
+
+    Raises:
+        UserError: fields differ, which it lists.
     """
     if changed := other_identity(folder.segments()[0].run, run):
         raise other_run(folder, changed)
@@ -175,9 +180,14 @@ def find(text: str, runs_dir: str = "runs", weights: bool = False) -> Run:
 
 
 def is_foreign(text: str, runs_dir: str = "runs") -> bool:
-    """Whether a text is the path of a weight file or folder, and not a run (by path, or by name inside `runs_dir`).
+    """Whether a text is the path of a weight file or folder, and not a run.
 
-    Raises UserError on a checkpoint inside a run's folder, because only the run states the config of its network.
+    Args:
+        text: what the user gave: a path, an address hf://..., or the name of a run.
+        runs_dir: the folder of runs, in which a name is looked for.
+
+    Raises:
+        UserError: it is a checkpoint inside a run's folder: only the run states the config of its network.
     """
     here = Run(text)
     for folder in here.path.parents[:3]:
@@ -197,7 +207,14 @@ def is_foreign(text: str, runs_dir: str = "runs") -> bool:
 
 
 def read_from(text: str) -> list[Path]:
-    """The files and folders that a network, and the data of a run, are read from. Raises UserError if it is none."""
+    """The files and folders that a network, and the data of a run, are read from.
+
+    Args:
+        text: a path, or the name of a run.
+
+    Raises:
+        UserError: it is neither.
+    """
     if is_foreign(text):
         path = Path(text)
         return [path, *path.parent.glob("*.json")] if path.is_file() else [path]
@@ -206,9 +223,16 @@ def read_from(text: str) -> list[Path]:
 
 
 def mean_of(which: str) -> int:
-    """Of how many checkpoints these weights of a run are the mean: K of "mean:K", 0 of "best" and "last".
+    """Of how many checkpoints the weights are the mean.
 
-    Raises UserError on any other text.
+    Args:
+        which: best, last or mean:K.
+
+    Returns:
+        K; 0 of best and last.
+
+    Raises:
+        UserError: it is any other text.
     """
     if which in ("best", "last"):
         return 0

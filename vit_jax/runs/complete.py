@@ -11,7 +11,11 @@ LONGEST = 200  # bytes of a run's name: file systems take 255, of which names th
 
 
 def check_complete(run: RunConfig) -> RunConfig:
-    """Return the run unchanged. Raises UserError if it lacks something without which it cannot be trained."""
+    """The run, unchanged.
+
+    Raises:
+        UserError: it lacks something without which it cannot be trained.
+    """
     check_trained(run.task)
     if not run.data.source:
         raise UserError(
@@ -36,7 +40,11 @@ def check_trained(task: str) -> None:
 
 
 def check_name(name: str) -> str:
-    """Return the name of a run unchanged. Raises UserError unless it is that of one folder inside run.dir."""
+    """The name of a run, unchanged.
+
+    Raises:
+        UserError: it is not that of one folder inside run.dir.
+    """
     if not is_name(name):
         raise UserError(
             Field("name"),

@@ -69,9 +69,11 @@ class Run:
         return self.config_file.exists() or any(self.digests.glob("[0-9]*.json"))
 
     def create(self, record: dict[str, Any]) -> None:
-        """Make the folder, durably, and write config.json from `record`, atomically.
+        """Make the folder, durably, and write config.json, atomically.
 
-        Its `files`, {path in the folder: content}, become files beside it, of which it holds the digests.
+        Args:
+            record: its content; `files`, {path in the folder: content}, become files beside it, of which it holds the
+                digests.
         """
         for folder in (self.checkpoints, self.digests):
             make_folder(folder)
@@ -94,10 +96,13 @@ class Run:
         write_json(self.config_file, with_digest(record))
 
     def record(self) -> dict[str, Any]:
-        """The content of config.json: `preset`, `config` (of a RunConfig), `data` (its identity), metadata of the data.
+        """The content of config.json that counts: that of a checkpoint, where one has recorded another, as `remark` says.
 
-        Where a checkpoint has recorded another content, that counts; `remark` says what differs. Raises UserError if
-        there is no run, and if what the file holds, or the checkpoint, is damaged or no run.
+        Returns:
+            `preset`, `config` (of a RunConfig), `data` (its identity), and the metadata of the data.
+
+        Raises:
+            UserError: there is no run, or what counts is damaged.
         """
         content = self.content()[0]
         if "format" not in content:
@@ -110,7 +115,11 @@ class Run:
         return content
 
     def metadata(self) -> dict[str, Any]:
-        """`record`, with the content of its `files` in the place of their digests. Raises UserError also on those."""
+        """What `record` returns, with the content of its `files` in the place of their digests.
+
+        Raises:
+            UserError: as of `record`, or a file is missing or another.
+        """
         record = self.record()
         return {**record, **({"files": read_files(self.path, record["files"])} if record.get("files") else {})}
 
@@ -119,7 +128,14 @@ class Run:
         return self.content()[1]
 
     def content(self) -> tuple[dict[str, Any], str]:
-        """(the content of config.json that counts, not checked; the remark). Raises UserError if it is damaged."""
+        """The content of config.json that counts, not checked.
+
+        Returns:
+            (the content, the remark).
+
+        Raises:
+            UserError: it is damaged, or there is none.
+        """
         if not self.exists():
             lacks = "there is no config.json" if self.path.is_dir() else "there is no such folder"
             raise UserError(self, f"no run here ({lacks})", "give the folder of a run, such as runs/digits")
@@ -164,10 +180,14 @@ class Run:
         return 0, None
 
     def saved(self, step: int) -> dict[str, Any]:
-        """What digests/<step>.json holds: {"step", "notes", "arrays": {item: {name: digest}}}, and, where the save
-        was given them, "config" (the content of config.json) and "log" ({"bytes", "digest"} of metrics.jsonl).
+        """What digests/<step>.json holds.
 
-        Raises UserError if it is missing or damaged.
+        Returns:
+            {"step", "notes", "arrays": {item: {name: digest}}}, and, where the save was given them, "config" (the
+            content of config.json) and "log" ({"bytes", "digest"} of metrics.jsonl).
+
+        Raises:
+            UserError: it is missing or damaged.
         """
         file = self.digest_file(step)
         if not file.exists():
@@ -183,15 +203,27 @@ class Run:
         return record
 
     def config(self) -> RunConfig:
-        """The run's config. Raises UserError as `record` does."""
+        """The run's config.
+
+        Raises:
+            UserError: as of `record`.
+        """
         return from_dict(RunConfig, self.record()["config"])
 
     def segments(self) -> list[Segment]:
-        """The run's segments, of which the last holds now. Raises UserError as `record` does."""
+        """The run's segments, of which the last holds now.
+
+        Raises:
+            UserError: as of `record`.
+        """
         return segments_of(self.record())
 
     def summary(self) -> dict[str, Any] | None:
-        """summary.json, or None while the run has not ended. Raises UserError if it is damaged."""
+        """summary.json, or None while the run has not ended.
+
+        Raises:
+            UserError: it is damaged.
+        """
         return self._summary()[0]
 
     def _summary(self) -> tuple[dict[str, Any] | None, dict[str, Any]]:
@@ -227,9 +259,10 @@ class Run:
             write_text(self.metrics_file, "".join(json.dumps(row) + "\n" for row in kept))
 
     def log_remark(self, step: int | None = None) -> str:
-        """Which part of metrics.jsonl is not as it was saved up to a step (None: at the end of the run), in a sentence.
+        """A sentence on the part of metrics.jsonl that is not as it was saved; empty if all is.
 
-        Empty if it is.
+        Args:
+            step: of a checkpoint, up to which the log counts; None: the end of the run.
         """
         records: list[tuple[int, dict[str, Any]]] = []
         if step is None:
@@ -258,7 +291,11 @@ class Run:
         return [s for s in self.steps() if (self.checkpoints / str(s)).is_dir() and self.digest_file(s).is_file()]
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which this process has locked the folder. Raises UserError naming a process that has done so."""
+        """A context in which this process has locked the folder.
+
+        Raises:
+            UserError: another process has, which it names.
+        """
 
         def refuse(process: str) -> None:
             raise UserError(self, f"in use by process {process}", "wait for it, end it, or choose another --name")

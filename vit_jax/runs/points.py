@@ -105,9 +105,14 @@ def failed_points(sweep: Path) -> dict[str, str]:
 
 
 def budgets(points: int, epochs: int) -> list[int]:
-    """The epochs of each rung of successive halving, of which the last has all of them.
+    """The epochs of each rung of successive halving.
 
-    Raises UserError where there is only one.
+    Args:
+        points: of the sweep.
+        epochs: of a whole run, which the last rung has.
+
+    Raises:
+        UserError: there would be only one rung.
     """
     count = 1
     while GROWTH**count <= min(points, epochs):

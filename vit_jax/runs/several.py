@@ -16,7 +16,16 @@ SWEEP = "sweep.json"  # in the folder of a sweep
 
 
 def find_runs(name: str, runs_dir: str, named: bool) -> list[Path]:
-    """The folders of runs and of groups that a name, or a path, stands for. Raises UserError if there are none."""
+    """The folders of runs and of groups that a name stands for.
+
+    Args:
+        name: a name or a path.
+        runs_dir: the folder of runs, in which a name is looked for.
+        named: whether the user gave it; if not, it is `runs_dir` itself.
+
+    Raises:
+        UserError: there are none.
+    """
     if not name:
         raise UserError("the name of a run is empty", remedy="give the folder of one, or its name")
     plain = named and name not in (".", "..") and Path(name).name == name
@@ -32,7 +41,12 @@ def find_runs(name: str, runs_dir: str, named: bool) -> list[Path]:
 
 
 def there(name: str, runs_dir: str) -> str:
-    """A clause with the runs and groups in `runs_dir` of similar names, or else with the first of all."""
+    """A clause with the runs and groups in a folder.
+
+    Args:
+        name: the one that is not there; those of similar names are listed, else the first of all.
+        runs_dir: the folder.
+    """
     here, place = sorted(path.name for path in _runs_inside(Path(runs_dir))), Path(runs_dir)
     if not here:
         return f"; {place}/ holds none: train one, or give its path"

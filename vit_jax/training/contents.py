@@ -37,7 +37,15 @@ class Contents:
         self._opened: dict[tuple[DataConfig, int], Data] = {}
 
     def open(self, run: RunConfig, folder: runs.Run) -> Data:
-        """The data of a run in a folder, which may keep something of it, such as a tokenizer. Raises UserError."""
+        """The data of a run.
+
+        Args:
+            run: the run.
+            folder: the run's, which may keep something of the data, such as a tokenizer.
+
+        Raises:
+            UserError: it cannot be opened.
+        """
         kept = run.data
         if folder.exists() and "data.tokenizer" not in changed_places(folder.config(), run):
             kept = kept.in_folder(folder.path)
@@ -54,9 +62,19 @@ class Contents:
         return self._opened[key]
 
     def difference(self, folder: runs.Run, run: RunConfig) -> str:
-        """A clause on what this run is made from that the run in the folder, if there is one, was not.
+        """A clause on what a run is made from that the run in a folder was not.
 
-        Opened is only what lies elsewhere now, or was given in Python. Raises UserError where that cannot be opened.
+        Opened is only what lies elsewhere now, or was given in Python.
+
+        Args:
+            folder: with a run, or without.
+            run: the config of the run that is to go on in it.
+
+        Returns:
+            Empty if it is the same, or the folder has no run.
+
+        Raises:
+            UserError: something cannot be opened.
         """
         if not folder.exists():
             return ""

@@ -73,7 +73,13 @@ def _with_new(
 
 
 def shared_segments(hosts: Hosts, run: RunConfig, planned: list[Segment]) -> list[Segment]:
-    """The segments that the owner of the run has planned, at all hosts; `run` is this host's."""
+    """The segments of a run, at all hosts.
+
+    Args:
+        hosts: all of them.
+        run: this host's.
+        planned: what the owner of the run has planned; empty at the others.
+    """
     fields = (*SEGMENT_FIELDS, "max_steps")
     told = hosts.share(
         [[each.after, each.continuation, {name: getattr(each.run, name) for name in fields}] for each in planned]

@@ -90,9 +90,11 @@ class Log:
             other.write(row["step"], _scalars(row))
 
     def write_histograms(self, step: int, groups: dict[str, dict[str, dict[str, Any]]]) -> None:
-        """Append a row to histograms.jsonl, durably, and to TensorBoard: {"step", group: {name: its histogram}}.
+        """Append a row to histograms.jsonl, durably, and to TensorBoard.
 
-        A histogram is {"min", "max", "mean", "std", "counts": of bins of equal width from min to max}.
+        Args:
+            step: of the row.
+            groups: {group: {name: {"min", "max", "mean", "std", "counts": of bins of equal width from min to max}}}.
         """
         row = {group: {name: _round_histogram(h) for name, h in each.items()} for group, each in groups.items()}
         exists = self._histograms.exists()

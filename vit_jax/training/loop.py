@@ -30,9 +30,14 @@ TOKENS = "tokens_per_second"  # of targets, ends included, padding not
 
 
 def loop(s: Session) -> Generator[Event, None, str]:
-    """Do steps until the run ends, and return why, as `_why_end` does. By then everything is saved.
+    """Do steps until the run ends.
 
-    It yields what happens; a caller who closes it finds the last step saved.
+    Args:
+        s: the run.
+
+    Returns:
+        A generator of what happens, which returns why the run ended, as `_why_end` does; by then everything is saved. A
+        caller who closes it finds the last step saved.
     """
     from ..data.batches import batches
 
@@ -137,7 +142,12 @@ def most_examples(s: Session) -> float:
 
 
 def tokens(s: Session, batches: list[Batch]) -> list[tuple[int, int, int]]:
-    """`Task.tokens` of each batch. With several hosts the others' rows are taken to be like those of this one."""
+    """`Task.tokens` of each batch.
+
+    Args:
+        s: the run; with several hosts the rows of others are taken to be like those of this one.
+        batches: as the data gives them.
+    """
     return [tuple(count * s.hosts.count for count in s.task.tokens(batch)) for batch in batches]  # type: ignore[misc]
 
 
@@ -324,10 +334,19 @@ def _headline(metric: str, metrics: dict[str, float]) -> str:
 
 
 def measure(s: Session, name: str, split: Any, final: Mapping[str, Task] | None = None) -> dict[str, Evaluation]:
-    """Measure the weights ("raw") and their average ("ema", if the run has one) on a split.
+    """Measure the weights, and their average if the run has one, on a split; a signal interrupts it.
 
-    `final` asks for a final result, with all that the task can measure; it may have another task for some of them.
-    A signal interrupts it. Raises CheckFailed if a loss is NaN or infinite.
+    Args:
+        s: the run.
+        name: of the split.
+        split: its examples.
+        final: asks for a final result, with all that the task can measure; may have another task for "raw" or "ema".
+
+    Returns:
+        {"raw": of the weights, "ema": of their average}.
+
+    Raises:
+        CheckFailed: a loss is NaN or infinite.
     """
     state, results = s.engine.gather(s.state), {}
     with s.caught.waiting(s.hosts.several):
@@ -356,7 +375,17 @@ def _poll_stop(s: Session) -> None:
 def measure_and_log(
     s: Session, name: str, split: Any, final: Mapping[str, Task] | None = None
 ) -> dict[str, Evaluation]:
-    """`measure`, with both results in the log. A signal interrupts it before anything is logged."""
+    """Do `measure`, and write its results to the log; a signal interrupts it before anything is logged.
+
+    Args:
+        s: the run.
+        name: of the split.
+        split: its examples.
+        final: as of `measure`.
+
+    Raises:
+        CheckFailed: a loss is NaN or infinite.
+    """
     results = measure(s, name, split, final)
     for weights, result in results.items():
         s.log.write(
@@ -367,9 +396,10 @@ def measure_and_log(
 
 
 def watched_split(s: Session) -> tuple[str, Any]:
-    """(name, split) that is evaluated during training: validation, or the training batches of overfit_batches.
+    """The split that is evaluated during training: validation, or the training batches of overfit_batches.
 
-    The split is None if the data has no validation split.
+    Returns:
+        (name, split); None if the data has no validation split.
     """
     if s.run.overfit_batches:
         return "train", s.setup.dataset.splits["train"].subset(np.arange(s.setup.order.n))

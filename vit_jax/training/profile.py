@@ -35,7 +35,12 @@ class Profile:
             self.first = step
 
     def end(self, step: int, results: Any) -> None:
-        """End the trace if this is its last step; `results` are arrays that the step computes."""
+        """End the trace if this is its last step.
+
+        Args:
+            step: that was sent.
+            results: arrays that it computes.
+        """
         import jax
 
         if self.first and step == self.steps[-1]:

@@ -115,7 +115,18 @@ def starting_state(
 
 
 def new_state(setup: Setup, folder: runs.Run) -> tuple[TrainState, dict[str, Any]]:
-    """(the state before the first step, the entry `init` of config.json for a run with `init`). Raises UserError."""
+    """The state before the first step.
+
+    Args:
+        setup: of the run.
+        folder: its folder.
+
+    Returns:
+        (the state, the entry `init` of config.json for a run with init).
+
+    Raises:
+        UserError: the weights that it starts from cannot be used.
+    """
 
     from ..models.build import start
 
@@ -126,9 +137,18 @@ def new_state(setup: Setup, folder: runs.Run) -> tuple[TrainState, dict[str, Any
 
 
 def restore(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved | None:
-    """The newest checkpoint of the run in the folder, or None if it has saved none.
+    """The newest checkpoint of a run.
 
-    Raises UserError if the run in the folder is another one, or cannot be continued.
+    Args:
+        setup: of the run.
+        folder: its folder.
+        checkpoints: in that.
+
+    Returns:
+        None if it has saved none.
+
+    Raises:
+        UserError: the run in the folder is another one, or cannot be continued.
     """
     run = setup.run
     folder.check_paths()

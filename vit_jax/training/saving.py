@@ -30,7 +30,13 @@ class Saver:
         self._writing: Future[None] | None = None
 
     def save(self, state: State, notes: dict[str, Any], *rest: Any) -> None:
-        """`Checkpoints.save`, with the same arguments, once the save before has been written."""
+        """Do `Checkpoints.save`, once the save before has been written.
+
+        Args:
+            state: as of that.
+            notes: as of that.
+            rest: its other arguments.
+        """
         if self._thread is None:
             self.checkpoints.save(state, notes, *rest)
             return
@@ -80,7 +86,9 @@ class Saver:
 def on_host(state: State) -> State:
     """A copy of a state as numpy arrays, which does not change when the state is donated.
 
-    On a CPU `jax.device_get` would give a view of the device's memory, and hold that as long as the view lives.
+    Args:
+        state: on devices. On a CPU `jax.device_get` would give a view of their memory, and hold that as long as the
+            view lives.
     """
     import jax
 

@@ -93,7 +93,13 @@ def with_data(run: RunConfig, dataset: Data) -> RunConfig:
 def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     """Build the network, the training step and the evaluation step of a run with its data.
 
-    Raises UserError, also where another host sets up something else.
+    Args:
+        checked: the run.
+        dataset: its data.
+        hosts: that train it.
+
+    Raises:
+        UserError: the data or the teacher does not fit the run, or another host sets up something else.
     """
     from ..models.build import definition
     from ..tasks.computed import task_of

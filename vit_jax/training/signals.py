@@ -35,10 +35,11 @@ class Caught:
 def signals() -> Iterator[Caught]:
     """Catch the signals of INTERRUPTED within the block, so that the loop can save and end.
 
-    SIGHUP, that of a terminal which is closed, only where it would end the process: not under nohup.
+    SIGHUP, that of a terminal which is closed, only where it would end the process: not under nohup. Outside the main
+    thread Python cannot catch signals, so this does nothing there.
 
-    A signal while `Caught.waits` is False, or a second SIGINT, ends the block at once with Interrupted. Outside the
-    main thread Python cannot catch signals, so this does nothing there.
+    Raises:
+        Interrupted: by a signal while `Caught.waits` is False, or a second SIGINT, which end the block at once.
     """
     caught = Caught()
 

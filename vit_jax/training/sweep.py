@@ -215,7 +215,15 @@ def train_sweep(sweep: Sweep, trainer: Trainer) -> dict[str, Any]:
     Each rung of successive halving trains anew. Most schedules depend on the length of a run, so that the first third
     of a long run tells less than a whole run of a third; and to go on would save only a fifth of the steps.
 
-    Returns what `sweep` does. Raises UserError where no point could be trained, and what the trainer raises.
+    Args:
+        sweep: its points.
+        trainer: trains runs, and returns why some failed.
+
+    Returns:
+        What `vit_jax.sweep` returns.
+
+    Raises:
+        UserError: no point could be trained; also what the trainer raises.
     """
     print(describe(sweep), flush=True)
     with _own_sweep(sweep.folder):

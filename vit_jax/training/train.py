@@ -181,7 +181,19 @@ def asked_for(
     fields: Mapping[str, Any],
     continue_: str,
 ) -> Asked:
-    """The arguments of `train`, of which either `run` or `resume` is given. Raises UserError."""
+    """The arguments of `train`, of which either `run` or `resume` is given.
+
+    Args:
+        run: a config, or the name of a preset.
+        preset: the name under which it is recorded.
+        folder: for the run.
+        resume: the run that goes on, or its path or name.
+        fields: {field: value} to change of that.
+        continue_: how it goes on after its end.
+
+    Raises:
+        UserError: they contradict each other.
+    """
     if not resume:
         for name, value in (("continue_", continue_), *fields.items()):
             if value:
@@ -197,7 +209,15 @@ def asked_for(
 
 
 def members_of(resume: str | os.PathLike[str] | runs.Run, runs_dir: str = "runs") -> list[runs.Run]:
-    """The runs of the group that `resume` names; empty if it is none."""
+    """The runs of a group.
+
+    Args:
+        resume: its path or name.
+        runs_dir: the folder of runs, in which a name is looked for.
+
+    Returns:
+        Empty if it is no group.
+    """
     if isinstance(resume, runs.Run):
         return []
     return [runs.Run(path) for place in ("", runs_dir) for path in members(Path(place) / os.fspath(resume))]
@@ -215,7 +235,18 @@ def run_steps(
     hosts: str,
     begin: Callable[[runs.Run], None] = lambda folder: None,
 ) -> Generator[Event, None, Summary]:
-    """The events of `steps`, but the end, and then the summary. `begin` is told the run's folder once it is locked."""
+    """The events of `steps`, but the end, and then the summary.
+
+    Args:
+        asked: the run.
+        data: its examples from Python, or None.
+        class_names: of these.
+        hosts: as of `train`.
+        begin: called with the run's folder once it is locked.
+
+    Raises:
+        UserError: the run cannot be trained.
+    """
     run = asked.run
     minutes = run.stall_minutes if isinstance(run, RunConfig) else 0.0  # what is no run is refused below
     with join_hosts(hosts, minutes) as group:
@@ -225,7 +256,11 @@ def run_steps(
 
 
 def folder_given(folder: Any) -> runs.Run | None:
-    """The argument `folder` of `train`. Raises UserError where it is none."""
+    """The argument `folder` of `train`.
+
+    Raises:
+        UserError: it is no path.
+    """
     if folder is None or isinstance(folder, runs.Run):
         return folder
     if isinstance(folder, (str, os.PathLike)) and os.fspath(folder):
@@ -234,7 +269,16 @@ def folder_given(folder: Any) -> runs.Run | None:
 
 
 def train_with(hosts: Hosts, asked: Asked, given: Given | None = None) -> Summary:
-    """`train` on these hosts, which all have the same checked run, but for OF_A_HOST; `given` are its examples."""
+    """Train on some hosts.
+
+    Args:
+        hosts: which all have the same checked run, but for OF_A_HOST.
+        asked: the run.
+        given: its examples from Python.
+
+    Raises:
+        UserError: the run cannot be trained.
+    """
     return exhausted(steps_with(hosts, asked, given))
 
 
@@ -244,7 +288,20 @@ def steps_with(
     given: Given | None = None,
     begin: Callable[[runs.Run], None] = lambda folder: None,
 ) -> Generator[Event, None, Summary]:
-    """`train_with`, telling what happens; `begin` is as of `run_steps`."""
+    """Train on some hosts, telling what happens.
+
+    Args:
+        hosts: which all have the same checked run, but for OF_A_HOST.
+        asked: the run.
+        given: its examples from Python.
+        begin: called with the run's folder once it is locked.
+
+    Returns:
+        A generator of events, which returns the summary.
+
+    Raises:
+        UserError: the run cannot be trained.
+    """
     run, preset, folder, continuation = asked
     checked = preflight(run if hosts.owner else without_outputs(run), hosts)
     contents = Contents(given, hosts=hosts)
@@ -425,7 +482,15 @@ def train_folds(
 
 
 def of_folds(run: RunConfig, folds: int) -> RunConfig:
-    """The run of the first of several folds. Raises UserError where its data cannot have them, or states others."""
+    """The run of the first of several folds.
+
+    Args:
+        run: the config.
+        folds: how many.
+
+    Raises:
+        UserError: its data cannot have them, or states others.
+    """
     known = flat(run)
     if "data.folds" not in known:
         raise UserError(Field("folds"), f"is {folds}, and the task {run.task} has none", "leave it out")

@@ -136,7 +136,13 @@ class Checkpoints:
         self.prune(step, best, keep)
 
     def note(self, step: int, notes: dict[str, Any], files: dict[str, Any] | None = None) -> None:
-        """Replace the notes of a checkpoint, and what is recorded of `files`, as in `save`."""
+        """Replace the notes of a checkpoint.
+
+        Args:
+            step: of the checkpoint.
+            notes: JSON.
+            files: what its digest file records of the run's other files, as of `save`; None: as before.
+        """
         self._write_record({**self.run.saved(step), "notes": notes, **(files or {})})
 
     def record(self, config: dict[str, Any]) -> None:
@@ -146,10 +152,15 @@ class Checkpoints:
                 self._write_record({**self.run.saved(step), "config": config})
 
     def prune(self, newest: int, best: int | None, keep: int) -> None:
-        """Delete the checkpoints up to step `newest`, except the last `keep` of them and the best.
+        """Delete old checkpoints.
 
-        Checkpoints of later steps are damaged ones that `restore` skipped: they do not count, and remain until training
-        reaches their steps again.
+        Those of later steps than the newest are damaged ones that `restore` skipped: they do not count, and remain
+        until training reaches their steps again.
+
+        Args:
+            newest: the step of the newest that counts.
+            best: the step of the best, which stays, or None.
+            keep: how many of the newest stay.
         """
         kept = [step for step in self.run.complete_steps() if step <= newest][:keep]
         for step in self.run.steps():
@@ -183,7 +194,15 @@ class Checkpoints:
         return None, skipped
 
     def read(self, step: int, parameters: dict[str, Any]) -> Saved:
-        """The checkpoint of a step, every array compared with its digest. Raises UserError naming what is damaged."""
+        """The checkpoint of a step, every array compared with its digest.
+
+        Args:
+            step: of the checkpoint.
+            parameters: {name: array or shape} of the network.
+
+        Raises:
+            UserError: something is damaged, which it names.
+        """
         record = self.run.saved(step)
         expected = {name: x if isinstance(x, tuple) else np.shape(x) for name, x in parameters.items()}
         for item, digests in record["arrays"].items():

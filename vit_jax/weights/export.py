@@ -161,7 +161,11 @@ def _bytes(size: int | str) -> int:
 
 
 def in_memory(model: Any) -> InMemory:
-    """The config and the parameters of a model of this package. Raises UserError where it is none."""
+    """The config and the parameters of a model of this package.
+
+    Raises:
+        UserError: it is none.
+    """
     if type(getattr(model, "config", None)) not in NETWORKS.values():
         raise UserError(
             "network",

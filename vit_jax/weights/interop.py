@@ -84,7 +84,11 @@ class Weights:
         return {"image": tuple(self.facts.preprocess["image"])} if self.resize else {}
 
     def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
-        """(our parameter name, array in the file's dtype) of every parameter, each read once. Raises UserError."""
+        """(our parameter name, array in the file's dtype) of every parameter, each read once.
+
+        Raises:
+            UserError: a tensor is damaged, or does not fit.
+        """
         from convert.plan.groups import stream
 
         return ((name, x) for name, x in stream(self.plan) if name in self.plan.specs)
@@ -222,15 +226,20 @@ def _square(path: str, otherwise: Mapping[str, Any], error: Any, headless: bool)
 
 
 def network_in(path: str) -> type[NetworkConfig]:
-    """The class of the config of the network whose weights a file or folder holds. Raises UserError."""
+    """The class of the config of the network whose weights a file or folder holds.
+
+    Raises:
+        UserError: it holds none that is known.
+    """
     return type(config_in(path))
 
 
 @with_convert
 def config_in(path: str) -> NetworkConfig:
-    """The config of the network whose weights a file or folder holds; of fields that they do not tell, the defaults.
+    """The config of the network whose weights a file or folder holds; fields that they do not tell have their defaults.
 
-    Raises UserError.
+    Raises:
+        UserError: it holds none that is known.
     """
     from convert.recognise.config import Untold
     from convert.recognise.reading import Options, read
@@ -259,7 +268,16 @@ def check_network(given: type[NetworkConfig], wanted: type[NetworkConfig]) -> No
 
 
 def task_metadata(facts: Any, task: str, config: NetworkConfig) -> dict[str, Any]:
-    """The metadata {name: value} of a task that a file states in its `facts`, as far as it fits the network."""
+    """The metadata of a task that a file states, as far as it fits the network.
+
+    Args:
+        facts: what the file states.
+        task: its name.
+        config: of the network.
+
+    Returns:
+        {name: value}.
+    """
     entries = task_spec(task).metadata
     stated = {**facts.extra, "preprocess": facts.preprocess, **facts.outputs.to_metadata()}
     values = {name: stated.get(name) for name in entries}
@@ -311,7 +329,15 @@ class Change:
 
 @with_convert
 def plan_change(weights: Weights, texts: Sequence[str]) -> Change:
-    """The change that `python -m convert --adapt TEXT ...` makes. Raises UserError where a network cannot have it."""
+    """The change of weights that `python -m convert --adapt TEXT ...` makes.
+
+    Args:
+        weights: opened.
+        texts: of --adapt.
+
+    Raises:
+        UserError: the network cannot have it.
+    """
     from convert.adapt import adaptations
 
     facts, made = weights.facts, adaptations(weights.config, texts)
@@ -322,9 +348,16 @@ def plan_change(weights: Weights, texts: Sequence[str]) -> Change:
 
 
 def with_stated(facts: Any, stated: Mapping[str, Any], config: NetworkConfig, any_size: bool) -> Any:
-    """The facts, with the metadata of the network's task over them. Raises UserError on class names that do not fit.
+    """The facts of weights, with the metadata of the network's task over them.
 
-    `any_size`: images may be prepared in another size than the network's own.
+    Args:
+        facts: what the file states.
+        stated: the metadata.
+        config: of the network.
+        any_size: whether images may be prepared in another size than the network's own.
+
+    Raises:
+        UserError: class names are not one for each class.
     """
     from convert.recognise.preprocessing import fitting
 
@@ -382,7 +415,9 @@ of_export = functools.partial(_as_argument, {"to": "to", "set": "fields", "dtype
 def convert_first(path: str, write: Callable[[Option], str] = lambda option: option) -> Iterator[None]:
     """A context in which an error that only convert can help about has as remedy to convert the weights first.
 
-    They are at `path`; if that is empty, they are a network in Python. `write` writes options otherwise (`of_load`).
+    Args:
+        path: of the weights; empty: they are a network in Python.
+        write: gives the words for an option of convert, see `of_load`.
     """
     try:
         yield

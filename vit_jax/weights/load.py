@@ -58,7 +58,12 @@ class BareNetwork(Predictor):
         return f"BareNetwork({what}; to be called as .model, its file lacks {', '.join(self.lacks)})"
 
     def refusal(self, ways: str, then: str = "") -> UserError:
-        """Why it cannot be used as a whole. `ways` are to state how images are prepared, and `then` what follows."""
+        """Why it cannot be used as a whole.
+
+        Args:
+            ways: to state how images are prepared.
+            then: what follows after that.
+        """
         path, run = self.path, self.run
         if "preprocess" in self.lacks:
             why = next((n for n in self.notes if "preprocessing" in n), "does not state how images are preprocessed")
@@ -70,11 +75,19 @@ class BareNetwork(Predictor):
         return UserError(path, lacks, "give a run that was trained here, or put the files of its tokenizer beside it")
 
     def read(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Raises UserError saying what is lacking."""
+        """It cannot be used.
+
+        Raises:
+            UserError: always, saying what is lacking.
+        """
         self._lacks("", None)
 
     def whole(self) -> Self:
-        """Raises UserError saying what is lacking."""
+        """It cannot be used.
+
+        Raises:
+            UserError: always, saying what is lacking.
+        """
         self._lacks("", None)
 
     def _lacks(self, what: str, why: tuple[str, str] | None) -> NoReturn:
@@ -188,7 +201,17 @@ def _of_run(path: str, which: str, ema: bool | None, spoken: Spoken) -> Predicto
 def complete(
     path: str | Predictor | nnx.Module, which: str = "best", ema: bool | None = None, spoken: Spoken = UNSTATED
 ) -> Predictor:
-    """`load` for what has all that its use takes. Raises UserError with the remedy for what has not."""
+    """What `load` returns, if it has all that its use takes.
+
+    Args:
+        path: a run, weights, or a network in memory.
+        which: best, last or mean:K of a run.
+        ema: whether the averaged weights of a run are taken; None: the better ones.
+        spoken: the languages of texts, where the tokenizer knows several.
+
+    Raises:
+        UserError: something is lacking; says how to state it.
+    """
     if not isinstance(path, str):
         network = path if isinstance(path, Predictor) else load(path)
         check_unchosen("a network in memory", which, ema)
@@ -207,7 +230,16 @@ def complete(
 
 
 def check_unchosen(path: str, which: str, ema: bool | None) -> None:
-    """Raise UserError if the weights of a run are chosen, where `path` is that of other weights."""
+    """Check that nothing is chosen of weights that are no run's.
+
+    Args:
+        path: of the weights.
+        which: best, if nothing was chosen.
+        ema: None, if nothing was chosen.
+
+    Raises:
+        UserError: something was.
+    """
     if which != "best" or ema is not None:
         raise UserError(
             path,

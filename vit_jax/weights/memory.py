@@ -64,9 +64,14 @@ def _tensor(name: str, value: Any) -> Tensor:
 
 
 def as_numpy(name: str, value: Any) -> np.ndarray:
-    """An array of any library, or a tensor of PyTorch on any device, as one of numpy with the same values.
+    """An array of any library as one of numpy with the same values.
 
-    Raises UserError where it cannot be read.
+    Args:
+        name: of the parameter, for errors.
+        value: an array, or a tensor of PyTorch on any device.
+
+    Raises:
+        UserError: it cannot be read.
     """
     try:
         if hasattr(value, "detach"):  # of PyTorch, whose bfloat16 numpy does not know

@@ -18,10 +18,17 @@ from .start.opening import fault_of, place_of
 
 
 def open_teacher(run: RunConfig, before_reading: Callable[[Teacher], object] | None = None) -> Teacher | None:
-    """Open the teacher that a run names; None where it names none.
+    """The teacher that a run names.
 
-    `before_reading` is called with the teacher without its arrays, and may raise. Raises UserError where the teacher
-    cannot be opened, or cannot teach this run, as far as that can be told without the run's data.
+    Args:
+        run: the run.
+        before_reading: called with the teacher without its arrays; may raise.
+
+    Returns:
+        None where the run names none.
+
+    Raises:
+        UserError: it cannot be opened, or cannot teach this run, as far as that can be told without the run's data.
     """
     spec = task_spec(run.task)
     if not run.teacher or not spec.has_teacher:

@@ -204,12 +204,12 @@ class Translate(Translation):
         return summarise_worst(wrong, len(split), "worst.txt")
 
     def pictures(self, network: Transformer, data: Texts, plots: Path, samples: Path, caption: str) -> str:
-        """Write a table of a few sentences with their translations, and the cross-attention: of the first drawn, of all kept.
+        """Write a table of a few sentences with their translations, and the cross-attention, drawn of the first.
 
         Args:
             network: with its weights.
             data: the run's.
-            plots: a folder, for figures.
+            plots: a folder, for the figure, and for what report.html is to show of all of them.
             samples: a folder, for the table.
             caption: a line for the figure.
 

@@ -20,10 +20,14 @@ from .opening import Unfit, digest, errors_about, opened_for
 
 
 def check_unchanged(run: RunConfig, name: str) -> None:
-    """Raise UserError where the weights are no longer those that the run of the same command began with.
+    """Check that the weights are still those that the run of the same command began with.
 
-    That run is in the folder `name`, or `name` with a number, of run.dir, and differs from this one at most in what
-    weights fill in.
+    Args:
+        run: the config, which differs from that run's at most in what weights fill in.
+        name: of that run's folder in run.dir, without a number.
+
+    Raises:
+        UserError: they are not.
     """
     same = (
         folder
@@ -41,9 +45,12 @@ def check_unchanged(run: RunConfig, name: str) -> None:
 
 @contextlib.contextmanager
 def resumable(init: str, folder: str, name: str) -> Iterator[None]:
-    """Add to an error of weights that are gone or have changed the run that began from them, if there is one.
+    """A context in which errors of weights that are gone or have changed name the run that began from them.
 
-    That run is in the folder `name`, or `name` with a number, of the folder of all runs.
+    Args:
+        init: the weights.
+        folder: of all runs.
+        name: of that run's folder there, without a number.
     """
     try:
         yield
@@ -55,7 +62,15 @@ def resumable(init: str, folder: str, name: str) -> Iterator[None]:
 
 
 def check_same(folder: Run, record: dict[str, Any]) -> None:
-    """Raise UserError where a run that has saved nothing yet began from other weights than those of `record`."""
+    """Check that a run that has saved nothing yet began from the same weights.
+
+    Args:
+        folder: of the run.
+        record: what is known of the weights now, with their digest.
+
+    Raises:
+        UserError: it began from others.
+    """
     then = _init_of(folder).get("digest", record["digest"])
     if then != record["digest"]:
         began = folder.config()

@@ -49,7 +49,12 @@ def _opened_encoder(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[tu
 def fill_encoder(run: RunConfig, stated: Mapping[str, Any]) -> RunConfig:
     """The run with the fields of its encoder, and how images are prepared for it, as the weights decide them.
 
-    Over them go those that the user states, {"model.vit.dropout": 0.1}; raises UserError where these contradict them.
+    Args:
+        run: with init_encoder.
+        stated: what the user states over them, such as {"model.vit.dropout": 0.1}.
+
+    Raises:
+        UserError: these contradict the weights.
     """
     asked = replace_fields(run, stated)
     if asked.model.encoder is None:

@@ -77,9 +77,14 @@ def preset(name: str, init: str = "", fields: Mapping[str, Any] | None = None, *
 
 
 def filled_encoder(run: RunConfig, stated: Mapping[str, Any]) -> RunConfig:
-    """The run with the fields that the weights `run.init_encoder` decide, and over them those that the user states.
+    """The run with the fields that the weights `run.init_encoder` decide.
 
-    Raises UserError where they contradict each other.
+    Args:
+        run: the run.
+        stated: {field: value} that the user states over them.
+
+    Raises:
+        UserError: these contradict the weights.
     """
     check_encoder(run)
     return encoder.fill_encoder(run, stated)
@@ -147,9 +152,10 @@ class Started:
 
 
 def check(run: RunConfig) -> None:
-    """Raise UserError where a run cannot start from `run.init`, as far as headers tell and without its data.
+    """Check that a run can start from its init or init_encoder, as far as headers tell and without its data.
 
-    Or from `run.init_encoder`.
+    Raises:
+        UserError: it cannot.
     """
     if run.init_encoder:
         return encoder.check(run)
