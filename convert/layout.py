@@ -57,7 +57,9 @@ class Field:
 def always(value: Any) -> Field:
     """A field that has one value in all files that the layout's own library writes.
 
-    Of a file with the same tensors the user may state another value (--set): its network is then not the library's.
+    Args:
+        value: that one. Of a file with the same tensors the user may state another (--set): its network is then not the
+            library's.
     """
     return Field((value,))
 

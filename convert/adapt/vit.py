@@ -127,10 +127,17 @@ def head(c: ViTConfig, text: str, value: str) -> Adaptation:
 
 
 def fold(c: ViTConfig, text: str, value: str) -> Adaptation:
-    """fold=layer_scale, fold=cls_position, fold=positions: move parameters into others, so that they need no tensor.
+    """Move parameters into others, so that they need no tensor.
 
-    fold=temperature:T divides the head by T; fold=numbers:STD*x+MEAN,... gives its outputs units. Both are done of
-    themselves where a file cannot state what a run has found, so that outputs are what predict tells.
+    Args:
+        c: of the network.
+        text: as the user gave it.
+        value: layer_scale, cls_position or positions; temperature:T divides the head by T; numbers:STD*x+MEAN,... gives
+            its outputs units. The last two are done of themselves where a file cannot state what a run has found, so
+            that outputs are what predict tells.
+
+    Raises:
+        UserError: it is none of these, or the network has nothing to move.
     """
     if value.startswith(TEMPERATURE):
         return fold_temperature(c, text, value)

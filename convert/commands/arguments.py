@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose mistakes are one sentence."""
 
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
-        """The arguments; `--set` takes several values at once: --set heads=12 eps=1e-6, or heads=12,eps=1e-6."""
+        """The arguments; --set takes several values at once: --set heads=12 eps=1e-6, or heads=12,eps=1e-6."""
         return super().parse_args(_one_each(args), namespace)
 
     def error(self, message: str) -> NoReturn:

@@ -79,10 +79,10 @@ def network(c: ViTConfig, apart: bool = False, gate_apart: bool = False, **optio
 
 @contextlib.contextmanager
 def wide_angles() -> Iterator[None]:
-    """timm's rotary code with float64 where it says float32.
+    """A context in which timm's rotary code computes angles in float64.
 
-    It computes angles in float32 whatever the dtype of the network, so that a float64 network of timm's is exact to
-    1e-10 alone. Its formulas stay its own.
+    It computes them in float32 whatever the dtype of the network, so that a float64 network of timm's is exact to 1e-10
+    alone. Its formulas stay its own.
     """
     import torch
 
