@@ -96,7 +96,7 @@ class Run:
         write_json(self.config_file, with_digest(record))
 
     def record(self) -> dict[str, Any]:
-        """The content of config.json that counts: that of a checkpoint, where one has another; `remark` says what differs.
+        """The content of config.json, or what a checkpoint has recorded where that differs, as `remark` says.
 
         Returns:
             `preset`, `config` (of a RunConfig), `data` (its identity), and the metadata of the data.
