@@ -26,6 +26,7 @@ from vit_jax.models.captioner_config import HEADLESS, CaptionerConfig
 from vit_jax.models.sizes import SIZES, sized_config
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
+from vit_jax.presets.recipes import PURPOSES, RECIPES
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.runs import check as checks
 from vit_jax.runs.check import check_run
@@ -59,6 +60,16 @@ NOTEBOOKS = {
 def test_presets_have_the_notebooks_number_of_parameters(name):
     classes, expected = NOTEBOOKS[name]
     assert count(dataclasses.replace(preset(name).run.model, classes=classes)) == expected
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_train_the_network_of_their_preset_on_its_data(name):
+    base, kind = RECIPES[name]
+    usual, run = preset(base).run, preset(name).run
+    check_run(run)
+    assert run.model.shapes() == usual.model.shapes() and run.data == usual.data and run.task == usual.task
+    assert differences(run, usual) and from_dict(RunConfig, to_dict(run)) == run
+    assert kind in PURPOSES
 
 
 # 224 pixels, 1000 classes, class token: as timm and torchvision count them.

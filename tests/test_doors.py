@@ -30,6 +30,7 @@ from vit_jax.config.trees import flatten
 from vit_jax.data.fetch.archives import OFFICIAL
 from vit_jax.files import terminal
 from vit_jax.files.destination import OF_A_RUN
+from vit_jax.presets.recipes import NOTEBOOKS, PURPOSES, RECIPES
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.runs.values import flat, from_dict, to_dict
 from vit_jax.training import finish, preflight
@@ -163,7 +164,8 @@ def test_help_lists_presets_and_fields_within_the_terminal(columns, capsys, monk
     text = helped(capsys)
     assert max(map(len, text.splitlines())) <= columns
     listing = text.partition("Presets:\n")[2].partition("The defaults below are those of digits")[0]
-    assert [line.split()[0] for line in listing.splitlines() if line.strip()] == [*PRESETS, "vit-SIZEPATCH"]
+    names = [line.split()[0] for line in listing.splitlines() if line.strip()]
+    assert names == [*PRESETS, "PRESET-RECIPE", "vit-SIZEPATCH"]
     assert preset("mnist").help not in " ".join(text.split())
 
     text = helped(capsys, "mnist")
@@ -174,6 +176,12 @@ def test_help_lists_presets_and_fields_within_the_terminal(columns, capsys, monk
         assert "--" + name.replace("_", "-") in shown
     assert shown.count("K, outputs of the head; 0: no head (in a run: set by the data)") == 1
     assert "those of mnist" in shown
+
+    text = helped(capsys, "cifar10-48x4")
+    assert max(map(len, text.splitlines())) <= columns
+    shown = " ".join(text.split())
+    for name, (base, kind) in RECIPES.items():
+        assert (f"{name}: {PURPOSES[kind]}. {NOTEBOOKS[base].recipes[kind].help}" in shown) == (base == "cifar10-48x4")
 
 
 @pytest.mark.parametrize(

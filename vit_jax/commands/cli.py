@@ -9,7 +9,6 @@ from ..config.flags import show_word
 from ..config.nearest import nearest
 from ..errors import UserError
 from ..files.terminal import run_command
-from ..models.sizes import is_sized
 
 COMMANDS = {
     "train": "train a network, or resume a run",
@@ -53,9 +52,9 @@ def _without_command(name: str, program: str) -> None:
 
 def _no_command(name: str, program: str) -> str:
     """A sentence for a first word that is no command: it may be a preset or a flag."""
-    from ..presets.table import PRESETS
+    from ..presets.table import is_preset
 
-    if name in PRESETS or is_sized(name):
+    if is_preset(name):
         return f"{name} is a preset, not a command; give {program} train {name}"
     if name.startswith("-"):
         return f"the command comes before its flags: give {program} COMMAND {show_word(name)}"

@@ -27,9 +27,9 @@ from ..files.terminal import fill, lasting_output, run_command
 from ..machine import backend
 from ..machine.hosts.group import ALONE, Hosts, join_hosts
 from ..machine.numerics import fixed_settings
-from ..models.sizes import is_sized
 from ..presets.entry import on_other_data
-from ..presets.table import DEFAULT, FINETUNE, PRESETS, preset
+from ..presets.recipes import NOTEBOOKS, PURPOSES, RECIPES
+from ..presets.table import DEFAULT, FINETUNE, PRESETS, is_preset, preset
 from ..runs.check import check_run
 from ..runs.complete import check_trained, is_name
 from ..runs.file import overlaid, read_config
@@ -242,7 +242,7 @@ def _name_of(file: str, beside: str) -> str:
 
 def _preset_run(name: str) -> RunConfig:
     """The run of a preset. Raises UserError saying what else the word may have meant."""
-    if name not in PRESETS and not is_sized(name):
+    if not is_preset(name):
         if users := [each for each in PRESETS if PRESETS[each]().run.data.source == name]:
             raise UserError(
                 f"{name} is a set of images, not a preset",
@@ -265,7 +265,7 @@ def _preset_run(name: str) -> RunConfig:
 def _one_preset(words: list[str]) -> list[str]:
     """The words after the preset. Raises UserError if there is another preset among those that follow no flag."""
     for before, word in zip(["", *words], words, strict=False):
-        if word in PRESETS and not (flags.is_flag(before) and "=" not in before):
+        if (word in PRESETS or word in RECIPES) and not (flags.is_flag(before) and "=" not in before):
             raise UserError(
                 f"the preset {word!r} is not the first argument",
                 remedy="give one preset only, before all --field flags",
@@ -286,12 +286,14 @@ def _description(named: str, name: str) -> str:
                 f"Its data, {found.run.data.source}, is fetched once ({size}) and prepared in --data.dir, by default "
                 "$TFDS_DATA_DIR or ~/tensorflow_datasets; with --data.no-download it must be there."
             )
+        texts += _recipes(named)
         text = "\n".join(fill(t, width, 2, 2) for t in texts)
         return "\n".join([*usage, f"{named}:", text, "", f"The defaults below are those of {named}."])
     listing = {}
     for each in PRESETS:
         size = _download_size(preset(each).run)
         listing[each] = preset(each).title + (f"; fetches {size}" if size else "")
+    listing["PRESET-RECIPE"] = "cifar10-48x4-fast, ...: see the help of cifar10-48x4"
     listing["vit-SIZEPATCH"] = "vit-s16, vit-b32, ...: sizes ti s b l h g, any patch"
     column = max(map(len, listing))
     lines = [
@@ -300,6 +302,15 @@ def _description(named: str, name: str) -> str:
     ]
     after = ["", f"The defaults below are those of {name}; PRESET --help explains a preset."]
     return "\n".join([*usage, "Presets:", *lines, *after])
+
+
+def _recipes(name: str) -> list[str]:
+    """Paragraphs of the help of a preset: what its notebook prints, and its recipes; empty if it has none."""
+    if not (notebook := NOTEBOOKS.get(name)):
+        return []
+    recipes = [f"{name}-{kind}: {PURPOSES[kind]}. {recipe.help}" for kind, recipe in notebook.recipes.items()]
+    printed = f"Its notebook prints {notebook.accuracy:.3g} on {notebook.split} after {notebook.epochs} epochs."
+    return [f"{printed} Presets with the same network and other settings:", *recipes]
 
 
 def _download_size(run: RunConfig) -> str:

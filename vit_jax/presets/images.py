@@ -17,6 +17,8 @@ ImageName = Literal[
     "digits", "mnist", "mnist-stem", "mnist-20x1", "cifar10-48x4", "cifar10-48x4-distil", "cifar10-stem",
     "cifar10-128x6", "cifar10-128x6-gap", "cifar10-256x6", "cifar100-256x24", "cifar100-768x3", "vit-1024x6",
     "distil-1024x6",
+    "mnist-20x1-notebook", "cifar10-48x4-notebook", "cifar10-48x4-fast", "cifar10-48x4-best", "cifar10-128x6-notebook",
+    "cifar10-256x6-notebook", "cifar10-256x6-best", "cifar100-256x24-notebook", "cifar100-768x3-notebook",
     "vit-ti8", "vit-ti14", "vit-ti16", "vit-ti32", "vit-s8", "vit-s14", "vit-s16", "vit-s32",
     "vit-b8", "vit-b14", "vit-b16", "vit-b32", "vit-l8", "vit-l14", "vit-l16", "vit-l32",
     "vit-h8", "vit-h14", "vit-h16", "vit-h32", "vit-g8", "vit-g14", "vit-g16", "vit-g32",

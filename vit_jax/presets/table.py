@@ -1,4 +1,4 @@
-"""The table of presets; `vit-SIZEPATCH`, such as vit-s16, is made when it is asked for."""
+"""The table of presets; `vit-SIZEPATCH`, such as vit-s16, and `PRESET-RECIPE` are made when they are asked for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from ..errors import UserError
 from ..models.sizes import is_sized, size_of
 from . import given, images, text
 from .entry import Preset
+from .recipes import RECIPES, with_recipe
 
 PRESETS = {
     "digits": images.digits,
@@ -34,12 +35,17 @@ PRESETS = {
 DEFAULT, FINETUNE = "digits", "finetune"  # the preset of a command that names none, and with --init
 
 
+def is_preset(name: str) -> bool:
+    """Whether `preset` knows this name."""
+    return name in PRESETS or name in RECIPES or is_sized(name)
+
+
 def preset(name: str) -> Preset:
     """The preset with this name.
 
     Args:
-        name: one of PRESETS, or vit-SIZEPATCH. Of finetune and vit-SIZEPATCH the source of the data is empty: it must
-            be given.
+        name: one of PRESETS, one of RECIPES, such as cifar10-48x4-fast, or vit-SIZEPATCH. Of finetune and
+            vit-SIZEPATCH the source of the data is empty: it must be given.
 
     Raises:
         UserError: there is none; names similar ones.
@@ -48,8 +54,12 @@ def preset(name: str) -> Preset:
         raise UserError("name", f"is {name!r:.40}", "give the name of a preset, such as 'digits'")
     if name in PRESETS:
         return PRESETS[name]()
+    if name in RECIPES:
+        base, kind = RECIPES[name]
+        return with_recipe(PRESETS[base](), base, kind)
     if is_sized(name):
         return given.published_preset(name)
     if ours := size_of(name):
         raise UserError(f"there is no preset {name[:60]!r}", remedy=f"here it is {ours}")
-    raise UserError(f"there is no preset {name[:60]!r}{nearest(name, [*PRESETS, 'vit-s16', 'vit-b16', 'vit-b32'])}")
+    known = [*PRESETS, *RECIPES, "vit-s16", "vit-b16", "vit-b32"]
+    raise UserError(f"there is no preset {name[:60]!r}{nearest(name, known)}")

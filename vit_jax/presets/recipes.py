@@ -1,0 +1,175 @@
+"""Recipes: other settings for the training of a preset whose network is one of a notebook's.
+
+`PRESET-RECIPE` is the name of a preset as any other, such as cifar10-48x4-fast, with the network of PRESET.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..config.dotted import replace_fields
+from ..config.run import OptimConfig
+from .entry import FEW_EPOCHS, Preset
+
+# What each recipe is for, in the order of the help.
+PURPOSES = {
+    "notebook": "the settings of its notebook",
+    "fast": "past its notebook's figure in the fewest core-seconds",
+    "best": "the highest accuracy that was measured",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings that replace those of a preset, and what they are and gave."""
+
+    help: str
+    fields: Mapping[str, Any]  # {dotted name of a field of the run: value}
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """What the notebook of a preset's network prints, and recipes for that network."""
+
+    accuracy: float
+    epochs: int
+    split: str  # on which the notebook measured
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)
+
+
+_AS_THEY_ARE = {"augment.crop_padding": 0, "augment.flip": False}
+_RELU_STEM = {
+    **_AS_THEY_ARE,
+    "optim.weight_decay": 0.03,
+    "optim.cycle_momentum": True,
+    "optim.clip": 0.0,
+    "loss.label_smoothing": 0.0,
+}
+_ONE_CYCLE = replace(FEW_EPOCHS, weight_decay=0.1, pct_start=0.2, clip=1.0)
+_FROM_WIDTH = "Weights start by width, not as in the network's source. "
+_48X4 = {"optim": _ONE_CYCLE, "model.init": "fan_in", "loss.label_smoothing": 0.1}
+
+NOTEBOOKS = {
+    "mnist-20x1": Notebook(
+        0.9145,
+        5,
+        "test",
+        {
+            "notebook": Recipe(
+                "Adam at a constant rate of 0.01, batches of 16, 5 epochs.",
+                {"batch": 16, "optim": OptimConfig(name="adam", lr=0.01, schedule="constant")},
+            ),
+        },
+    ),
+    "cifar10-48x4": Notebook(
+        0.755,
+        100,
+        "test",
+        {
+            "notebook": Recipe(
+                "AdamW at a constant rate of 0.01, 100 epochs; decay, crops, flips and normalization as in its source, "
+                "github.com/tintn/vision-transformer-from-scratch.",
+                {
+                    "augment.crop_padding": 0,
+                    "augment.scale": (0.8, 1.0),
+                    "augment.normalize": "half",
+                    "optim": OptimConfig(lr=0.01, weight_decay=0.01, schedule="constant"),
+                },
+            ),
+            "fast": Recipe(
+                "One cycle of Muon, 8 epochs. " + _FROM_WIDTH.rstrip(),
+                {**_48X4, "epochs": 8, "augment.crop_padding": 2},
+            ),
+            "best": Recipe(
+                "One cycle of Muon, 80 epochs. " + _FROM_WIDTH + "On test 0.842 (one seed, trained on all of train: "
+                "--data.validation 0).",
+                {**_48X4, "epochs": 80, "augment.crop_padding": 3},
+            ),
+        },
+    ),
+    "cifar10-128x6": Notebook(
+        0.4229,
+        2,
+        "test",
+        {
+            "notebook": Recipe(
+                "Adam at a constant rate of 1e-4, 2 epochs, images as they are, not normalized.",
+                {
+                    "augment.flip": False,
+                    "augment.normalize": "none",
+                    "optim": OptimConfig(name="adam", lr=1e-4, schedule="constant"),
+                    "loss.label_smoothing": 0.0,
+                },
+            ),
+        },
+    ),
+    "cifar10-256x6": Notebook(
+        0.788,
+        180,
+        "validation",
+        {
+            "notebook": Recipe(
+                "One cycle of AdamW, peak 3e-4, decay 0.03, with cycled momentum, 180 epochs; images as they are: "
+                "the notebook does not show how it prepares them.",
+                {**_RELU_STEM, "optim.lr": 3e-4},
+            ),
+            "best": Recipe(
+                "One cycle of Muon, 50 epochs, in bfloat16, for a GPU; AutoAugment, CutMix and stochastic depth, no "
+                "dropout. Weights start by width, tokens and positions at 0.02, not as in the network's source. On "
+                "test 0.850 (one seed, trained on all of train: --data.validation 0).",
+                {
+                    "epochs": 50,
+                    "compute_dtype": "bfloat16",
+                    "optim": replace(_ONE_CYCLE, lr=3e-3),
+                    "augment.policy": "autoaugment",
+                    "augment.cutmix": 1.0,
+                    "model.dropout": 0.0,
+                    "model.attention_dropout": 0.0,
+                    "model.activation_dropout": 0.0,
+                    "model.drop_path": 0.1,
+                    "model.init": "fan_in",
+                    "model.attention_init": "same",
+                    "model.token_std": 0.02,
+                    "model.position_std": 0.02,
+                },
+            ),
+        },
+    ),
+    "cifar100-256x24": Notebook(
+        0.498,
+        180,
+        "validation",
+        {
+            "notebook": Recipe(
+                "One cycle of AdamW, peak 1e-3, decay 0.03, with cycled momentum, 180 epochs; images as they are: "
+                "the notebook does not show how it prepares them.",
+                {**_RELU_STEM, "optim.lr": 1e-3},
+            ),
+        },
+    ),
+    "cifar100-768x3": Notebook(
+        0.419,
+        50,
+        "validation",
+        {
+            "notebook": Recipe(
+                "SGD at a constant rate of 0.01, 50 epochs, images as they are.",
+                {**_AS_THEY_ARE, "optim": OptimConfig(name="sgd", lr=0.01, schedule="constant")},
+            ),
+        },
+    ),
+}
+RECIPES = {f"{base}-{kind}": (base, kind) for base, each in NOTEBOOKS.items() for kind in each.recipes}
+
+
+def with_recipe(found: Preset, base: str, kind: str) -> Preset:
+    """The preset `base` by one of its recipes."""
+    notebook = NOTEBOOKS[base]
+    recipe = notebook.recipes[kind]
+    return Preset(
+        replace_fields(found.run, recipe.fields),
+        f"{base}: {PURPOSES[kind]}",
+        f"As {base}, with other settings: {PURPOSES[kind]}. {recipe.help}",
+    )
