@@ -9,8 +9,8 @@ One side in a process, because jax and torch need different CUDA libraries. Both
 AdamW; weights float32, products bfloat16) on uint8 images that are on the device already. Steps are sent one after the
 other and waited for at the end of a block; the fastest batch size is the result, and those that do not fit are left
 out. MFU is three times the FLOPs of the forward pass (two per multiply-add) over the peak that the maker of the GPU
-states for dense bfloat16, or, of a device that vit_jax.machine.mfu does not know, over that of the fastest product of
-large matrices.
+states for dense bfloat16, or, of a device that vit_jax.machine.published does not know, over that of the fastest
+product of large matrices.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.run import RunConfig
 from vit_jax.data.images.config import ImageData
 from vit_jax.machine import backend
-from vit_jax.machine.mfu import published_peak, step_flops
+from vit_jax.machine.mfu import step_flops
+from vit_jax.machine.published import published
 from vit_jax.models.sizes import sized_config
 
 Steps = Callable[[int], None]  # does this many steps and waits for the last
@@ -130,7 +131,7 @@ def peak(side: str, size: int) -> tuple[str, float, bool]:
         device, devices = (torch.cuda.get_device_name(), 1) if cuda else ("cpu", 1)
         b = torch.ones((size, size), dtype=torch.bfloat16, device="cuda" if cuda else "cpu")
         work = lambda: float((b @ b)[0, 0])  # noqa: E731
-    if stated := published_peak(device):
+    if stated := published(device).peak:
         return device, devices * stated, True
     work()
     return device, devices * 2 * size**3 / min(measure(work, 5).seconds), False

@@ -40,7 +40,7 @@ from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import flatten
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
-from vit_jax.machine.mfu import published_peak
+from vit_jax.machine.published import published
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge
 from vit_jax.models.vit_config import ViTConfig
@@ -227,12 +227,12 @@ def test_throughput_is_measured_at_each_batch_that_fits(monkeypatch):
 def test_the_peak_of_a_gpu_is_that_of_its_own_form():
     names = {
         "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H100 PCIe": 756e12, "NVIDIA L4": 121e12, "NVIDIA L40S": 362e12,
-        "NVIDIA A100-SXM4-80GB": 312e12, "NVIDIA GeForce RTX 4090": 165e12,
+        "NVIDIA A100-SXM4-80GB": 312e12, "NVIDIA A10G": 70e12, "NVIDIA GeForce RTX 4090": 165e12,
         "TPU v5 lite": 197e12, "TPU v5": 459e12, "TPU v4": 275e12,
     }  # fmt: skip
-    others = "NVIDIA L40, NVIDIA A10G, NVIDIA RTX A1000, NVIDIA GH200 480GB, NVIDIA A100-SXM4-40GB MIG 1g.5gb, "
+    others = "NVIDIA L40, NVIDIA RTX A1000, NVIDIA GH200 480GB, NVIDIA A100-SXM4-40GB MIG 1g.5gb, "
     names |= dict.fromkeys((others + "NVIDIA GeForce RTX 4090 Laptop GPU, TPU v4 lite, cpu").split(", "), 0.0)
-    assert {name: published_peak(name) for name in names} == names
+    assert {name: published(name).peak for name in names} == names
 
 
 def test_choices_are_measured_beside_each_other_and_one_that_fails_is_a_row(tmp_path, monkeypatch, capsys):

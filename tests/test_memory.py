@@ -96,7 +96,7 @@ def test_the_cores_of_a_control_group_are_found(tmp_path):
 
 
 def test_the_memory_of_this_machine_is_known():
-    assert 2**28 < memory.host_memory() < 2**50
+    assert 2**28 < limits.host_memory() < 2**50
 
 
 def test_an_accelerators_own_memory_is_the_limit(monkeypatch):

@@ -41,6 +41,7 @@ from vit_jax.files.digests import array_digest
 from vit_jax.files.terminal import run_command
 from vit_jax.machine import mfu
 from vit_jax.machine.hosts.group import ALONE, Hosts
+from vit_jax.machine.published import PUBLISHED, Published
 from vit_jax.models.build import start
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
@@ -787,7 +788,7 @@ def test_histograms_leave_the_run_as_it_is_and_none_is_made_twice(reference, fol
 
 
 def test_mfu_is_logged_where_the_peak_of_the_device_is_known(folder, monkeypatch, capsys):
-    monkeypatch.setitem(mfu.PEAKS, "cpu", 1e12)
+    monkeypatch.setitem(PUBLISHED, "cpu", Published(1e12))
     summary = go(folder, max_steps=9)
     rows = [row for row in folder.metrics() if "mfu" in row]
     step = 3 * folder.config().model.flops() / (1e12 * jax.device_count())

@@ -18,6 +18,7 @@ from typing import Any
 from ..errors import UserError
 from .limits import core_limits
 from .numerics import SETTINGS
+from .targets import HERE
 
 EIGEN = "--xla_cpu_experimental_ynn_fusion_type=-dot,-individual_dot"
 MOST_DEVICES = 1024  # of a CPU
@@ -203,18 +204,12 @@ def accelerators() -> bool:
 
 def unused_gpu() -> bool:
     """Whether an NVIDIA GPU is present but jax runs on the CPU."""
-    import jax
-
-    return (
-        bool(glob.glob("/dev/nvidia[0-9]*") or glob.glob("/proc/driver/nvidia/gpus/*"))
-        and jax.default_backend() == "cpu"
-    )
+    there = glob.glob("/dev/nvidia[0-9]*") or glob.glob("/proc/driver/nvidia/gpus/*")
+    return bool(there) and HERE.platform == "cpu"
 
 
 def environment() -> dict[str, Any]:
     """What affects the bits of a result besides the config: versions, devices, cores, XLA flags."""
-    import jax
-
     names = ("vit-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
     versions = {}
     for name in names:
@@ -222,9 +217,9 @@ def environment() -> dict[str, Any]:
             versions[name] = importlib.metadata.version(name)
     return {
         "versions": {"python": platform.python_version(), **versions},
-        "platform": jax.default_backend(),
-        "device": jax.devices()[0].device_kind,
-        "devices": jax.device_count(),
+        "platform": HERE.platform,
+        "device": HERE.kind,
+        "devices": HERE.count,
         "cpu": cpu_name(),
         "cores": cores(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..config.run import RunConfig
 from . import backend
+from .targets import HERE, Target
 
 # All measured on two cores of an Intel Xeon; benchmarks.step measures it elsewhere.
 # Bytes of the largest activation of a part: a core's second-level cache has 1 to 2 MB, and several are in use at once.
@@ -38,19 +39,17 @@ def plan_division(run: RunConfig, hosts: int = 1) -> Division:
     return Division(1, run.accumulate or 1) if backend.accelerators() else _on_cpu(run, backend.cores())
 
 
-def find_division(run: RunConfig, hosts: int = 1) -> Division:
-    """How the steps of a run are divided in this process, with the devices that it and the other hosts have.
+def find_division(run: RunConfig, hosts: int = 1, target: Target = HERE) -> Division:
+    """How the steps of a run are divided on the devices of a target: by default those of this process and other hosts.
 
     It starts jax.
     """
-    import jax
-
-    count, there = jax.device_count(), jax.default_backend()
-    if there != "cpu":
+    count = target.count
+    if target.platform != "cpu":
         return Division(count, run.accumulate or 1)
     if hosts > 1:
         wanted = plan_division(run, hosts)
-        as_wanted = backend.made_devices() and wanted.devices == jax.local_device_count()
+        as_wanted = backend.made_devices() and wanted.devices == HERE.local_count
         return Division(count, wanted.parts if as_wanted else run.accumulate or 1)
     wanted = _on_cpu(run, backend.cores())
     if count == 1 or backend.made_devices():  # for this run, or for one before it in this process

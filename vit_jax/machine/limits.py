@@ -1,12 +1,38 @@
-"""What the control groups of this process (Linux, versions 2 and 1) let it use: containers and services set limits."""
+"""What this process may use: of the machine, of its control groups (Linux, versions 2 and 1), by its own limits.
+
+Containers and services set limits by control groups.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def host_memory() -> int:
+    """The bytes that this process may use: of the machine, its control group or its own limit; 0 if unknown."""
+    limits = [_physical(), *memory_limits(), _own()]
+    return min((limit for limit in limits if limit > 0), default=0)
+
+
+def _physical() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return 0
+
+
+def _own() -> int:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return limit if limit != resource.RLIM_INFINITY else 0
 
 
 def memory_limits(root: Path = ROOT, own: Path = OWN) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 
 from ..config.dotted import leaves, value_at
 from ..config.groups import moments, trainable
@@ -13,7 +12,8 @@ from ..config.run import RunConfig
 from ..errors import Field, UserError
 from .backend import accelerators, configure_jax
 from .division import Division
-from .limits import memory_limits
+from .limits import host_memory
+from .targets import HERE
 
 
 def run_bytes(run: RunConfig, teacher: Teacher | None = None, division: Division | None = None) -> tuple[int, int]:
@@ -103,32 +103,6 @@ def memory() -> tuple[int, int]:
     """
     if accelerators():
         configure_jax()
-        import jax
-
-        devices = [device for device in jax.local_devices() if device.platform != "cpu"]
-        limit = min((int((d.memory_stats() or {}).get("bytes_limit", 0)) for d in devices), default=0)
-        if limit:
-            return limit, len(devices)
+        if limit := HERE.own_memory():
+            return limit, HERE.local_count
     return host_memory(), 1
-
-
-def host_memory() -> int:
-    """The bytes that this process may use: of the machine, its control group or its own limit; 0 if unknown."""
-    limits = [_physical(), *memory_limits(), _own()]
-    return min((limit for limit in limits if limit > 0), default=0)
-
-
-def _physical() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows
-        return 0
-
-
-def _own() -> int:
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return limit if limit != resource.RLIM_INFINITY else 0

@@ -6,31 +6,9 @@ done twice to save memory does not count. Importing this file loads no jax.
 
 from __future__ import annotations
 
-import re
-
 from ..config.network import NetworkConfig, Teacher
 from ..config.run import RunConfig
-
-# FLOP/s of dense bfloat16 products, summed in float32, of what jax calls a device: from NVIDIA's data sheets (half of
-# those with sparsity), of RTX cards from its architectures' whitepapers, and from Google's pages on each TPU (a device
-# is half a chip of TPU v2 and v3). The first that the device's name has as whole words counts.
-PEAKS = {
-    "B200": 2250e12, "H200 NVL": 836e12, "H200": 989e12, "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12,
-    "A100": 312e12, "L40S": 362e12, "L4": 121e12, "A10": 125e12, "RTX 4090": 165e12, "RTX 3090": 71e12,
-    "TPU v6 lite": 918e12, "TPU v5 lite": 197e12, "TPU v5": 459e12, "TPU v5p": 459e12, "TPU v4": 275e12,
-    "TPU v3": 61.5e12, "TPU v2": 22.5e12,
-}  # fmt: skip
-
-
-def published_peak(device: str) -> float:
-    """FLOP/s in dense bfloat16 products that the maker of a device states; 0 if PEAKS does not have it.
-
-    A slice of a GPU (MIG), and a slower card whose name only goes on (RTX 4090 Laptop GPU, TPU v4 lite), are not that
-    device.
-    """
-    if "MIG" in device:
-        return 0.0
-    return next((v for name, v in PEAKS.items() if re.search(rf"\b{name}\b(?! (?:D|Ti|Laptop|lite)\b)", device)), 0.0)
+from .published import published
 
 
 def step_flops(model: NetworkConfig, examples: float = 1) -> float:
@@ -57,4 +35,4 @@ def most_examples(run: RunConfig, teacher: Teacher | None, device: str, devices:
     if flops and teacher is not None and teacher.config is not None:
         of_teacher = teacher.config.flops()
         flops = flops + of_teacher if of_teacher else 0.0
-    return devices * published_peak(device) / flops if flops else 0.0
+    return devices * published(device).peak / flops if flops else 0.0

@@ -43,6 +43,7 @@ class Attention(nnx.Module):
     """
 
     fused = False  # whether a fused kernel computes what it can
+    capability = (0, 0)  # of the GPU for which it is chosen; (0, 0): anything else
 
     def __init__(
         self,
@@ -148,7 +149,8 @@ class Attention(nnx.Module):
         check_mask(mask, shape)
         kept = keep(shape, self.dropout, keys)
         fused = self.fused and (intermediates is None or name not in intermediates)
-        context, weights = plain_or_fused(q * self.head_width**-0.5, k, v, mask, kept, self.dropout, fused)
+        q = q * self.head_width**-0.5
+        context, weights = plain_or_fused(q, k, v, mask, kept, self.dropout, fused, self.capability)
         sow(intermediates, name, weights)
         context = context.transpose(0, 2, 1, 3)  # [B, Nq, H, Dh]
         context = context.reshape(*context.shape[:2], -1)
@@ -156,7 +158,14 @@ class Attention(nnx.Module):
 
 
 def plain_or_fused(
-    q: Array, k: Array, v: Array, mask: Array | Causal | None, kept: Array | None, rate: float, fused: bool
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array | Causal | None,
+    kept: Array | None,
+    rate: float,
+    fused: bool,
+    capability: tuple[int, int] = (0, 0),
 ) -> tuple[Array, Any]:
     """`attention_core`, or the same by a fused kernel where that is asked for and can compute it.
 
@@ -167,13 +176,14 @@ def plain_or_fused(
         q, k, v, kept, rate: as of `attention_core`.
         mask: as there, or `Causal`.
         fused: whether a fused kernel may compute it, which gives no weights.
+        capability: as of `fused_attention`.
 
     Returns:
         (context [B, H, Nq, Dh], weights [B, H, Nq, Nk]; None in place of the weights from a fused kernel).
     """
     causal, dtypes = isinstance(mask, Causal), {x.dtype.name for x in (q, k, v)}
     if fused and (mask is None or causal) and kept is None and len(dtypes) == 1 and dtypes <= FUSED:
-        return fused_attention(q, k, v, causal), None
+        return fused_attention(q, k, v, causal, capability), None
     return attention_core(q, k, v, mask.array if isinstance(mask, Causal) else mask, kept, rate)
 
 

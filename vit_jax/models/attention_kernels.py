@@ -18,7 +18,6 @@ orders, vmap, scan and remat all work.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -74,18 +73,19 @@ def _transpose(x: Array) -> Array:
     return jnp.swapaxes(x, -1, -2)
 
 
-def fused_attention(q: Array, k: Array, v: Array, causal: bool) -> Array:
+def fused_attention(q: Array, k: Array, v: Array, causal: bool, capability: tuple[int, int]) -> Array:
     """The context by a fused kernel.
 
     Args:
         q: queries [B, H, Nq, Dh], scaled already, of a dtype in FUSED.
         k, v: keys and values [B, H, Nk, Dh].
         causal: whether each token attends to itself and to those before it alone.
+        capability: the compute capability of the NVIDIA GPU that it is for, 9.0 as (9, 0); (0, 0): anything else.
 
     Returns:
         [B, H, Nq, Dh].
     """
-    how = implementation(q.dtype.name, q.shape[-1], capability())
+    how = implementation(q.dtype.name, q.shape[-1], capability)
     queries, keys, lengths = q.shape[2], k.shape[2], dict[str, Any]()
     if how == "cudnn" and (queries % 2 or keys % 2):
         # jax 0.10 differentiates cuDNN's kernel at even lengths alone, so one more token is added, and hidden.
@@ -110,9 +110,3 @@ def implementation(dtype: str, width: int, capability: tuple[int, int]) -> Liter
     widest = 256 if capability >= (9, 0) else 128
     can = capability >= (8, 0) and dtype in ("bfloat16", "float16") and width % 8 == 0 and width <= widest
     return "cudnn" if can else "xla"
-
-
-def capability() -> tuple[int, int]:
-    """The compute capability of the NVIDIA GPU that jax computes on, 9.0 as (9, 0); (0, 0) on anything else."""
-    found = re.fullmatch(r"(\d+)\.(\d+)", str(getattr(jax.local_devices()[0], "compute_capability", "")))
-    return (int(found[1]), int(found[2])) if found else (0, 0)

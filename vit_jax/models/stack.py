@@ -92,11 +92,17 @@ class Stack(nnx.List[Any]):
         return x
 
 
-def as_chosen(network: Any, run: RunConfig) -> Any:
-    """The network of a training step, after it is told what a run chooses: scan, remat and attention_kernel."""
+def as_chosen(network: Any, run: RunConfig, capability: tuple[int, int] = (0, 0)) -> Any:
+    """The network of a training step, after it is told what a run chooses: scan, remat and attention_kernel.
+
+    Args:
+        network: the network.
+        run: the run.
+        capability: that of the GPU which the step is for; (0, 0): anything else.
+    """
     for _, module in nnx.iter_modules(network):
         if isinstance(module, Stack):
             module.scan, module.remat = run.scan, run.remat
         elif isinstance(module, Attention):
-            module.fused = run.attention_kernel == "fused"
+            module.fused, module.capability = run.attention_kernel == "fused", capability
     return network

@@ -138,7 +138,7 @@ def steps(s: Session, batches: list[Batch], profile: Profile) -> dict[str, Any]:
 
 def most_examples(s: Session) -> float:
     """Examples per second at which the run's devices would work at their peak; 0: unknown."""
-    return mfu.most_examples(s.run, s.setup.teacher, s.setup.environment["device"], len(s.engine.devices))
+    return mfu.most_examples(s.run, s.setup.teacher, s.engine.devices.target.kind, len(s.engine.devices))
 
 
 def tokens(s: Session, batches: list[Batch]) -> list[tuple[int, int, int]]:

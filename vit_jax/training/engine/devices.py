@@ -15,6 +15,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ...errors import Field, UserError
 from ...machine.hosts.group import ALONE, Hosts
+from ...machine.targets import HERE, Target
 
 # Arrays of fewer numbers stay whole: splitting them saves little, and gathering each takes time.
 SMALL = 4096
@@ -30,18 +31,21 @@ class Devices:
         count: only the first so many; None: all.
         fsdp: devices among which parameters are split; 1: each holds all.
         hosts: whose devices they are; each host gives its own rows of a batch.
+        target: where programs are to run; those of a named target can be compiled only.
 
     Raises:
         UserError: where there are not so many devices, or they make no such groups.
     """
 
-    def __init__(self, count: int | None = None, fsdp: int = 1, hosts: Hosts = ALONE) -> None:
-        self.all, self.fsdp, self.hosts = jax.devices()[:count], fsdp, hosts
+    def __init__(self, count: int | None = None, fsdp: int = 1, hosts: Hosts = ALONE, target: Target = HERE) -> None:
+        self.target, self.all, self.fsdp, self.hosts = target, target.devices[:count], fsdp, hosts
         n = len(self.all)
         if n % fsdp:
             divisors = ", ".join(str(k) for k in range(1, n + 1) if n % k == 0)
             raise UserError(
-                Field("fsdp"), f"is {fsdp}, which does not divide the {n} devices here", f"give one of {divisors}"
+                Field("fsdp"),
+                f"is {fsdp}, which does not divide the {n} devices {'' if target.present else 'of '}{target.name}",
+                f"give one of {divisors}",
             )
         axes = {"data": n // fsdp} | ({"fsdp": fsdp} if fsdp > 1 else {})
         kinds = (AxisType.Auto,) * len(axes)
@@ -122,6 +126,21 @@ class Devices:
             with contextlib.suppress(RuntimeError):  # JAX_PLATFORMS leaves the CPU out
                 return jax.default_device(jax.local_devices(backend="cpu")[0])
         return contextlib.nullcontext()
+
+    def shapes(self, tree: Any, shardings: Any) -> Any:
+        """The shapes of a tree of arrays, or of shapes, as arrays that lie so would have them, of which there are none.
+
+        Args:
+            tree: its leaves have a shape and a dtype.
+            shardings: of each leaf, or one of all.
+        """
+
+        def shape(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(np.shape(x), x.dtype, sharding=sharding)
+
+        if isinstance(shardings, NamedSharding):
+            return jax.tree.map(lambda x: shape(x, shardings), tree)
+        return jax.tree.map(shape, tree, shardings)
 
     def put(self, tree: Any) -> Any:
         """A tree of numpy arrays that all hosts have on the devices, as `shardings_of` says."""

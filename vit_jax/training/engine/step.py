@@ -27,6 +27,7 @@ from ...files.metrics import RESERVED_METRICS
 from ...machine.division import find_division
 from ...machine.hosts.group import ALONE, Hosts
 from ...machine.numerics import random_key
+from ...machine.targets import HERE, Target
 from ...models.stack import as_chosen
 from ...models.state import merge
 from ...tasks.base import Batch, Evaluation, Task
@@ -85,7 +86,9 @@ class Evaluator:
         self.between: Callable[[], None] = lambda: None  # called after each batch; what it raises ends an evaluation
 
     def to_devices(self, parameters: Tree) -> Tree:
-        """The parameters on the devices, as `Devices.shardings_of` says."""
+        """The parameters on the devices, as `Devices.shardings_of` says; their shapes if no devices are there."""
+        if not self.devices.target.present:
+            return self.devices.shapes(parameters, self.devices.shardings_of(parameters))
         if self.devices.hosts.several:
             return self.devices.put(parameters)
         return jax.device_put(parameters, self.devices.shardings_of(parameters))
@@ -168,11 +171,19 @@ def check_together(sizes: Mapping[str, int], devices: int, together: int) -> Non
 class Engine:
     """The compiled training step of a run, and its arrays on the devices."""
 
-    def __init__(self, run: RunConfig, definition: Any, task: Task, optimizer: Optimizer, hosts: Hosts = ALONE):
+    def __init__(
+        self,
+        run: RunConfig,
+        definition: Any,
+        task: Task,
+        optimizer: Optimizer,
+        hosts: Hosts = ALONE,
+        target: Target = HERE,
+    ):
         self.run, self.definition, self.task, self.optimizer = run, definition, task, optimizer
         self.lora = Lora(run) if run.lora.rank else None
-        there = find_division(run, hosts.count)
-        self.devices, self.parts = Devices(there.devices, run.fsdp, hosts), there.parts
+        there = find_division(run, hosts.count, target)
+        self.devices, self.parts = Devices(there.devices, run.fsdp, hosts, target), there.parts
         self.seed = np.uint32(run.seed)  # an argument of the step, so all seeds share one compiled program
         self.auxiliary = self.to_devices(dict(task.auxiliary))
         self.merged = jax.jit(self.merged_kernels)
@@ -218,8 +229,10 @@ class Engine:
     def to_devices(self, tree: Any) -> Any:
         """A copy of a tree on the devices, as `Devices.shardings_of` says, or for pmap with a leading axis of replicas.
 
-        The caller may go on using the arrays of the given tree.
+        The caller may go on using the arrays of the given tree. The shapes of such a copy if no devices are there.
         """
+        if not self.devices.target.present:
+            return self.shapes_on_devices(tree)
         if self.devices.hosts.several:
             return self.devices.put(tree)
         if self.run.parallel != "pmap":
@@ -291,6 +304,21 @@ class Engine:
         """
         batches = self.devices.shard_batch(tuple(batches))
         return self.compiled_together(state, batches, self.seed, self.auxiliary, self.devices.of_each(votes))
+
+    def shapes_on_devices(self, tree: Any) -> Any:
+        """The shapes of what `to_devices` makes of a tree of arrays, or of shapes."""
+        if self.run.parallel != "pmap":
+            return self.devices.shapes(tree, self.devices.shardings_of(tree))
+        n = len(self.devices)
+        replicas = jax.tree.map(lambda x: jax.ShapeDtypeStruct((n, *np.shape(x)), x.dtype), tree)
+        return self.devices.shapes(replicas, self.devices.sharded)
+
+    def trace(self, batch: Batch) -> Any:
+        """The training step for a batch of these shapes, as jax.jit(...).trace gives it, without any array."""
+        state = self.shapes_on_devices(self.state_shapes())
+        batch = self.devices.shapes(batch, self.devices.sharded)
+        auxiliary = self.shapes_on_devices(self.auxiliary)
+        return self.compiled.trace(state, batch, self.seed, auxiliary)
 
     def whole(self, state: TrainState, batch: Batch) -> tuple[TrainState, Batch, Any, Tree]:
         """The arguments of `batch_gradients`, on the devices, for what `train` is given."""
@@ -447,7 +475,7 @@ class Engine:
 
         def loss(trainable: Tree, batch: Batch, keys: Array) -> tuple[Array, dict[str, Array]]:
             parameters = self.network(combine(frozen, trainable))
-            network = as_chosen(merge(self.definition, parameters), self.run)
+            network = as_chosen(merge(self.definition, parameters), self.run, self.devices.target.capability)
             return task.loss(network, batch, keys, denominator)
 
         def differentiate(batch: Batch, keys: Array) -> tuple[tuple[Array, dict[str, Array]], Tree]:

@@ -13,7 +13,7 @@ import numpy as np
 from ....config.outputs import Outputs
 from ....errors import UserError
 from ....files.arrays import array_sizes, read_arrays
-from ....machine.memory import host_memory
+from ....machine.limits import host_memory
 from ..config import SPLITS, numbered_classes
 from ..wide import PLAIN, Extent, Kind, Range, eight_bits, range_for
 from .base import Source, first_line

@@ -1,0 +1,265 @@
+"""The devices of a run, as a value: those that are there, or those of a named target that need not be.
+
+Programs are compiled for either, and run on those that are there. Nothing else asks jax which devices it has. Importing
+this file loads no jax.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..errors import Field, UserError, install
+from .limits import host_memory
+from .published import Published, published
+
+
+class Here:
+    """The devices that are there. Asking for any of them starts jax."""
+
+    name = "here"
+    present = True  # whether programs can run on them
+
+    @property
+    def devices(self) -> list[Any]:
+        """jax's devices, of all hosts."""
+        import jax
+
+        return jax.devices()
+
+    @property
+    def platform(self) -> str:
+        """cpu, gpu or tpu."""
+        import jax
+
+        return jax.default_backend()
+
+    @property
+    def kind(self) -> str:
+        """What jax calls each of them."""
+        return str(self.devices[0].device_kind)
+
+    @property
+    def count(self) -> int:
+        """How many there are, with those of other hosts."""
+        return len(self.devices)
+
+    @property
+    def local_count(self) -> int:
+        """How many this host has."""
+        import jax
+
+        return len(jax.local_devices())
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """The compute capability of an NVIDIA GPU, 9.0 as (9, 0); (0, 0) of anything else."""
+        import jax
+
+        found = re.fullmatch(r"(\d+)\.(\d+)", str(getattr(jax.local_devices()[0], "compute_capability", "")))
+        return (int(found[1]), int(found[2])) if found else (0, 0)
+
+    @property
+    def memory(self) -> int:
+        """The bytes that each has, or that all devices of a CPU share; 0: unknown."""
+        return self.own_memory() or host_memory()
+
+    def own_memory(self) -> int:
+        """The bytes that each device has apart from the host; 0: none, as of a CPU, or unknown."""
+        import jax
+
+        devices = [device for device in jax.local_devices() if device.platform != "cpu"]
+        return min((int((d.memory_stats() or {}).get("bytes_limit", 0)) for d in devices), default=0)
+
+    @property
+    def published(self) -> Published:
+        """What their maker states."""
+        return published(self.kind)
+
+    def compile(self, traced: Any) -> Any:
+        """What jax.jit(f).trace(...) gives, compiled."""
+        return traced.lower().compile()
+
+
+@dataclass(frozen=True)
+class Named:
+    """The devices of a named target, for which programs can be compiled wherever its compiler is installed."""
+
+    name: str  # as it was given
+    platform: str  # gpu or tpu
+    kind: str  # what jax calls each of them
+    count: int
+    topology: str  # as XLA's compiler takes it
+    capability: tuple[int, int] = (0, 0)
+    config: str = field(default="", repr=False)  # of a GPU, what XLA's compiler is told of it
+
+    present = False
+
+    @functools.cached_property
+    def devices(self) -> list[Any]:
+        """jax's devices, which are descriptions only. Raises UserError where the compiler does not know them."""
+        check_compiler(self)
+        from jax.experimental.topologies import get_topology_desc
+
+        words: dict[str, Any] = {"topology": self.topology, "target_config": self.config} if self.config else {}
+        name = "" if self.config else self.topology
+        try:
+            found = get_topology_desc(name, "cuda" if self.config else "tpu", **words).devices
+        except Exception as error:
+            said = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            raise UserError(
+                Field("target"), f"is {self.name}, of which the compiler says: {said}", "give another topology"
+            ) from error
+        return list(found)
+
+    @property
+    def memory(self) -> int:
+        """The bytes that each has."""
+        return self.published.memory
+
+    @property
+    def published(self) -> Published:
+        """What their maker states."""
+        return published(self.kind)
+
+    def compile(self, traced: Any) -> Any:
+        """What jax.jit(f).trace(...) gives, compiled for these devices."""
+        lowered = traced.lower(lowering_platforms=("cuda" if self.config else "tpu",))
+        # Without a device nothing tunes Triton's tiles, so that products are left to cuBLAS.
+        return lowered.compile({"xla_gpu_enable_triton_gemm": False} if self.config else None)
+
+
+Target = Here | Named
+HERE = Here()
+
+
+class Gpu(NamedTuple):
+    """What XLA's compiler has to know of an NVIDIA GPU, from NVIDIA's specifications and XLA's gpu_specs/*.txtpb."""
+
+    kind: str
+    capability: tuple[int, int]
+    cores: int  # streaming multiprocessors
+    clock: float  # GHz, boost
+    l2: int  # MiB of the second-level cache
+    bandwidth: int  # bytes/s
+    units: int = 128  # float32 units a core
+    threads: int = 2048  # a core
+    shared: tuple[int, int] = (233472, 232448)  # bytes of shared memory: of a core, that a block may ask for
+
+
+_ADA: tuple[int, tuple[int, int]] = (1536, (102400, 101376))
+GPUS = {
+    "h100": Gpu("NVIDIA H100 80GB HBM3", (9, 0), 132, 1.98, 50, 3352320000000),
+    "h200": Gpu("NVIDIA H200", (9, 0), 132, 1.98, 50, 4800000000000),
+    "b200": Gpu("NVIDIA B200", (10, 0), 148, 1.965, 126, 7672320000000),
+    "a100": Gpu("NVIDIA A100-SXM4-80GB", (8, 0), 108, 1.41, 40, 2039040000000, 64, 2048, (167936, 166912)),
+    "l4": Gpu("NVIDIA L4", (8, 9), 58, 2.04, 48, 300096000000, 128, *_ADA),
+    "a10g": Gpu("NVIDIA A10G", (8, 6), 80, 1.71, 6, 600096000000, 128, *_ADA),
+    "rtx4090": Gpu("NVIDIA GeForce RTX 4090", (8, 9), 128, 2.52, 72, 1008096000000, 128, *_ADA),
+}
+TPUS = {"v6e": "TPU v6 lite", "v5e": "TPU v5 lite", "v5p": "TPU v5", "v4": "TPU v4"}
+A_HOST = 8  # GPUs of one host
+KNOWN = ", ".join([*GPUS, *(f"{gpu}:8" for gpu in ("h100",)), *(f"{tpu}:2x2" for tpu in TPUS), "here"])
+
+
+def read_target(text: str) -> Target:
+    """The target of this name: here, a GPU with how many there are (h100, h100:8), a TPU with its topology (v5e:4x4).
+
+    Raises UserError where there is none of this name.
+    """
+    kind, colon, rest = text.partition(":")
+    if text == HERE.name:
+        return HERE
+    if kind in GPUS and (not colon or re.fullmatch(r"[1-9]\d{0,4}", rest)):
+        return _gpus(text, kind, int(rest or 1))
+    if kind in TPUS and re.fullmatch(r"[1-9]\d{0,2}x[1-9]\d{0,2}(x[1-9]\d{0,2})?", rest):
+        sizes = rest if rest.count("x") == 2 or kind in ("v5e", "v6e") else f"{rest}x1"
+        return Named(text, "tpu", TPUS[kind], math.prod(map(int, rest.split("x"))), f"{kind}:{sizes}")
+    how = f"{kind} with a topology, such as {kind}:2x2" if kind in TPUS else f"one of {KNOWN}"
+    if kind in GPUS:
+        how = f"how many there are, such as {kind}:8"
+    raise UserError(Field("target"), f"is {text[:60]!r}, which is not known", f"give {how}")
+
+
+def _gpus(name: str, kind: str, count: int) -> Named:
+    """So many GPUs, on as few hosts as have them."""
+    gpu = GPUS[kind]
+    hosts = -(-count // A_HOST)
+    if count % hosts:
+        raise UserError(
+            Field("target"),
+            f"is {name}, but a host has {A_HOST} of them",
+            f"give up to {A_HOST}, or a multiple of it",
+        )
+    return Named(name, "gpu", gpu.kind, count, f"1x{hosts}x{count // hosts}", gpu.capability, _gpu_config(gpu))
+
+
+def _gpu_config(gpu: Gpu) -> str:
+    """XLA's GpuTargetConfigProto as text, of the fields that its compiler needs."""
+    numbers = {
+        "threads_per_block_limit": 1024,
+        "threads_per_warp": 32,
+        "shared_memory_per_block": 49152,
+        "shared_memory_per_core": gpu.shared[0],
+        "threads_per_core_limit": gpu.threads,
+        "core_count": gpu.cores,
+        "fpus_per_core": gpu.units,
+        "block_dim_limit_x": 2147483647,
+        "block_dim_limit_y": 65535,
+        "block_dim_limit_z": 65535,
+        "memory_bandwidth": gpu.bandwidth,
+        "l2_cache_size": gpu.l2 * 2**20,
+        "clock_rate_ghz": gpu.clock,
+        "device_memory_size": published(gpu.kind).memory,
+        "shared_memory_per_block_optin": gpu.shared[1],
+        "registers_per_core_limit": 65536,
+        "registers_per_block_limit": 65536,
+    }
+    fields = " ".join(f"{name}: {value}" for name, value in numbers.items())
+    major, minor = gpu.capability
+    return (
+        f"gpu_device_info {{ {fields} cuda_compute_capability {{ major: {major} minor: {minor} }} }} "
+        f'platform_name: "CUDA" dnn_version_info {{ major: 9 minor: 8 }} device_description_str: "{gpu.kind}"'
+    )
+
+
+def prepare(target: Target) -> None:
+    """Let jax, which must not have started, compile for a target without its devices.
+
+    Raises UserError where the compiler is not installed.
+    """
+    if isinstance(target, Here):
+        return
+    check_compiler(target)
+    os.environ |= WITHOUT_DEVICES
+
+
+def check_compiler(target: Named) -> None:
+    """Raise UserError where the compiler of a target is not installed."""
+    extra, size, modules = COMPILERS[target.platform]
+    if not any(importlib.util.find_spec(module) for module in modules):
+        raise UserError(
+            Field("target"),
+            f"is {target.name}, and its compiler is not installed here",
+            f"install it, best in an environment of its own ({size}): {install(extra)}",
+        )
+
+
+# No look for a driver, none for the metadata of Google's cloud, no lock as on a TPU that one process alone may use; and
+# what is computed is computed on the CPU.
+WITHOUT_DEVICES = {
+    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "JAX_PLATFORMS": "cpu",
+}
+# {platform: (extra, its size, modules of which one is enough)}
+COMPILERS = {
+    "gpu": ("plan-cuda12", "3.4 GB", ("jax_cuda12_plugin", "jax_cuda13_plugin")),
+    "tpu": ("plan-tpu", "1.5 GB", ("libtpu",)),
+}
