@@ -25,6 +25,7 @@ from benchmarks import (
     curve,
     endurance,
     gpu,
+    headlines,
     inference,
     loading,
     machine,
@@ -312,6 +313,34 @@ def test_accuracy_is_drawn_over_the_cpu_time_of_its_step(tmp_path, capsys):
         with pytest.raises(UserError, match="no cpu_seconds"):
             curve.draw([Line("old", [member(0.0, timed)], False)], tmp_path / "old.png")
     assert not (tmp_path / "old.png").exists()
+
+
+def test_headlines_keep_what_a_group_learned_and_replace_their_table_alone(tmp_path):
+    def member(more):
+        train = [{"kind": "train", "step": i, "epoch": i / 10, "accuracy": 0.1, "cpu_seconds": 2.0 * i + more}
+                 for i in range(1, 1001)]  # fmt: skip
+        seen = [{"kind": "eval", "split": "validation", "weights": "raw", "step": 10 * i, "epoch": float(i),
+                 "accuracy": i / 100 + more} for i in (74, 75, 76, 100)]  # fmt: skip
+        return Member(None, RUN, None, None, {}, [*train, *seen], "finished", ())
+
+    group = Line("group", [member(0.0), member(0.01)], True)
+    found = headlines.curve(group, "validation")
+    np.testing.assert_allclose(found, [[i, 20 * i, i / 100 + 0.005] for i in (74, 75, 76, 100)], atol=0.011)
+    assert len(headlines.curve(group, "train")) == headlines.POINTS and not headlines.curve(group, "test")
+
+    curves = {"train": [[0.1, 2.0, 0.1], [100.0, 2000.0, 0.9]], "validation": found}
+    fields = dict(status="finished", metric="accuracy", core_seconds=2e3, config="abc", machine="m", command="c")
+    line = headlines.Headline("cifar10-48x4-fast", 100, test=[0.8, 0.82], note="", curves=curves, **fields)
+    row = dict(zip(headlines.HEAD, headlines.row(line), strict=True))
+    assert row["network"] == "`cifar10-48x4`" and row["test"] == "**0.8100**" and row["seeds"] == "2 (+-0.0141)"
+    assert row["passed its notebook after"] == "76 epochs, 1,520 core-seconds (validation)"
+    missed = replace(line, curves={"train": curves["train"], "test": [[100.0, 2000.0, 0.75]]})
+    assert headlines.passed(missed) == "not passed"
+    text = headlines.replace_table("# Title\n\nbefore\n", headlines.table([line])) + "\nafter | this\n"
+    again = headlines.replace_table(text, headlines.table([line, missed]))
+    assert again.replace(headlines.table([line, missed]), headlines.table([line])) == text
+    headlines.draw([line, missed, replace(line, preset="cifar10-stem")], tmp_path / "headlines.png")
+    assert (tmp_path / "headlines.png").stat().st_size > 1000
 
 
 @pytest.mark.slow

@@ -309,7 +309,7 @@ def _recipes(name: str) -> list[str]:
     if not (notebook := NOTEBOOKS.get(name)):
         return []
     recipes = [f"{name}-{kind}: {PURPOSES[kind]}. {recipe.help}" for kind, recipe in notebook.recipes.items()]
-    printed = f"Its notebook prints {notebook.accuracy:.3g} on {notebook.split} after {notebook.epochs} epochs."
+    printed = f"Its notebook prints {notebook.accuracy:.4g} on {notebook.split} after {notebook.epochs} epochs."
     return [f"{printed} Presets with the same network and other settings:", *recipes]
 
 

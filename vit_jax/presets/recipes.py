@@ -79,7 +79,10 @@ NOTEBOOKS = {
                 },
             ),
             "fast": Recipe(
-                "One cycle of Muon, 8 epochs. " + _FROM_WIDTH.rstrip(),
+                "One cycle of Muon, 8 epochs. "
+                + _FROM_WIDTH
+                + "On test 0.761 after 342 core-seconds (one seed, trained "
+                "on all of train: --data.validation 0).",
                 {**_48X4, "epochs": 8, "augment.crop_padding": 2},
             ),
             "best": Recipe(
