@@ -1,0 +1,177 @@
+"""The text of a compiled program (XLA's HLO), as instructions. Importing this file loads no jax."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+BITS = {
+    **dict.fromkeys(("s4", "u4", "f4e2m1fn"), 4),
+    **dict.fromkeys(
+        ("pred", "s8", "u8", "f8e4m3fn", "f8e5m2", "f8e4m3b11fnuz", "f8e4m3fnuz", "f8e5m2fnuz", "f8e8m0fnu"), 8
+    ),
+    **dict.fromkeys(("bf16", "f16", "s16", "u16"), 16),
+    **dict.fromkeys(("f32", "s32", "u32"), 32),
+    **dict.fromkeys(("f64", "s64", "u64", "c64"), 64),
+    "c128": 128,
+}
+_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\](?:\{([^}]*)\})?")
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
+_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
+_COMMENT = re.compile(r"/\*.*?\*/")
+_FRAME = re.compile(r"^(\d+) \{file_location_id=(\d+)")
+_LOCATION = re.compile(r"^(\d+) \{file_name_id=(\d+).*? line=(\d+)")
+_FILE = re.compile(r'^(\d+) "(.*)"$')
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array of a program: its element type, shape, and layout as XLA writes it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    layout: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that it takes in memory, with the padding of a TPU's tiles."""
+        return math.prod(self._padded()) * BITS.get(self.dtype, 0) // 8
+
+    @property
+    def on_chip(self) -> bool:
+        """Whether it lies in the memory inside a TPU's core, not in that which all operations share."""
+        return "T(" in self.layout and re.search(r"S\([1-9]", self.layout) is not None
+
+    def _padded(self) -> list[int]:
+        """Its shape, in whole tiles: `{1,0:T(8,128)(2,1)}` has tiles of 8 x 128 in its last two axes."""
+        sizes, tile = list(self.shape), re.search(r"T\(([\d,]+)\)", self.layout)
+        if tile and sizes:
+            order = [int(axis) for axis in self.layout.partition(":")[0].split(",") if axis]  # from the fastest on
+            for axis, length in zip(order, reversed([int(n) for n in tile[1].split(",")]), strict=False):
+                sizes[axis] = -(-sizes[axis] // length) * length
+        return sizes
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One operation.
+
+    Args:
+        name: its own.
+        opcode: fusion, dot, while, ...
+        results: the arrays of its result, those of a tuple in order.
+        operands: names of the instructions whose results it takes.
+        attributes: what follows the operands, as text.
+        root: whether its result is that of its computation.
+        inside: what stands between its parentheses: operands, the number of a parameter, a value.
+    """
+
+    name: str
+    opcode: str
+    results: tuple[Array, ...]
+    operands: tuple[str, ...]
+    attributes: str = field(repr=False)
+    root: bool = False
+    inside: str = field(default="", repr=False)
+
+    def attribute(self, name: str) -> str:
+        """The value of an attribute that is a word, a list in braces or a quoted text; empty if it has none."""
+        found = re.search(rf'\b{name}=(?:"((?:[^"\\]|\\.)*)"|\{{([^}}]*)\}}|%?([^,\s{{}}]+))', self.attributes)
+        return next((group for group in found.groups() if group is not None), "") if found else ""
+
+    def numbers(self, name: str) -> list[int]:
+        """The numbers of a list, as an attribute ({1,2}) or in a backend's JSON (["1","2"]); empty if it has none."""
+        found = re.search(rf'\b{name}"?[=:] ?[{{\[]([^\]}}]*)[\]}}]', self.attributes)
+        return [int(n) for n in re.findall(r"\d+", found[1])] if found else []
+
+    @cached_property
+    def calls(self) -> list[str]:
+        """The names of the computations that it calls."""
+        names = r"\b(?:calls|to_apply|body|condition|branch_computations|true_computation|false_computation)="
+        found = re.findall(names + r"(?:\{([^}]*)\}|%?([\w.\-]+))", self.attributes)
+        return [name.strip().lstrip("%") for many, one in found for name in (many or one).split(",")]
+
+
+@dataclass(frozen=True)
+class Module:
+    """A program: {name of a computation: its instructions by name, in order}, and which of them is the entry."""
+
+    computations: dict[str, dict[str, Instruction]]
+    entry: str
+    sources: dict[int, str] = field(default_factory=dict, repr=False)  # {stack_frame_id: "file:line" of its innermost}
+
+    def source(self, instruction: Instruction) -> str:
+        """Where in Python an instruction comes from, "file:line"; empty: not known."""
+        frame = re.search(r"\bstack_frame_id=(\d+)", instruction.attributes)
+        if frame:
+            return self.sources.get(int(frame[1]), "")
+        file, line = instruction.attribute("source_file"), instruction.attribute("source_line")
+        return f"{file}:{line}" if file else ""
+
+
+def read_module(text: str) -> Module:
+    """The program of a compiled module's text, as jax's Compiled.as_text() gives it."""
+    computations: dict[str, dict[str, Instruction]] = {}
+    entry, current = "", None
+    for line in text.splitlines():
+        if not line.startswith(" "):
+            found = _COMPUTATION.match(line)
+            if found and " -> " in line:
+                current = computations.setdefault(found[2], {})
+                entry = found[2] if found[1] else entry
+            elif line.startswith("}"):
+                current = None
+        elif current is not None and (found := _INSTRUCTION.match(line)):
+            instruction = _instruction(found[2], found[3], bool(found[1]))
+            current[instruction.name] = instruction
+    return Module(computations, entry, _sources(text))
+
+
+def _instruction(name: str, text: str, root: bool) -> Instruction:
+    text = _COMMENT.sub("", text)
+    end = _closed(text) if text.startswith("(") else text.index(" ")
+    shape, rest = text[:end], text[end:].lstrip()
+    opcode, _, rest = rest.partition("(")
+    inner = _closed("(" + rest) - 1
+    operands = tuple(re.findall(r"%([\w.\-]+)", rest[: inner - 1]))
+    return Instruction(name, opcode, tuple(read_arrays(shape)), operands, rest[inner:], root, rest[: inner - 1])
+
+
+def read_arrays(text: str) -> Iterator[Array]:
+    """The arrays of a shape, such as (f32[4,8]{1,0}, s32[])."""
+    for dtype, sizes, layout in _ARRAY.findall(text):
+        yield Array(dtype, tuple(int(n) for n in re.findall(r"\d+", sizes)), layout)
+
+
+def _closed(text: str) -> int:
+    """The place after the parenthesis that closes the first."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if not depth:
+            return place + 1
+    return len(text)
+
+
+def _sources(text: str) -> dict[int, str]:
+    """{stack_frame_id: "file:line"} of the tables at the head of a module."""
+    tables: dict[str, list[str]] = {"FileNames": [], "FunctionNames": [], "FileLocations": [], "StackFrames": []}
+    current: list[str] = []
+    for line in text.splitlines():
+        if line in tables:
+            current = tables[line]
+        elif line[:1].isdigit():
+            current.append(line)
+        elif line.startswith("%"):
+            break
+    files = {found[1]: found[2] for line in tables["FileNames"] if (found := _FILE.match(line))}
+    places = {
+        found[1]: f"{files.get(found[2], '')}:{found[3]}"
+        for line in tables["FileLocations"]
+        if (found := _LOCATION.match(line))
+    }
+    frames = (found for line in tables["StackFrames"] if (found := _FRAME.match(line)))
+    return {int(found[1]): places.get(found[2], "") for found in frames}
