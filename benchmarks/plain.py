@@ -26,6 +26,7 @@ from vit_jax.models.vit_config import ViTConfig
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "none": lambda x: x,
     "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
     "gelu": partial(jax.nn.gelu, approximate=False),
     "gelu_tanh": partial(jax.nn.gelu, approximate=True),
 }
@@ -50,11 +51,13 @@ class Block(nnx.Module):
 class PlainViT(nnx.Module):
     """The network of a config: `model(images [B, h, w, C]) -> logits [B, K]`, which computes in `dtype`.
 
-    Raises ValueError for other networks.
+    With `remat` the backward pass computes each block again, of which it keeps the input alone. Raises ValueError for
+    other networks.
     """
 
-    def __init__(self, c: ViTConfig, rngs: nnx.Rngs, dtype: Any = None):
+    def __init__(self, c: ViTConfig, rngs: nnx.Rngs, dtype: Any = None, remat: bool = False):
         _check(c)
+        self.remat = remat
         size = (c.patch, c.patch) if isinstance(c.patch, int) else c.patch
         self.patch = nnx.Conv(c.channels, c.width, size, strides=size, padding="VALID", dtype=dtype, rngs=rngs)
         self.stem_activation = ACTIVATIONS[c.stem_activation]
@@ -72,7 +75,7 @@ class PlainViT(nnx.Module):
         cls = jnp.broadcast_to(self.cls_token[...], (len(x), 1, x.shape[-1]))
         x = jnp.concatenate([cls.astype(x.dtype), x], axis=1) + self.position[...].astype(x.dtype)
         for block in self.blocks:
-            x = block(x)
+            x = nnx.remat(type(block).__call__)(block, x) if self.remat else block(x)
         x = self.norm(x)[:, 0]
         if self.head_hidden is not None and self.head_activation is not None:
             x = self.head_activation(self.head_hidden(x))

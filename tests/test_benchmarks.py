@@ -21,6 +21,7 @@ from flax import nnx
 sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is not installed
 
 from benchmarks import (
+    accelerators,
     choices,
     curve,
     endurance,
@@ -30,6 +31,7 @@ from benchmarks import (
     loading,
     machine,
     plain,
+    plain_translator,
     power_cut,
     sides,
     step,
@@ -69,6 +71,11 @@ SMALL = ViTConfig(
     head_activation="relu",
     init_std=0.3,
 )
+# Names of our translator as its twin has them.
+TRANSLATOR = {
+    r"target\.embedding": "table.embedding", r"head\.bias": "bias", r"coder\.blocks": "coder", r"mlp\.": "",
+    r"(encoder.*)norm2": r"\1norm3", "self_attention": "attention", "cross_attention": "cross",
+}  # fmt: skip
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 RUN = RunConfig("classify", SMALL, ImageData(), ImageAugment())
 
@@ -99,6 +106,29 @@ def test_the_twin_is_the_same_network_and_takes_the_same_steps():
     for name, x in ours.items():
         if not name.endswith("key.bias"):  # its gradient vanishes, and Adam makes a step of the rounding
             np.testing.assert_allclose(theirs[name], x, atol=1e-6, err_msg=name)
+
+
+def test_the_twin_of_the_translator_has_its_loss():
+    """Padded sources and targets, with the ids of Marian."""
+    run = accelerators.opus(3)
+    c = replace(run.model, width=8, heads=2, hidden=12, encoder_depth=1, decoder_depth=2)
+    c = replace(c, source_vocabulary=11, target_vocabulary=11, outputs=11, init_std=0.5)
+    weights, twin = start(c, jax.random.key(1)), plain_translator.PlainTranslator(c, nnx.Rngs(0))
+    moved = {}
+    for name, x in flatten(weights).items():
+        for ours, theirs in TRANSLATOR.items():
+            name = re.sub(ours, theirs, name)
+        moved[name] = x
+    state = nnx.state(twin, nnx.Param)
+    for path, variable in nnx.to_flat_state(state):
+        variable.set_value(moved.pop(".".join(map(str, path))).reshape(variable.shape))
+    assert not moved
+    nnx.update(twin, state)
+    source, target = np.array([[3, 4, 10, 10], [5, 6, 7, 8], [9, 1, 2, 10]]), np.array([[4, 5], [6, 10], [7, 10]])
+    task = accelerators.marian_task(11)
+    keys, batch = jax.random.split(jax.random.key(0), 3), {"source": source, "target": target}
+    loss, _ = task.loss(merge(definition(c), weights), batch, keys, task.denominator(batch))
+    np.testing.assert_allclose(plain_translator.loss(twin, source, target, pad=10), loss, rtol=1e-5)
 
 
 def test_every_compared_net_has_a_twin():
