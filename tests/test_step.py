@@ -34,6 +34,7 @@ from vit_jax.tasks.computed import task_of
 from vit_jax.training.dispatch import Batches, steps_together
 from vit_jax.training.engine import devices
 from vit_jax.training.engine.histograms import BINS, Histograms, histogram
+from vit_jax.training.engine.kernels import FewKernels
 from vit_jax.training.engine.optim import Optimizer
 from vit_jax.training.engine.step import Engine, Evaluator, check_divisible, example_keys
 from vit_jax.training.saving import on_host
@@ -99,8 +100,8 @@ class Regression:
 LINEAR = {"kernel": Parameter((3, 2), "kernel", ZEROS), "bias": Parameter((2,), "bias", ZEROS)}
 
 
-def regression(freeze=(), **fields):
-    """(engine, parameters, one batch a step) of that task, float64."""
+def regression(freeze=(), few=False, **fields):
+    """(engine, parameters, one batch a step) of that task, float64; `few` kernels as on a GPU."""
     optim = OptimConfig(name="momentum", lr=0.1, momentum=0.8, weight_decay=0.05, clip=3.0, freeze=freeze)
     run = RunConfig(
         "classify", ViTConfig(), ImageData(), ImageAugment(), batch=8, ema=0.9, seed=7, optim=optim, **fields
@@ -109,7 +110,9 @@ def regression(freeze=(), **fields):
     graph, tree = split_model(Linear(3, 2))
     tree = jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape)), tree)
     batches = [{"x": draw.normal(size=(8, 3)), "label": draw.normal(size=(8, 2))} for _ in range(STEPS)]
-    return Engine(run, graph, Regression(), Optimizer(run.optim, STEPS, 5, LINEAR)), tree, batches
+    engine = Engine(run, graph, Regression(), Optimizer(run.optim, STEPS, 5, LINEAR))
+    engine.kernels = FewKernels(engine.devices) if few else engine.kernels
+    return engine, tree, batches
 
 
 def by_hand(tree, batches, freeze=(), warm_up=False):
@@ -148,6 +151,7 @@ VARIANTS = {
     "pmap, accumulate": dict(parallel="pmap", accumulate=2),
     "kernel frozen": dict(freeze=("ker*",)),
     "bias frozen, pmap, accumulate": dict(freeze=("bias",), parallel="pmap", accumulate=2),
+    "few kernels, average with warm-up": dict(few=True, ema_warmup=True),
 }
 
 
@@ -391,6 +395,7 @@ CUTS = {
     "pmap, scan": dict(parallel="pmap", scan=True),
     "split in two groups, accumulate": dict(fsdp=4, accumulate=2),
     "split in two groups, accumulate, scan, remat": dict(fsdp=4, accumulate=2, scan=True, remat="dots"),
+    "split in two groups, accumulate, scan, remat, few kernels": dict(fsdp=4, accumulate=2, scan=True, remat="dots"),
     "split, Muon": dict(fsdp=8, optim=MUON),
     "five steps a call": dict(steps_per_dispatch=5),
     "accumulate, five steps a call": dict(accumulate=2, steps_per_dispatch=5),
@@ -421,10 +426,11 @@ def examples(count, seed):
     }
 
 
-def trained(run, dtype):
+def trained(run, dtype, few=False):
     """{name: array} of ten steps (losses, parameters, their average), and the steps that compiled anything."""
     with jax.enable_x64(dtype == "float64"):
         engine, tree = network(run, dtype)
+        engine.kernels = FewKernels(engine.devices) if few else engine.kernels
         state, rows, compiled = engine.start(tree), [], []
         for t in range(0, STEPS, run.steps_per_dispatch):
             if t == 5:
@@ -617,7 +623,7 @@ def check_eight_devices(results):
 
 def test_eight_devices_by_jit_and_pmap_train_as_one(tmp_path):
     """Ten AdamW steps with everything drawn: losses and parameters agree to 1e-10 in float64."""
-    variants = ["float64:pmap", "float64:split in two groups, accumulate, scan, remat"]
+    variants = ["float64:pmap", "float64:split in two groups, accumulate, scan, remat, few kernels"]
     results = on_eight_devices(tmp_path, variants, JAX_DISABLE_MOST_OPTIMIZATIONS="1")
     assert results.keys() == {*variants, "facts"}
     check_eight_devices(results)
@@ -654,9 +660,8 @@ def main(out, variants):
     arrays = {}
     for variant in variants:
         dtype, _, cut = variant.partition(":")
-        arrays |= {
-            f"{variant}|{name}": x for name, x in trained(dataclasses.replace(NOISY, **CUTS[cut]), dtype).items()
-        }
+        found = trained(dataclasses.replace(NOISY, **CUTS[cut]), dtype, "few kernels" in cut)
+        arrays |= {f"{variant}|{name}": x for name, x in found.items()}
     try:
         network(dataclasses.replace(NOISY, batch=24, accumulate=2), "float32")
     except UserError as error:

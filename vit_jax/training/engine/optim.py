@@ -32,10 +32,12 @@ from ...config.parameters import ZEROS, Parameter
 from ...config.run import BY_LENGTH, OptimConfig
 from ...config.trees import Tree, flatten, partition, unflatten
 from ...errors import ArgumentError, Field, UserError
+from .kernels import Kernels
 from .muon import scale_by_muon
 
 Schedule = Callable[[Array | int], Array]
 Arrays = dict[str, Array]  # by dotted names
+PLAIN = Kernels()
 DECOUPLED = ("adamw", "muon", "lion")  # weight decay is no part of the gradient
 
 
@@ -286,13 +288,16 @@ class Optimizer:
         }
         return OptimizerState(jnp.zeros((), jnp.int32), zeros)
 
-    def update(self, updates: Any, state: OptimizerState, params: Any = None) -> tuple[Any, OptimizerState]:
+    def update(
+        self, updates: Any, state: OptimizerState, params: Any = None, kernels: Kernels = PLAIN
+    ) -> tuple[Any, OptimizerState]:
         """The updates to add to the parameters, and the state after them.
 
         Args:
             updates: the gradients, of all parameters or only of those that train.
             state: that of `init` or of the last update.
             params: the parameters, a tree like that of the gradients.
+            kernels: how what concerns all parameters is computed.
 
         Raises:
             ValueError: there are no parameters, or one that is not in the table.
@@ -302,7 +307,7 @@ class Optimizer:
         gradients, structure = name_leaves(updates)
         table = self.table_of(gradients)
         own = {name: gradients[name] for name in trainable(self.config, table) if name in gradients}
-        changes, new = self.changes(own, state.moments, name_leaves(params)[0], state.step, table)
+        changes, new = self.changes(own, state.moments, name_leaves(params)[0], state.step, table, kernels)
         found = [changes[name] if name in changes else jnp.zeros_like(x) for name, x in gradients.items()]
         return jax.tree.unflatten(structure, found), OptimizerState(state.step + 1, new)
 
@@ -314,7 +319,13 @@ class Optimizer:
         return partition(params, {*trainable(self.config, self.table_of(flatten(params)))})
 
     def changes(
-        self, gradients: Arrays, moments: Tree, parameters: Arrays, step: Array, table: Mapping[str, Parameter]
+        self,
+        gradients: Arrays,
+        moments: Tree,
+        parameters: Arrays,
+        step: Array,
+        table: Mapping[str, Parameter],
+        kernels: Kernels,
     ) -> tuple[Arrays, Tree]:
         """(what to add to each parameter that trains, the new moments) at `step` = 0, 1, ..."""
         c, late = self.config, frozen_at_first(self.config, table)
@@ -327,14 +338,14 @@ class Optimizer:
 
         gradients = released(gradients)
         if c.clip:
-            gradients = clip(gradients, c.clip)
+            gradients = clip(gradients, c.clip, kernels)
         if c.name not in DECOUPLED:
             gradients = released(decay(gradients, decayed, c.weight_decay))
         directions, moments = self.directions(gradients, moments, step, table)
         if c.name in DECOUPLED:
             directions = decay(directions, decayed, c.weight_decay)
-        rate, scales = self.learning_rate(step), rate_scales(c, table)
-        scaled = {name: -rate.astype(x.dtype) * scales[name] * x for name, x in directions.items()}
+        rate, scales = kernels.factor(-self.learning_rate(step)), rate_scales(c, table)
+        scaled = {name: rate(x) * scales[name] * x for name, x in directions.items()}
         return released(scaled), moments
 
     def directions(
@@ -414,7 +425,7 @@ def decay(updates: Arrays, parameters: Arrays, weight_decay: float) -> Arrays:
     return updates | {name: updates[name] + weight_decay * x for name, x in parameters.items()}
 
 
-def clip(gradients: Arrays, largest: float) -> Arrays:
+def clip(gradients: Arrays, largest: float, kernels: Kernels = PLAIN) -> Arrays:
     """Gradients times min(1, largest / (global norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ computes it."""
-    scale = jnp.minimum(1.0, largest / (optax.tree.norm(gradients) + 1e-6))
+    scale = jnp.minimum(1.0, largest / (kernels.norm(gradients) + 1e-6))
     return jax.tree.map(lambda g: g * scale.astype(g.dtype), gradients)

@@ -33,6 +33,7 @@ from ...models.state import merge
 from ...tasks.base import Batch, Evaluation, Task
 from ...weights.checkpoint import State
 from .devices import Devices
+from .kernels import FewKernels, Kernels
 from .lora import Lora
 from .optim import Optimizer, OptimizerState
 
@@ -186,6 +187,7 @@ class Engine:
         self.devices, self.parts = Devices(there.devices, run.fsdp, hosts, target), there.parts
         self.seed = np.uint32(run.seed)  # an argument of the step, so all seeds share one compiled program
         self.auxiliary = self.to_devices(dict(task.auxiliary))
+        self.kernels = FewKernels(self.devices) if self.devices.target.platform == "gpu" else Kernels()
         self.merged = jax.jit(self.merged_kernels)
         if run.parallel == "pmap":
             self.prepared = jax.jit(self.prepare_and_cut, out_shardings=self.devices.sharded)
@@ -423,11 +425,12 @@ class Engine:
         """
         trainable, frozen = self.optimizer.partition(state.parameters)
         before = OptimizerState(state.step, state.moments)
-        updates, (step, moments) = self.optimizer.update(gradients, before, trainable)
-        trainable = optax.apply_updates(trainable, updates)
-        parameters, ema = combine(frozen, trainable), state.ema
+        updates, (step, moments) = self.optimizer.update(gradients, before, trainable, self.kernels)
+        trainable, ema = optax.apply_updates(trainable, updates), state.ema
         if ema is not None:
-            ema = optax.incremental_update(trainable, ema, self.ema_weight(step, trainable))
+            ema = self.averaged(trainable, ema, step)
+        updates, trainable, ema = self.kernels.finished((updates, trainable, ema))
+        parameters = combine(frozen, trainable)
         if taken := sorted(metrics.keys() & RESERVED_METRICS):
             raise ValueError(
                 f"a task's metric is called {taken[0]}, which a row of metrics has already: give it another name"
@@ -435,9 +438,9 @@ class Engine:
         metrics |= {
             "loss": loss,
             "lr": self.optimizer.learning_rate(state.step),
-            "grad_norm": optax.tree.norm(gradients),
-            "param_norm": optax.tree.norm(self.network(parameters)),
-            "update_norm": optax.tree.norm(updates),
+            "grad_norm": self.kernels.norm(gradients),
+            "param_norm": self.kernels.norm(self.network(parameters)),
+            "update_norm": self.kernels.norm(updates),
         }
         return TrainState(step, parameters, moments, ema), metrics
 
@@ -445,12 +448,13 @@ class Engine:
         """The network's parameters, of those of a state."""
         return self.lora.merge(parameters) if self.lora else parameters
 
-    def ema_weight(self, step: Array, trainable: Tree) -> Array | float:
-        """The weight of the newest parameters in their average after `step` = 1, 2, ... steps (int32 [])."""
-        least = 1 - self.run.ema
-        if not self.run.ema_warmup:
-            return least
-        return jnp.maximum(least, 9 / (10 + step.astype(jax.tree.leaves(trainable)[0].dtype)))
+    def averaged(self, trainable: Tree, ema: Tree, step: Array) -> Tree:
+        """The average of the parameters that train, with those after `step` = 1, 2, ... steps (int32 [])."""
+        weight: Any = 1 - self.run.ema  # of the newest
+        if self.run.ema_warmup:
+            weight = jnp.maximum(weight, 9 / (10 + step.astype(jax.tree.leaves(trainable)[0].dtype)))
+        new, old = self.kernels.factor(weight), self.kernels.factor(1 - weight)
+        return jax.tree.map(lambda x, average: new(x) * x + old(average) * average, trainable, ema)
 
     def gradients(
         self, task: Task, parameters: Tree, batch: Batch, keys: Array, denominator: Array | None
