@@ -17,6 +17,7 @@ from vit_jax.config.run import OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.captions.config import CaptionData
 from vit_jax.data.texts.config import SentenceData
+from vit_jax.machine.targets import read_target
 from vit_jax.models.build import definition
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.transformer_config import TransformerConfig
@@ -134,7 +135,7 @@ def test_blocks_of_every_kind_go_through_a_loop_in_bfloat16(kind):
     """By their shapes and dtypes alone: what a block gives is what the next one takes."""
     run = replace(IMAGES, model=replace(VIT, **KINDS[kind]), scan=True, remat="full")
     engine, tree = engine_of(run, "float32")
-    engine.definition = definition(run.model, "bfloat16", "float32")
+    engine.definition = definition(run.model, "bfloat16", "float32", read_target("h100"))
     state = engine.start(tree)
     after, metrics = jax.eval_shape(engine.compiled, state, batch_of(run, 0), engine.seed, engine.auxiliary)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)

@@ -24,6 +24,7 @@ from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
+from vit_jax.machine.targets import read_target
 from vit_jax.models.build import definition
 from vit_jax.models.layers import Linear
 from vit_jax.models.state import merge, split_model
@@ -648,7 +649,7 @@ def test_a_bfloat16_step_keeps_its_state_in_float32(x64):
     """The types alone, so nothing is compiled: what comes out can go in again, and the loss is float32."""
     with jax.enable_x64(x64):
         engine, tree = network(NOISY, "float32")
-        engine.definition = definition(NOISY.model, "bfloat16", "float32")
+        engine.definition = definition(NOISY.model, "bfloat16", "float32", read_target("h100"))
         state = engine.start(tree)
         after, metrics = jax.eval_shape(engine.jit_step, state, examples(16, 0), engine.seed, engine.auxiliary)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)

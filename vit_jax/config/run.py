@@ -320,7 +320,9 @@ class RunConfig(OfNetwork[Network]):
         below=2**32,  # jax silently drops all but 32 bits
     )
     compute_dtype: Literal["float32", "bfloat16", "float64"] = identity(
-        "float32", "dtype of activations; parameters, norms, softmax and loss are at least float32"
+        "float32",
+        "dtype of activations; parameters, norms, softmax and loss are at least float32; a CPU with instructions for "
+        "bfloat16 rounds the factors of the products of linear layers to it, and nothing else",
     )
     parallel: Literal["jit", "pmap"] = execution(
         "jit", "jit over a mesh of all devices, or pmap with one replica per device"

@@ -12,7 +12,10 @@ from jax import Array
 
 from ..config.network import NetworkConfig
 from ..config.trees import flatten, unflatten
+from ..machine.bfloat16 import rounds_factors
 from ..machine.numerics import with_fixed_settings
+from ..machine.targets import HERE, Target
+from .layers import Linear
 from .state import initial_values, split_model
 
 
@@ -22,19 +25,29 @@ def network_class(config: NetworkConfig) -> Any:
     return getattr(import_module(module), name)
 
 
-def definition(config: NetworkConfig, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32) -> Any:
+def definition(
+    config: NetworkConfig, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32, target: Target = HERE
+) -> Any:
     """A network's definition without weights, for `state.merge`; no arrays are allocated.
 
     Args:
         config: of the network.
-        dtype: of activations.
+        dtype: of activations. In place of bfloat16 they are float32 where the target `rounds_factors`, and then linear
+            layers round the factors of their products.
         param_dtype: of parameters.
+        target: the devices that compute it.
 
     Raises:
         ValueError: where the parameters of the class are not those of the network's table, by name and shape.
     """
     cls = network_class(config)
-    made, tree = split_model(nnx.eval_shape(lambda: cls(config, dtype=dtype, param_dtype=param_dtype)))
+    rounded = rounds_factors(jnp.dtype(dtype).name, target)
+    dtype = jnp.float32 if rounded else dtype
+    network = nnx.eval_shape(lambda: cls(config, dtype=dtype, param_dtype=param_dtype))
+    for _, module in nnx.iter_modules(network) if rounded else ():
+        if isinstance(module, Linear):
+            module.rounded = True
+    made, tree = split_model(network)
     found, table = {name: x.shape for name, x in flatten(tree).items()}, config.shapes()
     if different := sorted(name for name in found.keys() | table.keys() if found.get(name) != table.get(name)):
         name = different[0]

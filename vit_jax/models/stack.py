@@ -18,14 +18,16 @@ from jax import Array
 
 from ..config.run import RunConfig
 from .attention import Attention
-from .layers import Intermediates, sow
+from .layers import Intermediates, product_p, sow
 from .state import merge, split_model
 
 # What the backward pass has without computing it again, besides the inputs of blocks: nothing, or products of tokens
 # and weights, which are most of the work.
 POLICIES: dict[str, Callable[..., Any] | None] = {
     "full": None,
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable, lambda primitive, *_, **__: primitive is product_p
+    ),
 }
 
 

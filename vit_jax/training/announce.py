@@ -74,7 +74,8 @@ def announce(setup: Setup) -> None:
     devices = f"{environment['devices']} x {environment['device']}, {environment['cores']} cores"
     cut = environment["accumulate"]
     parts = f"; each computes its share of a batch in {cut} parts" if cut > 1 else ""
-    print(f"device   {devices}; {environment['parallel']}, {run.compute_dtype}{parts}")
+    rounded = f" in {environment['bfloat16']}" if "bfloat16" in environment else ""
+    print(f"device   {devices}; {environment['parallel']}, {run.compute_dtype}{rounded}{parts}")
     print("versions " + ", ".join(f"{name} {versions[name]}" for name in ("python", "jax", "flax", "optax")))
     if backend.unused_gpu():
         print(

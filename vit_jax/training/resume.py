@@ -234,14 +234,18 @@ def _is_rewritten(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool
     return bool(notes.get("totals", {}).get("steps"))
 
 
+OPTIONAL = ("jax_variables", "bfloat16")  # entries of an environment that are there where there is something to say
+
+
 def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:
     """Print the changes since a checkpoint was written (unless it is a converted one) that may change the last bits."""
     versions = then.get("versions", {})
-    was = {**then, **versions} if versions else {}
+    absent = dict.fromkeys(OPTIONAL, "")
+    was = {**absent, **then, **versions} if versions else {}
     changed = [
         f"{k} {was.get(k)} -> {v}"
-        for k, v in {"jax_variables": "", **now, **now["versions"]}.items()
-        if was and k != "versions" and v != was.get(k, "" if k == "jax_variables" else None)
+        for k, v in {**absent, **now, **now["versions"]}.items()
+        if was and k != "versions" and v != was.get(k)
     ]
     if changed:
         print(

@@ -15,6 +15,7 @@ from ..config.run import RunConfig
 from ..config.trees import flatten
 from ..files.digests import array_digest, text_digest
 from ..machine import backend
+from ..machine.bfloat16 import rounds_factors
 from ..machine.hosts.group import ALONE, Hosts
 from ..runs.segments import Segment
 from ..tasks.table import task_spec
@@ -128,6 +129,8 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     parallel += (", scan" if run.scan else "") + (f", remat {run.remat}" if run.remat != "none" else "")
     parallel += ", fused attention" if run.attention_kernel == "fused" else ""
     environment = backend.environment() | {"parallel": parallel}
+    if rounds_factors(run.compute_dtype):
+        environment["bfloat16"] = "factors of linear layers"
     environment |= {"devices": len(engine.devices), "accumulate": engine.parts, "hosts": hosts.count}
     environment |= {"steps_per_dispatch": run.steps_per_dispatch, "async_save": run.async_save}
     evaluator = Evaluator(run.model, network, task, engine.devices)
