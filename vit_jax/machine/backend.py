@@ -30,10 +30,15 @@ _made = False  # whether a CPU is several devices because configure_jax was aske
 
 
 def configure_jax(host_devices: int = 1) -> None:
-    """Set up this process for training or inference. Call it before the first import of jax.
+    """Set up this process for training or inference, before the first import of jax; it affects speed only.
 
-    It affects speed only, and overrides no setting of the user's. A CPU becomes `host_devices` devices, if jax has not
-    started in this process. Raises UserError if jax does not start with a variable of the environment.
+    It overrides no setting of the user's.
+
+    Args:
+        host_devices: which a CPU becomes, if jax has not started in this process.
+
+    Raises:
+        UserError: jax does not start with a variable of the environment.
     """
     if "jax" not in sys.modules:
         check_flags()
@@ -83,9 +88,12 @@ def _bad_variable(name: str, said: str) -> UserError:
 
 
 def check_flags() -> None:
-    """Raise UserError where XLA would end the process because of XLA_FLAGS, or never start.
+    """Check the variables of the environment by which XLA would end the process, or never start.
 
     Another process tries flags that are not known.
+
+    Raises:
+        UserError: it would.
     """
     count = os.environ.get("JAX_NUM_CPU_DEVICES", "")
     if count.isdecimal() and int(count) > MOST_DEVICES:
@@ -173,7 +181,9 @@ def _cpu_flags() -> None:
 def few_rows() -> dict[str, Any]:
     """Options of jax.jit for a program that multiplies few rows by large matrices, such as one that decodes.
 
-    YNNPACK is faster at that on Intel CPUs too: the head of opus-mt for 16 rows takes a third of the time.
+    Returns:
+        Those by which YNNPACK multiplies, which is faster at that on Intel CPUs too: the head of opus-mt for 16 rows
+            takes a third of the time.
     """
     dots = "LIBRARY_FUSION_TYPE_DOT,LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"
     return {"compiler_options": {"xla_cpu_experimental_ynn_fusion_type": dots}} if _eigen else {}

@@ -33,16 +33,21 @@ class Division:
 def plan_division(run: RunConfig, hosts: int = 1) -> Division:
     """What is fastest for a run on this machine, of whose accelerators nothing is known before jax starts.
 
-    With several `hosts` this is one of so many, with as large a share of each batch as the others.
+    Args:
+        run: the run.
+        hosts: of which this is one, with as large a share of each batch as the others.
     """
     run = replace(run, batch=max(1, run.batch // hosts))
     return Division(1, run.accumulate or 1) if backend.accelerators() else _on_cpu(run, backend.cores())
 
 
 def find_division(run: RunConfig, hosts: int = 1, target: Target = HERE) -> Division:
-    """How the steps of a run are divided on the devices of a target: by default those of this process and other hosts.
+    """How the steps of a run are divided on devices; it starts jax.
 
-    It starts jax.
+    Args:
+        run: the run.
+        hosts: of which this is one.
+        target: of the devices; by default those of this process and other hosts.
     """
     count = target.count
     if target.platform != "cpu":

@@ -19,8 +19,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 def on_any_mesh(function: F) -> F:
     """A function or a network's method, for arrays on any mesh.
 
-    Where a mesh has Explicit axes, what it returns is divided as its first argument is (after the network), or along
-    axis 0 where the shapes differ; likewise the values that its argument `intermediates` receives.
+    Args:
+        function: of arrays.
+
+    Returns:
+        The same function; where a mesh has Explicit axes, what it returns is divided as its first argument is (after
+        the network), or along axis 0 where the shapes differ; likewise the values that its argument `intermediates`
+        receives.
     """
 
     @functools.wraps(function)

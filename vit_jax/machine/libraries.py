@@ -10,7 +10,15 @@ from ..errors import Field, UserError, install
 
 @contextlib.contextmanager
 def require(name: str, extra: str = "text") -> Iterator[None]:
-    """Around the import of the package `name` of an `extra`: raises UserError if it is not installed."""
+    """A context around the import of a package.
+
+    Args:
+        name: of the package.
+        extra: with which it is installed.
+
+    Raises:
+        UserError: it is not installed.
+    """
     try:
         yield
     except ImportError as error:

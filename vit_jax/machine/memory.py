@@ -52,7 +52,16 @@ def _example_bytes(run: RunConfig) -> int:
 
 
 def check_memory(run: RunConfig, teacher: Teacher | None = None, division: Division | None = None) -> RunConfig:
-    """Return the run unchanged. Raises UserError if it and its `teacher` cannot fit into the memory of this machine."""
+    """The run, unchanged.
+
+    Args:
+        run: with the sizes of its data.
+        teacher: whose arrays count too.
+        division: how a batch is divided, as of `run_bytes`.
+
+    Raises:
+        UserError: it cannot fit into the memory of this machine.
+    """
     limit, devices = memory()
     weights, batch = run_bytes(run, teacher, division)
     both = f"{_sizes(run.model)}" + (f" and the teacher {run.teacher}" if teacher else "")
@@ -97,9 +106,11 @@ def _gigabytes(number: int) -> str:
 
 
 def memory() -> tuple[int, int]:
-    """(bytes that one device has, or this process where devices share it; number of devices that do not share it).
+    """The memory of this machine; jax is started only where it may find an accelerator.
 
-    0 bytes: unknown. jax is started only where it may find an accelerator.
+    Returns:
+        (bytes that one device has, or this process where devices share it, 0 if unknown; number of devices that do not
+        share it).
     """
     if accelerators():
         configure_jax()

@@ -40,9 +40,11 @@ def random_key(seed: Array | int) -> Array:
 
 @contextlib.contextmanager
 def fixed_settings(compute_dtype: str = "", names: Iterable[str] = tuple(SETTINGS)) -> Iterator[None]:
-    """A context in which jax has our SETTINGS, or those of these names, for this thread.
+    """A context in which jax has our settings, for this thread.
 
-    It allows float64 if and only if `compute_dtype` is "float64"; if that is empty, as before.
+    Args:
+        compute_dtype: float64 is allowed if and only if it is that; empty: as before.
+        names: of SETTINGS.
     """
     import jax
 

@@ -61,10 +61,14 @@ UNKNOWN = Published()
 
 
 def published(device: str) -> Published:
-    """What the maker of a device states, by the name that jax has for it; UNKNOWN if PUBLISHED does not have it.
+    """What the maker of a device states.
 
-    A slice of a GPU (MIG), and a slower card whose name only goes on (RTX 4090 Laptop GPU, TPU v4 lite), are not that
-    device.
+    Args:
+        device: the name that jax has for it. A slice of a GPU (MIG), and a slower card whose name only goes on (RTX
+            4090 Laptop GPU, TPU v4 lite), are not that device.
+
+    Returns:
+        UNKNOWN if PUBLISHED does not have it.
     """
     if "MIG" in device:
         return UNKNOWN

@@ -132,7 +132,18 @@ class DecoderBlock(nnx.Module):
         keys: Array | None,
         intermediates: Intermediates | None,
     ) -> Array:
-        """Self-attention and dropout: [B, N, D] -> [B, N, D]; `pair` has its keys and values."""
+        """Self-attention and dropout.
+
+        Args:
+            x: [B, N, D].
+            pair: its keys and values.
+            mask: True where to attend, [B, H, N, Nk] or what broadcasts to it.
+            keys: [B], for dropout; None: there is none.
+            intermediates: receives the weights of self_attention, if it asks for them.
+
+        Returns:
+            [B, N, D].
+        """
         return dropout(
             self.self_attention.attend(
                 x, *pair, mask, keys=fold(keys, 0), intermediates=intermediates, name="self_attention"

@@ -67,14 +67,31 @@ class Embedding(nnx.Module):
         return dropout(x, c.embedding_dropout, keys)
 
     def lookup(self, x: Array, table: Array | None, dtype: Any) -> Array:
-        """Ids [...] to rows of the table [..., D], times sqrt(D) if `scale_embedding`; vectors are not changed."""
+        """The vectors of ids, times sqrt(D) if `scale_embedding`.
+
+        Args:
+            x: ids [...], or vectors [..., D], which are not changed.
+            table: [V, D]; None: x has vectors.
+            dtype: of the result.
+
+        Returns:
+            [..., D].
+        """
         if table is None:
             return x.astype(dtype)
         rows = table[x].astype(dtype)
         return rows * math.sqrt(self.config.width) if self.config.scale_embedding else rows
 
     def positions(self, length: int, dtype: Any) -> Array | None:
-        """The positions [N, D] of the first `length` tokens; None if there are none."""
+        """The positions of the first tokens.
+
+        Args:
+            length: N, how many.
+            dtype: of the result.
+
+        Returns:
+            [N, D]; None if there are none.
+        """
         c, last = self.config, self.config.position_offset + length
         if c.position == "none":
             return None
@@ -103,7 +120,13 @@ class DecoderModel(Network):
     """The half of a network that writes: the embedding of the target, the decoder over a memory, and the head."""
 
     def add_target(self, c: TransformerConfig, dtype: Any, param_dtype: Any) -> None:
-        """Make the three, those that the config has; activations will have `dtype`."""
+        """Make `target`, `decoder` and `head`, those that the config has.
+
+        Args:
+            c: the config.
+            dtype: of activations.
+            param_dtype: of parameters.
+        """
         self.side, self.dtype = c, jnp.dtype(dtype)
         self.target = Embedding(c, c.target_vocabulary, True, param_dtype) if c.decoder_depth else None
         self.decoder = Decoder(c, param_dtype) if c.decoder_depth else None
@@ -196,7 +219,16 @@ class DecoderModel(Network):
 
 
 def check_vectors(name: str, x: Array, width: int) -> None:
-    """Raise ValueError unless `x` is floating-point vectors [B, S, width], at least one a row."""
+    """Check an argument of vectors.
+
+    Args:
+        name: of the argument.
+        x: to be floating-point, [B, S, width], with S at least 1.
+        width: of each.
+
+    Raises:
+        ArgumentError: it is not.
+    """
     if x.ndim != 3 or x.shape[-1] != width or not x.shape[1] or not jnp.issubdtype(x.dtype, jnp.floating):
         raise ArgumentError(
             f"{name} {x.dtype} {list(x.shape)} is not vectors [B, S, {width}], which this network takes"

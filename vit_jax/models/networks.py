@@ -19,7 +19,11 @@ NETWORKS: dict[str, type[NetworkConfig]] = {
 
 
 def network_named(name: str) -> type[NetworkConfig]:
-    """The config class of the network with this name. Raises UserError with similar names if there is none."""
+    """The config class of a network.
+
+    Raises:
+        UserError: no network has this name; names similar ones.
+    """
     found = {network.name: network for network in NETWORKS.values()}
     if name not in found:
         raise UserError(f"the network {name!r} is not known to this version of vit-jax{nearest(name, list(found))}")

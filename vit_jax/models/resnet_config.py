@@ -111,7 +111,9 @@ class ResNetConfig(NetworkConfig):
     def parameters(self) -> dict[str, Parameter]:
         """Every parameter in reading order; of batch norm scale, bias, and the mean and variance that it stored.
 
-        Kernels start as in torchvision: normal, with variance 2 / fan out (He et al. 2015, arXiv 1502.01852).
+        Returns:
+            {dotted name: Parameter}; kernels start as in torchvision: normal, with variance 2 / fan out (He et al.
+            2015, arXiv 1502.01852).
         """
         table = {}
         for name, one in self.convolutions():

@@ -44,7 +44,16 @@ def patch_positions(
 
 
 def frequencies(width: int, base: float, periods: str = "exact") -> np.ndarray:
-    """The frequencies of one axis [Dh/4], float64: base^(-4k / Dh), or one over their `periods` in bfloat16."""
+    """The frequencies of one axis: base^(-4k / Dh) for k = 0, 1, ...
+
+    Args:
+        width: Dh, of a head.
+        base: of the powers.
+        periods: exact, or bfloat16: they are one over their periods in that dtype.
+
+    Returns:
+        float64 [Dh/4].
+    """
     exponents = 4.0 * np.arange(width // 4) / width
     return base**-exponents if periods == "exact" else 1 / (base**exponents).astype(jnp.bfloat16).astype(np.float64)
 

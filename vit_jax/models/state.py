@@ -23,7 +23,11 @@ class Network(nnx.Module):
     config: Any  # of the network's own class
 
     def train(self, **attributes: Any) -> None:
-        """Do nothing: there is no mode. Raises ArgumentError where there is dropout, which only a call can ask for."""
+        """Do nothing: there is no mode.
+
+        Raises:
+            ArgumentError: there is dropout, which only a call can ask for.
+        """
         if self.config != self.config.without_dropout():
             raise ArgumentError(
                 "networks here have no training mode: dropout is drawn in calls that have PRNG keys, one an example; "
@@ -47,12 +51,25 @@ def split_model(model: nnx.Module) -> tuple[nnx.GraphDef[Any], dict[str, Any]]:
 
 
 def merge(definition: nnx.GraphDef[Any], parameters: Mapping[str, Any]) -> Any:
-    """A model from a definition and parameters, as `split_model` gives them."""
+    """A model from what `split_model` gives.
+
+    Args:
+        definition: of the model.
+        parameters: a tree of arrays.
+    """
     return nnx.merge(definition, nnx.State(_integers(parameters)))
 
 
 def replace_parameters(model: nnx.Module, parameters: Mapping[str, Any]) -> None:
-    """Replace all parameters of a model, in place. Raises ValueError if the names differ from the model's."""
+    """Replace all parameters of a model, in place.
+
+    Args:
+        model: of this package.
+        parameters: a tree of arrays.
+
+    Raises:
+        ValueError: the names differ from the model's.
+    """
     if different := sorted(flatten(split_model(model)[1]).keys() ^ flatten(parameters).keys()):
         raise ValueError(
             f"{type(model).__name__}: {different[0]} is only in the module or only in the given parameters: "
@@ -106,7 +123,14 @@ def initial_values(
 
 
 def draw(model: Any, rngs: nnx.Rngs | None, dtype: Any, computed: Mapping[str, Any] | None = None) -> None:
-    """Give a new network the initial values of its table, in place; `rngs` None: leave the constants it was made of."""
+    """Give a new network the initial values of its table, in place.
+
+    Args:
+        model: the network.
+        rngs: with a stream `params`; None: the constants that it was made of stay.
+        dtype: of the values.
+        computed: {name: array} of parameters whose start is computed.
+    """
     if rngs is not None:
         values = initial_values(model.config.parameters(), rngs.params(), dtype, computed)
         replace_parameters(model, unflatten(values))

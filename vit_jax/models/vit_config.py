@@ -67,8 +67,9 @@ class ViTConfig(ViTOptions, NetworkConfig):
     def normal(self) -> Self:
         """The config in normal form: networks that compute the same function have equal ones.
 
-        Square sizes are one number, head_width is 0 if it is width / heads, and fields without an effect have their
-        defaults.
+        Returns:
+            The config with square sizes as one number, head_width 0 if it is width / heads, and the defaults of fields
+            without an effect.
         """
         changed: dict[str, Any] = {"head_width": 0} if self.head_width * self.heads == self.width else {}
         if self.position_stored:
@@ -104,8 +105,9 @@ class ViTConfig(ViTOptions, NetworkConfig):
     def parameters(self) -> dict[str, Parameter]:
         """Every parameter in reading order.
 
-        Layers are those of timm 1.0.31 (param_groups_layer_decay): what precedes the blocks is 0, the last norm is of
-        the last block's, and what follows is one more.
+        Returns:
+            {dotted name: Parameter}; layers are those of timm 1.0.31 (param_groups_layer_decay): what precedes the
+            blocks is 0, the last norm is of the last block's, and what follows is one more.
         """
         table = Table(self.norm_bias and self.norm_kind == "layer", self.init, self.attention_init, self.init_std)
         _add_tokens(table, self)

@@ -21,7 +21,11 @@ class Place:
 
 
 def read_place(text: str) -> Place | None:
-    """The place that a value of `--hosts` states; None for "auto", where JAX finds it. Raises UserError."""
+    """The place that a value of --hosts states; None for auto, where JAX finds it.
+
+    Raises:
+        UserError: it states none.
+    """
     if text == "auto":
         return None
     match = re.fullmatch(r"(\[[0-9a-fA-F:.%]+\]|[^\s:,\[\]]+):(\d{1,5}),(\d{1,6}),(\d{1,6})", text, re.ASCII)

@@ -75,7 +75,16 @@ class Watch:
     # Beginning.
 
     def gather(self, port: int, count: int, seconds: float) -> None:
-        """At process 0: wait for all others, of `count` processes, and tell them to go on. Raises UserError."""
+        """At process 0: wait for all others, and tell them to go on.
+
+        Args:
+            port: to listen at.
+            count: of all processes.
+            seconds: to wait.
+
+        Raises:
+            UserError: some have not come.
+        """
         deadline = time.monotonic() + seconds
         with _listening(port) as server:
             while len(self.peers) < count - 1:
@@ -115,7 +124,17 @@ class Watch:
         self._add(peer, reader)
 
     def join(self, address: str, port: int, count: int, seconds: float) -> None:
-        """At any other process: connect to process 0, and wait until that tells it to go on. Raises UserError."""
+        """At any other process: connect to process 0, and wait until that tells it to go on.
+
+        Args:
+            address: of process 0.
+            port: likewise.
+            count: of all processes.
+            seconds: to wait.
+
+        Raises:
+            UserError: nothing answers, or process 0 does not begin.
+        """
         deadline = time.monotonic() + seconds
         while True:
             try:
