@@ -16,7 +16,8 @@ from vit_jax.config.fields import Size, pair
 from vit_jax.config.network import NetworkConfig
 from vit_jax.config.outputs import UNSTATED, Outputs
 
-from .rules import Row, Shape
+from .operations import Shape
+from .rules import Row
 
 Names = Mapping[str, Shape]  # the tensors of a file: {name: shape}
 Json = dict[str, Any]

@@ -21,8 +21,9 @@ from vit_jax.config.run import OptimConfig
 from vit_jax.errors import UserError
 
 from .containers.source import Spec, Tensor, TreePath
+from .operations import Constant, Tie
 from .recognise.weights_in import WRAPPER_MODULES
-from .rules import CARRIED, Constant, Row, Tie, narrow
+from .rules import CARRIED, Row, narrow
 
 TORCH_NAMES = {"mu": "exp_avg", "nu": "exp_avg_sq", "trace": "momentum_buffer"}  # {role: torch's name of the moment}
 OPTIMIZERS = {  # {optim.name: as messages call it}

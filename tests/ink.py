@@ -33,9 +33,10 @@ from vit_jax.models.layers import Linear, fold
 from vit_jax.models.networks import NETWORKS
 from vit_jax.presets.entry import Preset
 from vit_jax.presets.table import PRESETS
-from vit_jax.tasks.base import Answer, Predictor, Task
+from vit_jax.tasks.base import Task
 from vit_jax.tasks.image_spec import Preprocessing
 from vit_jax.tasks.images import ImagePredictor
+from vit_jax.tasks.predictor import Answer
 from vit_jax.tasks.spec import TaskSpec
 from vit_jax.tasks.table import TASKS
 from vit_jax.training import finish
@@ -108,7 +109,7 @@ class Ink(Task):
     selection_metric: ClassVar[tuple[str, int]] = ("error", -1)
     header: ClassVar[tuple[str, ...]] = ("file", "ink")
     auxiliary_in_outputs: ClassVar[bool] = True
-    predictor: ClassVar[type[Predictor]] = ImagePredictor
+    predictor: ClassVar[type] = ImagePredictor
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Any = None, fetch: bool = True) -> Any:
@@ -154,8 +155,7 @@ class Ink(Task):
     def pictures(self, network: Any, data: Any, plots: Any, samples: Any, caption: str) -> str:
         images = data.splits["test"].take(np.arange(50))
         with page(plots / "ink.png", 5, 5) as figure:
-            axes = figure.subplots()
-            axes.set(xlabel="teacher", ylabel="perceptron", title=caption)
+            axes = figure.subplots(subplot_kw={"xlabel": "teacher", "ylabel": "perceptron", "title": caption})
             axes.plot(np.asarray(self.teacher(images)), np.asarray(self.says(network, images)), "o")
         return ""
 

@@ -12,8 +12,9 @@ import pytest
 
 from convert import rules
 from convert.dialects import LAYOUTS, torch_ref
+from convert.operations import TRANSPOSE, Concat, Order, Reversed, Stack, Tie
 from convert.plan.shared import members
-from convert.rules import TRANSPOSE, Order, Row, row
+from convert.rules import Row, row
 from vit_jax.errors import UserError
 from vit_jax.models.sizes import sized_config
 from vit_jax.models.transformer_config import TransformerConfig
@@ -116,23 +117,23 @@ def test_an_order_reads_both_ways(theirs, ours, sizes, before, after):
 def test_tied_copies_are_equal_in_every_bit():
     """Numbers that compare as equal (0 and -0) may differ in a bit, and NaN compares as unequal to itself."""
     zero, nan = np.zeros(2, np.float32), np.full(2, np.nan, np.float32)
-    assert len(rules.Tie(2).read([nan, nan.copy()])) == 1
+    assert len(Tie(2).read([nan, nan.copy()])) == 1
     for other in (-zero, zero.astype(np.float64), np.zeros((2, 1), np.float32)):
         with pytest.raises(ValueError, match="copies of one tied tensor differ"):
-            rules.Tie(2).read([zero, other])
+            Tie(2).read([zero, other])
 
 
 def test_tensors_of_two_dtypes_do_not_become_one():
     """numpy would widen the narrower, and the way back would not be exact."""
     parts = [np.zeros(2, np.float32), np.zeros(2, np.float16)]
-    for operation in (rules.Concat(0, (2, 2)), rules.Stack(2)):
+    for operation in (Concat(0, (2, 2)), Stack(2)):
         with pytest.raises(ValueError, match="dtypes float16, float32"):
             operation.write(parts)
 
 
 def test_the_heads_of_an_attention_are_one_matrix():
     heads = [np.full((2, 3), h) for h in range(4)]
-    operation = rules.Reversed(rules.Concat(0, (2,) * 4))
+    operation = Reversed(Concat(0, (2,) * 4))
     (joined,) = operation.read(heads)
     assert np.array_equal(joined[:, 0], [0, 0, 1, 1, 2, 2, 3, 3])
     assert all(map(np.array_equal, operation.write([joined]), heads))

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from convert import rules
 from convert.dialects import LAYOUTS, refused
+from convert.operations import same
 from convert.plan.plan import plan
 from convert.recognise.config import Untold
 from convert.recognise.reading import Options, read
@@ -45,9 +46,9 @@ def test_a_file_comes_back_to_the_bit_with_what_only_training_needs(config):
     file = tensors(config)
     back = rules.read(META.rows(config), file)
     again = rules.write(META.rows(config), back, names=file)
-    assert again.keys() == file.keys() and all(rules.same(again[n], file[n]) for n in file)
+    assert again.keys() == file.keys() and all(same(again[n], file[n]) for n in file)
     mine = parameters(config)
-    assert all(rules.same(back[n], mine[n]) for n in mine)
+    assert all(same(back[n], mine[n]) for n in mine)
     assert back.keys() - mine.keys() == {f"carried.{n}" for n in file if re.fullmatch(r"mask.*|local.*|.*qkv\.bias", n)}
 
 
@@ -61,7 +62,7 @@ def test_a_bias_of_keys_is_carried_along_or_zero_and_masked():
     assert (read["carried.blocks.1.attn.qkv.bias"] == np.arange(16, 32)).all()
     assert (read["blocks.1.attention.value.bias"] == np.arange(32, 48)).all()
     again = rules.write(META.rows(CONFIG), read, names=file)
-    assert again.keys() == file.keys() and all(rules.same(again[n], file[n]) for n in file)
+    assert again.keys() == file.keys() and all(same(again[n], file[n]) for n in file)
 
 
 def test_a_bias_of_keys_goes_through_our_own_layout_to_the_bit(tmp_path):
@@ -79,7 +80,7 @@ def test_a_bias_of_keys_goes_through_our_own_layout_to_the_bit(tmp_path):
         with found.source:
             write(plan(found, to), str(tmp_path / target))
     back = load_file(tmp_path / "back.safetensors")
-    assert back.keys() == file.keys() and all(rules.same(back[n], file[n]) for n in file)
+    assert back.keys() == file.keys() and all(same(back[n], file[n]) for n in file)
 
 
 def test_periods_are_powers_of_the_base_exact_or_in_bfloat16():
@@ -168,7 +169,7 @@ def test_three_libraries_compute_equal_tokens_of_one_set_of_weights_from_each_to
             out = tmp_path / f"{source} {places[target]}"
             write(plan(found, target), str(out))
         made = tensors_at(out)
-        assert made.keys() == files[target].keys() and all(rules.same(made[n], files[target][n]) for n in made)
+        assert made.keys() == files[target].keys() and all(same(made[n], files[target][n]) for n in made)
 
     images = np.random.default_rng(1).standard_normal((2, 512, 512, 3))
     for size in (224, 512):

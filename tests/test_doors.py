@@ -561,10 +561,10 @@ def test_seeds(place, plain, capsys):
 
 
 def test_the_spread_of_three_summaries():
-    from vit_jax.training.train import mean_and_spread
+    from vit_jax.training.group import spread_of
 
     values = [0.5, 0.7, 0.9]
-    table = mean_and_spread(
+    table = spread_of(
         [
             {"status": "finished", "step": 3, "seconds": 1.0 * i, "test": {"last": {"loss": v}}, "best": {"step": i}}
             for i, v in enumerate(values)

@@ -63,8 +63,8 @@ NAMED_IN = (
 )
 # The order of one tensor's way through convert; a file imports only from its own room and from those before it.
 WAY = [
-    *("containers", "rules", "layout", "dialects", "recognise", "adapt", "optimizer", "plan", "write", "verify"),
-    *("commands", "__main__"),
+    *("containers", "operations", "rules", "layout", "dialects", "recognise", "adapt", "optimizer"),
+    *("plan", "write", "verify", "commands", "__main__"),
 ]
 # torch_ref's reading order; the package itself only fetches names when they are used.
 TWINS = [

@@ -7,8 +7,8 @@ from vit_jax.errors import UserError
 from vit_jax.models.build import definition
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.presets.table import preset
-from vit_jax.tasks.base import Trained
 from vit_jax.tasks.computed import task_of
+from vit_jax.tasks.predictor import Trained
 from vit_jax.tasks.translate.learn import Translate
 from vit_jax.text.vocabulary import Vocabulary, closed_vocabulary
 from vit_jax.training.engine.step import Evaluator, check_ids

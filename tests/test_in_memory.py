@@ -10,7 +10,7 @@ import vit_jax
 from tests.parity.libraries import load
 from vit_jax.commands.evaluate import command as evaluate_command
 from vit_jax.errors import UserError
-from vit_jax.tasks.base import Predictor
+from vit_jax.tasks.predictor import Predictor
 
 pytestmark = pytest.mark.usefixtures("working_folder")
 RANDOM = np.random.default_rng(0)

@@ -31,7 +31,7 @@ from vit_jax.training import finish
 from vit_jax.training.preflight import choose_folder, preflight
 from vit_jax.training.resume import resume, starting_state
 from vit_jax.training.setup import open_data, set_up
-from vit_jax.training.signals import Caught
+from vit_jax.training.stopping import Caught
 from vit_jax.weights import load as weights
 from vit_jax.weights.interop import read_weights
 from vit_jax.weights.start import start as starting

@@ -21,6 +21,7 @@ from convert.containers.run_folder import open_run  # noqa: E402
 from convert.containers.source import Spec, Tensor  # noqa: E402
 from convert.dialects import LAYOUTS  # noqa: E402
 from convert.dialects import torch_ref as dialect  # noqa: E402
+from convert.operations import Concat, Tie, zeros  # noqa: E402
 from convert.plan.groups import stream  # noqa: E402
 from convert.plan.plan import plan  # noqa: E402
 from convert.recognise.reading import Options, read  # noqa: E402
@@ -631,7 +632,7 @@ def test_any_other_loop_goes_on_where_its_run_is_named(tmp_path):
 
 def test_tied_copies_have_one_moment_and_computed_parts_none():
     a, b = Spec(np.dtype("f4"), (2, 3)), Spec(np.dtype("f4"), (3,))
-    tie = rules.Row(("one", "two"), ("target.embedding",), ((2, 3),), (rules.Tie(2),))
+    tie = rules.Row(("one", "two"), ("target.embedding",), ((2, 3),), (Tie(2),))
     assert optimizer.parameter_order([tie], {"zero": b, "two": a, "one": a}) == ["two"]
     p = torch.nn.Parameter(torch.randn(2, 3))
     p.grad = torch.randn(2, 3)
@@ -643,10 +644,10 @@ def test_tied_copies_have_one_moment_and_computed_parts_none():
     )
     (back,) = tie.read([found.roles["mu"][name].read() for name in tie.theirs])
     np.testing.assert_allclose(back, 0.1 * p.grad, rtol=1e-6)
-    half = rules.Row(("qkv.bias",), ("query.bias",), ((3,),), (rules.Concat(0, (3, 3)), rules.zeros((3,), 1)))
+    half = rules.Row(("qkv.bias",), ("query.bias",), ((3,),), (Concat(0, (3, 3)), zeros((3,), 1)))
     with pytest.raises(UserError, match=r"qkv\.bias: a part is a constant here and trained in the file"):
         optimizer.moving([half], ["qkv.bias"])
-    only = rules.Row(("position",), (), (), (rules.zeros((3,)),))
+    only = rules.Row(("position",), (), (), (zeros((3,)),))
     assert optimizer.moving([only, rules.passthrough("mask", (3,))], ["position", "mask"]) == []
 
 

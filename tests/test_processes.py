@@ -16,7 +16,7 @@ from vit_jax.files.reading import show_path
 from vit_jax.machine.hosts import group
 from vit_jax.reports.command import leave_report
 from vit_jax.runs import Run
-from vit_jax.training.signals import signals
+from vit_jax.training.stopping import signals
 
 USES = {
     "load": "vit_jax.load('a.safetensors')",

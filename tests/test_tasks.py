@@ -11,7 +11,8 @@ from vit_jax.config.run import OptimConfig, RunConfig
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.tasks.base import Answer, Predictor, Task, Trained
+from vit_jax.tasks.base import Task
+from vit_jax.tasks.predictor import Answer, Predictor, Trained
 from vit_jax.tasks.spec import TaskSpec
 
 MEMBERS = {

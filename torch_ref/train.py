@@ -26,8 +26,7 @@ from vit_jax.files.terminal import run_command
 from vit_jax.machine.memory import check_memory
 from vit_jax.presets.table import DEFAULT, preset
 from vit_jax.runs import check_place
-from vit_jax.runs.check import check_run
-from vit_jax.runs.complete import check_complete, check_name
+from vit_jax.runs.check import check_complete, check_name, check_run
 from vit_jax.runs.values import flat
 from vit_jax.tasks.table import task_spec
 

@@ -14,7 +14,8 @@ from .. import rules
 from ..containers.peft import Adapter, Factors, open_adapter
 from ..dialects import LAYOUTS
 from ..layout import Layout
-from ..rules import Arrays, Row, ghost
+from ..operations import Arrays, ghost
+from ..rules import Row
 from .step import Adaptation, Step
 from .vit import nameless
 

@@ -16,7 +16,7 @@ from vit_jax.config.outputs import Outputs
 from vit_jax.errors import Option, UserError
 
 from ..layout import Facts
-from ..rules import Arrays
+from ..operations import Arrays
 from .operations import need
 from .step import Adaptation, Step
 

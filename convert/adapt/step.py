@@ -11,7 +11,7 @@ import numpy as np
 from vit_jax.config.network import NetworkConfig
 
 from ..layout import Facts
-from ..rules import Arrays, Shape, contiguous
+from ..operations import Arrays, Shape, contiguous
 
 
 @dataclass(frozen=True)

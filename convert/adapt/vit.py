@@ -17,7 +17,7 @@ from vit_jax.errors import Option, UserError
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts
-from ..rules import Arrays
+from ..operations import Arrays
 from .kernels import PATCHES, POSITIONS, resample, resample_patches
 from .operations import LARGEST, need, number
 from .outputs import NUMBERS, TEMPERATURE, fold_numbers, fold_temperature
@@ -127,14 +127,15 @@ def head(c: ViTConfig, text: str, value: str) -> Adaptation:
 
 
 def fold(c: ViTConfig, text: str, value: str) -> Adaptation:
-    """Move parameters into others, so that they need no tensor.
+    """fold=layer_scale, fold=cls_position, fold=positions: move parameters into others, so that they need no tensor.
+
+    fold=temperature:T divides the head by T; fold=numbers:STD*x+MEAN,... gives its outputs units. Both are done of
+    themselves where a file cannot state what a run has found, so that outputs are what predict tells.
 
     Args:
         c: of the network.
         text: as the user gave it.
-        value: layer_scale, cls_position or positions; temperature:T divides the head by T; numbers:STD*x+MEAN,... gives
-            its outputs units. The last two are done of themselves where a file cannot state what a run has found, so
-            that outputs are what predict tells.
+        value: what follows the equals sign.
 
     Raises:
         UserError: it is none of these, or the network has nothing to move.

@@ -16,7 +16,8 @@ from vit_jax.config.fields import pair
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Layout, Names, Refusal, always, count, has, length
-from ..rules import BfloatAsVoid, Operation, Order, Row, row
+from ..operations import BfloatAsVoid, Operation, Order
+from ..rules import Row, row
 from .plain_vit import PLAIN_VIT
 
 # The modules of a block: norm 1, attention, norm 2, mlp. Linen numbers each class, older Flax all modules together.

@@ -15,7 +15,8 @@ from math import isqrt
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Layout, Names, Refusal, always, has, length
-from ..rules import BfloatAsVoid, Row, Stack, row
+from ..operations import BfloatAsVoid, Stack
+from ..rules import Row, row
 from . import augreg
 from .augreg import LINEN
 

@@ -18,7 +18,8 @@ from vit_jax.config.dotted import value_at
 from vit_jax.models.captioner_config import CaptionerConfig
 
 from ..layout import Field, Layout, Refusal, always, count, length
-from ..rules import TRANSPOSE, Constant, Row, row
+from ..operations import TRANSPOSE, Constant
+from ..rules import Row, row
 from .modules import LEAVES, TOKENS
 
 POSITIONS, LAYERS = "positional_encoding.pe", "transformer.layers."

@@ -16,7 +16,8 @@ import numpy as np
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Layout, Names, Refusal, always, count, has, length
-from ..rules import CARRIED, Concat, Constant, Row, passthrough
+from ..operations import Concat, Constant
+from ..rules import CARRIED, Row, passthrough
 from .dinov2 import activation, solve_hidden
 from .modules import TOKEN, TOKENS, Tensors, module_rows
 from .plain_vit import PLAIN_VIT

@@ -21,7 +21,8 @@ from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, count, length, stated_fields, statement, whole_size
-from ..rules import CARRIED, TRANSPOSE, Order, Row, passthrough, row
+from ..operations import TRANSPOSE, Order
+from ..rules import CARRIED, Row, passthrough, row
 from .huggingface_images import preprocess, processor
 from .plain_vit import PLAIN_VIT
 

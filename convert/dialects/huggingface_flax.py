@@ -13,7 +13,8 @@ from vit_jax.config.fields import pair
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Layout, Names, Refusal, always
-from ..rules import Order, Row, row
+from ..operations import Order
+from ..rules import Row, row
 from . import huggingface
 
 

@@ -15,7 +15,8 @@ from dataclasses import replace
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length
-from ..rules import Operation, Row, passthrough
+from ..operations import Operation
+from ..rules import Row, passthrough
 from . import huggingface_encoders as encoders
 from .huggingface import ACTIVATIONS, PROBLEMS, by_function_name, size
 from .modules import TOKEN, Tensors, convolution, module_rows, oblong

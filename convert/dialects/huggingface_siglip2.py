@@ -17,7 +17,8 @@ from vit_jax.config.fields import pair
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal
-from ..rules import TRANSPOSE, Row
+from ..operations import TRANSPOSE
+from ..rules import Row
 from . import huggingface_encoders as encoders
 from . import huggingface_siglip as siglip
 from .huggingface import PROBLEMS, size

@@ -20,7 +20,8 @@ from vit_jax.errors import Option, Text, UserError
 from vit_jax.models.transformer_config import TransformerConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length, stated_fields, statement
-from ..rules import TRANSPOSE, Constant, Operation, Order, Row, Tie, row, tied
+from ..operations import TRANSPOSE, Constant, Operation, Order, Tie
+from ..rules import Row, row, tied
 
 # ------------------------------------------------------------------------------------------- names
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from vit_jax.config.fields import pair
 from vit_jax.models.vit_config import ViTConfig
 
-from ..rules import TRANSPOSE, Concat, Operation, Order, Row, row
+from ..operations import TRANSPOSE, Concat, Operation, Order
+from ..rules import Row, row
 
 TOKEN, TOKENS = Order("1 1 d", "d"), Order("1 n d", "n d")  # tokens and positions with a batch axis of length one
 Tensors = dict[str, tuple[str, Operation | None]]  # {our name: (the file's name, the operation between them)}

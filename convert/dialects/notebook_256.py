@@ -10,7 +10,8 @@ from vit_jax.config.fields import pair
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Json, Layout, Names, Refusal, always, count, length
-from ..rules import Order, Row
+from ..operations import Order
+from ..rules import Row
 from .modules import TOKEN, TOKENS, Tensors, module_rows
 from .plain_vit import PLAIN_VIT
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Layout, Names, Refusal, always, count, length
-from ..rules import Concat, Reversed, Row
+from ..operations import Concat, Reversed
+from ..rules import Row
 from .modules import TOKEN, TOKENS, Tensors, headless, module_rows
 from .plain_vit import PLAIN_VIT
 

@@ -12,7 +12,8 @@ import re
 from vit_jax.models.transformer_config import TransformerConfig
 
 from ..layout import Field, Layout, Names, Refusal, always, count, length
-from ..rules import TRANSPOSE, Concat, Reversed, Row, row
+from ..operations import TRANSPOSE, Concat, Reversed
+from ..rules import Row, row
 
 LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 # The modules of a block: each attention and the mlp is inside a residual module that adds and norms.

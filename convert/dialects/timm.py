@@ -19,7 +19,8 @@ from vit_jax.config.fields import pair
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Json, Layout, Names, Refusal, always, count, has, length
-from ..rules import Order, Row, Stack
+from ..operations import Order, Stack
+from ..rules import Row
 from .huggingface import PROBLEMS
 from .modules import TOKEN, TOKENS, Tensors, module_rows
 from .plain_vit import PLAIN_VIT

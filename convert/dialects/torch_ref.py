@@ -17,7 +17,8 @@ from vit_jax.models.networks import NETWORKS
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Layout
-from ..rules import TRANSPOSE, Order, Row, row
+from ..operations import TRANSPOSE, Order
+from ..rules import Row, row
 from .modules import TOKEN, TOKENS, convolution, flatten_kernel
 from .own import run_facts
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from vit_jax.models.transformer_config import TransformerConfig
 
 from ..layout import Field, Layout, Names, Refusal, always, count, has, length
-from ..rules import TRANSPOSE, Concat, Row, row
+from ..operations import TRANSPOSE, Concat
+from ..rules import Row, row
 
 PARTS = (
     (r"\.blocks\.", ".layers."),

@@ -17,7 +17,8 @@ from vit_jax.errors import Option, Text, UserError
 from vit_jax.models.resnet_config import ResNetConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, count, has, length
-from ..rules import TRANSPOSE, Arrays, Ghost, Order, Row, passthrough, row
+from ..operations import TRANSPOSE, Arrays, Ghost, Order
+from ..rules import Row, passthrough, row
 from . import timm_folder
 
 LEAVES = {"scale": "weight", "bias": "bias", "mean": "running_mean", "variance": "running_var"}

@@ -18,7 +18,8 @@ from vit_jax.errors import UserError
 from vit_jax.models.captioner_config import HEADLESS, CaptionerConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length, stated_fields, statement
-from ..rules import CARRIED, TRANSPOSE, Concat, Row, passthrough, row, tied
+from ..operations import TRANSPOSE, Concat
+from ..rules import CARRIED, Row, passthrough, row, tied
 from . import huggingface
 from .huggingface import by_function_name, whole_images
 from .huggingface_images import preprocess, processor

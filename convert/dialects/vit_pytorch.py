@@ -18,7 +18,8 @@ from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Field, Json, Layout, Names, Refusal, always, count, length
-from ..rules import TRANSPOSE, Order, Row, zeros
+from ..operations import TRANSPOSE, Order, zeros
+from ..rules import Row
 from .modules import Tensors, module_rows
 from .plain_vit import PLAIN_VIT
 

@@ -34,9 +34,9 @@ def fields(m: Modules) -> dict[str, Field]:
     """Where config fields come from: the student's, except for norms and pooling.
 
     Args:
-        m: the modules of the installed vit-pytorch. A last norm after pooling is not applied to the distillation token.
-            Before 1.16 a mean would be over class token and patches without the distillation token, which the network
-            here cannot do.
+        m: the names of modules in some versions of vit-pytorch. A last norm after pooling is not applied to the
+            distillation token. Before 1.16 a mean would be over class token and patches without the distillation token,
+            which the network here cannot do.
     """
     table = vit_pytorch.fields(m) | {
         "distill_token": always(True),

@@ -16,7 +16,8 @@ from vit_jax.errors import Option, Text, UserError
 from .. import rules
 from ..adapt import Step
 from ..containers.source import INTEGERS
-from ..rules import Arrays, Row
+from ..operations import Arrays, contiguous
+from ..rules import Row
 from .plan import Plan
 
 
@@ -76,8 +77,8 @@ def stream(plan: Plan) -> Iterator[tuple[str, np.ndarray]]:
         for row in group.writes:
             made = row.write([arrays.pop(name) for name in row.ours], common)
             while made:
-                yield row.theirs[-len(made)], rules.contiguous(made.pop(0))
-        yield from ((name, rules.contiguous(array)) for name, array in arrays.items())
+                yield row.theirs[-len(made)], contiguous(made.pop(0))
+        yield from ((name, contiguous(array)) for name, array in arrays.items())
 
 
 def cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:

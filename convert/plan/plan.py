@@ -21,11 +21,12 @@ from ..adapt.outputs import texts_to_fold
 from ..containers.source import INTEGERS, Spec
 from ..dialects import LAYOUTS
 from ..layout import WHOLE, Facts, Layout
+from ..operations import ghost
 from ..recognise.layouts import find
 from ..recognise.outputs import settle
 from ..recognise.preprocessing import preprocessing
 from ..recognise.reading import Reading
-from ..rules import CARRIED, Row, ghost
+from ..rules import CARRIED, Row
 
 FEW = 3  # layouts that a message lists
 DTYPES = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in ("float16", "bfloat16", "float32", "float64")}

@@ -20,10 +20,10 @@ from vit_jax.models.networks import network_named
 from vit_jax.runs.values import from_dict, to_dict
 from vit_jax.tasks.table import metadata_checks
 
-from .. import rules
 from ..containers import strict_json
 from ..containers.source import PROVENANCE, Source, Tensor
 from ..layout import Json
+from ..operations import checksum
 
 CHECKPOINTS = "checkpoints"  # the weights in a run's folder: the run keeps digests of its own
 
@@ -139,7 +139,7 @@ def with_digests(
 
     def read(tensor: Tensor, digest: Any) -> np.ndarray:
         array = tensor.read()
-        if f"{rules.checksum(array):08x}" != digest:
+        if f"{checksum(array):08x}" != digest:
             raise UserError(source.path, f"{tensor.name} is damaged, or {foreign}")
         return array
 

@@ -181,18 +181,9 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     stated = layout.read_side(consulted)
     stated = replace(stated, extra={**special_ids(source), **stated.extra})
     names = shapes(tensors)
-    try:
-        said = _field_sources(options, layout, provenance, (consulted.config, stated.config), model)
-        config = resolve(layout, names, cover_stated(layout, names, said), source.path, options.typed)
-    except UserError as error:
-        images = provenance.get("preprocess") or stated.preprocess or model.preprocess or "mean" in options.sets
-        if isinstance(error, Untold) and not images and any(re.search(r"\bimage$", name) for name in layout.fields):
-            error.ask_images()
-        if not options.layout or layout in found.layouts or found.layouts == ():
-            raise
-        others = Text.concatenate(" or ", (Option("from", other.name) for other in found.layouts))
-        error.remedy = Text(f"its names are not of {layout.name}: give ", others, ", or leave it out")
-        raise
+    said = _field_sources(options, layout, provenance, (consulted.config, stated.config), model)
+    images = provenance.get("preprocess") or stated.preprocess or model.preprocess or "mean" in options.sets
+    config = _config(source.path, options, layout, names, said, found, bool(images))
     rows = rules.narrow(layout.rows(config), names)
     if other := _other_head(layout, config, names, rows):
         _check_headless(source.path, other, options)
@@ -202,18 +193,9 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     _check_dtypes(source.path, tensors, layout, rows)
     carried = _carried_beside(source.path) if source.side is None else {}
     tensors, rows = {**tensors, **carried}, [*rows, *(rules.passthrough(name, t.shape) for name, t in carried.items())]
-    recorded = (provenance.get("preprocess"), Outputs.of(provenance), provenance.get("extra", {}))
-    any_size = bool(layout.resizes(config))
-    own_facts = fitting(Facts({}, *recorded), config, any_size)
-    if own_facts.notes:
-        raise UserError(source.path, f"its provenance is damaged ({own_facts.notes[0]})", remedy(side))
     extra = {k: options.sets[k] for k in options.sets if k in extras(layout.network)}
     extra |= whole_image(layout, config, said)
-    facts = _join_facts(own_facts, fitting(stated, config, any_size), fitting(model, config, any_size), extra)
-    facts = replace(facts, outputs=outputs.of_class(layout, config, facts.outputs))
-    if departures := layout.departures(config):
-        told = f"{', '.join(departures)}, so this is another function than that of {layout.title}"
-        facts = replace(facts, notes=(*facts.notes, told))
+    facts = _facts(source.path, layout, config, (provenance, side), stated, model, extra)
     if not known and source.side is None and (note := unread(source.path, consulted, layout.tokenizer)):
         facts = replace(facts, notes=(*facts.notes, note))
     statistics = {k: options.sets[k] for k in SETTABLE if k in options.sets}
@@ -257,6 +239,57 @@ def _field_sources(
             ),
         ),
     ]
+
+
+def _config(
+    path: str,
+    options: Options,
+    layout: Layout,
+    names: Names,
+    said: list[tuple[str, Json]],
+    found: Recognition,
+    images: bool,
+) -> NetworkConfig:
+    """The config of the tensors of these names, by all that state it; `images` says whether how they are prepared is.
+
+    Raises UserError, with a remedy, where a field remains unknown or the tensors are of another layout.
+    """
+    try:
+        return resolve(layout, names, cover_stated(layout, names, said), path, options.typed)
+    except UserError as error:
+        if isinstance(error, Untold) and not images and any(re.search(r"\bimage$", name) for name in layout.fields):
+            error.ask_images()
+        if options.layout and layout not in found.layouts and found.layouts:
+            others = Text.concatenate(" or ", (Option("from", other.name) for other in found.layouts))
+            error.remedy = Text(f"its names are not of {layout.name}: give ", others, ", or leave it out")
+        raise
+
+
+def _facts(
+    path: str,
+    layout: Layout,
+    config: NetworkConfig,
+    recorded: tuple[Json, str],
+    stated: Facts,
+    model: Facts,
+    extra: Json,
+) -> Facts:
+    """The facts of a file, as far as they are of this network.
+
+    `recorded` is our provenance with its file, `stated` is of the library's side files, `model` of the name that
+    --model gives, and `extra` the user's. Raises UserError on a damaged provenance.
+    """
+    (provenance, side), any_size = recorded, bool(layout.resizes(config))
+    own = Facts({}, provenance.get("preprocess"), Outputs.of(provenance), provenance.get("extra", {}))
+    own = fitting(own, config, any_size)
+    if own.notes:
+        raise UserError(path, f"its provenance is damaged ({own.notes[0]})", remedy(side))
+    facts = _join_facts(own, fitting(stated, config, any_size), fitting(model, config, any_size), extra)
+    facts = replace(facts, outputs=outputs.of_class(layout, config, facts.outputs))
+    if departures := layout.departures(config):
+        told = f"{', '.join(departures)}, so this is another function than that of {layout.title}"
+        facts = replace(facts, notes=(*facts.notes, told))
+    return facts
 
 
 def _join_facts(own: Facts, library: Facts, model: Facts, extra: Json) -> Facts:

@@ -11,7 +11,7 @@ from vit_jax.config.dotted import value_at
 from vit_jax.config.network import NetworkConfig
 
 from ..layout import Facts
-from ..rules import same
+from ..operations import same
 from .weights import Weights
 
 # As a share of the largest value. Correct code stays below 1e-13 in float64 and 2e-6 in float32. The smallest fault

@@ -17,8 +17,9 @@ import numpy as np
 
 from vit_jax.config.network import NetworkConfig
 
-from .. import rules
-from ..rules import CARRIED, Constant, Operation, Row, Tie
+from .. import operations
+from ..operations import Constant, Operation, Tie
+from ..rules import CARRIED, Row
 from .libraries.built import Built
 from .weights import Arrays, Inputs
 
@@ -308,10 +309,10 @@ def exact_attention() -> Iterator[None]:
 class _First:
     """The first of several copies of one parameter: in it the gradients of all have come together."""
 
-    def read(self, arrays: rules.Arrays) -> rules.Arrays:
+    def read(self, arrays: operations.Arrays) -> operations.Arrays:
         return arrays[:1]
 
-    def write(self, arrays: rules.Arrays) -> rules.Arrays:
+    def write(self, arrays: operations.Arrays) -> operations.Arrays:
         return arrays
 
 

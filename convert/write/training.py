@@ -23,11 +23,12 @@ from ..containers.run_folder import run_of
 from ..containers.source import Source, Spec, Tensor, leaves
 from ..dialects.own import KEPT_FIELDS, own_record
 from ..layout import Json
+from ..operations import ghost
 from ..optimizer import Moments
 from ..plan.groups import stream
 from ..plan.plan import Plan
 from ..recognise.reading import Reading
-from ..rules import Row, ghost
+from ..rules import Row
 
 Named = Iterator[tuple[str, np.ndarray]]  # the target's name and the values of each tensor
 

@@ -16,10 +16,11 @@ from vit_jax.files.atomic import sync_file
 from ..containers import open_source, writer
 from ..containers.source import CARRIED_SUFFIX, DIGESTED, SEPARATORS, Spec, Tensor, leaves
 from ..layout import Json
+from ..operations import checksum
 from ..plan.groups import stream
 from ..plan.plan import Plan
 from ..recognise.provenance import CHECKPOINTS
-from ..rules import CARRIED, checksum
+from ..rules import CARRIED
 from .into_run import into_run
 from .into_torch import into_torch
 from .training import Named, Training

@@ -13,8 +13,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from convert import rules
-from convert.rules import TRANSPOSE, Order, Row
+from convert.operations import TRANSPOSE, Order, rearrange
+from convert.rules import Row
 
 Tensors = dict[str, np.ndarray]
 
@@ -54,7 +54,7 @@ def qkv(order: str, block: int | None = None) -> Callable[[Tensors], Tensors]:
 
 def regrouped(before: str, after: str) -> Callable[[Tensors], Tensors]:
     """The rows of qkv in another arrangement of (part, head, place in the head)."""
-    change = lambda a, d="": rules.rearrange(a, before + d, after + d, dict(s=3, h=2, e=4))  # noqa: E731
+    change = lambda a, d="": rearrange(a, before + d, after + d, dict(s=3, h=2, e=4))  # noqa: E731
     return both(every("attn.qkv.weight", lambda a: change(a, " d")), every("attn.qkv.bias", change))
 
 

@@ -18,7 +18,8 @@ import torch
 
 from convert import rules
 from convert.dialects import LAYOUTS
-from convert.rules import TRANSPOSE, Order, Row
+from convert.operations import TRANSPOSE, Order
+from convert.rules import Row
 from convert.verify import Weights
 from convert.verify.checks import Check, values
 from convert.verify.libraries import build, library_of

@@ -9,7 +9,7 @@ from ..errors import UserError
 from .inputs import Inputs, is_blank
 
 if TYPE_CHECKING:
-    from ..tasks.base import Answer, Predictor
+    from ..tasks.predictor import Answer, Predictor
 
 Row = tuple[str | int, ...]
 
@@ -80,7 +80,7 @@ class Answering:
 
     def _nothing(self, given: Any) -> Answer:
         """The answer that says nothing; of a blank line a row of a table, of an image that is left out none."""
-        from ..tasks.base import Answer
+        from ..tasks.predictor import Answer
 
         rows: list[Row] = [(str(given), *[""] * (len(self.model.header) - 1))] if is_blank(given) else []
         return Answer(given, [], "", rows, ())

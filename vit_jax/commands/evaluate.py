@@ -7,14 +7,13 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import runs
 from ..config import flags
 from ..config.decoding import SearchFlags
-from ..config.fields import option
 from ..config.outputs import Outputs
 from ..config.ranges import check_ranges
 from ..config.run import paths_in
@@ -25,14 +24,15 @@ from ..files.metrics import as_json
 from ..files.output import print_table, write_csv
 from ..files.terminal import print_note, print_wrapped, printable, run_command
 from ..text.languages import Spoken
-from .measure import Measured, Probe, Request, measure
-from .selection import LanguageFlags, SelectionFlags, TableFlags, table_fields
-from .unreadable import UnreadableFlags, flag_advised
+from .measure import DataOptions, EvaluateFlags, Measured, Probe, Request, measure
+from .selection import table_fields
+from .unreadable import flag_advised
 
 if TYPE_CHECKING:
     from flax import nnx
 
-    from ..tasks.base import Evaluation, Predictor
+    from ..tasks.base import Evaluation
+    from ..tasks.predictor import Predictor
 
 ROWS = 40  # most labels or numbers whose metrics are printed
 
@@ -109,103 +109,33 @@ def evaluate(
         network = complete(path, which, ema, Spoken(source_language, target_language))
     if class_names and data is None:
         raise UserError("class_names", "are those of examples given as data=...", "leave them out")
-    check_ranges(EvaluateFlags(run=name, batch=batch, probe=probe, bootstrap=bootstrap))
+    other = DataOptions(
+        source=source,
+        dir=data_dir,
+        range=tuple(data_range),
+        source_language=source_language,
+        target_language=target_language,
+        **table_fields(table),
+    )
+    asked = EvaluateFlags(
+        run=name,
+        split=split,
+        weights=which,
+        batch=batch,
+        flip=flip,
+        probe=probe,
+        bootstrap=bootstrap,
+        skip_unreadable=skip_unreadable,
+        data=other,
+    )
+    check_ranges(asked)
     from ..data.base import Given
 
-    measured = measure(
-        Request(
-            path=name,
-            split=split,
-            which=which,
-            ema=ema,
-            data_dir=data_dir,
-            batch=batch,
-            source=source,
-            given=None if data is None else Given(data, class_names),
-            flip=flip,
-            probe=probe,
-            skip_unreadable=skip_unreadable,
-            spoken=Spoken(source_language, target_language),
-            data_range=tuple(data_range),
-            bootstrap=bootstrap,
-            table=table_fields(table),
-            search=search,
-            network=network,
-        )
-    )
+    given = None if data is None else Given(data, class_names)
+    measured = measure(Request(flags=asked, ema=ema, search=search, given=given, network=network))
     for remark in (*measured.remarks, *measured.result.notes):
         print_note(remark, sys.stderr)
     return measured.net.step, measured.result
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataOptions(LanguageFlags, TableFlags):
-    """Where the data is, in which languages texts are, and what the columns of a table are."""
-
-    source: str = option(
-        "",
-        "measure on other data than the run's: folder:PATH, FILE.npz, csv:FILE[:FOLDER] or the name of a prepared set, "
-        "classes matched by name; of sentences pairs:... or tsv:FILE; of captions captions:FOLDER, coco:... or "
-        "coco-features:...; empty: the run's own data",
-    )
-    dir: str = option("", "folder of prepared TFDS sets, if it has moved since training; empty: as then")
-    range: tuple[float, ...] = option(
-        (),
-        "of other data with pixels of more than 8 bits, or floating-point ones: two numbers, LOW HIGH, the values that "
-        "become black and white; empty: as in training",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluateFlags(UnreadableFlags, SelectionFlags):
-    """What is measured, on what, and what is written."""
-
-    run: str = field(
-        metadata={
-            "help": "a run's folder, or its name inside runs/; with --data.source also a file or folder of weights, "
-            "in any layout that `python -m convert formats` lists"
-        }
-    )
-    split: str = field(
-        default="",
-        metadata={
-            "help": "split of the data: train, validation, test or another that the data has; "
-            "empty: test (of other data that has none: validation, or all)",
-            "foreign": ("val", "valid", "dev"),
-        },
-    )
-    batch: int = option(0, "examples per batch; 0: as in training", at_least=0)
-    flip: bool = option(
-        False, "print a second column: the figures of the mean of the logits of each image and its mirror image"
-    )
-    probe: Probe = option(
-        "none",
-        "measure the network's features instead of its answers, by a classifier that learns from those of "
-        "train; knn: the weighted vote of the 20 nearest neighbours (cosine, temperature 0.07: DINO's); linear: a "
-        "logistic regression on features as they are, not standardised, whose C of 1e-6 to 1e6 is chosen on "
-        "validation, or without one on a tenth of train held out (as in CLIP and DINOv2); --data.source may then "
-        "have any classes and is split as in training, and the network needs no head",
-    )
-    bootstrap: int = option(
-        0,
-        "also print an interval of 95 % for each metric, from so many samples of the examples, drawn with replacement, "
-        "such as 1000: how far it would vary if other examples had been drawn",
-        at_least=0,
-        at_most=1_000_000,
-    )
-    csv: str = option("", "also write a row for each example to this file, as a CSV table")
-    probabilities: str = option(
-        "",
-        "also write every probability to this file, as a CSV table: the file, the truth and a column for each class or "
-        "label; of numbers their values",
-    )
-    report: str = option(
-        "",
-        "also write the metrics, a row for each example and the worst examples into this folder: of images "
-        "figures too, of sentences a text",
-    )
-    force: bool = option(False, "overwrite the files of --csv and --probabilities, and files in the folder of --report")
-    data: DataOptions = field(default_factory=DataOptions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,27 +161,8 @@ def command(arguments: list[str]) -> int:
     check_outputs({"csv": o.csv, "probabilities": o.probabilities}, o.force, reads)
     check_folder("report", o.report, o.force, reads)
     with flag_advised(o.skip_unreadable):
-        m = measure(
-            Request(
-                path=o.run,
-                split=o.split,
-                which=o.weights,
-                ema=o.averaged,
-                data_dir=o.data.dir,
-                batch=o.batch,
-                source=o.data.source,
-                given=None,
-                flip=o.flip,
-                probe=o.probe,
-                skip_unreadable=o.skip_unreadable,
-                spoken=o.data.spoken,
-                data_range=o.data.range,
-                bootstrap=o.bootstrap,
-                table=o.data.table,
-                probabilities=o.probabilities,
-                search=flags.given_values(arguments, o, SearchFlags),
-            )
-        )
+        search = flags.given_values(arguments, o, SearchFlags)
+        m = measure(Request(flags=o, ema=o.averaged, search=search))
     what = f"{o.run} at step {m.net.step}" if m.net.step else o.run
     where = f"{m.name} of {o.data.source}" if o.data.source else m.name
     where += f", probe {o.probe}" if o.probe != "none" else ""

@@ -164,16 +164,19 @@ def image_files(paths: Iterable[str], note: Note) -> list[Path]:
     return found
 
 
-def with_images_of_tables(inputs: Sequence[Any], file_column: str = "") -> list[Any]:
-    """Inputs, of which each table is replaced by the paths of its images.
+def with_images_of_tables(kind: str, inputs: Sequence[Any], file_column: str) -> list[Any]:
+    """Inputs, of which each table of images is replaced by the paths of these.
 
     Args:
+        kind: of the inputs; others than pixels stay as they are.
         inputs: among them csv:FILE[:FOLDER].
         file_column: the table's column of images; empty: the one that is called so.
 
     Raises:
         UserError: a table cannot be read, or an image of it is not there.
     """
+    if kind != "pixels":
+        return list(inputs)
     from ..data.images.config import TABLE
     from ..data.images.tables.columns import Stated
     from ..data.images.tables.open import table_files

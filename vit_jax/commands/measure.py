@@ -5,51 +5,109 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from .. import runs
 from ..config.dotted import replace_fields
+from ..config.fields import option
 from ..config.run import DataConfig, RunConfig
 from ..errors import Field, UserError
 from ..machine import backend
 from ..machine.numerics import fixed_settings
 from ..scores.intervals import bootstrap
 from ..tasks.table import task_spec
-from ..text.languages import Spoken
+from .selection import LanguageFlags, SelectionFlags, TableFlags
+from .unreadable import UnreadableFlags
 
 if TYPE_CHECKING:
     from ..data.base import Data, Given
-    from ..tasks.base import Evaluation, Predictor, Task
+    from ..tasks.base import Evaluation, Task
+    from ..tasks.predictor import Predictor
 
 Probe = Literal["none", "knn", "linear"]
-
-
 FEWEST = 40  # samples that an interval of 95 % takes: one of them lies beyond either end
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """What is to be measured, as the arguments of `evaluate` say it."""
+class DataOptions(LanguageFlags, TableFlags):
+    """Where the data is, in which languages texts are, and what the columns of a table are."""
 
-    path: str  # of the weights; of a network in memory what messages call it
-    split: str
-    which: str
-    ema: bool | None
-    data_dir: str
-    batch: int
-    source: str
-    given: Given | None  # examples from Python
-    flip: bool
-    probe: Probe
-    skip_unreadable: bool
-    spoken: Spoken  # the languages of other data
-    data_range: tuple[float, ...]  # of other images
-    bootstrap: int  # samples of the images for intervals; 0: none
-    table: Mapping[str, Any]  # fields of data that say what the columns of another table are
-    search: Mapping[str, Any]
+    source: str = option(
+        "",
+        "measure on other data than the run's: folder:PATH, FILE.npz, csv:FILE[:FOLDER] or the name of a prepared set, "
+        "classes matched by name; of sentences pairs:... or tsv:FILE; of captions captions:FOLDER, coco:... or "
+        "coco-features:...; empty: the run's own data",
+    )
+    dir: str = option("", "folder of prepared TFDS sets, if it has moved since training; empty: as then")
+    range: tuple[float, ...] = option(
+        (),
+        "of other data with pixels of more than 8 bits, or floating-point ones: two numbers, LOW HIGH, the values that "
+        "become black and white; empty: as in training",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateFlags(UnreadableFlags, SelectionFlags):
+    """What is measured, on what, and what is written."""
+
+    run: str = field(
+        metadata={
+            "help": "a run's folder, or its name inside runs/; with --data.source also a file or folder of weights, "
+            "in any layout that `python -m convert formats` lists"
+        }
+    )
+    split: str = field(
+        default="",
+        metadata={
+            "help": "split of the data: train, validation, test or another that the data has; "
+            "empty: test (of other data that has none: validation, or all)",
+            "foreign": ("val", "valid", "dev"),
+        },
+    )
+    batch: int = option(0, "examples per batch; 0: as in training", at_least=0)
+    flip: bool = option(
+        False, "print a second column: the figures of the mean of the logits of each image and its mirror image"
+    )
+    probe: Probe = option(
+        "none",
+        "measure the network's features instead of its answers, by a classifier that learns from those of "
+        "train; knn: the weighted vote of the 20 nearest neighbours (cosine, temperature 0.07: DINO's); linear: a "
+        "logistic regression on features as they are, not standardised, whose C of 1e-6 to 1e6 is chosen on "
+        "validation, or without one on a tenth of train held out (as in CLIP and DINOv2); --data.source may then "
+        "have any classes and is split as in training, and the network needs no head",
+    )
+    bootstrap: int = option(
+        0,
+        "also print an interval of 95 % for each metric, from so many samples of the examples, drawn with replacement, "
+        "such as 1000: how far it would vary if other examples had been drawn",
+        at_least=0,
+        at_most=1_000_000,
+    )
+    csv: str = option("", "also write a row for each example to this file, as a CSV table")
+    probabilities: str = option(
+        "",
+        "also write every probability to this file, as a CSV table: the file, the truth and a column for each class or "
+        "label; of numbers their values",
+    )
+    report: str = option(
+        "",
+        "also write the metrics, a row for each example and the worst examples into this folder: of images "
+        "figures too, of sentences a text",
+    )
+    force: bool = option(False, "overwrite the files of --csv and --probabilities, and files in the folder of --report")
+    data: DataOptions = field(default_factory=DataOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is to be measured."""
+
+    flags: EvaluateFlags  # `run` is what messages call a network in memory
+    ema: bool | None  # as of `vit_jax.load`
+    search: Mapping[str, Any]  # settings of the search for texts
+    given: Given | None = None  # examples from Python
     network: Predictor | None = None  # in memory
-    probabilities: str = ""  # a file that is to have every probability
 
     @property
     def run(self) -> runs.Run | None:
@@ -60,33 +118,34 @@ class Request:
         """
         if self.network is not None:
             return runs.Run(self.network.trained.folder) if self.network.trained.folder else None
-        return None if runs.is_foreign(self.path) else runs.find(self.path, weights=True)
+        path = self.flags.run
+        return None if runs.is_foreign(path) else runs.find(path, weights=True)
 
     def check(self) -> None:
         """Raise UserError on what can be known to be wrong before anything is opened."""
-        if self.given is not None and (self.source or self.data_dir):
-            raise UserError("data", f"is given, and so is {self.source or self.data_dir}", "leave one of them out")
-        if self.flip and self.probe != "none":
-            raise UserError(
-                "flip", f"is of the network's logits, and the probe {self.probe} has none", "leave one of them out"
-            )
+        f, other = self.flags, bool(self.flags.data.source) or self.given is not None
+        if self.given is not None and (f.data.source or f.data.dir):
+            raise UserError("data", f"is given, and so is {f.data.source or f.data.dir}", "leave one of them out")
+        if f.flip and f.probe != "none":
+            what = f"is of the network's logits, and the probe {f.probe} has none"
+            raise UserError("flip", what, "leave one of them out")
         for name in ("bootstrap", "probabilities"):
-            if getattr(self, name) and self.probe != "none":
+            if getattr(f, name) and f.probe != "none":
                 what = "is of the network's own answers, and a probe takes their place"
                 raise UserError(Field(name), what, "leave one of them out")
-        if 0 < self.bootstrap < FEWEST:
-            what = f"is {self.bootstrap}, and an interval of 95 % leaves out one sample in {FEWEST} on each side"
+        if 0 < f.bootstrap < FEWEST:
+            what = f"is {f.bootstrap}, and an interval of 95 % leaves out one sample in {FEWEST} on each side"
             raise UserError(Field("bootstrap"), what, f"give {FEWEST} or more, such as 1000")
-        runs.mean_of(self.which)
-        if self.spoken and not self.source and self.given is None:
+        runs.mean_of(f.weights)
+        if f.data.spoken and not other:
             raise UserError(
                 "the languages of texts",
                 "are of other data than the run's own, which it has stated",
                 "leave them out, or name that with --data.source",
             )
-        if self.run is None and not self.source and self.given is None:
+        if self.run is None and not other:
             raise UserError(
-                self.path,
+                f.run,
                 "no run here, and weights alone have no data of their own",
                 "name the data to measure it on, as in --data.source folder:PATH",
             )
@@ -115,11 +174,11 @@ def measure(request: Request) -> Measured:
         UserError: what is asked for contradicts itself, or something cannot be opened or measured.
     """
     request.check()
-    path, given, folder = request.path, request.given, request.run
+    f, given, folder = request.flags, request.given, request.run
     recorded = folder.record()["data"] if folder else None
     backend.configure_jax()
     from ..data.images.splits import Split
-    from ..models.state import split_model as parts
+    from ..models.state import split_model
     from ..tasks.computed import task_of
     from ..tasks.searching import searching
     from ..training.engine.step import Evaluator
@@ -128,42 +187,33 @@ def measure(request: Request) -> Measured:
     from .probe import measure_probe
 
     with backend.restore_precision():
-        net = request.network or complete(path, request.which, request.ema, request.spoken)
-    if request.probe == "none" and net.unmeasured:
-        raise UserError(path, *net.unmeasured)
-    if request.probabilities:
-        net.check_columns(request.probabilities)
-    task = searching(_asked_for(net, request), request.search)
-    source = request.source if given is None else net.run.data.given
-    run = replace(net.run, data=_with_source(net.run.data, source, request.data_dir))
+        net = request.network or complete(f.run, f.weights, request.ema, f.data.spoken)
+    if f.probe == "none" and net.unmeasured:
+        raise UserError(f.run, *net.unmeasured)
+    if f.probabilities:
+        net.check_columns(f.probabilities)
+    task = searching(_asked_for(net, f), request.search)
+    source = f.data.source if given is None else net.run.data.given
+    run = replace(net.run, data=_with_source(net.run.data, source, f.data.dir))
     run = replace(run, data=run.data.in_folder(folder.path)) if folder else run
     run = replace(run, data=_of_images(run.data, request))
     other = given is not None or bool(source and source != net.run.data.source)
     with fixed_settings(run.compute_dtype):
-        definition, tree = parts(net.model)
-        if request.probe != "none":
-            dataset, name = _learnable(net, run, task, request, None if other else recorded)
-            examples, remarks = dataset.splits[name], dataset.remarks
-        else:
-            opened = _other(net, run, request, recorded) if other else _own(run, request.split, recorded)
-            name, examples, remarks = opened
+        definition, tree = split_model(net.model)
         task = task.load_auxiliary(open_teacher(run)) if task.auxiliary_in_outputs else task
-        evaluator, batch = Evaluator(run.model, definition, task), request.batch or run.batch
-        parameters = evaluator.to_devices(tree)
-        if request.probe != "none":
-            features = functools.partial(evaluator.outputs_of, parameters, batch=batch)
-            result = measure_probe(request.probe, features, dataset, name, task, run)
-        else:
-            out = evaluator.outputs_of(parameters, examples, batch)
-            result = task.examine(run.model, examples, out)
-            if request.bootstrap:
-                result = replace(result, intervals=_intervals(task, run, examples, out, request.bootstrap))
-            remarks = (*remarks, *(examples.wide_remarks() if other and isinstance(examples, Split) else ()))
-    metadata, told = net.metadata, net.task
-    if request.probe != "none":
-        metadata = dataset.metadata()
-        told = task_of(run, metadata)
-    return Measured(net, name, examples, result, remarks, metadata, told)
+        evaluator = Evaluator(run.model, definition, task)
+        outputs = functools.partial(evaluator.outputs_of, evaluator.to_devices(tree), batch=f.batch or run.batch)
+        if f.probe != "none":
+            data, name = _learnable(net, run, task, request, None if other else recorded)
+            result, metadata = measure_probe(f.probe, outputs, data, name, task, run), data.metadata()
+            return Measured(net, name, data.splits[name], result, data.remarks, metadata, task_of(run, metadata))
+        name, examples, remarks = _other(net, run, request, recorded) if other else _own(run, f.split, recorded)
+        out = outputs(examples)
+        result = task.examine(run.model, examples, out)
+        if f.bootstrap:
+            result = replace(result, intervals=_intervals(task, run, examples, out, f.bootstrap))
+        remarks = (*remarks, *(examples.wide_remarks() if other and isinstance(examples, Split) else ()))
+        return Measured(net, name, examples, result, remarks, net.metadata, net.task)
 
 
 def _intervals(
@@ -180,13 +230,12 @@ def _intervals(
         return bootstrap(metrics, len(examples), samples, getattr(examples, "groups", None))
 
 
-def _asked_for(net: Predictor, request: Request) -> Task:
+def _asked_for(net: Predictor, f: EvaluateFlags) -> Task:
     """The task of a network, with mirror images or of its features. Raises UserError where it has no such."""
-    probe = request.probe
-    task = net.task.mirrored() if request.flip else net.task if probe == "none" else net.task.probed()
+    task = net.task.mirrored() if f.flip else net.task if f.probe == "none" else net.task.probed()
     if task is None:
-        asked, needed = ("flip", "images") if request.flip else (f"probe {probe}", "images with classes")
-        raise UserError(asked, f"is for {needed}, and {request.path} is of the task {net.run.task}", "leave it out")
+        asked, needed = ("flip", "images") if f.flip else (f"probe {f.probe}", "images with classes")
+        raise UserError(asked, f"is for {needed}, and {f.run} is of the task {net.run.task}", "leave it out")
     return task
 
 
@@ -201,12 +250,12 @@ def _learnable(net: Predictor, run: RunConfig, task: Task, request: Request, rec
         raise UserError("probe", f"tells classes apart, and {wrong}", "give --data.source of images with classes")
     run = replace_fields(run, task_spec(run.task).prepared_as(net.metadata, {}))
     if recorded is None and isinstance(run.data, ImageData):  # other classes are in other columns
-        run = replace(run, data=replace(run.data.without_table(), **request.table))
+        run = replace(run, data=replace(run.data.without_table(), **request.flags.data.table))
     dataset = task.open_data(run, request.given)
     if not dataset.same_as(recorded):
         raise _not_its_data(run)
     train, *others = dataset.splits
-    name = request.split or ("test" if "test" in others else "validation")
+    name = request.flags.split or ("test" if "test" in others else "validation")
     if name in others:
         return dataset, name
     if not others:
@@ -244,20 +293,20 @@ def _of_images(data: DataConfig, request: Request) -> DataConfig:
     from ..data.images.wide import is_range
 
     for name, value in (
-        ("skip_unreadable", request.skip_unreadable),
-        ("data.range", request.data_range),
+        ("skip_unreadable", request.flags.skip_unreadable),
+        ("data.range", request.flags.data.range),
     ):
         if value and not isinstance(data, FittedImages):
             raise UserError(Field(name), "is for images, and this network takes none", "leave it out")
     data = _of_table(data, request)
     if not isinstance(data, FittedImages):
         return data
-    stated = request.data_range
+    stated = request.flags.data.range
     if not is_range(stated):
         raise UserError(Field("data.range"), f"is {stated}", "give two numbers, the second one greater")
-    if stated and not request.source and request.given is None:
+    if stated and not request.flags.data.source and request.given is None:
         raise UserError(Field("data.range"), "is of other images than the run's own", "add --data.source")
-    skip = request.skip_unreadable or data.skip_unreadable
+    skip = request.flags.skip_unreadable or data.skip_unreadable
     return replace(data, skip_unreadable=skip, range=stated or data.range)
 
 
@@ -266,16 +315,16 @@ def _of_table(data: DataConfig, request: Request) -> DataConfig:
     from ..data.images.config import ImageData
     from ..data.images.sources.open import table_of
 
-    name = next((f"data.{name}" for name in request.table), "")
+    name = next((f"data.{name}" for name in request.flags.data.table), "")
     if name and not isinstance(data, ImageData):
         raise UserError(Field(name), "is for labelled images, and this network learned from none", "leave it out")
-    if name and not request.source:
+    if name and not request.flags.data.source:
         raise UserError(Field(name), "is of another table than the run's own", "add --data.source csv:FILE")
     if not isinstance(data, ImageData):
         return data
-    if request.given is not None or (request.source and table_of(data) is None):
+    if request.given is not None or (request.flags.data.source and table_of(data) is None):
         data = data.without_table()
-    return replace(data, **request.table)
+    return replace(data, **request.flags.data.table)
 
 
 def _not_its_data(run: RunConfig) -> UserError:
@@ -286,7 +335,7 @@ def _other(net: Predictor, run: RunConfig, request: Request, recorded: Any) -> t
     """(name of the split, its examples, remarks) of other data; `recorded` is the identity of that of training."""
     from ..tasks.computed import task_class
 
-    split, given, opened = request.split, request.given, task_class(run.task).open_other_data
+    split, given, opened = request.flags.split, request.given, task_class(run.task).open_other_data
     sizes = recorded.get("sizes") if isinstance(recorded, dict) else None
     if isinstance(sizes, dict) and opened(run, net.metadata, "", given).total == sum(sizes.values()):
         # It may be a copy of the data that the run was trained on: then only the run's own splits are new to it.

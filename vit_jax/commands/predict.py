@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import numpy as np
     from flax import nnx
 
-    from ..tasks.base import Predictor
+    from ..tasks.predictor import Predictor
 
 Prediction = str | list[tuple[str, float]]  # of one input: a text, or [(class, probability), ...], or so
 BATCH = 64  # inputs that are computed at a time
@@ -116,13 +116,14 @@ def predict(
     one, spoken = isinstance(inputs, (str, os.PathLike)), Spoken(source_language, target_language)
     name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "the network"
     check_ranges(PredictFlags(run=name, inputs=(), top=top, batch=batch))
-    if isinstance(path, (str, os.PathLike)):
-        found = _check_inputs(name, [inputs] if one else inputs) if _are_named(inputs) else None
+    several = [inputs] if one else inputs
+    if isinstance(path, (str, os.PathLike)):  # inputs are checked before jax starts
+        found = _found(takes(name), several, _image_column(name)) if _are_named(inputs) else None
         network = _network(name, which, ema, search, spoken)
     else:
         network = _network(path, which, ema, search, spoken)
-        kind, column = _kind(network.run.model), getattr(network.run.data, "file_column", "")
-        found = _found(kind, [inputs] if one else inputs, column) if _are_named(inputs) else None
+        column = getattr(network.run.data, "file_column", "")
+        found = _found(_kind(network.run.model), several, column) if _are_named(inputs) else None
     if found is None:
         return _predict_given(network, inputs, top, batch)
     answering = Answering(network, top, batch, skip_unreadable, _note)
@@ -166,32 +167,6 @@ def _predict_given(network: Predictor, inputs: Any, top: int, batch: int) -> Any
 def _shown(said: Any, pairs: Sequence[tuple[Any, Any]], network: Predictor) -> Any:
     """What is said, as a list that a notebook shows as a table; one text as it is."""
     return said if isinstance(said, str) else predictions(said, pairs, network.header)
-
-
-def draw_attention(
-    path: str,
-    inputs: Sequence[str],
-    out: Path,
-    which: str = "best",
-    ema: bool | None = None,
-    layer: str | int = "",
-) -> None:
-    """Draw the attention on the first images, or on the first sentence.
-
-    Args:
-        path: a run, or a file or folder of weights of any layout.
-        inputs: paths of images, or sentences.
-        out: a PNG file.
-        which: the weights of a run, as of `vit_jax.load`.
-        ema: likewise.
-        layer: the number of a layer, counted from 1, or all; empty: the last layer for images, all for sentences.
-
-    Raises:
-        UserError: where the network has no such layer, and as `predict`.
-    """
-    inputs = _check_inputs(path, inputs)
-    model = _network(path, which, ema)
-    model.draw_attention(inputs, out, _layers(str(layer), model.layers), _caption(path, model, which, ema))
 
 
 def _layers(text: str, depth: int) -> list[int]:
@@ -262,30 +237,20 @@ def _kind(model: NetworkConfig) -> str:
     return model.inputs()[0].kind
 
 
-def _check_inputs(path: str, inputs: Sequence[str]) -> list[Any]:
-    """The inputs as image files (with those inside folders), vectors or texts, before jax starts. Raises UserError."""
-    kind = takes(path)
-    return list(inputs) if kind == "ids" else files_of(kind, _with_tables(path, kind, inputs), _note)
+def _image_column(path: str) -> str:
+    """The column of a run's own table that names the images; empty of other weights, and of data that is no table."""
+    return "" if runs.is_foreign(path) else getattr(runs.find(path).config().data, "file_column", "")
 
 
-def _found(kind: str, inputs: Any, file_column: str) -> list[Any]:
-    """`_check_inputs` of inputs of a kind."""
-    if kind == "ids":
-        return list(inputs)
-    return files_of(kind, with_images_of_tables(inputs, file_column) if kind == "pixels" else list(inputs), _note)
+def _found(kind: str, inputs: Sequence[Any], file_column: str) -> list[Any]:
+    """The inputs of a kind as image files (with those inside folders), vectors or texts. Raises UserError."""
+    given = with_images_of_tables(kind, inputs, file_column)
+    return given if kind == "ids" else files_of(kind, given, _note)
 
 
 def _holds_several(given: str | os.PathLike[str]) -> bool:
     """Whether an input is a folder or a table, whose answers are a list, and be it of one image."""
     return os.path.isdir(given) or (os.fspath(given).startswith("csv:") and not os.path.lexists(given))
-
-
-def _with_tables(path: str, kind: str, inputs: Sequence[Any], file_column: str = "") -> list[Any]:
-    """The inputs of a run or of weights, tables of images replaced by these. Raises UserError."""
-    if kind != "pixels":
-        return list(inputs)
-    learned = "" if runs.is_foreign(path) else getattr(runs.find(path).config().data, "file_column", "")
-    return with_images_of_tables(inputs, file_column or learned)
 
 
 def _note(remark: str) -> None:
@@ -405,7 +370,7 @@ def command(arguments: list[str]) -> int:
     stated = flags.given_fields(arguments, Options)
     _check_outputs(o, stated)
     kind = takes(o.run)
-    inputs = Inputs(kind, _with_tables(o.run, kind, given, o.data.file_column), _note)
+    inputs = Inputs(kind, with_images_of_tables(kind, given, o.data.file_column or _image_column(o.run)), _note)
     model = _network(o.run, o.weights, o.averaged, flags.given_values(arguments, o, AnswerFlags), o.data.spoken)
     if "top" in stated and model.task.searching({}) is not None:
         raise UserError(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..files.terminal import printable
 
 if TYPE_CHECKING:
-    from ..tasks.base import Answer
+    from ..tasks.predictor import Answer
 
 _PAUSE = 0.2  # seconds between two counts
 

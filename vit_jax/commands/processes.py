@@ -22,7 +22,7 @@ from ..files.locks import is_locked
 from ..files.terminal import printable
 from ..machine.backend import accelerators
 from ..runs.folder import Run
-from ..training.signals import signals
+from ..training.stopping import signals
 from ..training.sweep import Unit
 
 TICK = 0.1  # seconds between looks at the processes

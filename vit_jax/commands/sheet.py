@@ -21,8 +21,7 @@ from ..files.terminal import run_command
 from ..machine import backend
 from ..machine.numerics import random_key, with_fixed_settings
 from ..presets.table import preset
-from ..runs.check import check_run
-from ..runs.complete import check_complete
+from ..runs.check import check_complete, check_run
 from ..tasks.image_spec import TakesImages
 from ..tasks.table import task_spec
 

@@ -1,324 +1,37 @@
-"""The command `python -m vit_jax.train`: its arguments, its help, and what it does besides training."""
+"""The command `python -m vit_jax.train`: alone or with other hosts, a run, a group of runs, or a dry run."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import os
 import re
-import shlex
-import shutil
 import sys
-import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from .. import runs
 from ..config import flags
-from ..config.dotted import replace_fields
-from ..config.fields import option
 from ..config.run import RunConfig
-from ..config.trees import flatten
 from ..data.images.config import FittedImages
 from ..errors import DONE, Field, UserError
-from ..files.terminal import fill, lasting_output, run_command
+from ..files.terminal import lasting_output, run_command
 from ..machine import backend
 from ..machine.hosts.group import ALONE, Hosts, join_hosts
 from ..machine.numerics import fixed_settings
-from ..presets.entry import on_other_data
-from ..presets.recipes import NOTEBOOKS, PURPOSES, RECIPES
-from ..presets.table import DEFAULT, FINETUNE, PRESETS, is_preset, preset
 from ..runs.check import check_run
-from ..runs.complete import check_trained, is_name
-from ..runs.file import overlaid, read_config
-from ..runs.segments import SEGMENT_FIELDS
-from ..runs.values import flat, from_dict, other_identity, to_dict
-from ..tasks.table import TASKS
+from ..runs.values import from_dict, to_dict
 from ..training.announce import announce, estimate
 from ..training.contents import Contents
 from ..training.going_on import planned_segments
+from ..training.group import members_of, of_folds, sum_up
 from ..training.preflight import OF_A_HOST, choose_folder, preflight
 from ..training.resume import describe_rate, new_state
 from ..training.setup import set_up
-from ..training.train import Asked, members_of, of_folds, sum_up, train_folds, train_seeds, train_with
-from ..weights.start import start as starting
-from ..weights.start.again import resumable
-from ..weights.start.fitting import OtherNetwork
-from ..weights.start.opening import Unfit
-from ..weights.start.recipes import apply_recipe, describe_recipe
+from ..training.train import Asked, train_folds, train_seeds, train_with
+from ..weights.start.recipes import describe_recipe
+from .train_options import Options, check_options, parse
 
 # Flags that each host may give in its own way.
 OF_A_COMMAND = {"hosts", *OF_A_HOST}
-
-
-@dataclass(frozen=True)
-class Options(RunConfig):
-    """The arguments of the command: the fields of a run, and these."""
-
-    seeds: int = option(
-        0,
-        "train this many runs with the seeds seed, seed+1, ... and report the mean and standard deviation "
-        "of their results; 0: one run",
-        at_least=0,
-    )
-    folds: int = option(
-        0,
-        "cross-validation: cut the data into this many folds (data.folds), train a run for each that is held out, and "
-        "report the mean and standard deviation of their results; 0: one run",
-        at_least=0,
-    )
-    resume: str = option(
-        "", "continue this run (a folder, or a name inside dir), with its config as the defaults of all flags"
-    )
-    continue_: Literal["", "constant", "again", "extended"] = option(
-        "",
-        "with --resume and more --epochs than the run had, what the learning rate does in them: again (its schedule "
-        "begins anew), extended (as if so many epochs had been given at first, to which the rate jumps) or constant "
-        "(the last rate is kept); empty: asked for, where the schedule depends on the length of the run",
-    )
-    tune: Literal["none", "full", "head", "attention"] = option(
-        "none",
-        "with --init, a recipe of fine-tuning, which sets fields of optim that are not given: full (all "
-        "weights, with layer decay), head (all else is frozen) or attention (with positions and head)",
-    )
-    config: str = option(
-        "",
-        "a file that --print-config wrote, or a run's config.json: its values replace those of the preset, and flags "
-        "replace those of the file",
-    )
-    print_config: bool = option(False, "print the run's config as JSON and exit")
-    dry_run: bool = option(
-        False, "open the data, build the network, print what would be trained and exit, writing nothing"
-    )
-    hosts: str = option(
-        "",
-        "train with several processes that all give this command: auto (those that Slurm, a TPU pod or "
-        "Kubernetes has started), or ADDRESS:PORT,COUNT,INDEX (where process 0 listens, how many there are, and "
-        "which this is, from 0); process 0 alone reads and writes the run's folder; empty: this process alone",
-    )
-    version: bool = option(False, "print the version and exit")
-
-    def run(self) -> RunConfig:
-        """The config of the run."""
-        return RunConfig(**{f.name: getattr(self, f.name) for f in dataclasses.fields(RunConfig)})
-
-    def of(self, run: RunConfig) -> Options:
-        """These options with the fields of another run."""
-        return replace(self, **{f.name: getattr(run, f.name) for f in dataclasses.fields(RunConfig)})
-
-
-def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
-    """What arguments ask for.
-
-    The defaults of the flags are the record of the run to resume, or else the preset's, over which go what the weights
-    of --init decide, then --config.
-
-    Returns:
-        (name of the preset, options, the run to resume or None).
-
-    Raises:
-        UserError: an argument is wrong.
-        SystemExit: with 0, after printing help.
-    """
-    words = list(arguments)
-    named = words.pop(0) if words and not flags.is_flag(words[0]) else ""
-    given = flags.given_texts(words)
-    if flags.value_of(given, "resume"):
-        folder = _find_resumed(named, given)
-        name = folder.record()["preset"]
-        return name, _parse_options(folder.config(), words, named, name), folder
-    file = flags.value_of(given, "config")
-    values, preset_of_file = read_config(file) if file else ({}, "")
-    # An empty --init is none, whatever the file has.
-    init = flags.value_of(given, "init") if "init" in given else str(values.get("init", ""))
-    preset_name = named or (FINETUNE if init else _of_task(values.get("task")))
-    name = named or _name_of(file, preset_of_file) or preset_name
-    run = _preset_run(preset_name)
-    if not init or {"-h", "help"} & given.keys():
-        options = _parse_options(overlaid(run, values, file) if file else run, words, named, name)
-        stated = _given_fields(options, words, values)
-        if options.data.source != run.data.source:
-            options = options.of(replace_fields(on_other_data(options.run()), stated))
-        if options.init_encoder:
-            options = options.of(starting.filled_encoder(options.run(), stated))
-        return name, options, None
-    place = flags.value_of(given, "dir") or str(values.get("dir", RunConfig.dir))
-    with resumable(init, place, flags.value_of(given, "name") or str(values.get("name", "")) or name):
-        if preset_name == FINETUNE:
-            run = starting.base(init, place)
-            _check_task(run, init, values.get("task"), file)
-        run = replace(run, init=init, dir=place)
-        options = _parse_options(overlaid(run, values, file) if file else run, words, named, name)
-        return name, _filled_in(options, preset_name, words, values), None
-
-
-def _find_resumed(named: str, given: Mapping[str, Sequence[str]]) -> runs.Run:
-    """The run that --resume names. Raises UserError on what cannot be given with it."""
-    resume, file, tune, other = (flags.value_of(given, flag) for flag in ("resume", "config", "tune", "name"))
-    for flag, value in ((f"the preset {named!r}", named), (f"--config {file}", file), (f"--tune {tune}", tune)):
-        if value:
-            raise UserError(f"--resume {resume} uses the config of that run", f"leave out {flag}")
-    folder = runs.find(resume, flags.value_of(given, "dir") or RunConfig.dir)
-    if other and other != folder.path.name:
-        raise UserError(
-            f"--name {other}",
-            f"--resume {resume} goes on in the run's own folder",
-            f"leave --name out, or start a new run from its weights with --init {shlex.quote(resume)} in place of "
-            "--resume",
-        )
-    return folder
-
-
-def _parse_options(base: RunConfig, words: list[str], named: str, name: str) -> Options:
-    """The options that the words after the preset give, with a run's fields as defaults; --help is printed here.
-
-    `named` is the preset as the user gave it, `name` as it is recorded.
-    """
-    # Not dataclasses.asdict, which would turn the nested configs into dicts.
-    default = Options(**{f.name: getattr(base, f.name) for f in dataclasses.fields(RunConfig)})
-    return flags.parse(
-        Options,
-        _one_preset(words),
-        default=default,
-        prog="python -m vit_jax.train" + (f" {named}" if named else ""),
-        description=_description(named, name) if {"-h", "--help"} & {*words} else None,
-    )
-
-
-def _filled_in(options: Options, preset_name: str, words: list[str], values: dict[str, Any]) -> Options:
-    """The options with the fields that the weights of --init decide, unless flags or the values of --config state them.
-
-    Raises UserError where the weights cannot follow what is stated.
-    """
-    stated = _given_fields(options, words, values)
-    try:
-        run = starting.fill_run(options.run(), stated, own=preset_name != FINETUNE)
-        return options.of(run if options.tune == "none" else apply_recipe(run, options.tune, stated))
-    except OtherNetwork as error:
-        wanted, given = (c.describe()[0] for c in (error.wanted, error.given))
-        in_file_alone = {*flatten(values)} - {*flags.given_fields(words, options)}
-        if wanted == given or not {f"model.{field}" for field in error.fields} & in_file_alone:
-            raise
-        file = options.config
-        raise Unfit(
-            f"--config {file}",
-            f'its network is "{wanted}" and init {options.init} holds "{given}"',
-            f'to train the latter, give a copy of {file} without "model", to train the former from random weights, '
-            'give --init ""',
-        ) from error
-
-
-def _given_fields(options: Options, words: list[str], values: dict[str, Any]) -> dict[str, Any]:
-    """{field: value} of the fields of the run that the user states, by flags or in a --config."""
-    named = {*flatten(values), *flags.given_fields(words, options)}
-    return {field: value for field, (value, _) in flat(options.run()).items() if field in named}
-
-
-def _check_task(run: RunConfig, init: str, task: object, file: str) -> None:
-    """Raise UserError where the task of a --config trains another kind of network than the weights `init` are of."""
-    other = _preset_run(_of_task(task))
-    if task == other.task and type(other.model) is not type(run.model):
-        held, trained = (each.model.name for each in (run, other))
-        raise Unfit(
-            f"--config {file}",
-            f"its task is {task}, which trains a {trained}, and init {init} holds a {held}",
-            f"start from weights of a {trained}, or leave --config out",
-        )
-
-
-def _of_task(task: object) -> str:
-    """The first preset of a task; DEFAULT if none has it. Raises UserError on a task whose network is never trained."""
-    if task in TASKS:
-        check_trained(str(task))
-    return next((name for name in PRESETS if PRESETS[name]().run.task == task), DEFAULT)
-
-
-def _name_of(file: str, beside: str) -> str:
-    """The name of the runs of a --config without a preset: the preset in the file, or else the file's own name."""
-    return next((name for name in (beside, Path(file).stem) if file and is_name(name)), "")
-
-
-def _preset_run(name: str) -> RunConfig:
-    """The run of a preset. Raises UserError saying what else the word may have meant."""
-    if not is_preset(name):
-        if users := [each for each in PRESETS if PRESETS[each]().run.data.source == name]:
-            raise UserError(
-                f"{name} is a set of images, not a preset",
-                remedy=f"give one that trains on it ({', '.join(users)}), or another and --data.source {name}",
-            )
-        if os.path.isdir(name):
-            raise UserError(
-                f"{name} is a folder, not a preset",
-                remedy=f"--resume {name} continues a run, --init {name} starts from its weights, "
-                f"--data.source folder:{name} trains on its images",
-            )
-        if os.path.isfile(name):
-            raise UserError(
-                f"{name} is a file, not a preset",
-                remedy=f"--config {name} reads a config, --init {name} starts from weights",
-            )
-    return preset(name).run
-
-
-def _one_preset(words: list[str]) -> list[str]:
-    """The words after the preset. Raises UserError if there is another preset among those that follow no flag."""
-    for before, word in zip(["", *words], words, strict=False):
-        if (word in PRESETS or word in RECIPES) and not (flags.is_flag(before) and "=" not in before):
-            raise UserError(
-                f"the preset {word!r} is not the first argument",
-                remedy="give one preset only, before all --field flags",
-            )
-    return words
-
-
-def _description(named: str, name: str) -> str:
-    """The text of --help before the fields, as wide as the terminal; after a preset, that of the preset."""
-    width = max(shutil.get_terminal_size().columns - 2, 40)
-    usage = ["Train a network: python -m vit_jax.train [PRESET] [--field value ...].", ""]
-    # Lines with an indent, because tyro joins all others.
-    if named:
-        found = preset(named)
-        texts = [found.help or found.title]
-        if size := _download_size(found.run):
-            texts.append(
-                f"Its data, {found.run.data.source}, is fetched once ({size}) and prepared in --data.dir, by default "
-                "$TFDS_DATA_DIR or ~/tensorflow_datasets; with --data.no-download it must be there."
-            )
-        texts += _recipes(named)
-        text = "\n".join(fill(t, width, 2, 2) for t in texts)
-        return "\n".join([*usage, f"{named}:", text, "", f"The defaults below are those of {named}."])
-    listing = {}
-    for each in PRESETS:
-        size = _download_size(preset(each).run)
-        listing[each] = preset(each).title + (f"; fetches {size}" if size else "")
-    listing["PRESET-RECIPE"] = "cifar10-48x4-fast, ...: see the help of cifar10-48x4"
-    listing["vit-SIZEPATCH"] = "vit-s16, vit-b32, ...: sizes ti s b l h g, any patch"
-    column = max(map(len, listing))
-    lines = [
-        f"  {name:{column}} {textwrap.shorten(title, width - column - 3, placeholder=' ...')}"
-        for name, title in listing.items()
-    ]
-    after = ["", f"The defaults below are those of {name}; PRESET --help explains a preset."]
-    return "\n".join([*usage, "Presets:", *lines, *after])
-
-
-def _recipes(name: str) -> list[str]:
-    """Paragraphs of the help of a preset: what its notebook prints, and its recipes; empty if it has none."""
-    if not (notebook := NOTEBOOKS.get(name)):
-        return []
-    recipes = [f"{name}-{kind}: {PURPOSES[kind]}. {recipe.help}" for kind, recipe in notebook.recipes.items()]
-    printed = f"Its notebook prints {notebook.accuracy:.4g} on {notebook.split} after {notebook.epochs} epochs."
-    return [f"{printed} Presets with the same network and other settings:", *recipes]
-
-
-def _download_size(run: RunConfig) -> str:
-    """How large the archives of a run's data are, in words, if these are fetched by name; else empty."""
-    from ..data.fetch.archives import OFFICIAL
-
-    official = OFFICIAL.get(run.data.source)
-    return f"{sum(archive.bytes for archive in official.archives) / 1e6:.0f} MB" if official else ""
 
 
 def command(arguments: list[str]) -> int:
@@ -424,44 +137,10 @@ def _resume_group(inside: list[runs.Run], arguments: list[str]) -> int:
     return DONE
 
 
-def check_options(options: Options, folder: runs.Run | None = None) -> RunConfig:
-    """The options' run.
-
-    Args:
-        options: of the command.
-        folder: of the run that goes on; None: it is new.
-
-    Raises:
-        UserError: a field is invalid, or the run is another than the folder's.
-    """
-    run = check_run(options.run())
-    if options.tune != "none" and not run.init:
-        raise UserError(Field("tune"), f"is {options.tune} but init is empty", "name the weights to start from")
-    if folder:
-        _same_run(folder, run, options.resume)
-    elif options.continue_:
-        raise UserError(Field("continue"), f"is {options.continue_}", "name the run that goes on with --resume")
-    return run
-
-
 def _show_recipe(options: Options) -> None:
     """Print what --tune decides, if that is given."""
     if options.tune != "none":
         print(describe_recipe(options.run(), options.tune))
-
-
-def _same_run(folder: runs.Run, run: RunConfig, resume: str) -> None:
-    """Raise UserError if flags of --resume make it another run: that can only start from its weights."""
-    changed = other_identity(folder.config(), run)
-    if changed.keys() - {*SEGMENT_FIELDS}:
-        fields = ", ".join(f"{name} {old!r} -> {new!r}" for name, (old, new) in changed.items())
-        path, source = shlex.quote(resume), shlex.quote(run.data.source)
-        raise UserError(
-            folder,
-            f"holds another run, which differs in {fields}",
-            f"leave these as they were, or start a new run from its weights with --init {path} --name NEW "
-            f"--data.source {source} in place of --resume {path}",
-        )
 
 
 def dry_run(asked: Asked, group: str = "") -> int:

@@ -16,7 +16,7 @@ from ..files.atomic import write_text
 from ..files.destination import check_output
 from ..files.reading import show_path
 from ..files.terminal import printable, run_command
-from .compare import Comparison, Named, gather, listed
+from .comparison import Comparison, Named, gather, listed
 
 FILE = "report.html"
 LARGEST = 2_950_000  # letters of a page with attention; without, it is far below

@@ -8,7 +8,7 @@ from typing import Any
 from ..files.metrics import spelled_out
 from ..files.reading import bounded_lines, open_regular
 from . import charts, parts, tables
-from .compare import Comparison, Member
+from .comparison import Comparison, Member, is_number
 from .curves import Chart, charts_of
 from .tables import Table
 
@@ -67,7 +67,7 @@ def _faults(member: Member) -> list[str]:
     """What of a run's log is missing, a clause each."""
     out = []
     for name in ("loss", "grad_norm", "param_norm"):
-        lost = sum(1 for row in member.rows if name in row and not tables.is_number(row[name]))
+        lost = sum(1 for row in member.rows if name in row and not is_number(row[name]))
         if lost:
             out.append(f"{lost:,} values of {spelled_out(name)} are no numbers (NaN or infinite), and left out")
     broken = _lines(member) - len(member.rows) if member.rows else 0

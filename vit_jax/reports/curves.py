@@ -11,7 +11,7 @@ import numpy as np
 from ..figures.curves import training_metric
 from ..files.metrics import as_title, spelled_out
 from . import charts
-from .compare import Comparison, curves, highlighted_lines, panels_of
+from .comparison import Comparison, curves, highlighted_lines, panels_of
 from .tables import GIB, Table, rates
 
 FEW = 6  # runs; the curves of more have fewer points, so that the page stays small

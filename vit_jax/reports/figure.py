@@ -12,7 +12,8 @@ from ..config.nearest import nearest
 from ..config.run import RunConfig
 from ..errors import UserError
 from ..files.strict_json import parse
-from .compare import Named, draw, gather, listed
+from .compare import draw
+from .comparison import Named, gather, listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,8 +20,9 @@ from ..files.terminal import print_wrapped, printable
 from ..runs.ending import FINISHED
 from ..runs.points import FAILED, Point, value_text
 from ..tasks.table import task_spec
-from .compare import Comparison, Line, Member, columns, gather
-from .tables import commands_of, is_number
+from .compare import columns
+from .comparison import Comparison, Line, Member, gather, is_number
+from .tables import commands_of
 
 PICTURE = "sweep.png"
 MEASURED = (FINISHED, "stopped: max_steps", "stopped: max_minutes")  # endings of runs that went as far as they were to

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..config.dotted import value_at
 from ..config.run import RunConfig
 from ..config.trees import flatten
@@ -23,7 +21,8 @@ from ..presets.table import preset
 from ..runs.ending import CONVERTED, PROVENANCE
 from ..runs.values import differences, flat, marked_fields, with_fields
 from ..tasks.table import task_spec
-from .compare import Comparison, Line, Member, columns, result_on_test, text_of
+from .compare import columns, text_of
+from .comparison import Comparison, Line, Member, is_number, result_on_test
 
 GIB = 1 << 30
 RATE = "_per_second"  # ends the names of speeds in a log
@@ -217,11 +216,6 @@ def _cost_of(member: Member) -> dict[str, Any]:
 def rates(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The names of the speeds in rows of a log, the MFU among them."""
     return list(dict.fromkeys(name for row in rows for name in row if name.endswith(RATE) or name == "mfu"))
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value of a log is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))
 
 
 def _size(folder: Path) -> int:

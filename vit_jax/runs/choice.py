@@ -15,7 +15,7 @@ from ..config.vocabulary import FOLDER
 from ..errors import Field, UserError
 from ..files.destination import check_apart
 from ..files.reading import show_path
-from .complete import check_name
+from .check import check_name
 from .folder import Run
 from .segments import SEGMENT_FIELDS
 from .several import SWEEP, VARIED, kind_of, members, there

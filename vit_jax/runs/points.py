@@ -19,8 +19,8 @@ from typing import Any
 from ..config.run import RunConfig
 from ..errors import Field, UserError
 from ..files.atomic import read_json
+from .check import check_name
 from .choice import same_identity
-from .complete import check_name
 from .folder import Run
 from .several import SWEEP, is_run, members
 from .values import flat

@@ -23,7 +23,8 @@ from ..machine.numerics import random_key
 from ..models.state import merge, split_model
 from ..text.ids import Ids
 from ..text.tokenizer import Tokenizer
-from .base import BATCH, Answer, Batch, Predictor, Task, batches
+from .base import Batch, Task
+from .predictor import BATCH, Answer, Predictor, batches
 from .searching import searching
 
 

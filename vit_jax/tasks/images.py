@@ -15,7 +15,7 @@ from ..data.inputs import list_images, prepare_image
 from ..data.unreadable import Unreadable
 from ..errors import UserError
 from ..machine.numerics import with_fixed_settings
-from .base import Predictor
+from .predictor import Predictor
 
 
 class ImagePredictor(Predictor):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 from ..errors import UserError
 
 if TYPE_CHECKING:
-    from ..tasks.base import Predictor
+    from ..tasks.predictor import Predictor
 
 T = TypeVar("T")
 

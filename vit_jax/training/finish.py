@@ -39,44 +39,22 @@ def finish(s: Session, status: str) -> dict[str, Any]:
     Raises:
         Interrupted: a signal ended the loop; everything is saved by then.
     """
-    if signal := s.decision.signal:
+    if s.decision.signal:
         s.hosts.barrier()
-        done = f"saved at step {s.step}" if s.saved == s.step else "nothing was to be saved yet"
-        again = _going_on(s.folder, s.run)
-        if (kind := kind_of(s.folder.path)) and not _given_in_python(s.run):  # one of the runs of --seeds or --folds
-            again = f"the same command, which goes on with this {kind} and then trains the others"
-        raise Interrupted(f"{signal}: {done}; go on with: {again}", signal)
+        raise _interruption(s)
     summary: dict[str, Any] = {"status": status, "step": s.step, "epoch": s.epoch, "seconds": s.seconds, "best": s.best}
     summary |= {"segment": len(s.setup.segments) - 1} if len(s.setup.segments) > 1 else {}
     watched, split = watched_split(s)
     if split is not None:
-        rows = [r for r in s.folder.metrics() if r["kind"] == "eval" and r.get("split") == watched]
-        last = s.hosts.share({r["weights"]: _numbers(r) for r in rows if r["step"] == s.step})  # of the owner's log
-        if not last:  # a budget ended between evaluations: a run that goes on must not find this one in its log
-            last = {weights: as_json(result.metrics) for weights, result in measure(s, watched, split).items()}
-        summary[watched] = last
+        summary[watched] = _last_evaluation(s, watched, split)
     summary |= _speeds(s.folder.metrics())
-    ended = status == "finished" and not s.run.overfit_batches
-    tested = {name: split for name, split in s.setup.dataset.splits.items() if name not in ("train", "validation")}
-    result, best = None, best_weights(s) if ended else None
-    calibration, task = _calibrate(s, best) if ended else (None, s.task)
-    summary |= {"calibration": calibration} if calibration else {}
-    for name, split in tested.items() if ended else ():
-        last = s.best is not None and s.best["step"] == s.step
-        results = measure_and_log(s, name, split, {_best_kind(s): task} if last else {})
-        summary[name] = {"last" if w == "raw" else "last_ema": as_json(r.metrics) for w, r in results.items()}
-        shown = results["raw"]
-        if s.best is not None and best is not None:
-            shown = results[_best_kind(s)] if last else _measure(s, best, split, task)
-            summary[name]["best"] = as_json(shown.metrics)
-        result = shown if name == "test" else result
-        chance = s.task.at_chance(split, shown)
-        remedy = "nothing was learned: try another --optim.lr, more --epochs, and look at the labels"
-        notes = [*shown.notes, *([f"on {name} {chance}: {remedy}"] if chance else [])]
-        summary |= {"notes": notes} if notes else {}
-    if ended and s.task.calibrated and "validation" not in s.setup.dataset.splits:
-        what = " and ".join(f"no {each}" for each in s.task.calibrated)
-        summary["notes"] = [*summary.get("notes", ()), f"{what}: there is no validation split to choose them on"]
+    best, calibration, task, result = None, None, s.task, None
+    if status == "finished" and not s.run.overfit_batches:
+        best = best_weights(s)
+        calibration, task = _calibrate(s, best)
+        summary |= {"calibration": calibration} if calibration else {}
+        tested, result, notes = _test(s, task, best)
+        summary |= tested | ({"notes": notes} if notes else {})
     network = whole(s, best)
     if not s.hosts.owner:
         s.hosts.barrier()
@@ -91,6 +69,51 @@ def finish(s: Session, status: str) -> dict[str, Any]:
     show(s.folder, summary)
     s.hosts.barrier()
     return summary
+
+
+def _interruption(s: Session) -> Interrupted:
+    """The error of a run that a signal has ended: what is saved, and how to go on."""
+    done = f"saved at step {s.step}" if s.saved == s.step else "nothing was to be saved yet"
+    again = _going_on(s.folder, s.run)
+    if (kind := kind_of(s.folder.path)) and not _given_in_python(s.run):  # one of the runs of --seeds or --folds
+        again = f"the same command, which goes on with this {kind} and then trains the others"
+    return Interrupted(f"{s.decision.signal}: {done}; go on with: {again}", s.decision.signal)
+
+
+def _last_evaluation(s: Session, name: str, split: Any) -> dict[str, dict[str, Any]]:
+    """{weights: metrics} of the last weights on a split, from the log, or measured where it lacks them."""
+    rows = [r for r in s.folder.metrics() if r["kind"] == "eval" and r.get("split") == name and r["step"] == s.step]
+    if found := s.hosts.share({r["weights"]: _numbers(r) for r in rows}):  # of the owner's log
+        return found
+    # A budget ended between evaluations: a run that goes on must not find this one in its log.
+    return {weights: as_json(result.metrics) for weights, result in measure(s, name, split).items()}
+
+
+def _test(s: Session, task: Task, best: dict[str, Any] | None) -> tuple[dict[str, Any], Evaluation | None, list[str]]:
+    """The test of a finished run on all splits that it neither trained on nor chose by.
+
+    Returns ({split: {weights: metrics}}, the result on "test" of the best weights, else of the last, notes).
+    """
+    entries, notes = dict[str, Any](), list[str]()
+    shown: dict[str, Evaluation] = {}
+    last = s.best is not None and s.best["step"] == s.step
+    for name, split in s.setup.dataset.splits.items():
+        if name in ("train", "validation"):
+            continue
+        results = measure_and_log(s, name, split, {_best_kind(s): task} if last else {})
+        entries[name] = {"last" if w == "raw" else "last_ema": as_json(r.metrics) for w, r in results.items()}
+        shown[name] = results["raw"]
+        if s.best is not None and best is not None:
+            shown[name] = results[_best_kind(s)] if last else _measure(s, best, split, task)
+            entries[name]["best"] = as_json(shown[name].metrics)
+        notes += shown[name].notes
+        if chance := s.task.at_chance(split, shown[name]):
+            remedy = "nothing was learned: try another --optim.lr, more --epochs, and look at the labels"
+            notes.append(f"on {name} {chance}: {remedy}")
+    if s.task.calibrated and "validation" not in s.setup.dataset.splits:
+        what = " and ".join(f"no {each}" for each in s.task.calibrated)
+        notes.append(f"{what}: there is no validation split to choose them on")
+    return entries, shown.get("test"), [*dict.fromkeys(notes)]
 
 
 def show_again(folder: runs.Run, summary: dict[str, Any]) -> None:

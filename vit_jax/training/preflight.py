@@ -15,8 +15,7 @@ from ..machine.hosts.group import ALONE, Hosts
 from ..machine.memory import check_memory
 from ..presets.entry import on_other_data
 from ..presets.table import preset
-from ..runs.check import check_run
-from ..runs.complete import check_complete, check_name
+from ..runs.check import check_complete, check_name, check_run
 from ..runs.segments import Segment
 from ..weights.start.again import check_unchanged
 from ..weights.start.start import check as check_start

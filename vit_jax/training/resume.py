@@ -25,8 +25,7 @@ from ..weights.start.start import start as start_from
 from .saving import Saver
 from .session import NOTED, Session
 from .setup import parameter_dtype
-from .signals import Caught
-from .stopping import Decision
+from .stopping import Caught, Decision
 
 if TYPE_CHECKING:
     from ..weights.checkpoint import Checkpoints, Saved

@@ -15,11 +15,11 @@ from ..machine.numerics import fixed_settings
 from .events import Event
 from .saving import Saver
 from .setup import Setup
-from .signals import Caught
-from .stopping import Decision
+from .stopping import Caught, Decision
 
 if TYPE_CHECKING:
-    from ..tasks.base import Predictor, Task
+    from ..tasks.base import Task
+    from ..tasks.predictor import Predictor
     from ..weights.checkpoint import Checkpoints
     from .engine.histograms import Histograms
     from .engine.step import Engine, TrainState

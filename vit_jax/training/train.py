@@ -6,7 +6,6 @@ import contextlib
 import os
 import shlex
 import shutil
-import statistics
 import tempfile
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -14,34 +13,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, get_args
 
 from .. import runs
-from ..config.dotted import replace_fields, value_at
+from ..config.dotted import replace_fields
 from ..config.run import RunConfig
-from ..config.trees import flatten
-from ..errors import Field, UserError
+from ..errors import UserError
 from ..files.reading import show_path
 from ..files.terminal import print_note
 from ..machine import backend
 from ..machine.hosts.group import Hosts, join_hosts
 from ..machine.numerics import fixed_settings
-from ..reports.command import leave_report
-from ..reports.compare import draw, gather
-from ..runs.complete import check_complete
+from ..runs.check import check_complete
 from ..runs.ending import recorded_ending
 from ..runs.segments import Continuation, Segment
-from ..runs.several import VARIED, kind_of, members
+from ..runs.several import VARIED
 from ..runs.values import flat, with_fields
-from ..tasks.table import task_spec
 from .announce import announce
 from .contents import Contents
 from .events import Event, Summary, exhausted
-from .finish import finish, show_again, splits
+from .finish import finish, show_again
 from .going_on import is_of, planned_segments, shared_segments
+from .group import members_of, of_folds, sum_up
 from .loop import loop
 from .notebook import Told, quiet, telling, told
 from .preflight import OF_A_HOST, checked_arguments, choose_folder, preflight, without_outputs
 from .resume import resume
 from .setup import set_up
-from .signals import signals
+from .stopping import signals
 
 if TYPE_CHECKING:
     from ..data.base import Given
@@ -206,21 +202,6 @@ def asked_for(
         raise UserError("continue_", f"is {continue_!r}", "give constant, again or extended")
     found = resume if isinstance(resume, runs.Run) else runs.find(os.fspath(resume))
     return Asked(with_fields(found.config(), fields), found.record()["preset"], found, continue_)
-
-
-def members_of(resume: str | os.PathLike[str] | runs.Run, runs_dir: str = "runs") -> list[runs.Run]:
-    """The runs of a group.
-
-    Args:
-        resume: its path or name.
-        runs_dir: the folder of runs, in which a name is looked for.
-
-    Returns:
-        Empty if it is no group.
-    """
-    if isinstance(resume, runs.Run):
-        return []
-    return [runs.Run(path) for place in ("", runs_dir) for path in members(Path(place) / os.fspath(resume))]
 
 
 def _resume_group(group: Sequence[runs.Run], options: Mapping[str, Any]) -> Summary:
@@ -481,24 +462,6 @@ def train_folds(
     return _train_group(of_folds(run, folds), "fold", range(folds), preset, given)
 
 
-def of_folds(run: RunConfig, folds: int) -> RunConfig:
-    """The run of the first of several folds.
-
-    Args:
-        run: the config.
-        folds: how many.
-
-    Raises:
-        UserError: its data cannot have them, or states others.
-    """
-    known = flat(run)
-    if "data.folds" not in known:
-        raise UserError(Field("folds"), f"is {folds}, and the task {run.task} has none", "leave it out")
-    if known["data.folds"][0] not in (0, folds) or known["data.fold"][0]:
-        raise UserError(Field("folds"), f"is {folds}, and data.folds or data.fold is given", "leave one of them out")
-    return replace_fields(run, {"data.folds": folds})
-
-
 def _train_group(
     run: RunConfig, kind: str, numbers: Sequence[int], preset: str, given: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -509,41 +472,3 @@ def _train_group(
     varied = (replace_fields(run, {VARIED[kind]: number}) for number in numbers)
     ended = [train(its, preset=preset, folder=folder, **given) for its, folder in zip(varied, inside, strict=True)]
     return sum_up(inside, ended)
-
-
-def sum_up(inside: Sequence[runs.Run], summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Write, draw and print what the runs of a group have come to; returns the content of its summary.json."""
-    group, kind = runs.Run(inside[0].path.parent), kind_of(inside[0].path)
-    summary: dict[str, Any] = {
-        "status": ", ".join(sorted({each["status"] for each in summaries})),
-        f"{kind}s": [value_at(folder.config(), VARIED[kind]) for folder in inside],
-        "metrics": mean_and_spread(summaries),
-    }
-    group.write_summary(summary, {})
-    print(f"\n{group}: {len(inside)} {kind}s, mean and standard deviation")
-    printed = ("seconds", *task_spec(inside[0].config().task).main_metrics)
-    for name, row in summary["metrics"].items():
-        if name.endswith(printed):
-            print(f"  {name:28} {row['mean']:.4f} +- {row['std']:.4f}")
-    draw(gather([str(group.path)]), group.plots / "curves.png")
-    print(f"the curves of all {kind}s are in {group}/plots/curves.png")
-    leave_report(group)
-    return summary
-
-
-def mean_and_spread(summaries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """{metric: {"mean", "std" (with n-1), "values"}} of the numbers that all summaries have."""
-    rows = [_numbers({**splits({**s}), "seconds": s["seconds"]}) for s in summaries]
-    table = {}
-    for name in rows[0]:
-        if all(name in row for row in rows):
-            values = [row[name] for row in rows]
-            std = statistics.stdev(values) if len(values) > 1 else 0.0
-            table[name] = {"mean": statistics.fmean(values), "std": std, "values": values}
-    return table
-
-
-def _numbers(value: dict[str, Any]) -> dict[str, float]:
-    """The numbers in a nested dict, as {dotted name: number}."""
-    entries = flatten(value, strict=False)
-    return {name: float(x) for name, x in entries.items() if isinstance(x, (int, float)) and not isinstance(x, bool)}

@@ -20,7 +20,7 @@ from ..machine.numerics import with_fixed_settings
 from ..models.networks import NETWORKS
 from ..models.state import split_model
 from ..runs import find, is_foreign, mean_of
-from ..tasks.base import Predictor
+from ..tasks.predictor import Predictor
 from ..tasks.table import task_spec
 from .hidden import with_convert
 from .interop import EXPORTED, WRITING, InMemory, convert_first, of_export, with_stated
@@ -125,19 +125,11 @@ def export(
         source = _source(os.fspath(network), ema)
         if is_foreign(source):
             check_unchosen(source, which, ema)
-        elif mean_of(which):
-            return export(
-                load(source, which, ema),
-                path,
-                to,
-                class_names=class_names,
-                fields=fields,
-                dtype=dtype,
-                verify=verify,
-                shard_size=shard_size,
-            )  # type: ignore[call-overload, no-any-return]  # mypy takes no union of overloads
-        chosen = {} if is_foreign(source) else {"step": which, "key": {None: "", True: "ema", False: "model"}[ema]}
-        return export_weights(source, target, to, stated, chosen=chosen, **options)
+            return export_weights(source, target, to, stated, **options)
+        if not mean_of(which):
+            chosen = {"step": which, "key": {None: "", True: "ema", False: "model"}[ema]}
+            return export_weights(source, target, to, stated, chosen=chosen, **options)
+        network = load(source, which, ema)
     files: Mapping[str, bytes] = {}
     model: Any = network
     if isinstance(network, Predictor):

@@ -30,8 +30,9 @@ from ..models.networks import NETWORKS
 from ..models.state import merge, split_model
 from ..runs import Run, find, is_foreign, mean_of
 from ..runs.calibration import with_calibration
-from ..tasks.base import Predictor, Task, Trained
+from ..tasks.base import Task
 from ..tasks.computed import task_class, task_of
+from ..tasks.predictor import Predictor, Trained
 from ..tasks.searching import searching
 from ..tasks.table import task_spec, untrained_run
 from ..text.languages import UNSTATED, Spoken

@@ -79,11 +79,7 @@ def network(c: ViTConfig, apart: bool = False, gate_apart: bool = False, **optio
 
 @contextlib.contextmanager
 def wide_angles() -> Iterator[None]:
-    """A context in which timm's rotary code computes angles in float64.
-
-    It computes them in float32 whatever the dtype of the network, so that a float64 network of timm's is exact to 1e-10
-    alone. Its formulas stay its own.
-    """
+    """A context in which timm's rotary code has float64 angles: float32, a float64 network is exact to 1e-10 alone."""
     import torch
 
     module, tensor = importlib.import_module("timm.layers.pos_embed_sincos"), torch.Tensor

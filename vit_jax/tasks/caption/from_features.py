@@ -20,8 +20,9 @@ from ...data.other import Other
 from ...models.captioner import Captioner
 from ...models.captioner_config import CaptionerConfig
 from ...text.record import open_one
-from ..base import Answer, Batch, Evaluation, Predictor
+from ..base import Batch, Evaluation
 from ..generated import answer
+from ..predictor import Answer, Predictor
 from ..worst import summarise_worst, worst, write_worst
 from .text import Captioning
 from .use import FeatureDescriber

@@ -24,9 +24,10 @@ from ...models.captioner import Captioner
 from ...models.captioner_config import CaptionerConfig
 from ...models.layers import fold
 from ...text.record import make_one, open_one, record_one
-from ..base import Answer, Batch, Evaluation, Predictor
+from ..base import Batch, Evaluation
 from ..classify.draw import save_samples, visible
 from ..generated import answer
+from ..predictor import Answer, Predictor
 from ..worst import draw_worst, summarise_worst, worst
 from .text import Captioning
 from .use import Describer, attention

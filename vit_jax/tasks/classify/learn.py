@@ -29,7 +29,8 @@ from ...files.terminal import printable
 from ...models.layers import fold
 from ...models.vit import ViT
 from ...models.vit_config import ViTConfig
-from ..base import Answer, Batch, Evaluation, Predictor, Task
+from ..base import Batch, Evaluation, Task
+from ..predictor import Answer, Predictor
 from ..table import task_spec
 from .draw import draw_inside, of_several_classes, save_samples
 from .kinds.base import Kind

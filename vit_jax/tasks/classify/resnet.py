@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..base import Predictor
+from ..predictor import Predictor
 from .learn import Classify
 from .use import Classifier
 

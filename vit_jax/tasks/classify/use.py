@@ -18,8 +18,8 @@ from ...files.shown import predictions
 from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.vit import ViT
-from ..base import BATCH, batches
 from ..images import ImagePredictor
+from ..predictor import BATCH, batches
 from .draw import draw_attention
 from .features import block_numbers, compiled_features
 from .kinds.base import Kind
@@ -42,7 +42,7 @@ class Classifier(ImagePredictor):
     @property
     def kind(self) -> Kind:
         """What its outputs mean."""
-        return self.task.kind  # type: ignore[attr-defined]  # a Classify
+        return self.task.kind  # a Classify
 
     @property
     def outputs(self) -> Outputs:

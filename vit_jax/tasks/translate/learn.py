@@ -23,9 +23,10 @@ from ...models.state import merge, split_model
 from ...models.transformer import Transformer
 from ...models.transformer_config import TransformerConfig
 from ...text.record import make_tokenizers, open_tokenizers, record_tokenizers
-from ..base import Answer, Batch, Evaluation, Predictor
+from ..base import Batch, Evaluation
 from ..generated import answer, tokens_and_end
 from ..next_token import freeze_row, mean_loss, shift_target, sums
+from ..predictor import Answer, Predictor
 from ..worst import summarise_worst, worst, write_worst
 from .score import corpus_scores, has_scorer
 from .text import CROSS, Translation, capture_translations, strip_padding, translation_ids

@@ -19,8 +19,8 @@ from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.transformer import Transformer
 from ...text.tokenizer import Tokenizer
-from ..base import BATCH, check_batch
 from ..generated import Writer, tokens_and_end, value
+from ..predictor import BATCH, check_batch
 from .text import CROSS, Translation, captured_ids, searched_ids, strip_padding
 
 

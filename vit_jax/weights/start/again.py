@@ -12,7 +12,7 @@ from typing import Any
 from ...config.run import RunConfig
 from ...errors import UserError
 from ...runs import Run
-from ...runs.complete import is_name
+from ...runs.check import is_name
 from ...runs.several import members
 from ...runs.values import other_identity
 from .fitting import known_fields

@@ -1,0 +1,272 @@
+"""The base class of what a trained network is used by, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn, Self
+
+import numpy as np
+
+from ..config.run import RunConfig
+from ..errors import Field, UserError
+from ..models.build import describe_network
+
+BATCH = 64  # inputs of a prediction that are computed at a time
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What is known of trained weights."""
+
+    run: RunConfig  # of weights from elsewhere, an untrained one with the same network
+    metadata: Mapping[str, Any]  # has the entries of `Data.metadata`
+    step: int  # after so many training steps; 0 if unknown
+    folder: Path | None = None  # that of the run; None of weights from elsewhere
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The prediction for one input."""
+
+    input: Any  # as it was given to `Predictor.answer`
+    value: Any  # the prediction, as a Python caller wants it
+    line: str  # the same as a line to print, or as several
+    rows: list[tuple[str | int, ...]]  # the same as rows of a CSV table with the columns `Predictor.header`
+    plain: tuple[str, ...]  # what is said alone, best first, each to be a line that another program reads
+    values: np.ndarray | None = None  # float [K]: every probability or number, of `Predictor.columns`; None: none
+
+
+def check_batch(batch: int) -> None:
+    """Raise UserError unless a number of inputs that are computed at a time is positive."""
+    if batch < 1:
+        raise UserError(Field("batch"), f"is {batch}", "give a positive number")
+
+
+def batches(inputs: Sequence[Any], batch: int) -> Iterator[tuple[int, Any]]:
+    """Inputs in parts.
+
+    Args:
+        inputs: all of them.
+        batch: the most in a part.
+
+    Returns:
+        An iterator over (number of the first, inputs).
+
+    Raises:
+        UserError: `batch` is not positive.
+    """
+    check_batch(batch)
+    for first in range(0, len(inputs), batch):
+        yield first, inputs[first : first + batch]
+
+
+@dataclass(frozen=True, repr=False)
+class Predictor:
+    """A trained network with all that prediction needs, as `vit_jax.load` returns and `vit_jax.predict` uses it.
+
+    `predict`, `features` and `capture` are as the task has them: see Classifier, Translator, Describer.
+    """
+
+    model: Any  # the network
+    task: Any  # its Task, of base.py
+    trained: Trained
+
+    # Why there is no attention to draw, and why there are no features, where more is to be said than that the network
+    # has none: (what is wrong, a remedy).
+    no_attention: ClassVar[tuple[str, str] | None] = None
+    no_features: ClassVar[tuple[str, str] | None] = None
+
+    @property
+    def unmeasured(self) -> tuple[str, str] | None:
+        """Why its answers cannot be measured: (what is wrong, a remedy); None where they can."""
+        return None
+
+    @property
+    def no_top(self) -> tuple[str, str] | None:
+        """Why there is no number of alternatives to choose, likewise."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({describe_network(self.run.model)})"
+
+    @property
+    def run(self) -> RunConfig:
+        """Its run; of weights from elsewhere, an untrained one with the same network."""
+        return self.trained.run
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The entries of its task's metadata, as config.json has them."""
+        return self.trained.metadata
+
+    @property
+    def step(self) -> int:
+        """The training steps of its weights; 0 if unknown."""
+        return self.trained.step
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The names of the columns of `Answer.rows`; none where there can be no answers, for want of a head."""
+        return self.task.header
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What `Answer.values` are of, K names; none where answers have none."""
+        return ()
+
+    def check_columns(self, file: str) -> None:
+        """Raise UserError where there are no values that could be written to a file."""
+        if not self.columns:
+            what = f"is {file}, but this network tells no classes, labels or numbers"
+            raise UserError(Field("probabilities"), what, "leave it out")
+
+    @property
+    def layers(self) -> int:
+        """The number of layers whose attention `draw_attention` can draw; 0 if the network has no attention."""
+        return 0
+
+    def whole(self) -> Self:
+        """Itself, once it is checked to have all that its use takes.
+
+        Raises:
+            UserError: something is lacking.
+        """
+        return self
+
+    def read(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The inputs as `Task.answers` takes them.
+
+        Args:
+            inputs: as of `answer`.
+
+        Raises:
+            UserError: one can be seen to be unusable.
+        """
+        return inputs
+
+    def listed(self, inputs: Any) -> tuple[Any, bool]:
+        """One or several inputs as a list.
+
+        Returns:
+            (the list, whether only one was given).
+
+        Raises:
+            UserError: there is none.
+        """
+        return list(inputs), False
+
+    def readable(self, inputs: Sequence[Any]) -> tuple[list[Any], list[UserError]]:
+        """The images that can be read.
+
+        Args:
+            inputs: paths of files.
+
+        Returns:
+            (those, an error for each of the others).
+
+        Raises:
+            UserError: the network takes no images.
+        """
+        raise UserError(Field("skip_unreadable"), "is for images, and this network takes none", "leave it out")
+
+    def answer(self, inputs: Sequence[Any], top: int = 3, batch: int = BATCH, begin: int = 0) -> Iterator[Answer]:
+        """One Answer per input, in order.
+
+        Args:
+            inputs: paths of files, or texts, as the network takes images, vectors or ids.
+            top: the number of alternatives to return, for tasks that have alternatives.
+            batch: the most inputs to compute at a time.
+            begin: the number of inputs before these, for draws.
+
+        Raises:
+            UserError: an input cannot be used; where that can be seen beforehand, before the first answer is computed.
+        """
+        for first, some in batches(self.read(inputs), batch):
+            yield from self.task.answers(self, some, top, begin + first)
+
+    def predict(self, inputs: Any, /, *args: Any, **options: Any) -> Any:
+        """What the network says of each input: the classes of an image, or a text.
+
+        Args:
+            inputs: one, or several.
+            args: the task's own, in order.
+            options: likewise, by name: `top` and `batch`, and of texts settings of their search, such as beam=4.
+
+        Returns:
+            of one input its prediction, else a list of them.
+
+        Raises:
+            UserError: an input cannot be used.
+        """
+        return [answer.value for answer in self.answer(inputs, *args, **options)]
+
+    def features(self, inputs: Any, /, *args: Any, **options: Any) -> dict[str, np.ndarray]:
+        """The features of images, as `Classifier.features` gives them.
+
+        Args:
+            inputs: one image, or several.
+            args: the task's own, in order.
+            options: likewise, by name: `blocks`, `norm` and `batch`.
+
+        Raises:
+            UserError: the network has no features of an input as a whole.
+        """
+        self._lacks("features", self.no_features)
+
+    def capture(self, inputs: Any, /, names: Iterable[str], *args: Any, **options: Any) -> dict[str, np.ndarray]:
+        """Inner values of the network on the inputs.
+
+        Args:
+            inputs: one, or several.
+            names: those of the network's own `capture`, such as attention, logits.
+            args: the task's own, in order.
+            options: likewise, by name.
+
+        Returns:
+            {name: array [n, ...]}, or [...] of one input.
+
+        Raises:
+            UserError: an input cannot be used, or the network has none.
+        """
+        self._lacks("inner values", None)
+
+    def draw_attention(
+        self, inputs: Sequence[Any], path: Path | None = None, layers: Sequence[int] = (), caption: str = ""
+    ) -> Any:
+        """Draw the network's attention on the first inputs.
+
+        Args:
+            inputs: as of `answer`.
+            path: of a PNG; None: none is written.
+            layers: those to draw, counted from 0; empty: as the task prefers.
+            caption: a line under the title.
+
+        Returns:
+            matplotlib's Figure, which a notebook shows.
+
+        Raises:
+            UserError: the network has no attention.
+        """
+        self._lacks("attention", self.no_attention)
+
+    def write_features(
+        self, inputs: Sequence[Any], path: Path, blocks: Sequence[int] = (), norm: bool = True, batch: int = BATCH
+    ) -> str:
+        """Write the features of the inputs to `path` as a .npz, and return a line that says what is in it.
+
+        Args:
+            inputs: as of `answer`.
+            path: of the .npz.
+            blocks: those of which it is to have maps, counted from 0 or from the end (-1).
+            norm: whether the last norm is applied to these.
+            batch: the most inputs to compute at a time.
+
+        Raises:
+            UserError: the network has no features of an input as a whole.
+        """
+        self._lacks("features", self.no_features)
+
+    def _lacks(self, what: str, why: tuple[str, str] | None) -> NoReturn:
+        raise UserError(what, *(why or (f"a {self.run.model.name} has none", "leave the flag out")))
