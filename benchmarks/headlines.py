@@ -88,7 +88,8 @@ def headline(line: Line, note: str = "") -> Headline:
         config=str(read_json(member.folder.config_file)["digest"])[:8],
         machine=f"{environment['cpu']}, {environment['cores']} cores; "
         + ", ".join(f"{name} {versions[name]}" for name in names),
-        command="; ".join(AGAIN.sub("", command) for command in commands_of(member)),
+        command="; ".join(AGAIN.sub("", command) for command in commands_of(member))
+        + (f" --{line.kind}s {len(line.members)}" if line.group else ""),
         note=note,
         curves={split: points for split, points in curves.items() if points},
     )
@@ -115,7 +116,7 @@ def passed(line: Headline) -> str:
     for split in ("validation", "test"):
         for epoch, seconds, value in line.curves.get(split, ()):
             if value > notebook.accuracy:
-                return f"{epoch:.3g} epochs, {seconds:,.0f} core-seconds ({split})"
+                return f"{epoch:.3g} epoch{'s' * (epoch != 1)}, {seconds:,.0f} core-seconds ({split})"
     return "not passed"
 
 
