@@ -26,7 +26,7 @@ from vit_jax.figures.curves import smooth
 from vit_jax.figures.figure import page
 from vit_jax.files.output import shorten
 from vit_jax.files.terminal import run_command
-from vit_jax.reports.compare import Line, Member, gather
+from vit_jax.reports.comparison import Line, Member, gather
 
 Points = dict[int, tuple[float, float]]  # {step: (core-seconds, accuracy)}
 

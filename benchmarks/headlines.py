@@ -35,7 +35,7 @@ from vit_jax.figures.figure import page
 from vit_jax.files.atomic import read_json
 from vit_jax.files.terminal import run_command
 from vit_jax.presets.recipes import NOTEBOOKS, RECIPES
-from vit_jax.reports.compare import Line, gather, result_on_test
+from vit_jax.reports.comparison import Line, gather, result_on_test
 from vit_jax.reports.tables import commands_of
 
 RESULTS = Path(__file__).parent / "results"

@@ -63,8 +63,8 @@ NOTEBOOKS = {
                 {"batch": 16, "optim": OptimConfig(name="adam", lr=0.01, schedule="constant")},
             ),
             "fast": Recipe(
-                "One cycle of Muon, 1 epoch. On test 0.927 +- 0.007 after 10 core-seconds (3 seeds, trained on all of train: "
-                "--data.validation 0).",
+                "One cycle of Muon, 1 epoch. On test 0.927 +- 0.007 after 10 core-seconds (3 seeds, trained on all of "
+                "train: --data.validation 0).",
                 {**_20X1, "epochs": 1},
             ),
             "best": Recipe(
