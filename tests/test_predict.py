@@ -35,12 +35,12 @@ from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge, split_model
 from vit_jax.models.vit import ViT, fixed_positions
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.tasks import base
 from vit_jax.tasks.classify import draw as classify_pictures
 from vit_jax.tasks.classify import use
 from vit_jax.tasks.classify.kinds.classes import ClassKind
 from vit_jax.tasks.classify.score import score
 from vit_jax.tasks.computed import task_class, task_of
+from vit_jax.tasks.predictor import BATCH
 from vit_jax.training import finish
 from vit_jax.training.engine.step import Evaluator
 from vit_jax.weights.checkpoint import Checkpoints, State
@@ -52,7 +52,7 @@ TINY = shlex.split(
 )
 KIND = ClassKind(Outputs("class", ("a", "b", "c")))
 FILES = 70  # more than predict takes at a time
-assert FILES > base.BATCH
+assert FILES > BATCH
 
 
 @pytest.fixture(scope="module", autouse=True)
