@@ -23,7 +23,7 @@ from vit_jax.presets.table import preset
 from vit_jax.reports import charts, parts, tables
 from vit_jax.reports import command as report_command
 from vit_jax.reports.command import command, leave_report, report
-from vit_jax.reports.compare import gather
+from vit_jax.reports.comparison import gather
 from vit_jax.runs.values import with_fields
 
 BASE = preset("digits").run
