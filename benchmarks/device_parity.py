@@ -94,7 +94,7 @@ def formula(q: Any, k: Any, v: Any, causal: bool) -> Any:
     import jax
     import jax.numpy as jnp
 
-    scores = jnp.einsum("bhqd,bhkd->bhqk", q, k).astype(jnp.promote_types(q.dtype, jnp.float32))
+    scores = jnp.einsum("bhqd,bhkd->bhqk", q * q.shape[-1] ** -0.5, k).astype(jnp.promote_types(q.dtype, jnp.float32))
     if causal:
         scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -jnp.inf)
     return jax.nn.softmax(scores).astype(v.dtype) @ v
@@ -131,7 +131,7 @@ def attention_errors() -> list[dict[str, Any]]:
     for name, ((b, h, nq, nk, dh), causal) in CORES.items():
         draw = np.random.default_rng(0)
         q, k, v, of = (draw.normal(size=(b, h, n, dh)) for n in (nq, nk, nk, nq))
-        inputs = [np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64) for x in (q * dh**-0.5, k, v)]
+        inputs = [np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64) for x in (q, k, v)]
         with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
             exact = values(formula, causal, inputs, of, jnp.float64)
         row: dict[str, Any] = {"what": name, "by": implementation("bfloat16", dh, targets.HERE.capability)}

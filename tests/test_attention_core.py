@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vit_jax.models import attention_kernels as module
-from vit_jax.models.attention import Attention, Causal, attention_core, plain_or_fused
+from vit_jax.models.attention import Attention, Causal, Leading, attention_core, plain_or_fused
 from vit_jax.models.attention_kernels import implementation
 from vit_jax.models.state import merge, split_model
 
@@ -132,6 +132,7 @@ def test_a_cpu_gets_products_over_the_last_axis_and_others_get_no_barrier():
 
 
 LOWER = np.tril(np.ones((1, 1, NQ, NQ), bool))
+CAUSAL, FIRST = Causal(jnp.asarray(LOWER)), Leading(jnp.arange(NQ)[None, None, None] < 3, 3)
 
 
 @pytest.fixture
@@ -152,29 +153,31 @@ def fused(q, k, v, mask=None, kept=None, on=True, capability=(0, 0)):
 
 
 @pytest.mark.parametrize(("dtype", "near"), [("float32", 1e-5), ("bfloat16", 0.02)])
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("mask", [None, CAUSAL, FIRST], ids=["all", "causal", "the first"])
 @pytest.mark.parametrize("by", ["xla", "cudnn"])
-def test_fused_attention_is_the_plain_one_within_rounding(dtype, near, causal, by, asked, monkeypatch):
+def test_fused_attention_is_the_plain_one_within_rounding(dtype, near, mask, by, asked, monkeypatch):
     """Context and gradients, of odd lengths, which for cuDNN are made even; `near` is a share of the largest value."""
     monkeypatch.setattr(module, "implementation", lambda *_: by)
-    k, v, mask = (K[:, :, :NQ], V[:, :, :NQ], LOWER) if causal else (K, V, None)
+    k, v = (K, V) if mask is None else (K[:, :, :NQ], V[:, :, :NQ])
+    real = mask.count if mask is FIRST else NQ
 
     def found(core, dtype):
         def loss(q, k, v):
-            context = core(q, k, v)[0]
-            return (context.astype(jnp.float64) * OF_CONTEXT).sum(), context
+            context = core(q, k, v)[0][:, :, :real]
+            return (context.astype(jnp.float64) * OF_CONTEXT[:, :, :real]).sum(), context
 
         return jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(*(jnp.asarray(x, dtype) for x in (Q, k, v)))
 
-    got = found(lambda *x: fused(*x, Causal(jnp.asarray(mask)) if causal else None), dtype)
-    expected = found(lambda *x: plain(*x, mask, None, 0.0), "float64")
+    got = found(lambda *x: fused(*x, mask), dtype)
+    expected = found(
+        lambda q, k, v: plain(q * DH**-0.5, k, v, None if mask is None else mask.array, None, 0.0), "float64"
+    )
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         assert one.dtype == dtype and one.shape == other.shape
         np.testing.assert_allclose(one.astype(np.float64), other, rtol=0, atol=near * np.abs(other).max())
-    assert len(asked) == 1 and ("query_seq_lengths" in asked[0]) == (by == "cudnn")
+    assert len(asked) == 1 and ("query_seq_lengths" in asked[0]) == (by == "cudnn" or mask is FIRST)
 
 
-CAUSAL = Causal(jnp.asarray(LOWER))
 ASIDE = {
     "not chosen": dict(on=False),
     "weights are dropped": dict(kept=np.asarray(KEPT[..., :NQ])),
@@ -191,7 +194,7 @@ def test_the_fused_kernel_steps_aside_exactly_where_it_must(why, asked):
     context, weights = fused(q, k, v, **given)
     assert (weights is None) == bool(asked) == (why not in ASIDE)
     if why in ASIDE:
-        expected = attention_core(q, k, v, given.get("mask"), given.get("kept"), RATE)
+        expected = attention_core(q * DH**-0.5, k, v, given.get("mask"), given.get("kept"), RATE)
         np.testing.assert_array_equal(context, expected[0])
         np.testing.assert_array_equal(weights, expected[1])
 

@@ -14,7 +14,7 @@ from scipy.special import erf
 
 from vit_jax.config.trees import flatten
 from vit_jax.models.attention import Attention
-from vit_jax.models.layers import ACTIVATIONS, LayerNorm, Linear, Mlp, drop_path, dropout, fold
+from vit_jax.models.layers import ACTIVATIONS, NORMS, LayerNorm, Linear, Mlp, drop_path, dropout, fold
 from vit_jax.models.state import initial_values, merge, replace_parameters, split_model
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
@@ -73,6 +73,46 @@ def test_layer_norm_of_bfloat16_reduces_in_float32():
     # Nothing but the rounding of the output, half a unit in the last of 8 bits, is lost.
     expected = normalised(np.asarray(x, np.float64), 1e-6)
     assert (np.abs(np.asarray(got, np.float64) - expected) <= 2**-8 * np.abs(expected) + 1e-6).all()
+
+
+def norm_as_written(kind, x, scale, bias):
+    """The norm as its authors write it."""
+    y = x - x.mean(-1, keepdims=True) if kind == "layer" else x
+    return y / jnp.sqrt(jnp.square(y).mean(-1, keepdims=True) + 1e-5) * scale + bias
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.parametrize("kind", NORMS)
+def test_derivatives_of_norms_are_those_of_the_formula(kind, on_gpu):
+    """In float64: reverse, forward and second order, mapped and by remat; in the forms for a CPU and for a GPU."""
+    x, along, weight = np.random.default_rng(0).normal(size=(3, 2, 4, 8))
+    scale, bias = np.random.default_rng(1).normal(size=(2, 8)) * [[1], [kind == "layer"]]
+
+    def ours(x, scale, bias):
+        layer = NORMS[kind](8, 1e-5, dtype="float64")
+        layer.on_gpu, layer.scale[...] = on_gpu, scale
+        if layer.bias is not None:
+            layer.bias[...] = bias
+        return layer(x)
+
+    def found(norm):
+        def value(*given):
+            return (jnp.square(norm(*given)) * weight).sum()
+
+        slope = jax.grad(lambda x: value(x, scale, bias))
+        return (
+            jax.value_and_grad(value, (0, 1, 2))(x, scale, bias * 1.0),
+            jax.jvp(slope, (x,), (along,)),
+            jax.jvp(lambda x: norm(x, scale, bias), (x,), (along,)),
+            jax.vmap(lambda x: norm(x, scale, bias))(x),
+            jax.grad(jax.checkpoint(lambda x: value(x, scale, bias)))(x),
+        )
+
+    with jax.enable_x64(True):
+        (got, *others), (expected, *its) = found(ours), found(partial(norm_as_written, kind))
+        if kind == "rms":  # it has no bias
+            got, expected = ((value, slopes[:2]) for value, slopes in (got, expected))
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=0, atol=1e-12), (got, others), (expected, its))
 
 
 EXACT = {

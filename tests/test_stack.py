@@ -18,12 +18,16 @@ from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.captions.config import CaptionData
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.machine.targets import read_target
+from vit_jax.models import vit
+from vit_jax.models.attention import Attention
 from vit_jax.models.build import definition
 from vit_jax.models.captioner_config import CaptionerConfig
+from vit_jax.models.stack import as_chosen
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
 from vit_jax.tasks.computed import task_of
+from vit_jax.training.engine import step
 from vit_jax.training.engine.optim import Optimizer
 from vit_jax.training.engine.step import Engine
 from vit_jax.weights.checkpoint import Checkpoints
@@ -177,6 +181,24 @@ def test_scan_with_remat_takes_less_memory():
         for how in ({"optim": SGD}, {"optim": SGD, **CHOICES["scan and remat"]})
     )
     assert less < plain / 2
+
+
+def test_a_step_for_a_gpu_has_the_same_numbers(monkeypatch):
+    """In float64, with a hidden token that makes their number even."""
+    quiet = {field: 0.0 for field in vars(VIT) if field.endswith("dropout")}
+    run = replace(IMAGES, model=replace(VIT, **quiet, rotary="mixed", gated=True, registers=2, drop_path=0.2))
+    expected, shapes, real = trained(run), set(), Attention.attend
+
+    def attend(self, query, *arguments, **others):
+        shapes.add(query.shape)
+        return real(self, query, *arguments, **others)
+
+    monkeypatch.setattr(step, "as_chosen", lambda network, run, _: as_chosen(network, run, (9, 0)))
+    monkeypatch.setattr(vit, "needs_even", lambda *_: True)
+    monkeypatch.setattr(Attention, "attend", attend)
+    for name, x in trained(run).items():
+        np.testing.assert_allclose(x, expected[name], rtol=0, atol=1e-12, err_msg=name)
+    assert {tokens % 2 for _, tokens, _ in shapes} == {0}
 
 
 @pytest.mark.parametrize("name", ["ViT", "Transformer"])

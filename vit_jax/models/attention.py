@@ -18,7 +18,7 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from .attention_kernels import FUSED, fused_attention, with_fast_derivative
+from .attention_kernels import FUSED, fused_attention, implementation, with_fast_derivative
 from .layers import Intermediates, LayerNorm, Linear, Mlp, accumulation_dtype, drop, keep, sow
 from .rotary import angles, apply_rope
 
@@ -81,7 +81,7 @@ class Attention(nnx.Module):
         query: Array,
         key: Array,
         value: Array,
-        mask: Array | Causal | None = None,
+        mask: Array | Known | None = None,
         *,
         rotary: Array | None = None,
         keys: Array | None = None,
@@ -121,7 +121,7 @@ class Attention(nnx.Module):
         query: Array,
         k: Array,
         v: Array,
-        mask: Array | Causal | None = None,
+        mask: Array | Known | None = None,
         *,
         rotary: Array | None = None,
         keys: Array | None = None,
@@ -149,7 +149,6 @@ class Attention(nnx.Module):
         check_mask(mask, shape)
         kept = keep(shape, self.dropout, keys)
         fused = self.fused and (intermediates is None or name not in intermediates)
-        q = q * self.head_width**-0.5
         context, weights = plain_or_fused(q, k, v, mask, kept, self.dropout, fused, self.capability)
         sow(intermediates, name, weights)
         context = context.transpose(0, 2, 1, 3)  # [B, Nq, H, Dh]
@@ -161,7 +160,7 @@ def plain_or_fused(
     q: Array,
     k: Array,
     v: Array,
-    mask: Array | Causal | None,
+    mask: Array | Known | None,
     kept: Array | None,
     rate: float,
     fused: bool,
@@ -170,21 +169,24 @@ def plain_or_fused(
     """`attention_core`, or the same by a fused kernel where that is asked for and can compute it.
 
     A fused kernel cannot in float64, with dropout, and under a mask that may leave a query nothing to attend to, whose
-    context would not be zero: under any but a causal one.
+    context would not be zero: under any that is not `Known`.
 
     Args:
-        q, k, v, kept, rate: as of `attention_core`.
-        mask: as there, or `Causal`.
+        q: queries [B, H, Nq, Dh]; unlike those of `attention_core` they are not scaled yet.
+        k, v, kept, rate: as there.
+        mask: as there, or `Known`.
         fused: whether a fused kernel may compute it, which gives no weights.
         capability: as of `fused_attention`.
 
     Returns:
         (context [B, H, Nq, Dh], weights [B, H, Nq, Nk]; None in place of the weights from a fused kernel).
     """
-    causal, dtypes = isinstance(mask, Causal), {x.dtype.name for x in (q, k, v)}
-    if fused and (mask is None or causal) and kept is None and len(dtypes) == 1 and dtypes <= FUSED:
-        return fused_attention(q, k, v, causal, capability), None
-    return attention_core(q, k, v, mask.array if isinstance(mask, Causal) else mask, kept, rate)
+    known, dtypes = isinstance(mask, Known), {x.dtype.name for x in (q, k, v)}
+    if fused and (mask is None or known) and kept is None and len(dtypes) == 1 and dtypes <= FUSED:
+        real = mask.count if isinstance(mask, Leading) else 0
+        return fused_attention(q, k, v, isinstance(mask, Causal), capability, real), None
+    q = q * q.shape[-1] ** -0.5
+    return attention_core(q, k, v, mask.array if isinstance(mask, Known) else mask, kept, rate)
 
 
 @with_fast_derivative
@@ -229,10 +231,22 @@ class AttentionPool(Attention):
 
 
 @dataclass(frozen=True)
-class Causal:
-    """A mask [1, 1, N, N] of which it is known that each token attends to itself and to those before it."""
+class Known:
+    """A mask of which more is known than its values."""
 
     array: Array
+
+
+@dataclass(frozen=True)
+class Causal(Known):
+    """A mask [1, 1, N, N]: each token attends to itself and to those before it."""
+
+
+@dataclass(frozen=True)
+class Leading(Known):
+    """A mask [1, 1, 1, N]: all attend to the first `count` tokens, and what comes of the others is of no use."""
+
+    count: int
 
 
 def attention_mask(
@@ -277,6 +291,31 @@ def attention_mask(
     return functools.reduce(operator.and_, masks) if masks else None
 
 
+def needs_even(attention: Attention, dtype: Any) -> bool:
+    """Whether the kernel that computes an attention in this dtype needs an even number of tokens."""
+    how = implementation(jnp.dtype(dtype).name, attention.head_width, attention.capability)
+    return attention.fused and how == "cudnn"
+
+
+def with_hidden_token(x: Array, table: Array | None) -> tuple[Array, Array | None, Leading]:
+    """Tokens and one more, which all have to ignore.
+
+    Args:
+        x: [B, N, D].
+        table: the rotary table of the last tokens [..., n, d], or None.
+
+    Returns:
+        (x [B, N + 1, D], table [..., n + 1, d], the mask that hides it).
+    """
+
+    def padded(a: Array) -> Array:
+        return jnp.pad(a, [(0, 0)] * (a.ndim - 2) + [(0, 1), (0, 0)])
+
+    count = x.shape[1]
+    mask = Leading((jnp.arange(count + 1) < count)[None, None, None], count)
+    return padded(x), None if table is None else padded(table), mask
+
+
 def from_torch_mask(mask: Any, heads: int = 0) -> Array:
     """A boolean mask of torch (True = ignore) in the form of this module (True = attend).
 
@@ -301,9 +340,9 @@ def from_torch_mask(mask: Any, heads: int = 0) -> Array:
     return keep[None, None] if keep.ndim == 2 else keep.reshape(-1, heads, *keep.shape[1:])
 
 
-def check_mask(mask: Array | Causal | None, shape: tuple[int, int | None, int, int]) -> None:
+def check_mask(mask: Array | Known | None, shape: tuple[int, int | None, int, int]) -> None:
     """Raise ValueError if a mask is not boolean, 4-D and broadcastable to `shape` [B, H, Nq, Nk] (None: any size)."""
-    mask = mask.array if isinstance(mask, Causal) else mask
+    mask = mask.array if isinstance(mask, Known) else mask
     if mask is None:
         return
     if mask.dtype != bool:

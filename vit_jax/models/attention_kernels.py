@@ -73,27 +73,30 @@ def _transpose(x: Array) -> Array:
     return jnp.swapaxes(x, -1, -2)
 
 
-def fused_attention(q: Array, k: Array, v: Array, causal: bool, capability: tuple[int, int]) -> Array:
+def fused_attention(q: Array, k: Array, v: Array, causal: bool, capability: tuple[int, int], real: int = 0) -> Array:
     """The context by a fused kernel.
 
     Args:
-        q: queries [B, H, Nq, Dh], scaled already, of a dtype in FUSED.
+        q: queries [B, H, Nq, Dh], not scaled yet, of a dtype in FUSED.
         k, v: keys and values [B, H, Nk, Dh].
         causal: whether each token attends to itself and to those before it alone.
         capability: the compute capability of the NVIDIA GPU that it is for, 9.0 as (9, 0); (0, 0): anything else.
+        real: all attend to the first so many tokens, and what comes of the others is of no use; 0: to all.
 
     Returns:
         [B, H, Nq, Dh].
     """
     how = implementation(q.dtype.name, q.shape[-1], capability)
-    queries, keys, lengths = q.shape[2], k.shape[2], dict[str, Any]()
-    if how == "cudnn" and (queries % 2 or keys % 2):
+    (queries, keys), lengths = (q.shape[2], k.shape[2]), dict[str, Any]()
+    odd = how == "cudnn" and (queries % 2 or keys % 2)
+    if odd or real:
+        lengths = {"query_seq_lengths": jnp.full(len(q), real or queries, jnp.int32)}
+        lengths |= {"key_value_seq_lengths": jnp.full(len(q), real or keys, jnp.int32)}
+    if odd:
         # jax 0.10 differentiates cuDNN's kernel at even lengths alone, so one more token is added, and hidden.
-        lengths = {"query_seq_lengths": jnp.full(len(q), queries, jnp.int32)}
-        lengths |= {"key_value_seq_lengths": jnp.full(len(q), keys, jnp.int32)}
         q, k, v = (jnp.pad(x, ((0, 0), (0, 0), (0, x.shape[2] % 2), (0, 0))) for x in (q, k, v))
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # [B, N, H, Dh]
-    context = jax.nn.dot_product_attention(q, k, v, scale=1.0, is_causal=causal, implementation=how, **lengths)
+    context = jax.nn.dot_product_attention(q, k, v, is_causal=causal, implementation=how, **lengths)
     return context[:, :queries].swapaxes(1, 2)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, overload
 
 import jax
@@ -103,10 +104,10 @@ ad.defbilinear(
 
 
 class LayerNorm(nnx.Module):
-    """y = (x - mean) / sqrt(var + eps) * scale + bias over the last axis (Ba et al. 2016, arXiv 1607.06450).
+    """y = (x - mean) / sqrt(var + eps) * scale + bias over the last axis (Ba et al. 2016, arXiv 1607.06450)."""
 
-    The variance is the mean of (x - mean)^2: the one-pass form E[x^2] - E[x]^2 loses all digits if the mean is large.
-    """
+    centred = True  # whether the mean is subtracted
+    on_gpu = False  # as of `standardise`
 
     def __init__(self, width: int, eps: float, bias: bool = True, dtype: Any = jnp.float32):
         self.eps = eps
@@ -114,24 +115,59 @@ class LayerNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((width,), dtype)) if bias else None
 
     def __call__(self, x: Array) -> Array:  # [..., D] -> [..., D]
-        centred = x.astype(accumulation_dtype(x.dtype))
-        centred = centred - centred.mean(-1, keepdims=True)
-        variance = jnp.square(centred).mean(-1, keepdims=True)
-        y = centred * jax.lax.rsqrt(variance + self.eps) * self.scale[...].astype(centred.dtype)
-        y = y if self.bias is None else y + self.bias[...].astype(centred.dtype)
+        y = standardise(x.astype(accumulation_dtype(x.dtype)), self.eps, self.centred, self.on_gpu)
+        y = y * self.scale[...].astype(y.dtype)
+        y = y if self.bias is None else y + self.bias[...].astype(y.dtype)
         return y.astype(x.dtype)
 
 
 class RMSNorm(LayerNorm):
     """y = x / sqrt(mean(x^2) + eps) * scale over the last axis, no bias (Zhang & Sennrich 2019, arXiv 1910.07467)."""
 
+    centred = False
+
     def __init__(self, width: int, eps: float, bias: bool = False, dtype: Any = jnp.float32):
         super().__init__(width, eps, False, dtype)
 
-    def __call__(self, x: Array) -> Array:  # [..., D] -> [..., D]
-        y = x.astype(accumulation_dtype(x.dtype))
-        y = y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + self.eps) * self.scale[...].astype(y.dtype)
-        return y.astype(x.dtype)
+
+@partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
+def standardise(x: Array, eps: float, centred: bool, on_gpu: bool) -> Array:
+    """(x - mean) / sqrt(var + eps) over the last axis, with a derivative that needs two sums a row; all orders exist.
+
+    The variance is the mean of (x - mean)^2: the one-pass form E[x^2] - E[x]^2 loses all digits if the mean is large.
+
+    Args:
+        x: [..., D].
+        eps: what is added to the variance.
+        centred: False: without the mean, x / sqrt(mean(x^2) + eps).
+        on_gpu: whether the program is for a GPU, which is then to keep the two sums of each row.
+    """
+    return _standardised(x, eps, centred, on_gpu)[0]
+
+
+@standardise.defjvp
+def _derivative(
+    eps: float, centred: bool, on_gpu: bool, primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[Array, Array]:
+    """dy = (dx - mean(dx) - y mean(y dx)) / sqrt(var + eps), whose transpose has the same form."""
+    (x,), (dx,) = primals, tangents
+    y, inverse = _standardised(x, eps, centred, on_gpu)
+    along = y * (y * dx).sum(-1, keepdims=True)
+    along = along + dx.sum(-1, keepdims=True) if centred else along
+    return y, inverse * dx - inverse / x.shape[-1] * along
+
+
+def _standardised(x: Array, eps: float, centred: bool, on_gpu: bool) -> tuple[Array, Array]:
+    """(`standardise`, 1 / sqrt(var + eps)).
+
+    On a GPU a barrier makes of each sum a kernel, whose results the backward pass reads. Left to itself, XLA 0.10 fuses
+    both with what reads them, and the backward pass writes x once more in float32, to have its sums over rows.
+    """
+    store = jax.lax.optimization_barrier if on_gpu else lambda total: total
+    if centred:
+        x = x - store(x.sum(-1, keepdims=True)) / x.shape[-1]
+    inverse = jax.lax.rsqrt(store(jnp.square(x).sum(-1, keepdims=True)) / x.shape[-1] + eps)
+    return x * inverse, inverse
 
 
 NORMS: dict[str, type[LayerNorm]] = {"layer": LayerNorm, "rms": RMSNorm}
@@ -278,6 +314,8 @@ class Mlp(nnx.Module):
         dtype: of the parameters.
     """
 
+    recompute = False  # whether the backward pass computes the hidden layer again, from what enters its activation
+
     def __init__(
         self,
         width: int,
@@ -297,8 +335,13 @@ class Mlp(nnx.Module):
         self.fc2 = Linear(hidden, width, bias, dtype)
 
     def __call__(self, x: Array, *, keys: Array | None = None) -> Array:  # [B, N, D] -> [B, N, D]
+        second = jax.checkpoint(self._second) if self.recompute else self._second
+        return second(self.fc1(x), None if self.gate is None else self.gate(x), keys)
+
+    def _second(self, h: Array, gate: Array | None, keys: Array | None) -> Array:
+        """The hidden layer [B, N, F] after its first projections, and the last one: [B, N, D]."""
         act = ACTIVATIONS[self.activation]
-        h = act(self.fc1(x)) if self.gate is None else act(self.gate(x)) * self.fc1(x)  # [B, N, F]
+        h = act(h) if gate is None else act(gate) * h
         h = dropout(h, self.dropout, keys)
         return self.fc2(h if self.inner_norm is None else self.inner_norm(h))
 

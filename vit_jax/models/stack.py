@@ -18,7 +18,7 @@ from jax import Array
 
 from ..config.run import RunConfig
 from .attention import Attention
-from .layers import Intermediates, product_p, sow
+from .layers import Intermediates, LayerNorm, Mlp, product_p, sow
 from .state import merge, split_model
 
 # What the backward pass has without computing it again, besides the inputs of blocks: nothing, or products of tokens
@@ -35,6 +35,7 @@ class Stack(nnx.List[Any]):
     """Blocks that differ in their weights alone; what else depends on the block follows from its number."""
 
     scan, remat = False, "none"  # as in RunConfig
+    by_rows = False  # whether XLA is told to keep the values of a token together in memory
 
     def through(
         self,
@@ -60,6 +61,8 @@ class Stack(nnx.List[Any]):
         Returns:
             [B, N, D].
         """
+        if self.by_rows:  # on a GPU XLA 0.10 lets the batch lie innermost, for the gradient of the positions
+            x = jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1])).reshape(x.shape)
         if intermediates is None and (self.scan or self.remat != "none"):
             return self._chosen(x, call)
         taken: list[Intermediates] = []
@@ -95,16 +98,24 @@ class Stack(nnx.List[Any]):
 
 
 def as_chosen(network: Any, run: RunConfig, capability: tuple[int, int] = (0, 0)) -> Any:
-    """The network of a training step, after it is told what a run chooses: scan, remat and attention_kernel.
+    """The network of a training step, after it is told what a run chooses, and which device the step is for.
+
+    A GPU is limited by the bytes that it moves: there activations lie row by row, and less of them is kept.
 
     Args:
         network: the network.
         run: the run.
         capability: that of the GPU which the step is for; (0, 0): anything else.
     """
+    on_gpu = capability > (0, 0)
     for _, module in nnx.iter_modules(network):
         if isinstance(module, Stack):
             module.scan, module.remat = run.scan, run.remat
+            module.by_rows = on_gpu
+        elif isinstance(module, LayerNorm):
+            module.on_gpu = on_gpu
+        elif isinstance(module, Mlp):
+            module.recompute = on_gpu and run.remat == "none"
         elif isinstance(module, Attention):
             module.fused, module.capability = run.attention_kernel == "fused", capability
     return network

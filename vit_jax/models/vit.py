@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, cast
 
 import jax
@@ -24,7 +25,7 @@ from ..errors import ArgumentError
 from ..machine.explicit import on_any_mesh
 from ..machine.numerics import with_promotion
 from . import rotary, state
-from .attention import Attention, AttentionPool
+from .attention import Attention, AttentionPool, Leading, needs_even, with_hidden_token
 from .layers import (
     ACTIVATIONS,
     NORMS,
@@ -109,6 +110,7 @@ class Block(nnx.Module):
         x: Array,
         i: int | Array,
         *,
+        mask: Leading | None = None,
         rotary: Array | None = None,
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
@@ -118,6 +120,7 @@ class Block(nnx.Module):
         Args:
             x: tokens [B, N, D].
             i: the number of the block, an int or int32 [], which decides the rate of drop path.
+            mask: what hides a token that is none; None: all are real.
             rotary: what `rotary_table` gives.
             keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
             intermediates: receives the attention weights, as of `Attention`.
@@ -125,18 +128,19 @@ class Block(nnx.Module):
         Returns:
             [B, N, D].
         """
+        attend = partial(self.attend, mask=mask, rotary=rotary, keys=fold(keys, 0), intermediates=intermediates)
         if self.branch_norm:
-            x = x + self._branch(self.attend(x, rotary, keys, intermediates), i, self.scale1, fold(keys, 1), self.norm1)
+            x = x + self._branch(attend(x), i, self.scale1, fold(keys, 1), self.norm1)
             return x + self._branch(self.mlp(x, keys=fold(keys, 2)), i, self.scale2, fold(keys, 3), self.norm2)
         if self.norm_first:
-            x = x + self._branch(self.attend(self.norm1(x), rotary, keys, intermediates), i, self.scale1, fold(keys, 1))
+            x = x + self._branch(attend(self.norm1(x)), i, self.scale1, fold(keys, 1))
             return x + self._branch(self.mlp(self.norm2(x), keys=fold(keys, 2)), i, self.scale2, fold(keys, 3))
-        x = self.norm1(x + self._branch(self.attend(x, rotary, keys, intermediates), i, self.scale1, fold(keys, 1)))
+        x = self.norm1(x + self._branch(attend(x), i, self.scale1, fold(keys, 1)))
         return self.norm2(x + self._branch(self.mlp(x, keys=fold(keys, 2)), i, self.scale2, fold(keys, 3)))
 
-    def attend(self, x: Array, rotary: Array | None, keys: Array | None, intermediates: Intermediates | None) -> Array:
-        """Self-attention: [B, N, D] -> [B, N, D]."""
-        return self.attention(x, x, x, rotary=rotary, keys=fold(keys, 0), intermediates=intermediates)
+    def attend(self, x: Array, **others: Any) -> Array:
+        """Self-attention, with the other arguments of a call: [B, N, D] -> [B, N, D]."""
+        return self.attention(x, x, x, **others)
 
     def _branch(
         self,
@@ -287,11 +291,17 @@ class ViT(state.Network):
             raise ArgumentError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
         x, table = self._embed(cast(Array, images.astype(self.dtype)), c, keys)  # [B, N, D]
         sow(intermediates, "tokens", x)
+        real, mask = x.shape[1], None
+        # The hidden token would have others draw other random numbers within blocks.
+        draws = keys is not None and (c.dropout or c.attention_dropout or c.activation_dropout)
+        if real % 2 and not draws and intermediates is None and needs_even(self.blocks[0].attention, self.dtype):
+            x, table, mask = with_hidden_token(x, table)
 
         def call(block: Block, x: Array, i: int | Array, intermediates: Intermediates | None = None) -> Array:
-            return block(x, i, rotary=table, keys=fold(keys, 3 + i), intermediates=intermediates)
+            return block(x, i, mask=mask, rotary=table, keys=fold(keys, 3 + i), intermediates=intermediates)
 
         x = self.blocks.through(x, call, intermediates)  # for i, block in enumerate(blocks): x = call(block, x, i)
+        x = x if mask is None else x[:, :real]
         x = x if self.norm is None else self.norm(x)
         sow(intermediates, "features", x)
         return x
