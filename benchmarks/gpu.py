@@ -60,7 +60,7 @@ RECIPES = (
     ),
 )
 NETS = {"vit-b16": "128,256", "vit-s16": "256,512"}  # {network: batches} of benchmarks.throughput
-SPEEDS = ("ours", "ours-fused", "flax", "timm-eager", "timm")  # sides of it
+SPEEDS = ("ours", "ours-plain", "flax", "timm-eager", "timm")  # sides of it
 BATCH = 128  # of ViT-B/16 with each of CHOICES
 TOY_SIZES = "--net vit-ti16 --image 32 --depth 1 --batches 4 --steps 2 --rounds 2 --product 256"
 

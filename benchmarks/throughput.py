@@ -2,7 +2,7 @@
 
     python -m benchmarks.throughput SIDE [--net vit-b16] [--image 224] [--batches 64,128,256] [--json OUT]
 
-The sides are ours, ours with fused attention, the same network in flax's layers (plain.py), and timm's network, eager
+The sides are ours, ours with plain attention, the same network in flax's layers (plain.py), and timm's network, eager
 and by torch.compile, under autocast.
 
 One side in a process, because jax and torch need different CUDA libraries. Both do a whole step (forward, backward,
@@ -108,7 +108,7 @@ def timm(run: RunConfig, compiling: bool = True) -> Steps:
 
 STEPS: dict[str, Callable[[RunConfig], Steps]] = {
     "ours": ours,
-    "ours-fused": lambda run: ours(replace(run, attention_kernel="fused")),
+    "ours-plain": lambda run: ours(replace(run, attention_kernel="plain")),
     "flax": flax,
     "timm-eager": partial(timm, compiling=False),
     "timm": timm,

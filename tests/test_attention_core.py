@@ -1,16 +1,22 @@
 """The derivative of attention's core against autodiff of the plain formula and against torch; the fused kernels."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from vit_jax.machine.targets import read_target
 from vit_jax.models import attention_kernels as module
 from vit_jax.models.attention import Attention, Causal, Leading, attention_core, plain_or_fused
 from vit_jax.models.attention_kernels import implementation
+from vit_jax.models.build import network_class
+from vit_jax.models.stack import attention_plan
 from vit_jax.models.state import merge, split_model
+from vit_jax.presets.table import preset
 
 DRAW = np.random.default_rng(0)
 B, H, NQ, NK, DH = 2, 3, 5, 7, 4
@@ -209,6 +215,32 @@ def test_cudnn_is_asked_where_it_can():
         ],
     }.items():
         assert {implementation(*each) for each in given} == {"cudnn" if can else "xla"}
+
+
+PLANS = {
+    ("digits", "h100", "bfloat16"): (True, ""),
+    ("digits", "h100", "float32"): (False, "attention is plain: it computes in float32, not in bfloat16"),
+    ("digits", "v5e:2x2", "bfloat16"): (False, "attention is plain: there is no NVIDIA GPU"),
+    ("digits", "here", "bfloat16"): (False, ""),
+    ("digits", "here", "float32", "fused"): (True, ""),
+    ("digits", "h100", "float64", "fused"): (False, "attention is plain: it computes in float64"),
+    ("digits", "h100", "bfloat16", "plain"): (False, ""),
+    ("cifar10-48x4", "h100", "bfloat16"): (
+        *(False, "attention is plain: its heads are 12 wide, not a multiple of 8 up to 256"),
+    ),
+    ("cifar10-256x6", "a100", "bfloat16"): (False, "attention is plain: its weights have dropout 0.2"),
+    ("cifar10-256x6", "a100", "bfloat16", "fused"): (False, "attention is plain: its weights have dropout 0.2"),
+    ("numbers", "l4", "bfloat16"): (True, "attention is plain where padding is masked"),
+}
+
+
+@pytest.mark.parametrize("case", PLANS)
+def test_what_is_printed_says_which_attention_is_fused_and_why_others_are_not(case):
+    name, target, dtype, *kernel = case
+    run = replace(preset(name).run, compute_dtype=dtype, attention_kernel=(*kernel, "auto")[0])
+    model = run.model.with_data()
+    network = nnx.eval_shape(lambda: network_class(model)(model))
+    assert attention_plan(network, replace(run, model=model), read_target(target)) == PLANS[case]
 
 
 @pytest.mark.parametrize("length", [196, 197])

@@ -212,7 +212,7 @@ def test_a_step_has_the_fused_kernel_where_it_can(name, monkeypatch):
         return real(*arrays, **how)
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", recorded)
-    for kernel in ("plain", "fused"):
+    for kernel in ("plain", "auto", "fused"):  # auto: not on a CPU
         assert not asked
         engine, tree = engine_of(replace(run, model=replace(run.model, **quiet), attention_kernel=kernel), "float32")
         jax.eval_shape(engine.compiled, engine.start(tree), batch_of(run, 0), engine.seed, engine.auxiliary)

@@ -344,12 +344,12 @@ class RunConfig(OfNetwork[Network]):
         "which values inside the blocks are computed again in the backward pass (less memory, more time): none, all "
         "(full), or all but the products with weights (dots); on a CPU this saves memory only together with scan",
     )
-    attention_kernel: Literal["plain", "fused"] = execution(
-        "plain",
-        "how attention is computed in training; fused: by one kernel, on NVIDIA GPUs from Ampere on in bfloat16 that "
-        "of cuDNN, whose memory grows with the number of tokens and not with its square, elsewhere that of XLA; "
-        "attention stays plain in float64, with dropout of its weights, and under a mask that may hide all keys from a "
-        "token, as a padding mask may",
+    attention_kernel: Literal["auto", "plain", "fused"] = execution(
+        "auto",
+        "how attention is computed in training; auto: by the fused kernel of cuDNN where it can be, in bfloat16 on "
+        "NVIDIA GPUs from Ampere on, which moves less memory, and plain elsewhere; fused: also elsewhere by one "
+        "function, that of XLA; attention stays plain in float64, with dropout of its weights, and under a mask that "
+        "may hide all keys from a token, as a padding mask may",
     )
     steps_per_dispatch: int = execution(
         1,

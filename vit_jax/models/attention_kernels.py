@@ -101,15 +101,27 @@ def fused_attention(q: Array, k: Array, v: Array, causal: bool, capability: tupl
 
 
 def implementation(dtype: str, width: int, capability: tuple[int, int]) -> Literal["cudnn", "xla"]:
-    """Who computes fused attention: cuDNN where it can, on NVIDIA GPUs from Ampere on.
+    """Who computes fused attention: cuDNN where it can. The arguments are those of `obstacle`."""
+    return "xla" if obstacle(dtype, width, capability) else "cudnn"
 
-    It takes float16 and bfloat16, and heads of a width that is a multiple of 8 and at most 128, from Hopper on 256.
+
+def obstacle(dtype: str, width: int, capability: tuple[int, int], dropout: float = 0.0) -> str:
+    """Why cuDNN cannot compute an attention; empty where it can, on NVIDIA GPUs from Ampere on.
 
     Args:
         dtype: of queries, keys and values.
         width: Dh.
-        capability: that of the GPU.
+        capability: that of the GPU; (0, 0): it is anything else.
+        dropout: the rate of the weights' dropout.
     """
     widest = 256 if capability >= (9, 0) else 128
-    can = capability >= (8, 0) and dtype in ("bfloat16", "float16") and width % 8 == 0 and width <= widest
-    return "cudnn" if can else "xla"
+    if capability < (8, 0):
+        major, minor = capability
+        return f"a GPU of compute capability {major}.{minor} is older than 8.0" if major else "there is no NVIDIA GPU"
+    if dtype not in ("bfloat16", "float16"):
+        return f"it computes in {dtype}, not in bfloat16"
+    if dropout:
+        return f"its weights have dropout {dropout:g}"
+    if width % 8 or width > widest:
+        return f"its heads are {width} wide, not a multiple of 8 up to {widest}"
+    return ""

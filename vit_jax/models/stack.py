@@ -17,7 +17,9 @@ from flax import nnx
 from jax import Array
 
 from ..config.run import RunConfig
+from ..machine.targets import Target
 from .attention import Attention
+from .attention_kernels import FUSED, obstacle
 from .layers import Intermediates, LayerNorm, Mlp, product_p, sow
 from .state import merge, split_model
 
@@ -97,6 +99,47 @@ class Stack(nnx.List[Any]):
         return x
 
 
+def why_plain(attention: Attention, run: RunConfig, capability: tuple[int, int]) -> str:
+    """Why the training step of a run computes an attention plainly; empty where it is fused.
+
+    Args:
+        attention: the layer.
+        run: the run.
+        capability: that of the GPU which the step is for; (0, 0): anything else.
+    """
+    if run.attention_kernel == "plain":
+        return "attention-kernel is plain"
+    if run.attention_kernel == "auto":
+        return obstacle(run.compute_dtype, attention.head_width, capability, attention.dropout)
+    if run.compute_dtype not in FUSED:
+        return f"it computes in {run.compute_dtype}"
+    return f"its weights have dropout {attention.dropout:g}" if attention.dropout else ""
+
+
+def attention_plan(network: Any, run: RunConfig, target: Target) -> tuple[bool, str]:
+    """How the training step of a run computes attention.
+
+    Args:
+        network: the network.
+        run: the run.
+        target: the devices.
+
+    Returns:
+        (whether some of it is fused, a sentence on that which is not: empty if there is none, if it was not asked for,
+        and of a CPU where nobody expects it).
+    """
+    found = [module for _, module in nnx.iter_modules(network) if isinstance(module, Attention)]
+    reasons = [why for why in (why_plain(each, run, target.capability) for each in found) if why]
+    fused = len(reasons) < len(found)
+    if run.attention_kernel == "plain" or (run.attention_kernel == "auto" and target.platform == "cpu"):
+        return fused, ""
+    if reasons:
+        some = f" in {len(reasons)} of {len(found)} layers" if fused else ""
+        return fused, f"attention is plain{some}: {' or '.join(dict.fromkeys(reasons))}"
+    padded = fused and any(argument.padding for argument in run.model.inputs())
+    return fused, "attention is plain where padding is masked" if padded else ""
+
+
 def as_chosen(network: Any, run: RunConfig, capability: tuple[int, int] = (0, 0)) -> Any:
     """The network of a training step, after it is told what a run chooses, and which device the step is for.
 
@@ -117,5 +160,5 @@ def as_chosen(network: Any, run: RunConfig, capability: tuple[int, int] = (0, 0)
         elif isinstance(module, Mlp):
             module.recompute = on_gpu and run.remat == "none"
         elif isinstance(module, Attention):
-            module.fused, module.capability = run.attention_kernel == "fused", capability
+            module.fused, module.capability = not why_plain(module, run, capability), capability
     return network

@@ -127,7 +127,7 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     check_together(sizes, len(engine.devices), run.augment.together)
     parallel = run.parallel + (f", fsdp {run.fsdp}" if run.fsdp > 1 else "")
     parallel += (", scan" if run.scan else "") + (f", remat {run.remat}" if run.remat != "none" else "")
-    parallel += ", fused attention" if run.attention_kernel == "fused" else ""
+    parallel += ", fused attention" if engine.attention[0] else ""
     environment = backend.environment() | {"parallel": parallel}
     if rounds_factors(run.compute_dtype):
         environment["bfloat16"] = "factors of linear layers"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -28,7 +28,7 @@ from ...machine.division import find_division
 from ...machine.hosts.group import ALONE, Hosts
 from ...machine.numerics import random_key
 from ...machine.targets import HERE, Target
-from ...models.stack import as_chosen
+from ...models.stack import as_chosen, attention_plan
 from ...models.state import merge
 from ...tasks.base import Batch, Evaluation, Task
 from ...weights.checkpoint import State
@@ -443,6 +443,12 @@ class Engine:
             "update_norm": self.kernels.norm(updates),
         }
         return TrainState(step, parameters, moments, ema), metrics
+
+    @cached_property
+    def attention(self) -> tuple[bool, str]:
+        """As `attention_plan` gives it."""
+        shapes = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in self.run.model.shapes().items()}
+        return attention_plan(merge(self.definition, unflatten(shapes)), self.run, self.devices.target)
 
     def network(self, parameters: Tree) -> Tree:
         """The network's parameters, of those of a state."""
