@@ -21,7 +21,7 @@ from PIL import Image
 
 import vit_jax
 from vit_jax import errors, runs
-from vit_jax.commands import cli
+from vit_jax.commands import cli, train_options
 from vit_jax.commands import train as train_command
 from vit_jax.config import flags
 from vit_jax.config.dotted import replace_fields
@@ -271,6 +271,7 @@ def test_a_command_line_is_parsed_once_and_its_run_checked_and_planned_once(plac
     for module, name in (
         (flags, "parse"),
         (train_command, "check_run"),
+        (train_options, "check_run"),
         (preflight, "check_run"),
         (preflight, "plan_division"),
     ):
@@ -561,7 +562,7 @@ def test_seeds(place, plain, capsys):
 
 
 def test_the_spread_of_three_summaries():
-    from vit_jax.training.group import spread_of
+    from vit_jax.reports.group import spread_of
 
     values = [0.5, 0.7, 0.9]
     table = spread_of(

@@ -242,6 +242,16 @@ def result_on_test(summary: Mapping[str, Any]) -> dict[str, Any]:
     return next((by_weights[kind] for kind in ("best", "last_ema", "last") if kind in by_weights), {})
 
 
+def splits(summary: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
+    """The results in a summary, as {split: {weights: metrics}}, with train and validation first."""
+    found = {
+        name: value
+        for name, value in summary.items()
+        if isinstance(value, dict) and all(isinstance(each, dict) for each in value.values())
+    }
+    return {name: found[name] for name in dict.fromkeys(("train", "validation", *found)) if name in found}
+
+
 def _results(member: Member, metrics: Iterable[str]) -> dict[str, float]:
     """{name: value} of the results of a run, as far as it has them; `metrics` are those that runs were selected by."""
     summary, best = member.summary or {}, member.best

@@ -7,8 +7,12 @@ import re
 from collections import Counter
 from pathlib import Path
 
+from ..config.dotted import replace_fields
 from ..config.nearest import similar
-from ..errors import UserError
+from ..config.run import RunConfig
+from ..errors import Field, UserError
+from .folder import Run
+from .values import flat
 
 SHOWN = 5  # most names that a message lists
 VARIED = {"seed": "seed", "fold": "data.fold"}  # {a kind of groups, as in seed-3: the field in which their runs differ}
@@ -52,6 +56,39 @@ def there(name: str, runs_dir: str) -> str:
         return f"; {place}/ holds none: train one, or give its path"
     more = f" and {len(here) - SHOWN} more" if len(here) > SHOWN else ""
     return similar(name, here) or f"; {place}/ holds {', '.join(here[:SHOWN])}{more}"
+
+
+def members_of(resume: str | os.PathLike[str] | Run, runs_dir: str = "runs") -> list[Run]:
+    """The runs of a group.
+
+    Args:
+        resume: its path or name.
+        runs_dir: the folder of runs, in which a name is looked for.
+
+    Returns:
+        Empty if it is no group.
+    """
+    if isinstance(resume, Run):
+        return []
+    return [Run(path) for place in ("", runs_dir) for path in members(Path(place) / os.fspath(resume))]
+
+
+def of_folds(run: RunConfig, folds: int) -> RunConfig:
+    """The run of the first of several folds.
+
+    Args:
+        run: the config.
+        folds: how many.
+
+    Raises:
+        UserError: its data cannot have them, or states others.
+    """
+    known = flat(run)
+    if "data.folds" not in known:
+        raise UserError(Field("folds"), f"is {folds}, and the task {run.task} has none", "leave it out")
+    if known["data.folds"][0] not in (0, folds) or known["data.fold"][0]:
+        raise UserError(Field("folds"), f"is {folds}, and data.folds or data.fold is given", "leave one of them out")
+    return replace_fields(run, {"data.folds": folds})
 
 
 def _runs_inside(path: Path) -> list[Path]:

@@ -14,6 +14,7 @@ from ..files.metrics import HISTOGRAMS, as_json
 from ..files.reading import show_path
 from ..files.terminal import print_wrapped, printable
 from ..reports.command import FILE, leave_report
+from ..reports.comparison import splits
 from ..reports.figure import draw_curves_of
 from ..runs.several import kind_of
 from ..tasks.table import task_spec
@@ -223,16 +224,6 @@ def whole(s: Session, weights: dict[str, Any] | None) -> dict[str, Any]:
 
 def _numbers(row: dict[str, Any]) -> dict[str, float]:
     return {k: v for k, v in row.items() if isinstance(v, float) and k != "epoch"}
-
-
-def splits(summary: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
-    """The results in a summary, as {split: {weights: metrics}}, with train and validation first."""
-    found = {
-        name: value
-        for name, value in summary.items()
-        if isinstance(value, dict) and all(isinstance(each, dict) for each in value.values())
-    }
-    return {name: found[name] for name in dict.fromkeys(("train", "validation", *found)) if name in found}
 
 
 def _shown(value: float | None) -> str:

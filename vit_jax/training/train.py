@@ -21,17 +21,17 @@ from ..files.terminal import print_note
 from ..machine import backend
 from ..machine.hosts.group import Hosts, join_hosts
 from ..machine.numerics import fixed_settings
+from ..reports.group import sum_up
 from ..runs.check import check_complete
 from ..runs.ending import recorded_ending
 from ..runs.segments import Continuation, Segment
-from ..runs.several import VARIED
+from ..runs.several import VARIED, members_of, of_folds
 from ..runs.values import flat, with_fields
 from .announce import announce
 from .contents import Contents
 from .events import Event, Summary, exhausted
 from .finish import finish, show_again
 from .going_on import is_of, planned_segments, shared_segments
-from .group import members_of, of_folds, sum_up
 from .loop import loop
 from .notebook import Told, quiet, telling, told
 from .preflight import OF_A_HOST, checked_arguments, choose_folder, preflight, without_outputs

@@ -1,57 +1,18 @@
-"""Several runs as one: the runs of a group, which differ in their seeds or folds, and what they have come to."""
+"""What the runs of a group, which differ in their seeds or folds, have come to."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from .. import runs
-from ..config.dotted import replace_fields, value_at
-from ..config.run import RunConfig
+from ..config.dotted import value_at
 from ..config.trees import flatten
-from ..errors import Field, UserError
-from ..reports.command import leave_report
-from ..reports.compare import draw
-from ..reports.comparison import gather, mean_and_spread
-from ..runs.several import VARIED, kind_of, members
-from ..runs.values import flat
+from ..runs.several import VARIED, kind_of
 from ..tasks.table import task_spec
-from .finish import splits
-
-
-def members_of(resume: str | os.PathLike[str] | runs.Run, runs_dir: str = "runs") -> list[runs.Run]:
-    """The runs of a group.
-
-    Args:
-        resume: its path or name.
-        runs_dir: the folder of runs, in which a name is looked for.
-
-    Returns:
-        Empty if it is no group.
-    """
-    if isinstance(resume, runs.Run):
-        return []
-    return [runs.Run(path) for place in ("", runs_dir) for path in members(Path(place) / os.fspath(resume))]
-
-
-def of_folds(run: RunConfig, folds: int) -> RunConfig:
-    """The run of the first of several folds.
-
-    Args:
-        run: the config.
-        folds: how many.
-
-    Raises:
-        UserError: its data cannot have them, or states others.
-    """
-    known = flat(run)
-    if "data.folds" not in known:
-        raise UserError(Field("folds"), f"is {folds}, and the task {run.task} has none", "leave it out")
-    if known["data.folds"][0] not in (0, folds) or known["data.fold"][0]:
-        raise UserError(Field("folds"), f"is {folds}, and data.folds or data.fold is given", "leave one of them out")
-    return replace_fields(run, {"data.folds": folds})
+from .command import leave_report
+from .compare import draw
+from .comparison import gather, mean_and_spread, splits
 
 
 def sum_up(inside: Sequence[runs.Run], summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
