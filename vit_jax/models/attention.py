@@ -341,7 +341,15 @@ def from_torch_mask(mask: Any, heads: int = 0) -> Array:
 
 
 def check_mask(mask: Array | Known | None, shape: tuple[int, int | None, int, int]) -> None:
-    """Raise ValueError if a mask is not boolean, 4-D and broadcastable to `shape` [B, H, Nq, Nk] (None: any size)."""
+    """Check a mask.
+
+    Args:
+        mask: to be boolean, [B, H, Nq, Nk] or what broadcasts to it.
+        shape: that; None: any size.
+
+    Raises:
+        ArgumentError: it is not.
+    """
     mask = mask.array if isinstance(mask, Known) else mask
     if mask is None:
         return

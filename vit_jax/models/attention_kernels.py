@@ -101,7 +101,13 @@ def fused_attention(q: Array, k: Array, v: Array, causal: bool, capability: tupl
 
 
 def implementation(dtype: str, width: int, capability: tuple[int, int]) -> Literal["cudnn", "xla"]:
-    """Who computes fused attention: cuDNN where it can. The arguments are those of `obstacle`."""
+    """Who computes fused attention: cuDNN where it can.
+
+    Args:
+        dtype: as of `obstacle`.
+        width: likewise.
+        capability: likewise.
+    """
     return "xla" if obstacle(dtype, width, capability) else "cudnn"
 
 

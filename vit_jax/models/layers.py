@@ -174,9 +174,13 @@ NORMS: dict[str, type[LayerNorm]] = {"layer": LayerNorm, "rms": RMSNorm}
 
 
 def gelu(x: Array) -> Array:
-    """Exact GELU, x/2 (1 + erf(x / sqrt 2)) (Hendrycks & Gimpel 2016, arXiv 1606.08415), in the dtype of x.
+    """Exact GELU, x/2 (1 + erf(x / sqrt 2)) (Hendrycks & Gimpel 2016, arXiv 1606.08415).
 
-    With erf, as torch has it: on CPU three times as fast as the erfc form of jax.nn.gelu.
+    Args:
+        x: any. With erf, as torch has it: on CPU three times as fast as the erfc form of jax.nn.gelu.
+
+    Returns:
+        As x.
     """
     return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
 
@@ -270,12 +274,24 @@ def keep(shape: tuple[int, ...], rate: float, keys: Array | None) -> Array | Non
 
 
 def dropout(x: Array, rate: float, keys: Array | None) -> Array:
-    """Zero each value of x [B, ...] with probability `rate` and scale the rest by 1/(1-rate); keys None: return x."""
+    """Zero each value with a probability, and scale the rest by 1 / (1 - rate).
+
+    Args:
+        x: [B, ...].
+        rate: the probability.
+        keys: [B]; None: x is returned.
+    """
     return drop(x, keep(x.shape, rate, keys), rate)
 
 
 def drop(x: Array, kept: Array | None, rate: float) -> Array:
-    """x with zeros where `kept` is False, and scaled by 1 / (1 - rate) elsewhere; kept None: x."""
+    """Values with zeros where some are dropped, and scaled by 1 / (1 - rate) elsewhere.
+
+    Args:
+        x: [B, ...].
+        kept: bool [B, ...]; None: x is returned.
+        rate: the probability that one is dropped.
+    """
     return x if kept is None else jnp.where(kept, x / (1 - rate), jnp.zeros((), x.dtype))
 
 

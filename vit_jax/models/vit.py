@@ -380,7 +380,15 @@ class ViT(state.Network):
         return self.logits(pooled, keys)
 
     def two_logits(self, x: Array, keys: Array | None) -> tuple[Array, Array]:
-        """`both`, from the tokens [B, N, D]."""
+        """The logits of both heads, as of `both`.
+
+        Args:
+            x: tokens [B, N, D].
+            keys: [B], for dropout; None: there is none.
+
+        Returns:
+            (of the class token, of the distillation token), [B, K] each.
+        """
         x = x.astype(accumulation_dtype(x.dtype))
         return self.logits(x[:, 0], keys), self.distilled(x[:, 1])
 
@@ -399,7 +407,15 @@ class ViT(state.Network):
 
 
 def sized(c: ViTConfig, images: Array | np.ndarray) -> ViTConfig:
-    """The config with the size of these images. Raises ArgumentError where the network does not take it."""
+    """The config with the size of some images.
+
+    Args:
+        c: the network's.
+        images: [B, h, w, C].
+
+    Raises:
+        ArgumentError: the network does not take images of this shape.
+    """
     (ph, pw), (*expected, channels) = c.patch_size, (*c.image_size, c.channels)
     if images.ndim != 4 or images.shape[3] != channels or (c.position_stored and [*images.shape[1:3]] != expected):
         raise ArgumentError(

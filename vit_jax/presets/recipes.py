@@ -179,7 +179,13 @@ RECIPES = {f"{base}-{kind}": (base, kind) for base, each in NOTEBOOKS.items() fo
 
 
 def with_recipe(found: Preset, base: str, kind: str) -> Preset:
-    """The preset `base` by one of its recipes."""
+    """A preset by one of its recipes.
+
+    Args:
+        found: the preset.
+        base: its name.
+        kind: of the recipe, as in `PURPOSES`.
+    """
     notebook = NOTEBOOKS[base]
     recipe = notebook.recipes[kind]
     return Preset(

@@ -41,7 +41,17 @@ class Histograms:
     def groups(
         self, state: TrainState, batch: Batch, seed: Array, auxiliary: Tree
     ) -> dict[str, dict[str, dict[str, Array]]]:
-        """`of`, compiled."""
+        """What `of` returns, traced.
+
+        Args:
+            state: before the step.
+            batch: as it comes.
+            seed: int32 [].
+            auxiliary: of the task.
+
+        Returns:
+            {"parameters", "gradients": {name: histogram}}.
+        """
         _, _, gradients = self.engine.batch_gradients(state, batch, seed, auxiliary)
         trees = {"parameters": self.engine.network(state.parameters), "gradients": gradients}
         return {name: {k: histogram(x) for k, x in flatten(tree).items()} for name, tree in trees.items()}

@@ -51,6 +51,14 @@ def learning_rate(c: OptimConfig, steps: int, steps_per_epoch: int) -> Schedule:
     lr; cosine falls along half a cosine from lr to final * lr at t = steps (Loshchilov & Hutter 2017, arXiv
     1608.03983); inverse_sqrt falls as lr sqrt(W / (t+1)) (Vaswani et al. 2017, section 5.3, scaled to a peak of lr).
     one_cycle is OneCycleLR of PyTorch.
+
+    Args:
+        c: the optimizer's settings.
+        steps: of the run.
+        steps_per_epoch: by which warmup counts.
+
+    Returns:
+        A function of an int32 [] or int to a float [].
     """
     if c.schedule == "one_cycle":
         start = c.lr / c.div_factor
@@ -98,7 +106,12 @@ def one_cycle(steps: int, pct_start: float, first: float, middle: float, last: f
 
 
 def cycled_momentum(c: OptimConfig, steps: int) -> Schedule:
-    """Of `cycle_momentum`: beta1 or the momentum as a function of the step, opposite to the rate."""
+    """Of cycle_momentum: beta1 or the momentum as a function of the step, opposite to the rate.
+
+    Args:
+        c: the optimizer's settings.
+        steps: of the run.
+    """
     return one_cycle(steps, c.pct_start, c.max_momentum, c.base_momentum, c.max_momentum)
 
 
@@ -312,9 +325,16 @@ class Optimizer:
         return jax.tree.unflatten(structure, found), OptimizerState(state.step + 1, new)
 
     def partition(self, params: Tree) -> tuple[Tree, Tree]:
-        """(the parameters that train, those that are frozen for the whole run), nested dicts.
+        """The parameters that train, and those that are frozen for the whole run.
 
-        Raises ValueError on one that is not in the table.
+        Args:
+            params: nested dicts.
+
+        Returns:
+            (those, these), nested dicts.
+
+        Raises:
+            ArgumentError: one is not in the table.
         """
         return partition(params, {*trainable(self.config, self.table_of(flatten(params)))})
 
@@ -327,7 +347,19 @@ class Optimizer:
         table: Mapping[str, Parameter],
         kernels: Kernels,
     ) -> tuple[Arrays, Tree]:
-        """(what to add to each parameter that trains, the new moments) at `step` = 0, 1, ..."""
+        """What a step adds to each parameter that trains.
+
+        Args:
+            gradients: {name: array}.
+            moments: {role: nested dict}.
+            parameters: {name: array}.
+            step: int32 [], from 0.
+            table: of the parameters.
+            kernels: how the device computes what is done to all of them.
+
+        Returns:
+            ({name: array}, the new moments).
+        """
         c, late = self.config, frozen_at_first(self.config, table)
         names = decaying(c, table)
         decayed = {name: parameters[name] for name in gradients if name in names}
@@ -351,9 +383,16 @@ class Optimizer:
     def directions(
         self, gradients: Arrays, moments: Tree, step: Array, table: Mapping[str, Parameter]
     ) -> tuple[Arrays, Tree]:
-        """(the direction of each parameter by its rule, the new moments).
+        """The direction of each parameter by its rule.
 
-        Parameters that were frozen at first count their steps from their release.
+        Args:
+            gradients: {name: array}.
+            moments: {role: nested dict}.
+            step: int32 [], from 0; parameters that were frozen at first count theirs from their release.
+            table: of the parameters.
+
+        Returns:
+            ({name: array}, the new moments).
         """
         c, kernels, late = self.config, muon_kernels(self.config, table), frozen_at_first(self.config, table)
         if self.momentum:
@@ -376,7 +415,14 @@ class Optimizer:
         return directions, {role: unflatten(arrays) for role, arrays in new.items()}
 
     def table_of(self, arrays: Arrays) -> Mapping[str, Parameter]:
-        """The table, or that of a tree without one. Raises ValueError on a parameter that is not in it."""
+        """The table, or that of a tree without one.
+
+        Args:
+            arrays: {name: array}; without a table those of two or more axes are kernels, the others biases.
+
+        Raises:
+            ArgumentError: a parameter is not in the table.
+        """
         if self.table is None:
             shapes = {name: jnp.shape(x) for name, x in arrays.items()}
             return {n: Parameter(shape, "kernel" if len(shape) > 1 else "bias", ZEROS) for n, shape in shapes.items()}
