@@ -14,34 +14,13 @@ from vit_jax.models.build import definition
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.tasks.computed import task_of
+from vit_jax.tasks.table import task_spec
 from vit_jax.training.engine.optim import Optimizer
 from vit_jax.training.engine.step import Engine, Evaluator
-
-WORDS = ["<pad>", "<bos>", "<eos>", "<unk>", "one", "two"]
-METADATA = {
-    "preprocess": {"mean": [0.5], "std": [0.5]},
-    "vocabulary": {"source": WORDS, "target": WORDS},
-    "words": WORDS,
-}
 
 
 def abstract(shape, dtype):
     return jax.ShapeDtypeStruct(shape, dtype)
-
-
-def batch_of(run):
-    """A batch of a preset, as shapes: images and labels, or the ids of sentences."""
-    if run.task == "translate":
-        return {name: abstract((run.batch, 7), np.int32) for name in ("source", "target")}
-    if run.task == "caption-features":
-        return {
-            "vectors": abstract((run.batch, 1, run.model.memory_width), np.float32),
-            "target": abstract((run.batch, 11), np.int32),
-        }
-    image = abstract((run.batch, *run.model.pixels()), np.uint8)
-    if run.task == "caption":
-        return {"image": image, "target": abstract((run.batch, 11), np.int32)}
-    return {"image": image, "label": abstract((run.batch,), np.int32)}
 
 
 def a_teacher(channels):
@@ -62,14 +41,15 @@ def test_the_steps_of_a_preset_are_lowered_for_each_platform(name):
     """From shapes alone, so nothing is computed or compiled."""
     run = preset(name).run
     open_sizes = {size: 10 for size in run.model.marked("from_data") if not value_at(run.model, size)}
-    run = replace(run, model=run.model.with_sizes(open_sizes))
-    task = task_of(run, METADATA).load_auxiliary(a_teacher(getattr(run.model, "channels", 1)))
+    given = task_spec(run.task).stand_in(replace(run, model=run.model.with_sizes(open_sizes)))
+    run = given.run
+    task = task_of(run, given.metadata).load_auxiliary(a_teacher(getattr(run.model, "channels", 1)))
     network, optimizer = definition(run.model), Optimizer(run.optim, 100, 10, run.model.parameters())
     engine, evaluator = Engine(run, network, task, optimizer), Evaluator(run.model, network, task)
     weights = unflatten({name: abstract(shape, np.float32) for name, shape in run.model.shapes().items()})
-    batch = batch_of(run)
+    batch, examples = ({k: abstract(*v) for k, v in each.items()} for each in (given.batch, given.examples))
     training = engine.compiled.trace(jax.eval_shape(engine.start, weights), batch, engine.seed, engine.auxiliary)
-    evaluation = evaluator.compiled.trace(weights, batch, evaluator.auxiliary)
+    evaluation = evaluator.compiled.trace(weights, examples, evaluator.auxiliary)
     for platform in ("cuda", "tpu", "cpu"):
         texts = [step.lower(lowering_platforms=(platform,)).as_text() for step in (training, evaluation)]
         assert all("dot_general" in text for text in texts)

@@ -1,10 +1,19 @@
-"""Targets: the devices that programs are compiled for, by their names."""
+"""`vit-jax plan`: the devices that it compiles for, by their names; what it asks and what it says."""
 
+import json
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from vit_jax.errors import UserError
+from vit_jax.commands import plan, plan_compile, plan_table
+from vit_jax.config.dotted import value_at
+from vit_jax.errors import CheckFailed, UserError
 from vit_jax.machine import targets
 from vit_jax.machine.targets import GPUS, HERE, TPUS, prepare, read_target
+from vit_jax.presets.table import preset
+from vit_jax.tasks.computed import task_class
+from vit_jax.tasks.table import task_spec
 
 
 @pytest.mark.parametrize(
@@ -44,3 +53,148 @@ def test_where_the_compiler_is_missing_the_command_that_installs_it_is_said(name
     monkeypatch.setattr(targets.importlib.util, "find_spec", lambda module: None)
     with pytest.raises(UserError, match=rf"^target is {name}, .* not installed .*pip install '\S+\[{extra}\]'"):
         prepare(read_target(name))
+
+
+def linear(own, each, there, jump=0):
+    """A compiler of programs that take `own` bytes and `each` more an example, and every fourth `jump` more."""
+
+    class Fake:
+        def __init__(self):
+            self.length, self.asked = 0, []
+
+        def figures(self, run, what="train", title=""):
+            self.asked.append(run.batch)
+            total = own + each * run.batch + jump * (run.batch // 8 % 4 == 0)
+            memory = {"total": total, "there": there}
+            return {"rows": run.batch, "devices": 4, "parts": 2, "platform": "gpu", "kind": "g", "memory": memory}
+
+    return Fake()
+
+
+@pytest.mark.parametrize("own", [0, 500, 9990])
+@pytest.mark.parametrize("start", [8, 800, 8000])
+@pytest.mark.parametrize("jump", [0, 0.5])
+def test_the_largest_batch_is_found_with_few_compilations(own, start, jump):
+    """To 1 % of it, of the multiples of 8; memory need not be quite linear."""
+    compiler, run = linear(own, 0.1, 10_000, jump), replace(preset("digits").run, batch=start)
+    found = plan.largest_batch(compiler, run, compiler.figures(run))
+    assert len(compiler.asked) <= plan.MOST_TRIED
+    fits = [b for b in range(8, 110_000, 8) if compiler.figures(replace(run, batch=b))["memory"]["total"] <= 10_000]
+    assert max(fits) * 0.98 <= found.rows in fits and found.beyond not in fits
+    assert found.figures["rows"] == found.rows and found.beyond - found.rows <= max(8, found.rows / 80)
+
+
+def test_a_network_that_fits_nowhere_is_said_to_with_what_would_make_it_fit():
+    compiler, run = linear(3 * 2**30, 0, 2**30), replace(preset("cifar10-256x6").run, batch=64)
+    with pytest.raises(UserError, match=r"batch of 8 .* takes 3\.0 of 1\.0 GiB"):
+        plan.largest_batch(compiler, run, compiler.figures(run))
+    figures = compiler.figures(run)
+    sentence = plan_table.advice(run, figures, {})
+    assert sentence.startswith(
+        "it lacks 2.0 GiB on each device; give --compute-dtype bfloat16, --attention-kernel fused"
+    )
+    smaller = {**figures, "memory": {"total": 1, "there": 2**30}}
+    assert plan_table.advice(run, figures, {"remat dots": smaller}).endswith("; it fits with remat dots")
+    assert "with none of remat dots" in plan_table.advice(run, figures, {"remat dots": figures})
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    return tmp_path / "vit-jax" / "plans"
+
+
+def test_the_plan_of_what_is_here_is_compiled_once_and_kept(cache, capsys, monkeypatch):
+    words = ["digits", "--batch", "8", "--evaluate", "--json", "--accumulate", "1"]
+    assert plan.command(words) == 0
+    said = json.loads(capsys.readouterr().out)
+    train, evaluation = said["steps"]
+    assert train["flops"] == pytest.approx(3 * preset("digits").run.model.flops() * 8, rel=0.1)
+    assert evaluation["flops"] == pytest.approx(train["flops"] / 3, rel=0.1)
+    weights = 4 * preset("digits").run.model.parameter_count()
+    assert (train["memory"]["weights"], train["memory"]["moments"]) == (weights, 2 * weights)
+    assert train["memory"]["total"] == sum(
+        size for part, size in train["memory"].items() if part not in ("total", "there")
+    )
+    assert said["fits"] and train["bytes"] > 10 * weights
+    assert len([*cache.iterdir()]) == 2
+    monkeypatch.setattr(plan_compile, "_ask", None)  # nothing is compiled again
+    assert plan.command(words) == 0
+    assert json.loads(capsys.readouterr().out) == said
+    assert plan.command([word for word in words if word != "--json"]) == 0
+    assert "activations, temporaries" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "said"),
+    [
+        ({"failed": "INTERNAL: no tile"}, CheckFailed, "^the compiler of h100 fails at train: INTERNAL: no tile$"),
+        ({"refused": ["batch", True, "is 7", "give 8"]}, UserError, "^batch is 7: give 8$"),
+    ],
+)
+def test_what_a_compiler_says_is_said(answer, error, said, cache, monkeypatch):
+    monkeypatch.setattr(plan_compile, "_ask", lambda request, title: answer)
+    with pytest.raises(error, match=said):
+        plan_compile.Compiler(read_target("h100")).figures(preset("digits").run)
+
+
+def test_a_compiler_that_aborts_is_said_to_with_its_line(tmp_path):
+    (tmp_path / "errors").write_text("W001 harmless\nF0000 hlo.cc:7] Check failed: x > 0\n*** SIGABRT\n")
+    with open(tmp_path / "errors") as errors:
+        assert plan_compile._ended(-6, errors) == {
+            "failed": "it ended with signal 6 (F0000 hlo.cc:7] Check failed: x > 0)"
+        }
+
+
+def test_without_a_disk_for_it_nothing_is_kept_and_that_is_said_once(cache, capsys, monkeypatch):
+    cache.parent.mkdir()
+    cache.write_text("a file where the folder would be")
+    monkeypatch.setattr(plan_compile, "_ask", lambda request, title: {"figures": {"memory": {}}})
+    compiler = plan_compile.Compiler(HERE)
+    for batch in (8, 16):
+        assert compiler.figures(replace(preset("digits").run, batch=batch)) == {"memory": {}}
+    assert capsys.readouterr().err.count("what is compiled cannot be kept in") == 1
+
+
+def test_an_interruption_ends_the_process_that_compiles(monkeypatch):
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    started, real = [], plan_compile.subprocess.Popen
+    monkeypatch.setattr(plan_compile.subprocess, "Popen", lambda *a, **k: started.append(real(*a, **k)) or started[0])
+    monkeypatch.setattr(plan_compile.Progress, "tick", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        plan_compile._ask({}, "train")
+    assert started[0].poll() is not None
+
+
+@pytest.mark.parametrize(("name", "length"), [("digits", 0), ("numbers", 12), ("shapes", 0)])
+def test_what_stands_for_data_has_the_shapes_of_the_data(name, length):
+    run = preset(name).run
+    run = replace(run, data=replace(run.data, drawn=200)) if name == "shapes" else run
+    data, given = task_class(run.task).open_data(run), task_spec(run.task).stand_in(run, length)
+    assert data.sizes.items() <= {n: value_at(given.run.model, n) for n in given.run.model.marked("from_data")}.items()
+    train = data.splits["train"]
+    rows = given.batch[next(iter(given.batch))][0][0]
+    longest = np.argsort(getattr(train, "longest", np.zeros(len(train))))[-rows:]
+    for there, stated in ((train.batch(longest), given.batch), (train.examples(longest[:8]), given.examples)):
+        found = {key: (x.shape[1:], x.dtype.name) for key, x in there.items()}
+        assert found == {key: (tuple(shape[1:]), dtype) for key, (shape, dtype) in stated.items()}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["vit-s16"], r"model\.classes is 0: .* give the number"),
+        (["transformer-512x6"], r"model\.source_vocabulary is 0, and so are model\.target_vocabulary, model\.outputs"),
+        (["digits", "--decode"], "decode is for tasks that write texts"),
+        (["numbers", "--length", "20"], r"length is 20, and the last of data\.lengths is 16: give at most 16"),
+        (["digits", "--seeds", "3"], "--seeds: is of the command train"),
+        (["cifar10-48x4-distil"], "teacher is empty"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_before_anything_is_compiled(words, said, monkeypatch):
+    monkeypatch.setattr(plan_compile, "_ask", None)
+    with pytest.raises(UserError, match=said):
+        plan.command(words)

@@ -12,6 +12,7 @@ from ..files.terminal import run_command
 
 COMMANDS = {
     "train": "train a network, or resume a run",
+    "plan": "compile a run's steps for a GPU or TPU that need not be there: memory, bytes, kernels, bounds of time",
     "sweep": "train a run with each combination of several values of its fields, and compare them",
     "evaluate": "measure a trained network on a split of its data",
     "compare": "put runs side by side: where they differ, their results and curves",

@@ -197,6 +197,25 @@ def given_texts(words: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
+def split_words(words: Sequence[str], options: Any) -> tuple[list[str], list[str]]:
+    """The words of a command line in two.
+
+    Args:
+        words: flags, each followed by its values.
+        options: a dataclass, whose fields are some of the flags.
+
+    Returns:
+        (the words of its flags, the others).
+    """
+    ours, others = list[str](), list[str]()
+    known, current = flags(options), others
+    for word in words:
+        if is_flag(word):
+            current = ours if _spelt(word.partition("=")[0]) in known else others
+        current.append(word)
+    return ours, others
+
+
 def value_of(given: Mapping[str, Sequence[str]], name: str) -> str:
     """The first text that follows a flag.
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from .hlo import Array, Instruction, Module, read_module
 from .products import product_flops
 
@@ -64,7 +66,7 @@ class Collective:
     Args:
         kind: of COLLECTIVES.
         operation: of jax.
-        devices: that take part with each other.
+        devices: the numbers of those that take part with each other, of the first group.
         bytes: of the whole array, before it is scattered or after it is gathered.
         sent: bytes that each device has to send at least.
         times: how often it runs.
@@ -72,10 +74,19 @@ class Collective:
 
     kind: str
     operation: str
-    devices: int
+    devices: tuple[int, ...]
     bytes: int
     sent: int
     times: int = 1
+
+    def crossing(self, a_host: int) -> float:
+        """Bytes that each device has to send to other hosts at least, of so many devices each; 0: they are on one.
+
+        What devices of one host have in common they send once, each its share.
+        """
+        hosts = Counter(number // a_host for number in self.devices)
+        ways = {"all-reduce": 2, "collective-permute": 0}.get(self.kind, 1)
+        return ways * self.bytes * (len(hosts) - 1) / len(hosts) / min(hosts.values())
 
 
 @dataclass(frozen=True)
@@ -336,27 +347,32 @@ def _collective(
     each: Instruction, there: dict[str, Instruction], kind: str, devices: int, scatters: bool
 ) -> Collective:
     """A collective; `scatters`: an all-reduce of which each device keeps its part."""
-    group = group_size(each, devices)
+    members = first_group(each, devices)
+    group = len(members)
     given = sum(array.bytes for name in each.operands if name in there for array in there[name].results)
     kind = "reduce-scatter" if scatters and kind == "all-reduce" else kind
     whole = given * group if kind == "all-gather" else given
     parts = {"all-reduce": 2 * (group - 1) / group, "collective-permute": 1.0, "collective-broadcast": 1 / group}
     sent = int(whole * parts.get(kind, (group - 1) / group))
-    return Collective(kind, each.attribute("op_name"), group, whole, sent)
+    return Collective(kind, each.attribute("op_name"), tuple(members), whole, sent)
 
 
-def group_size(each: Instruction, devices: int) -> int:
-    """How many devices exchange with each other, of the so many of the program.
+def first_group(each: Instruction, devices: int) -> list[int]:
+    """The numbers of the devices that exchange with each other, in the first group of the so many of the program.
 
-    XLA writes groups as lists ({{0,1},{2,3}}), as a shape ([2,4]<=[8]), or as axes of a mesh
+    XLA writes groups as lists ({{0,1},{2,3}}), as a shape ([4,2]<=[2,4]T(1,0)), or as axes of a mesh
     (mesh['a'=2,'b'=4] {'b'}); {} are all.
     """
     text = each.attributes
     if found := re.search(r"replica_groups=\{\{([\d,]*)\}", text):
-        return found[1].count(",") + 1
-    if found := re.search(r"replica_groups=\[\d+,(\d+)\]", text):
-        return int(found[1])
+        return [int(number) for number in found[1].split(",")]
+    if found := re.search(r"replica_groups=\[\d+,(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text):
+        sizes = [int(number) for number in found[2].split(",")]
+        order = [int(axis) for axis in found[3].split(",")] if found[3] else [*range(len(sizes))]
+        return np.arange(math.prod(sizes)).reshape(sizes).transpose(order).reshape(-1)[: int(found[1])].tolist()
     if found := re.search(r"replica_groups=(?:@?\w+)\[([^\]]*)\] ?\{([^}]*)\}", text):
-        sizes = dict(re.findall(r"'?([\w.]+)'?=(\d+)", found[1]))
-        return math.prod(int(sizes.get(name, 1)) for name in re.findall(r"[\w.]+", found[2]))
-    return devices
+        axes = {name: int(size) for name, size in re.findall(r"'?([\w.]+)'?=(\d+)", found[1])}
+        named = re.findall(r"[\w.]+", found[2])
+        grid = np.arange(math.prod(axes.values())).reshape([*axes.values()])
+        return grid[tuple(slice(None) if name in named else 0 for name in axes)].reshape(-1).tolist()
+    return [*range(devices)]

@@ -57,6 +57,11 @@ class Here:
         return len(jax.local_devices())
 
     @property
+    def a_host(self) -> int:
+        """Of them one host has so many."""
+        return self.local_count
+
+    @property
     def capability(self) -> tuple[int, int]:
         """The compute capability of an NVIDIA GPU, 9.0 as (9, 0); (0, 0) of anything else."""
         import jax
@@ -95,6 +100,7 @@ class Named:
     kind: str  # what jax calls each of them
     count: int
     topology: str  # as XLA's compiler takes it
+    a_host: int  # of them one host has so many
     capability: tuple[int, int] = (0, 0)
     config: str = field(default="", repr=False)  # of a GPU, what XLA's compiler is told of it
 
@@ -179,7 +185,7 @@ def read_target(text: str) -> Target:
         return _gpus(text, kind, int(rest or 1))
     if kind in TPUS and re.fullmatch(r"[1-9]\d{0,2}x[1-9]\d{0,2}(x[1-9]\d{0,2})?", rest):
         sizes = rest if rest.count("x") == 2 or kind in ("v5e", "v6e") else f"{rest}x1"
-        return Named(text, "tpu", TPUS[kind], math.prod(map(int, rest.split("x"))), f"{kind}:{sizes}")
+        return Named(text, "tpu", TPUS[kind], (count := math.prod(map(int, rest.split("x")))), f"{kind}:{sizes}", count)
     how = f"{kind} with a topology, such as {kind}:2x2" if kind in TPUS else f"one of {KNOWN}"
     if kind in GPUS:
         how = f"how many there are, such as {kind}:8"
@@ -196,7 +202,9 @@ def _gpus(name: str, kind: str, count: int) -> Named:
             f"is {name}, but a host has {A_HOST} of them",
             f"give up to {A_HOST}, or a multiple of it",
         )
-    return Named(name, "gpu", gpu.kind, count, f"1x{hosts}x{count // hosts}", gpu.capability, _gpu_config(gpu))
+    return Named(
+        name, "gpu", gpu.kind, count, f"1x{hosts}x{count // hosts}", count // hosts, gpu.capability, _gpu_config(gpu)
+    )
 
 
 def _gpu_config(gpu: Gpu) -> str:

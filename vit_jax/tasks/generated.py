@@ -121,6 +121,10 @@ class Generation(Task, abstract=True):
         """`next_token.shift_target` of a batch: the decoder's inputs, the labels, and which labels are real."""
         raise NotImplementedError
 
+    def texts(self, model: Any, batch: Batch) -> Array:
+        """The best text of each example by the search, int32 [B, length], without its end, padded."""
+        raise NotImplementedError
+
     def denominator(self, batch: Batch) -> Array:
         """The number of target tokens of a batch, ends included and padding excluded: []."""
         return self.shifted(batch)[2].sum()

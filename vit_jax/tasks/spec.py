@@ -15,7 +15,8 @@ import numpy as np
 
 from ..config.network import NetworkConfig, Teacher
 from ..config.run import NO_DATA, AugmentConfig, DataConfig, LossConfig, OptimConfig, RunConfig
-from ..errors import fields_inside
+from ..errors import Field, UserError, fields_inside
+from .stand_in import StandIn
 
 
 class MetadataEntry:
@@ -118,6 +119,19 @@ class TaskSpec:
             return run
         loss = replace(run.loss, name=cls.losses[0])  # type: ignore[arg-type]  # one of its own
         return replace(run, loss=loss)
+
+    @classmethod
+    def stand_in(cls, run: RunConfig, length: int = 0) -> StandIn:
+        """What stands for the data of a run whose steps are only compiled.
+
+        Args:
+            run: the run.
+            length: of the texts that it learns to write, in tokens; 0: the longest.
+
+        Raises:
+            UserError: a size is left to the data.
+        """
+        raise UserError(Field("task"), f"is {run.task}, whose steps cannot be compiled without its data", "train it")
 
     @classmethod
     def without_randomness(cls, run: RunConfig) -> RunConfig:

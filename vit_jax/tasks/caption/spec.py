@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from ...augmentation.config import ImageAugment
 from ...config.network import NetworkConfig
 from ...config.run import NO_DATA, OptimConfig, RunConfig
+from ...config.vocabulary import WORDS
 from ...data.captions.config import SHAPES, CaptionData, other_caption_words
 from ...data.captions.features_config import FeatureData
 from ...data.texts.config import is_side, numbered_words, size_of_side
@@ -15,6 +18,7 @@ from ...errors import Field, UserError
 from ...models.captioner_config import CaptionerConfig
 from ..image_spec import ImageSpec, check_images
 from ..spec import MetadataEntry, TaskSpec
+from ..stand_in import Shape, StandIn, check_length, vocabulary_of, with_sizes
 from ..translate.spec import check_decoder, check_network, check_tokenizer
 
 
@@ -80,6 +84,26 @@ class CaptioningSpec(TaskSpec, abstract=True):
         return RunConfig(task, model, data, cls.augment(), optim=OptimConfig(name="sgd"))
 
 
+def _captions(
+    run: RunConfig, size: int, inputs: dict[str, Shape], longest: int, length: int, metadata: dict[str, Any]
+) -> StandIn:
+    """What stands for captions.
+
+    Args:
+        run: the run.
+        size: of the vocabulary, where that is known; else 0.
+        inputs: of a batch, {name: shape}.
+        longest: `data.length`.
+        length: as of `TaskSpec.stand_in`.
+        metadata: without the words.
+    """
+    run = with_sizes(run, dict.fromkeys(run.model.marked("from_data"), size))
+    c, n = run.model, check_length(length, longest, "data.length")
+    assert isinstance(c, CaptionerConfig)
+    batch = {**inputs, "target": ((run.batch, n - 1), "int32")}
+    return StandIn(run, {**metadata, "words": numbered_words(c.text.target_vocabulary)}, batch, batch, n)
+
+
 class CaptionSpec(CaptioningSpec, ImageSpec):
     """Images to captions."""
 
@@ -91,6 +115,25 @@ class CaptionSpec(CaptioningSpec, ImageSpec):
     def trains(cls, model: NetworkConfig) -> bool:
         """Captioners that see images."""
         return isinstance(model, CaptionerConfig) and model.encoder is not None
+
+    @classmethod
+    def stand_in(cls, run: RunConfig, length: int = 0) -> StandIn:
+        """Images with captions of one length, of scenes that are drawn here in their words."""
+        from ...data.captions.shapes import WORDS as OF_SHAPES
+        from ...text.vocabulary import closed_vocabulary
+
+        c, data = run.model, run.data
+        assert isinstance(c, CaptionerConfig) and isinstance(data, CaptionData)
+        drawn = data.source == SHAPES and data.tokenizer == WORDS
+        size = len(closed_vocabulary(OF_SHAPES)) if drawn else vocabulary_of(data)
+        images: dict[str, Shape] = {"image": ((run.batch, *(c.pixels() or ())), "uint8")}
+        channels = [0.5] * c.vit.channels
+        metadata = {"preprocess": {"mean": channels, "std": channels}}
+        found = _captions(run, size, images, data.length, length, metadata)
+        if not drawn:
+            return found
+        touched = ((run.batch, found.length - 1, math.prod(c.vit.grid)), "bool")
+        return replace(found, examples={**found.batch, "touched": touched})
 
     @classmethod
     def check(cls, run: RunConfig) -> None:
@@ -127,6 +170,14 @@ class CaptionFeaturesSpec(CaptioningSpec):
     def trains(cls, model: NetworkConfig) -> bool:
         """Captioners that see vectors."""
         return isinstance(model, CaptionerConfig) and model.encoder is None
+
+    @classmethod
+    def stand_in(cls, run: RunConfig, length: int = 0) -> StandIn:
+        """Vectors with captions of one length."""
+        c, data = run.model, run.data
+        assert isinstance(c, CaptionerConfig) and isinstance(data, FeatureData)
+        vectors: dict[str, Shape] = {"vectors": ((run.batch, 1, c.memory_width), "float32")}
+        return _captions(run, 0, vectors, data.length, length, {})
 
     @classmethod
     def check(cls, run: RunConfig) -> None:

@@ -86,14 +86,18 @@ class Captioning(Generation, abstract=True):
         given, (inputs, labels, real) = self.inputs(batch, model.dtype), self.shifted(batch)
         wanted = ("logits", CROSS) if "touched" in batch else ("logits",)
         found = model.capture(given, inputs, wanted)
-        best = self.search.best(_search_captions(model, given, self.search, real.any(-1)))
-        out = sums(found["logits"], labels, real) | {"predicted": best}
+        out = sums(found["logits"], labels, real) | {"predicted": self.texts(model, batch)}
         if "touched" in batch:
             # The map of the word at place t of the caption is that of the token that predicts it.
             maps = found[CROSS].mean((1, 2))[:, :-1]  # [B, T, S]
             places = maps.shape[-1] - batch["touched"].shape[-1]  # prefix tokens, before the patches
             out |= in_boxes(maps[..., places:], batch["touched"], maps.shape[-1])
         return out
+
+    def texts(self, model: Captioner, batch: Batch) -> Array:
+        """The best caption of each example; none of a row of padding."""
+        given, real = self.inputs(batch, model.dtype), self.shifted(batch)[2]
+        return self.search.best(_search_captions(model, given, self.search, real.any(-1)))
 
     def score(self, config: CaptionerConfig, split: Any, out: dict[str, np.ndarray]) -> Evaluation:
         """The metrics of a split: loss and accuracy per token, and exact match.

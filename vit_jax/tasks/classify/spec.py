@@ -20,6 +20,7 @@ from ...models.resnet_config import ResNetConfig
 from ...models.vit_config import ViTConfig
 from ..image_spec import ImageSpec, TakesImages, check_images
 from ..spec import MetadataEntry
+from ..stand_in import StandIn, with_sizes
 from .loss import LOSSES, check_loss
 from .units import normalised_heads
 
@@ -117,6 +118,21 @@ class ClassifySpec(ImageSpec):
         **{"class_names": ClassNames(), "outputs": OutputsEntry()},
         **{"loss_weights": LossNumbers(), "log_prior": LossNumbers()},
     }
+
+    @classmethod
+    def stand_in(cls, run: RunConfig, length: int = 0) -> StandIn:
+        """Images with labels of the kind that `data.target` states, classes where it states none."""
+        assert isinstance(run.data, ImageData)
+        kind, run = run.data.target or "class", with_sizes(run, {})
+        c, b = run.model, run.batch
+        assert isinstance(c, TellsClasses)
+        metadata: dict[str, Any] = {"preprocess": {"mean": [0.5] * c.channels, "std": [0.5] * c.channels}}
+        metadata |= Outputs(kind, tuple(numbered_classes(c.classes))).to_metadata()
+        metadata |= {"loss_weights": [1.0] * c.classes} if run.loss.class_weights != "none" else {}
+        metadata |= {"log_prior": [0.0] * c.classes} if run.loss.prior else {}
+        labels = {"class": ((b,), "int32"), "set": ((b, c.classes), "int8"), "number": ((b, c.classes), "float32")}
+        examples = {"image": ((b, *(run.model.pixels() or ())), "uint8"), "label": labels[kind]}
+        return StandIn(cls.with_data(run, metadata), metadata, {**examples, "row": ((b,), "int32")}, examples)
 
     @classmethod
     def needed(cls, metadata: Mapping[str, Any]) -> Mapping[str, MetadataEntry]:

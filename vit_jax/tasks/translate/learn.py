@@ -132,8 +132,11 @@ class Translate(Translation):
             By teacher forcing: "loss" [B] (a sum over tokens), "tokens" [B] and "right" [B] (how many of them are
                 predicted right). Searched for: "predicted" int32 [B, length], the best translation without its end.
         """
-        found = translation_ids(model, batch["source"], self.search, self.source.ids.pad)
-        return sums(*self.logits(model, batch)) | {"predicted": found}
+        return sums(*self.logits(model, batch)) | {"predicted": self.texts(model, batch)}
+
+    def texts(self, model: Transformer, batch: Batch) -> Array:
+        """The best translation of each sentence."""
+        return translation_ids(model, batch["source"], self.search, self.source.ids.pad)
 
     def attention(self, model: Transformer, source: Array) -> tuple[Array, Array]:
         """(translations int32 [B, length], cross-attention from their tokens, float [B, layers, H, length, S])."""

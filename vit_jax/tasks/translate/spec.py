@@ -15,6 +15,7 @@ from ...errors import Field, UserError, fields_inside
 from ...files.lines import quote
 from ...models.transformer_config import TransformerConfig
 from ..spec import MetadataEntry, TaskSpec
+from ..stand_in import StandIn, check_length, vocabulary_of, with_sizes
 
 
 class Vocabularies(MetadataEntry):
@@ -110,12 +111,42 @@ class TranslateSpec(TaskSpec):
         check_decoder(model, "model", data.lengths[-1], "the last of data.lengths")
 
     @classmethod
+    def stand_in(cls, run: RunConfig, length: int = 0) -> StandIn:
+        """Sentences of one length; of the tokenizer that `data` has trained as many ids as it may have."""
+        data = run.data
+        assert isinstance(data, SentenceData)
+        sizes = dict.fromkeys(run.model.marked("from_data"), vocabulary_of(data))
+        if data.source == "numbers" and data.tokenizer == WORDS:
+            sizes = number_words(run.model)
+        run = with_sizes(run, sizes)
+        c, n = run.model, check_length(length, data.lengths[-1], "the last of data.lengths")
+        assert isinstance(c, TransformerConfig)
+        sides = {"source": c.source_vocabulary, "target": c.target_vocabulary}
+        metadata = {"vocabulary": {side: numbered_words(size) for side, size in sides.items()}}
+        of_training, of_evaluation = (
+            {"source": ((rows, n), "int32"), "target": ((rows, n - 1), "int32")}
+            for rows in (data.tokens // n, run.batch)
+        )
+        return StandIn(run, metadata, of_training, of_evaluation, n)
+
+    @classmethod
     def untrained(cls, task: str, model: NetworkConfig) -> RunConfig:
         """A run with this network that was never trained, on sentences as long as it takes."""
         assert isinstance(model, TransformerConfig)
         longest = max(model.max_length, 2)
         data = SentenceData(source=NO_DATA, lengths=(longest,), tokens=max(longest, 768))
         return RunConfig(task, model, data, optim=OptimConfig(name="sgd"))
+
+
+def number_words(model: NetworkConfig) -> dict[str, int]:
+    """The sizes of the vocabularies of number words, as fields of a network."""
+    from ...data.texts.numbers import ENGLISH, GERMAN
+    from ...text.vocabulary import closed_vocabulary
+
+    assert isinstance(model, TransformerConfig)
+    both = ((*ENGLISH, *GERMAN),) * 2 if model.one_embedding else (ENGLISH, GERMAN)
+    source, target = (len(closed_vocabulary(words)) for words in both)
+    return {"source_vocabulary": source, "target_vocabulary": target, "outputs": target}
 
 
 def check_network(model: NetworkConfig, ids: int) -> None:

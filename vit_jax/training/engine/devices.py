@@ -65,6 +65,11 @@ class Devices:
         """The sharding of each array of parameters, moments or averages."""
         return jax.tree.map(lambda x: self._sharding_of(np.shape(x)), tree)
 
+    def share_of(self, tree: Any) -> int:
+        """The bytes of each device's part of a tree of parameters, moments or averages, or of their shapes."""
+        leaves = jax.tree.leaves(tree)
+        return sum(math.prod(self._sharding_of(x.shape).shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)
+
     def _sharding_of(self, shape: tuple[int, ...]) -> NamedSharding:
         """That of an array of this shape: split along its largest axis that can be, or on every device."""
         possible = [axis for axis, length in enumerate(shape) if length % self.fsdp == 0]

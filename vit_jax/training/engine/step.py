@@ -216,11 +216,15 @@ class Engine:
         step, moments = self.optimizer.init(trainable)
         return TrainState(step, parameters, moments, trainable if self.run.ema else None)
 
-    def state_shapes(self) -> TrainState:
-        """The shapes of a state's arrays."""
+    def network_shapes(self) -> Tree:
+        """The shapes of the network's parameters."""
         dtype = np.float64 if self.run.compute_dtype == "float64" else np.float32
         names = self.run.model.shapes().items()
-        return jax.eval_shape(self.initial_state, unflatten({n: jax.ShapeDtypeStruct(s, dtype) for n, s in names}))
+        return unflatten({name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in names})
+
+    def state_shapes(self) -> TrainState:
+        """The shapes of a state's arrays."""
+        return jax.eval_shape(self.initial_state, self.network_shapes())
 
     def put(self, state: TrainState | None) -> TrainState:
         """A state that host 0 has, and the others as None, on the devices of all."""
@@ -320,7 +324,10 @@ class Engine:
         state = self.shapes_on_devices(self.state_shapes())
         batch = self.devices.shapes(batch, self.devices.sharded)
         auxiliary = self.shapes_on_devices(self.auxiliary)
-        return self.compiled.trace(state, batch, self.seed, auxiliary)
+        if self.run.parallel != "pmap":
+            return self.compiled.trace(state, batch, self.seed, auxiliary)
+        pieces = jax.eval_shape(self.prepare_and_cut, state.step, batch, self.seed, auxiliary)
+        return Pmapped(self.compiled, (state, pieces, np.repeat(self.seed, len(self.devices)), auxiliary))
 
     def whole(self, state: TrainState, batch: Batch) -> tuple[TrainState, Batch, Any, Tree]:
         """The arguments of `batch_gradients`, on the devices, for what `train` is given."""
@@ -496,6 +503,18 @@ class Engine:
 
         (value, metrics), gradients = mean_over_parts(differentiate, batch, keys, self.parts)
         return value, metrics, gradients
+
+
+@dataclass(frozen=True)
+class Pmapped:
+    """A function of jax.pmap with its arguments, in place of what jax.jit(...).trace gives."""
+
+    program: Any
+    arguments: tuple[Any, ...]
+
+    def lower(self, lowering_platforms: tuple[str, ...] = ()) -> Any:
+        """The lowered function; its devices say for which platform."""
+        return self.program.lower(*self.arguments)
 
 
 def mean_over_parts(function: Callable[[Batch, Array], Any], batch: Batch, keys: Array, parts: int) -> Any:

@@ -1,0 +1,66 @@
+"""A process that compiles one step for `vit-jax plan`: JSON from stdin, JSON to stdout.
+
+It is a process of its own because a compiler takes minutes in which Python hears no signal, may end the process where
+it fails, writes to stderr what concerns nobody, and keeps its memory; and because a CPU is divided into devices once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from typing import Any
+
+from ..config.run import RunConfig
+from ..errors import Field, UserError
+from ..machine import backend
+from ..machine.division import plan_division
+from ..machine.targets import prepare, read_target
+from ..runs.values import from_dict
+
+
+def main() -> int:
+    """Answer the request on stdin."""
+    request = json.load(sys.stdin)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libraries print to stdout too
+    json.dump(answer(request), answers)
+    answers.close()
+    return 0
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """What is asked for, or why it cannot be had.
+
+    Args:
+        request: {"run": as config.json has it, "target": its name, "what": train, evaluate or decode, "length": of
+            sequences}.
+
+    Returns:
+        {"figures": as `Compiled.figures`}, {"refused": the parts of a UserError}, {"exceeds": [bytes that the program
+        needs, bytes that a device has]} or {"failed": the compiler's first line}.
+    """
+    target, run = read_target(str(request["target"])), from_dict(RunConfig, request["run"])
+    try:
+        prepare(target)
+        backend.configure_jax(plan_division(run).devices if target.present else 1)
+        from ..training.engine.planned import Compiled
+
+        return {"figures": Compiled(run, target, request["length"]).figures(request["what"])}
+    except UserError as error:
+        return {"refused": [error.subject, isinstance(error.subject, Field), error.what, error.remedy]}
+    except Exception as error:
+        said = str(error)
+        if found := re.search(r"Used ([\d.]+)([KMG]) of ([\d.]+)([KMG]) hbm", said):
+            return {"exceeds": [float(found[i]) * _UNITS[found[i + 1]] for i in (1, 3)]}
+        if type(error).__name__ not in ("XlaRuntimeError", "JaxRuntimeError"):
+            raise
+        return {"failed": next(filter(None, said.splitlines()), type(error).__name__)}
+
+
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

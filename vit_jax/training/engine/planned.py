@@ -1,0 +1,158 @@
+"""The steps of a run, compiled for a target without the run's data, and what their programs ask of each device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any, Literal
+
+from ...config.lora import trainable_table
+from ...config.run import RunConfig
+from ...data.texts.config import SentenceData
+from ...errors import Field, UserError
+from ...machine.bounds import bounds_of
+from ...machine.mfu import most_examples
+from ...machine.numerics import fixed_settings
+from ...machine.program import read_program
+from ...machine.targets import HERE, Target
+from ...tasks.stand_in import Shape
+from ...tasks.table import task_spec
+from ...weights.teacher import open_teacher
+from ..setup import parameter_dtype
+
+What = Literal["train", "evaluate", "decode"]
+STEPS = 1000  # of an epoch, for the schedule: what it is changes no shape
+
+
+class Compiled:
+    """A run's network and steps on a target.
+
+    Args:
+        run: that `check_run` has passed.
+        target: whose compiler `prepare` has let start.
+        length: of sequences of ids, in tokens; 0: the longest.
+
+    Raises:
+        UserError: a size is left to the data, or the batch cannot be divided.
+    """
+
+    def __init__(self, run: RunConfig, target: Target = HERE, length: int = 0):
+        from ...models.build import definition
+        from ...tasks.computed import task_of
+        from .optim import Optimizer
+        from .step import Engine, Evaluator, check_divisible, check_together
+
+        self.target, self.given = target, task_spec(run.task).stand_in(run, length)
+        self.run, self.teacher = self.given.run, open_teacher(run)
+        task = task_of(self.run, self.given.metadata).load_auxiliary(self.teacher)
+        network = definition(self.run.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
+        optimizer = Optimizer(run.optim, STEPS * run.epochs, STEPS, trainable_table(self.run))
+        self.engine = Engine(self.run, network, task, optimizer, target=target)
+        self.rows = rows = _rows(self.given.batch)
+        check_divisible({f"batch {rows}": rows}, len(self.engine.devices), self.engine.parts)
+        check_together({f"batch {rows}": rows}, len(self.engine.devices), run.augment.together)
+        self.evaluator = Evaluator(self.run.model, network, task, self.engine.devices)
+
+    def trace(self, what: What) -> Any:
+        """A step, as jax.jit(...).trace gives it. Raises UserError where the task writes no texts to decode."""
+        import jax
+
+        from ...models.state import merge
+        from ...tasks.generated import Generation
+
+        if what == "train":
+            return self.engine.trace(_shapes(self.given.batch))
+        devices, task, definition = self.engine.devices, self.engine.task, self.engine.definition
+        tree = self.engine.network_shapes()
+        parameters, batch = devices.shapes(tree, devices.shardings_of(tree)), self._examples()
+        if what == "evaluate":
+            auxiliary = self.evaluator.auxiliary
+            return self.evaluator.compiled.trace(
+                parameters, batch, devices.shapes(auxiliary, devices.shardings_of(auxiliary))
+            )
+        if not isinstance(task, Generation):
+            raise UserError(Field("decode"), "is for tasks that write texts, which this one does not", "leave it out")
+        search = jax.jit(lambda parameters, batch: task.texts(merge(definition, parameters), batch))
+        return search.trace(parameters, batch)
+
+    def _examples(self) -> dict[str, Any]:
+        """A batch of evaluation on the devices, which divide it: the last example is repeated."""
+        devices, given = self.engine.devices, self.given.examples
+        rows = _rows(given) + -_rows(given) % len(devices)
+        whole = {name: ((rows, *sizes[1:]), dtype) for name, (sizes, dtype) in given.items()}
+        return devices.shapes(_shapes(whole), devices.sharded)
+
+    def figures(self, what: What) -> dict[str, Any]:
+        """What the program of a step asks of each device, as JSON values. Compiles it."""
+        with fixed_settings(self.run.compute_dtype):
+            began = time.monotonic()
+            program = read_program(self.target.compile(self.trace(what)))
+        devices, bounds = len(self.engine.devices), bounds_of(program, self.target)
+        own, memory = self._state(what), program.memory
+        rows = self.rows if what == "train" else _rows(self.given.examples)
+        found = {
+            "what": what,
+            "unit": self.engine.task.unit,
+            "platform": self.target.platform,
+            "kind": self.target.kind,
+            "published": {name: value for name, value in vars(self.target.published).items() if value},
+            "devices": devices,
+            "parts": self.engine.parts,
+            "rows": rows,
+            "length": self.given.length,
+            "memory": {
+                **own,
+                "batch": max(0, memory.arguments - sum(own.values())),  # and the padding of what is in tiles
+                "temporaries": memory.temporaries + max(0, memory.outputs - memory.aliased),
+                "code": memory.code,
+                "total": memory.peak,
+                "there": self.target.memory // (devices if self.engine.devices.share_a_cpu else 1),
+            },
+            "flops": program.flops,
+            "bytes": program.bytes,
+            "on_chip": program.on_chip,
+            "kernels": program.count,
+            "attention_calls": program.attention,
+            "collectives": {
+                kind: {"count": count, "bytes": size} for kind, (count, size) in program.exchanges().items()
+            },
+            "sent": program.sent,
+            "bounds": {**asdict(bounds), "binds": bounds.binds},
+            "seconds_to_compile": time.monotonic() - began,
+        }
+        if bounds.seconds:
+            found["rows_per_second"] = rows / bounds.seconds
+            most = most_examples(self.run, self.teacher, self.target.kind, devices) if what == "train" else 0.0
+            found |= {"mfu": rows / bounds.seconds / most} if most else {}
+        return found
+
+    def _state(self, what: What) -> dict[str, int]:
+        """The bytes of a device's part of what a step is given besides its batch."""
+        state, share = self.engine.state_shapes(), self.engine.devices.share_of
+        if what != "train":
+            return {"weights": share(state.parameters)}
+        found = {"weights": share(state.parameters), "moments": share(state.moments)}
+        found |= {"average": share(state.ema)} if state.ema is not None else {}
+        found |= {"teacher": share(self.engine.auxiliary)} if self.engine.auxiliary else {}
+        return found
+
+
+def _rows(batch: Mapping[str, Shape]) -> int:
+    """The number of examples in a batch."""
+    return next(iter(batch.values()))[0][0]
+
+
+def _shapes(batch: Mapping[str, Shape]) -> dict[str, Any]:
+    """A batch as jax has shapes."""
+    import jax
+    import numpy as np
+
+    return {name: jax.ShapeDtypeStruct(sizes, np.dtype(dtype)) for name, (sizes, dtype) in batch.items()}
+
+
+def with_rows(run: RunConfig, rows: int, length: int = 0) -> RunConfig:
+    """The run with so many examples in a training batch; of sentences in one of this length, 0: the longest."""
+    if not isinstance(run.data, SentenceData):
+        return replace(run, batch=rows)
+    return replace(run, data=replace(run.data, tokens=rows * (length or run.data.lengths[-1])))
