@@ -111,6 +111,10 @@ class Devices:
         """A jitted function, which with several hosts first runs when all of them have compiled it for its batch.
 
         They may take differently long, and on a CPU the first exchange of data fails where one is 30 s late.
+
+        Args:
+            program: jitted.
+            batch_at: the place of the batch among its arguments.
         """
         if not self.hosts.several:
             return program
@@ -174,9 +178,12 @@ class Devices:
         return self.put(np.asarray(sent).view(leaf.dtype).reshape(leaf.shape))
 
     def to_host(self, tree: Any) -> Any:
-        """A tree of arrays on the devices as numpy arrays at host 0, and as None at the others.
+        """Arrays on the devices as numpy arrays at host 0, and as None at the others.
 
         They are gathered one at a time: no device and no other host ever holds them all.
+
+        Args:
+            tree: of arrays.
         """
         return jax.tree.map(self._to_host, tree)
 

@@ -117,9 +117,13 @@ class Evaluator:
         return {k: self.devices.whole(v)[: None if self.devices.hosts.several else size] for k, v in out.items()}
 
     def measure(self, parameters: Tree, split: Any, batch: int, score: Score | None = None) -> Evaluation:
-        """Evaluate parameters (on the devices) on all examples of a split, each once, `batch` at a time.
+        """Evaluate parameters on all examples of a split, each once.
 
-        `score` takes the place of the task's.
+        Args:
+            parameters: on the devices.
+            split: the examples.
+            batch: how many at a time.
+            score: takes the place of the task's.
         """
         return (score or self.task.score)(self.config, split, self.outputs_of(parameters, split, batch))
 
@@ -136,9 +140,14 @@ class Evaluator:
 
 
 def check_ids(config: NetworkConfig, batch: Batch) -> None:
-    """Raise UserError if a batch of numpy arrays has ids outside the network's tables.
+    """Check that ids are inside the network's tables: on a device others would silently read another row.
 
-    On a device such an id would silently read another row.
+    Args:
+        config: the network's.
+        batch: {name: numpy array}.
+
+    Raises:
+        UserError: they are not.
     """
     for argument in config.inputs():
         ids = batch.get(argument.name)
@@ -233,9 +242,13 @@ class Engine:
         return self.to_devices(state)
 
     def to_devices(self, tree: Any) -> Any:
-        """A copy of a tree on the devices, as `Devices.shardings_of` says, or for pmap with a leading axis of replicas.
+        """A copy of a tree on the devices; the caller may go on using the given arrays.
 
-        The caller may go on using the arrays of the given tree. The shapes of such a copy if no devices are there.
+        Args:
+            tree: of arrays.
+
+        Returns:
+            The tree, divided as `Devices.shardings_of` says, or for pmap with a leading axis of replicas.
         """
         if not self.devices.target.present:
             return self.shapes_on_devices(tree)
@@ -304,9 +317,15 @@ class Engine:
     def train_together(
         self, state: TrainState, batches: Sequence[Batch], votes: np.ndarray | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
-        """`train` for n batches of the same shapes, one step after the other, by one call; metrics are arrays [n].
+        """Do `train` for several batches of the same shapes, one step after the other, by one call; not for pmap.
 
-        Not for pmap.
+        Args:
+            state: before the first step.
+            batches: n.
+            votes: of this host, as of `train`.
+
+        Returns:
+            (the state after the last step, metrics {name: [n]}).
         """
         batches = self.devices.shard_batch(tuple(batches))
         return self.compiled_together(state, batches, self.seed, self.auxiliary, self.devices.of_each(votes))
@@ -330,7 +349,12 @@ class Engine:
         return Pmapped(self.compiled, (state, pieces, np.repeat(self.seed, len(self.devices)), auxiliary))
 
     def whole(self, state: TrainState, batch: Batch) -> tuple[TrainState, Batch, Any, Tree]:
-        """The arguments of `batch_gradients`, on the devices, for what `train` is given."""
+        """The arguments of `batch_gradients`, on the devices, for what `train` is given.
+
+        Args:
+            state: of the run.
+            batch: as the data gives it.
+        """
         auxiliary = self.auxiliary
         if self.run.parallel == "pmap":
             its = jax.tree.map(lambda x: x[0], (state, auxiliary))
@@ -349,7 +373,18 @@ class Engine:
     def jit_steps(
         self, state: TrainState, batches: tuple[Batch, ...], seed: Array, auxiliary: Tree, votes: Array | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
-        """`jit_step` for each of these batches: the last state and the metrics {name: [n]}."""
+        """Do `jit_step` for several batches, one after the other.
+
+        Args:
+            state: before the first step.
+            batches: n, of the same shapes.
+            seed: int32 [].
+            auxiliary: of the task.
+            votes: bool [hosts, k], or None.
+
+        Returns:
+            (the last state, metrics {name: [n]}).
+        """
         stacked = jax.tree.map(lambda *each: jnp.stack(each), *batches)
         state, metrics = jax.lax.scan(lambda state, batch: self.jit_step(state, batch, seed, auxiliary), state, stacked)
         return state, with_votes(metrics, votes)
@@ -375,7 +410,14 @@ class Engine:
     def batch_gradients(
         self, state: TrainState, batch: Batch, seed: Array, auxiliary: Tree
     ) -> tuple[Array, dict[str, Array], Tree]:
-        """`gradients` of a batch as it comes, on all devices."""
+        """What `gradients` returns of a batch as it comes, on all devices.
+
+        Args:
+            state: before the step.
+            batch: as it comes.
+            seed: int32 [].
+            auxiliary: of the task.
+        """
         task, keys = with_auxiliary(self.task, auxiliary), example_keys(seed, state.step, jnp.arange(_rows(batch)))
         batch = task.prepare(batch, keys, state.step // self.optimizer.steps_per_epoch)
         if len(self.devices) == 1 or self.run.fsdp > 1:  # whose split arrays the compiler gathers where it needs them
@@ -409,7 +451,14 @@ class Engine:
     def pmap_step(
         self, state: TrainState, batch: Batch, seed: Array, auxiliary: Tree
     ) -> tuple[TrainState, dict[str, Array]]:
-        """`jit_step` on one device, for its part of a prepared batch."""
+        """Do `jit_step` on one device, for its part of a prepared batch.
+
+        Args:
+            state: of this device.
+            batch: its part.
+            seed: int32 [].
+            auxiliary: of the task.
+        """
         task, rows = with_auxiliary(self.task, auxiliary), _rows(batch)
         keys = example_keys(seed, state.step, jnp.arange(rows) + jax.lax.axis_index("data") * rows)
         return self.update(state, *self.mean_gradients(task, state.parameters, batch, keys))
@@ -417,7 +466,14 @@ class Engine:
     def mean_gradients(
         self, task: Task, parameters: Tree, batch: Batch, keys: Array
     ) -> tuple[Array, dict[str, Array], Tree]:
-        """`gradients` of a whole batch, of which this device has a part."""
+        """What `gradients` returns of a whole batch, of which this device has a part.
+
+        Args:
+            task: with its auxiliary arrays.
+            parameters: of the network.
+            batch: this device's part of it, prepared.
+            keys: its part of them, [B].
+        """
         denominator = task.denominator(batch)
         if denominator is not None:
             denominator = jax.lax.pmean(denominator, "data")
@@ -426,9 +482,20 @@ class Engine:
     def update(
         self, state: TrainState, loss: Array, metrics: dict[str, Array], gradients: Tree
     ) -> tuple[TrainState, dict[str, Array]]:
-        """The state after a step of the optimizer, and all metrics.
+        """The state after a step of the optimizer.
 
-        The norms of gradients and updates are over the parameters that train, that of parameters over all.
+        Args:
+            state: before it.
+            loss: [].
+            metrics: {name: []}, the task's.
+            gradients: of the parameters that train.
+
+        Returns:
+            (the state, all metrics); norms of gradients and updates are over the parameters that train, that of
+            parameters over all.
+
+        Raises:
+            ValueError: a metric has a name of `RESERVED_METRICS`.
         """
         trainable, frozen = self.optimizer.partition(state.parameters)
         before = OptimizerState(state.step, state.moments)
@@ -462,7 +529,13 @@ class Engine:
         return self.lora.merge(parameters) if self.lora else parameters
 
     def averaged(self, trainable: Tree, ema: Tree, step: Array) -> Tree:
-        """The average of the parameters that train, with those after `step` = 1, 2, ... steps (int32 [])."""
+        """The average of the parameters that train, with the newest.
+
+        Args:
+            trainable: the newest.
+            ema: their average before.
+            step: int32 [], the steps done: 1, 2, ...
+        """
         weight: Any = 1 - self.run.ema  # of the newest
         if self.run.ema_warmup:
             weight = jnp.maximum(weight, 9 / (10 + step.astype(jax.tree.leaves(trainable)[0].dtype)))
@@ -520,7 +593,11 @@ class Pmapped:
 def mean_over_parts(function: Callable[[Batch, Array], Any], batch: Batch, keys: Array, parts: int) -> Any:
     """The mean of a function over parts of a batch, computed one after the other.
 
-    Part a has the rows a, a + parts, ...
+    Args:
+        function: of a part and its keys.
+        batch: {name: [B, ...]}.
+        keys: [B].
+        parts: how many; part a has the rows a, a + parts, ...
     """
     if parts == 1:
         return function(batch, keys)
