@@ -179,7 +179,7 @@ def _plot(ax: Any, line: Headline, color: str) -> None:
     split = "validation" if "validation" in line.curves else "train"
     _, seconds, values = zip(*line.curves[split], strict=True)
     by = RECIPES[line.preset][1] if line.preset in RECIPES else ""
-    label = f"{line.epochs} epochs{', ' * bool(by)}{by} ({split})"
+    label = f"{line.epochs} epoch{'s' * (line.epochs != 1)}{', ' * bool(by)}{by} ({split})"
     ax.plot(seconds, values, color=color, ls="-" if split == "validation" else "--", label=label)
     for _, spent, value in line.curves.get("test", ())[-1:]:
         ax.plot([spent], [value], color=color, marker="x", ms=9, mew=2)
