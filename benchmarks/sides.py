@@ -20,12 +20,14 @@ from vit_jax.config.network import NetworkConfig
 from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.data.images.config import ImageData
 from vit_jax.machine import backend
+from vit_jax.machine.product_kinds import KINDS
 from vit_jax.models.sizes import sized_config
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
 
 MEAN, STD = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)  # those of augment.normalize half
 SIDES = ("flax", "torch", "compile")  # besides ours
+OF_OURS = ("float32", *KINDS)  # ours in float32, and ours with products of one kind
 PRESETS = ("digits", "numbers")  # trained as they are
 NETS = ("48x4", "256x6", "256x24", "s16", "b16", "tiny", *PRESETS)
 
@@ -72,15 +74,15 @@ def data(model: ViTConfig, batch: int) -> dict[str, Any]:
     return {"image": images, "label": (np.arange(batch) % model.classes).astype(np.int32)}
 
 
-def run_of(net: str, activation: str = "") -> RunConfig:
-    """The run of one of NETS, maybe with another activation of its mlps."""
-    run = config(net)
+def run_of(net: str, activation: str = "", dtype: str = "float32") -> RunConfig:
+    """The run of one of NETS, maybe with another activation of its mlps and another compute_dtype."""
+    run = replace(config(net), compute_dtype=dtype)
     return replace(run, model=replace(run.model, activation=activation)) if activation else run
 
 
-def build_net(net: str, side: str, activation: str = "", nnx_jit: bool = False) -> Step:
+def build_net(net: str, side: str, activation: str = "", nnx_jit: bool = False, dtype: str = "float32") -> Step:
     """`build` for one of NETS."""
-    run = run_of(net, activation)
+    run = run_of(net, activation, "float32" if side == "float32" else dtype)
     return preset_step(run, together(side)) if net in PRESETS else build(run, side, nnx_jit)
 
 
@@ -90,8 +92,8 @@ def build(run: RunConfig, side: str, nnx_jit: bool = False) -> Step:
     All sides have the same weights and batch. The sides x2, x3, ... are ours with so many steps by one call.
     """
     batch = data(run.model, run.batch)
-    if side == "ours" or together(side) > 1:
-        return vit_jax_step(run, batch, together(side))
+    if side in ("ours", *OF_OURS) or together(side) > 1:
+        return vit_jax_step(run, batch, together(side), side if side in KINDS else "")
     if side == "flax":
         return flax_step(run, batch, nnx_jit)
     return torch_step(run, batch, side == "compile")
@@ -111,8 +113,11 @@ def weights(model: NetworkConfig) -> dict[str, Any]:
     return start(model, jax.random.key(0))
 
 
-def engine_of(run: RunConfig, batch: dict[str, Any]) -> Any:
-    """The Engine of a run, as `vit_jax.train` sets it up, for images of the shape of a batch."""
+def engine_of(run: RunConfig, batch: dict[str, Any], products: str = "") -> Any:
+    """The Engine of a run, as `vit_jax.train` sets it up, for images of the shape of a batch.
+
+    `products` is the kind that it has recorded, if any.
+    """
     import numpy as np
 
     from vit_jax.training.preflight import checked_arguments, preflight
@@ -123,12 +128,12 @@ def engine_of(run: RunConfig, batch: dict[str, Any]) -> Any:
     run, given = checked_arguments(run, {"train": images, "validation": images, "test": images}, ())
     checked = preflight(run)
     backend.configure_jax(checked.division.devices)
-    return set_up(checked, open_data(run, given=given)).engine
+    return set_up(checked, open_data(run, given=given), **({"products": products} if products else {})).engine
 
 
-def vit_jax_step(run: RunConfig, batch: dict[str, Any], count: int = 1) -> Step:
+def vit_jax_step(run: RunConfig, batch: dict[str, Any], count: int = 1, products: str = "") -> Step:
     """Ours on a batch of images."""
-    engine = engine_of(run, batch)  # before jax starts, which it configures
+    engine = engine_of(run, batch, products)  # before jax starts, which it configures
     return engine_step(engine, run, batch, count)
 
 
@@ -174,7 +179,7 @@ def flax_step(run: RunConfig, batch: dict[str, Any], nnx_jit: bool = False) -> S
     from benchmarks.plain import load as fill
     from vit_jax.config.trees import flatten
 
-    model = PlainViT(run.model, nnx.Rngs(0))
+    model = PlainViT(run.model, nnx.Rngs(0), jax.numpy.dtype(run.compute_dtype))
     fill(model, flatten(weights(run.model)), run.model)
     trainer = Trainer(model, run.optim, MEAN, STD, nnx_jit)
 
@@ -187,7 +192,7 @@ def flax_step(run: RunConfig, batch: dict[str, Any], nnx_jit: bool = False) -> S
 
 
 def torch_step(run: RunConfig, batch: dict[str, Any], compiled: bool) -> Step:
-    """The model of torch_ref, eager or compiled; only kernels have weight decay."""
+    """The model of torch_ref, eager or compiled, in bfloat16 under autocast; only kernels have weight decay."""
     backend.configure_jax()  # which also makes malloc keep freed memory: without it torch has many page faults
     import numpy as np
     import torch
@@ -208,7 +213,9 @@ def torch_step(run: RunConfig, batch: dict[str, Any], compiled: bool) -> Step:
     labels, images = torch.from_numpy(batch["label"]).long(), torch.from_numpy(batch["image"])
 
     def loss(images: Any, labels: Any) -> Any:
-        return F.cross_entropy(model((images.permute(0, 3, 1, 2).float() / 255 - mean) / std), labels)
+        with torch.autocast("cpu", torch.bfloat16, enabled=run.compute_dtype == "bfloat16"):
+            logits = model((images.permute(0, 3, 1, 2).float() / 255 - mean) / std)
+        return F.cross_entropy(logits.float(), labels)
 
     differentiated = torch.compile(loss) if compiled else loss
 

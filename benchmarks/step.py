@@ -2,6 +2,8 @@
 
     python -m benchmarks.step [--nets 48x4,256x6,s16] [--sides flax,torch,compile] [--processes 3] [--rounds 8]
     python -m benchmarks.step --against OTHER-CHECKOUT
+    python -m benchmarks.step --dtype bfloat16 --sides float32,torch,compile
+    python -m benchmarks.step --sides ynnpack,eigen,onednn      (with jaxlib 0.11 or later)
 
 ours     vit_jax: the compiled step as in training, with the metrics that it logs
 other    the same with the vit_jax and the benchmarks of OTHER-CHECKOUT
@@ -9,12 +11,15 @@ flax     benchmarks/plain.py, which returns the loss alone
 torch    the model of torch_ref, eager, which returns the loss alone
 compile  the same under torch.compile
 x10      ours with ten steps by one call (--steps-per-dispatch 10), or another number; times are those of one step
+float32  ours in float32
+ynnpack  ours with this kind of products, whichever is fastest here (eigen, onednn: likewise)
 
-All in float32. The nets digits and numbers are the presets as they are trained, with ours and other alone. Each side
-has a process of its own, with the settings of its own for threads and memory; it waits while another measures. A round
-is a block of steps of each side, in alternating order. A ratio is the median time of a side in a round over that of
-ours, so above 1 ours is faster. One process differs from the next (memory falls otherwise), so there are several of
-each side. Then there is one of each on one core, for the CPU time of a step without threads that wait for each other.
+All others in the --dtype, PyTorch in bfloat16 by autocast. The nets digits and numbers are the presets as they are
+trained, with ours and other alone. Each side has a process of its own, with the settings of its own for threads and
+memory; it waits while another measures. A round is a block of steps of each side, in alternating order. A ratio is the
+median time of a side in a round over that of ours, so above 1 ours is faster. One process differs from the next (memory
+falls otherwise), so there are several of each side. Then there is one of each on one core, for the CPU time of a step
+without threads that wait for each other.
 
 cores    CPU time over wall time: how many cores a step keeps busy
 MFU      FLOPs of the step (three times the forward pass, two per multiply-add, from the config) over those of the
@@ -38,7 +43,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
 
 from benchmarks.machine import Cost, describe, heading, load, spread
-from benchmarks.sides import NETS, PRESETS, SIDES, run_of, together
+from benchmarks.sides import NETS, OF_OURS, PRESETS, SIDES, run_of, together
 from vit_jax.machine.mfu import step_flops
 
 HERE = Path(__file__).resolve().parents[1]
@@ -49,6 +54,7 @@ GOALS = {
     "torch": {"48x4": 1.2, "256x6": 1.4, "s16": 1.5},
     "compile": {"48x4": 1.2, "256x6": 1.4, "s16": 1.5},
 }
+NEAR = {"float32": 1e-4, "bfloat16": 3e-2}  # how far first losses may lie apart
 
 
 # ------------------------------------------------------------------------------ one side
@@ -94,7 +100,7 @@ class Side:
 
 def measured(net: str, o: argparse.Namespace, rounds: int, one_core: bool = False) -> dict[str, Any]:
     """What one process of each side finds out about a net: {"sides": {side: its cost and each round's median}, ...}."""
-    words = {"net": net, "activation": o.activation, "nnx_jit": o.nnx_jit, "one_core": one_core}
+    words = {"net": net, "activation": o.activation, "nnx_jit": o.nnx_jit, "one_core": one_core, "dtype": o.dtype}
     others = sides_of(net, o.sides)
     with ExitStack() as stack:
         sides = {
@@ -102,10 +108,10 @@ def measured(net: str, o: argparse.Namespace, rounds: int, one_core: bool = Fals
             for side in ("ours", *others)
         }
         first = {name: side.first["loss"] for name, side in sides.items()}
-        if max(first.values()) - min(first.values()) > 1e-4:
+        if max(first.values()) - min(first.values()) > NEAR[o.dtype]:
             raise SystemExit(f"the sides do not compute the same network, their first losses are {first}")
         costs = interleaved(sides, rounds, o.seconds)
-    run = run_of(net, o.activation)
+    run = run_of(net, o.activation, o.dtype)
     return {
         "batch": run.batch,
         "flops": step_flops(run.model, run.batch),
@@ -120,7 +126,7 @@ def measured(net: str, o: argparse.Namespace, rounds: int, one_core: bool = Fals
 
 def sides_of(net: str, sides: list[str]) -> list[str]:
     """Those of the sides that a net has: of a preset, those of vit_jax."""
-    return [side for side in sides if net not in PRESETS or side == "other" or together(side) > 1]
+    return [side for side in sides if net not in PRESETS or side in ("other", "float32") or together(side) > 1]
 
 
 def interleaved(sides: dict[str, Side], rounds: int, seconds: float) -> dict[str, list[Cost]]:
@@ -215,8 +221,10 @@ def main() -> None:
     parser.add_argument(
         "--sides",
         default="",
-        help="which of flax, torch, compile, xN; empty: the installed of the first three, with --against none",
+        help=f"which of flax, torch, compile, xN, {', '.join(OF_OURS)}; empty: the installed of the first three, with "
+        "--against none",
     )
+    parser.add_argument("--dtype", choices=list(NEAR), default="float32", help="compute_dtype of the run")
     parser.add_argument("--against", type=Path, metavar="PATH", help="another checkout of vit-jax to compare with")
     parser.add_argument("--processes", type=int, default=3, help="processes of each side, for each net")
     parser.add_argument("--rounds", type=int, default=8, help="blocks of steps of each side in a process")
@@ -235,7 +243,7 @@ def main() -> None:
     nets = o.nets.split(",")
     installed = SIDES if importlib.util.find_spec("torch") else SIDES[:1]
     o.sides = o.sides.split(",") if o.sides else [] if o.against else list(installed)
-    for name, words, known in (("--nets", nets, NETS), ("--sides", o.sides, SIDES)):
+    for name, words, known in (("--nets", nets, NETS), ("--sides", o.sides, (*SIDES, *OF_OURS))):
         if unknown := {word for word in set(words) - set(known) if together(word) == 1}:
             parser.error(f"{name}: there is no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     if o.against and not all((o.against / name).is_dir() for name in ("vit_jax", "benchmarks")):
@@ -248,7 +256,7 @@ def main() -> None:
     print(heading(machine), flush=True)
     others = f"; other: {revision(o.against)}" if o.against else ""
     print(f"{revision(HERE)}{others}; {o.processes} processes of {o.rounds} rounds for each net", flush=True)
-    goals = "AMD" in machine["cpu"] and machine["features"].startswith("avx512")
+    goals = "AMD" in machine["cpu"] and machine["features"].startswith("avx512") and o.dtype == "float32"
     rows = [compare(net, o, goals) for net in nets]
     if o.json:
         Path(o.json).write_text(

@@ -27,7 +27,8 @@ def main(words: dict[str, Any]) -> None:
 
     net, side = words["net"], "ours" if words["side"] == "other" else words["side"]
     build = sides.build_net if hasattr(sides, "build_net") else build_before
-    step = build(net, side, words["activation"], words["nnx_jit"])
+    dtype = [] if words.get("dtype", "float32") == "float32" else [words["dtype"]]  # earlier checkouts know no other
+    step = build(net, side, words["activation"], words["nnx_jit"], *dtype)
     first = float(step())
     library = {"ours": "jax", "torch": "torch"}.get(words["side"], "")
     peak = {library: sides.matmul_peak(256 if net == "tiny" else 2048, library)} if library else {}

@@ -169,7 +169,8 @@ def test_all_sides_work_in_turn_in_processes_of_their_own(monkeypatch):
     monkeypatch.setattr(
         step.Side, "steps", lambda side, times: (told.append((side.name, times)), steps(side, times))[1]
     )
-    options = step.argparse.Namespace(activation="", nnx_jit=False, sides=["other"], against=Path("/"), seconds=0.5)
+    how = dict(activation="", nnx_jit=False, dtype="float32", sides=["other"], against=Path("/"), seconds=0.5)
+    options = step.argparse.Namespace(**how)
     found = step.measured("tiny", options, 2)
     assert found["peak"] == {"jax": 5.0} and found["flops"] == 3 * sides.config("tiny").model.flops() * 4
     assert found["sides"]["other"]["rounds_ms"] == [100.0, 100.0] and found["sides"]["ours"]["cpu_ms"] == 60

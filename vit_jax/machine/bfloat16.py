@@ -12,14 +12,19 @@ INSTRUCTIONS = {"avx512_bf16", "amx_bf16"}  # of x86, as Linux names them
 
 
 @functools.cache
-def has_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the CPU that a file describes, this machine's, multiplies in bfloat16; False where there is no file."""
+def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """What the CPU that a file describes, this machine's, can do besides the usual; empty where there is no file."""
     with contextlib.suppress(OSError):
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
             name, _, flags = line.partition(":")
             if name.strip() == "flags":
-                return bool(INSTRUCTIONS & {*flags.split()})
-    return False
+                return frozenset(flags.split())
+    return frozenset()
+
+
+def has_instructions() -> bool:
+    """Whether this machine's CPU multiplies in bfloat16."""
+    return bool(INSTRUCTIONS & cpu_flags())
 
 
 def rounds_factors(compute_dtype: str, target: Target = HERE) -> bool:

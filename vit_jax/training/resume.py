@@ -233,7 +233,8 @@ def _is_rewritten(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool
     return bool(notes.get("totals", {}).get("steps"))
 
 
-OPTIONAL = ("jax_variables", "bfloat16")  # entries of an environment that are there where there is something to say
+# Entries that an environment need not have.
+OPTIONAL = ("jax_variables", "bfloat16", "products")
 
 
 def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:

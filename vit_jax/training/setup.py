@@ -17,6 +17,8 @@ from ..files.digests import array_digest, text_digest
 from ..machine import backend
 from ..machine.bfloat16 import rounds_factors
 from ..machine.hosts.group import ALONE, Hosts
+from ..machine.product_kinds import choose_kind
+from ..runs.folder import Run
 from ..runs.segments import Segment
 from ..tasks.table import task_spec
 from .preflight import Checked
@@ -91,13 +93,14 @@ def with_data(run: RunConfig, dataset: Data) -> RunConfig:
     return task_spec(run.task).with_data(sized, dataset.metadata())
 
 
-def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE) -> Setup:
+def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE, products: str = "") -> Setup:
     """Build the network, the training step and the evaluation step of a run with its data.
 
     Args:
         checked: the run.
         dataset: its data.
         hosts: that train it.
+        products: the kind of products that the run has recorded, as `recorded_products` gives it.
 
     Raises:
         UserError: the data or the teacher does not fit the run, or another host sets up something else.
@@ -121,7 +124,9 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     parts = [Part(each.after, each.run.epochs * order.steps_per_epoch, each.continuation) for each in segments]
     parts = [Part(0, steps, "")] if run.overfit_batches else parts
     optimizer = Optimizer(run.optim, steps, order.steps_per_epoch, trainable_table(run), parts)
-    engine = Engine(run, network, task, optimizer, hosts)
+    # A pmap takes no options; hosts would have to agree.
+    products = "" if run.parallel == "pmap" or hosts.several else choose_kind(run.compute_dtype, products)
+    engine = Engine(run, network, task, optimizer, hosts, products=products)
     sizes = dataset.step_sizes(run.batch)
     check_divisible(sizes, len(engine.devices), engine.parts)
     check_together(sizes, len(engine.devices), run.augment.together)
@@ -131,12 +136,20 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     environment = backend.environment() | {"parallel": parallel}
     if rounds_factors(run.compute_dtype):
         environment["bfloat16"] = "factors of linear layers"
+    if products:
+        environment["products"] = products
     environment |= {"devices": len(engine.devices), "accumulate": engine.parts, "hosts": hosts.count}
     environment |= {"steps_per_dispatch": run.steps_per_dispatch, "async_save": run.async_save}
     evaluator = Evaluator(run.model, network, task, engine.devices)
     setup = Setup(as_given, run, dataset, order, epochs, teacher, task, engine, evaluator, environment, segments)
     hosts.compare({"data": text_digest(setup.identity)} | environment["versions"])
     return setup
+
+
+def recorded_products(folder: Run) -> str:
+    """The kind of products with which the run in a folder began; empty: none is recorded."""
+    environment = folder.record().get("environment") if folder.exists() else None
+    return str(environment.get("products", "")) if isinstance(environment, dict) else ""
 
 
 def parameter_dtype(run: RunConfig) -> str:

@@ -36,7 +36,7 @@ from .loop import loop
 from .notebook import Told, quiet, telling, told
 from .preflight import OF_A_HOST, checked_arguments, choose_folder, preflight, without_outputs
 from .resume import resume
-from .setup import set_up
+from .setup import recorded_products, set_up
 from .stopping import signals
 
 if TYPE_CHECKING:
@@ -311,7 +311,7 @@ def steps_with(
         backend.configure_jax(checked.division.devices)
 
         def trained() -> Generator[Event, None, dict[str, Any]]:
-            setup = set_up(checked, contents.open(checked.run, folder), hosts)
+            setup = set_up(checked, contents.open(checked.run, folder), hosts, recorded_products(folder))
             with contextlib.nullcontext() if told.get() == "full" else quiet():
                 announce(setup)
             with _undone_unless_begun(folder):

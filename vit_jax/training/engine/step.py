@@ -27,6 +27,7 @@ from ...files.metrics import RESERVED_METRICS
 from ...machine.division import find_division
 from ...machine.hosts.group import ALONE, Hosts
 from ...machine.numerics import random_key
+from ...machine.product_kinds import options
 from ...machine.targets import HERE, Target
 from ...models.stack import as_chosen, attention_plan
 from ...models.state import merge
@@ -189,6 +190,7 @@ class Engine:
         optimizer: Optimizer,
         hosts: Hosts = ALONE,
         target: Target = HERE,
+        products: str = "",  # as `product_kinds.choose_kind` gives it
     ):
         self.run, self.definition, self.task, self.optimizer = run, definition, task, optimizer
         self.lora = Lora(run) if run.lora.rank else None
@@ -206,9 +208,10 @@ class Engine:
             shardings: Any = self.devices.replicated
             if run.fsdp > 1:
                 shardings = (self.devices.shardings_of(self.state_shapes()), self.devices.replicated)
-            compiled = jax.jit(self.jit_step, donate_argnums=0, out_shardings=shardings)
+            how = options(products)
+            compiled = jax.jit(self.jit_step, donate_argnums=0, out_shardings=shardings, **how)
             self.compiled = self.devices.compiled(compiled, batch_at=1)
-            compiled = jax.jit(self.jit_steps, donate_argnums=0, out_shardings=shardings)
+            compiled = jax.jit(self.jit_steps, donate_argnums=0, out_shardings=shardings, **how)
             self.compiled_together = self.devices.compiled(compiled, batch_at=1)
 
     # Called on the host.
