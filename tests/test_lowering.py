@@ -18,9 +18,31 @@ from vit_jax.tasks.table import task_spec
 from vit_jax.training.engine.optim import Optimizer
 from vit_jax.training.engine.step import Engine, Evaluator
 
+WORDS = ["<pad>", "<bos>", "<eos>", "<unk>", "one", "two"]
+METADATA = {
+    "preprocess": {"mean": [0.5], "std": [0.5]},
+    "vocabulary": {"source": WORDS, "target": WORDS},
+    "words": WORDS,
+}
+
 
 def abstract(shape, dtype):
     return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def batch_of(run):
+    """A batch of a preset with METADATA, as shapes: images and labels, or the ids of sentences."""
+    if run.task == "translate":
+        return {name: abstract((run.batch, 7), np.int32) for name in ("source", "target")}
+    if run.task == "caption-features":
+        return {
+            "vectors": abstract((run.batch, 1, run.model.memory_width), np.float32),
+            "target": abstract((run.batch, 11), np.int32),
+        }
+    image = abstract((run.batch, *run.model.pixels()), np.uint8)
+    if run.task == "caption":
+        return {"image": image, "target": abstract((run.batch, 11), np.int32)}
+    return {"image": image, "label": abstract((run.batch,), np.int32)}
 
 
 def a_teacher(channels):

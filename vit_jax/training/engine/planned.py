@@ -46,7 +46,7 @@ class Compiled:
         self.target, self.given = target, task_spec(run.task).stand_in(run, length)
         self.run, self.teacher = self.given.run, open_teacher(run)
         task = task_of(self.run, self.given.metadata).load_auxiliary(self.teacher)
-        network = definition(self.run.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
+        network = definition(self.run.model, run.compute_dtype, parameter_dtype(run), target)
         optimizer = Optimizer(run.optim, STEPS * run.epochs, STEPS, trainable_table(self.run))
         self.engine = Engine(self.run, network, task, optimizer, target=target)
         self.rows = rows = _rows(self.given.batch)
