@@ -1,7 +1,11 @@
 """`vit-jax plan`: the devices that it compiles for, by their names; what it asks and what it says."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +18,8 @@ from vit_jax.machine.targets import GPUS, HERE, TPUS, prepare, read_target
 from vit_jax.presets.table import preset
 from vit_jax.tasks.computed import task_class
 from vit_jax.tasks.table import task_spec
+
+slow = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
@@ -85,13 +91,16 @@ def test_the_largest_batch_is_found_with_few_compilations(own, start, jump):
 
 
 def test_a_network_that_fits_nowhere_is_said_to_with_what_would_make_it_fit():
-    compiler, run = linear(3 * 2**30, 0, 2**30), replace(preset("cifar10-256x6").run, batch=64)
+    compiler, run = (
+        linear(3 * 2**30, 0, 2**30),
+        replace(preset("cifar10-256x6").run, batch=64, attention_kernel="plain"),
+    )
     with pytest.raises(UserError, match=r"batch of 8 .* takes 3\.0 of 1\.0 GiB"):
         plan.largest_batch(compiler, run, compiler.figures(run))
     figures = compiler.figures(run)
     sentence = plan_table.advice(run, figures, {})
     assert sentence.startswith(
-        "it lacks 2.0 GiB on each device; give --compute-dtype bfloat16, --attention-kernel fused"
+        "it lacks 2.0 GiB on each device; give --compute-dtype bfloat16, --attention-kernel auto"
     )
     smaller = {**figures, "memory": {"total": 1, "there": 2**30}}
     assert plan_table.advice(run, figures, {"remat dots": smaller}).endswith("; it fits with remat dots")
@@ -198,3 +207,43 @@ def test_what_cannot_be_planned_is_refused_before_anything_is_compiled(words, sa
     monkeypatch.setattr(plan_compile, "_ask", None)
     with pytest.raises(UserError, match=said):
         plan.command(words)
+
+
+TAKEN = """
+import ctypes, gc, json, re, sys
+from dataclasses import replace
+from pathlib import Path
+import jax, numpy as np
+from vit_jax.presets.table import preset
+from vit_jax.training.engine.planned import Compiled
+
+def step(batch):
+    compiled = Compiled(replace(preset("cifar10-256x6").run, batch=batch, accumulate=1))
+    program = compiled.target.compile(compiled.trace("train"))
+    weights = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), compiled.engine.network_shapes())
+    arrays = {name: np.zeros(shape, dtype) for name, (shape, dtype) in compiled.given.batch.items()}
+    state, there = compiled.engine.start(weights), compiled.engine.devices.shard_batch(arrays)
+    jax.block_until_ready((state, there))
+    return compiled, lambda: jax.block_until_ready(program(state, there, compiled.engine.seed, {})), (state, there)
+
+def status(key):
+    return 1024 * int(re.search(rf"{key}:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+step(2)[1]()  # what libraries load and keep at their first use
+compiled, run, given = step(64)
+planned = compiled.figures("train")["memory"]["total"]
+gc.collect(), ctypes.CDLL(None).malloc_trim(0)
+Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
+before, arguments = status("VmRSS"), sum(x.nbytes for x in jax.tree.leaves(given))
+run()
+print(json.dumps([planned, arguments + status("VmHWM") - before]))
+"""
+
+
+@slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of a process is read as Linux has it")
+def test_the_memory_that_is_planned_here_is_what_a_step_takes():
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    ran = subprocess.run([sys.executable, "-c", TAKEN], capture_output=True, text=True, env=environment)
+    planned, taken = json.loads(ran.stdout)
+    assert planned == pytest.approx(taken, rel=0.05) and planned > 5e8

@@ -107,8 +107,8 @@ def variants(run: RunConfig, figures: Mapping[str, Any]) -> Iterator[tuple[str, 
     parts, rows = figures.get("parts", run.accumulate or 1), figures.get("rows", run.batch)
     if run.compute_dtype == "float32":
         yield "bfloat16", replace(run, compute_dtype="bfloat16")
-    if run.attention_kernel == "plain" and there:
-        yield "fused attention", replace(run, attention_kernel="fused")
+    if run.attention_kernel == "plain" and figures["platform"] == "gpu":
+        yield "fused attention", replace(run, attention_kernel="auto")
     if run.remat == "none" and run.model.marked("counts_blocks"):
         yield "remat dots", replace(run, scan=True, remat="dots")
     if devices > 1 and run.fsdp == 1 and run.parallel == "jit" and there:

@@ -48,6 +48,8 @@ def print_plan(
     rows = [[title, *(cells.get(name, "") for name in names)] for title, cells in table.items()]
     width = shutil.get_terminal_size((120, 24)).columns
     print_table(["", *names], [[row] for row in rows], width)
+    if first.get("remark"):
+        print_wrapped(f"note     {first['remark']}")
     if any("bounds" in each and each["bounds"]["binds"] for each in columns.values()):
         print_wrapped("bounds   are what published figures allow at most, never what a device reaches")
     else:
@@ -130,7 +132,7 @@ def _smaller(run: RunConfig, figures: Mapping[str, Any]) -> str:
     if run.compute_dtype == "float32":
         ways.append("--compute-dtype bfloat16")
     if run.attention_kernel == "plain" and figures["platform"] == "gpu":
-        ways.append("--attention-kernel fused")
+        ways.append("--attention-kernel auto")
     own = sum(figures["memory"].get(name, 0) for name in ("weights", "moments", "average"))
     if run.fsdp == 1 and figures["devices"] > 1 and own > figures["memory"]["there"] / 4:
         ways.append(f"--fsdp {figures['devices']}")
@@ -148,8 +150,8 @@ def _faster(run: RunConfig, figures: Mapping[str, Any]) -> str:
     if binds == "memory":
         if run.compute_dtype == "float32":
             return "memory binds: --compute-dtype bfloat16 moves about half the bytes"
-        if run.attention_kernel == "plain" and figures["platform"] == "gpu" and not figures["attention_calls"]:
-            return "memory binds: --attention-kernel fused does not write the weights of attention"
+        if run.attention_kernel == "plain" and figures["platform"] == "gpu":
+            return "memory binds: --attention-kernel auto does not write the weights of attention"
         return "memory binds: fewer bytes an operation are a matter of the network's width and of its code"
     if binds == "network":
         return "the network binds: a larger batch exchanges no more; --fsdp among fewer devices exchanges less"

@@ -114,6 +114,7 @@ class Compiled:
             "on_chip": program.on_chip,
             "kernels": program.count,
             "attention_calls": program.attention,
+            "remark": self.engine.attention[1] if what == "train" else "",
             "collectives": {
                 kind: {"count": count, "bytes": size} for kind, (count, size) in program.exchanges().items()
             },
