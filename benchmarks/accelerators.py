@@ -106,7 +106,9 @@ def ours(run: RunConfig, batch: Any, target: Target) -> Any:
 
     task = marian_task(IDS) if run.task == "translate" else task_of(run, {"preprocess": {"mean": MEAN, "std": STD}})
     optimizer = Optimizer(run.optim, 1000, 100, trainable_table(run))
-    return Engine(run, definition(run.model, dtype=run.compute_dtype), task, optimizer, target=target).trace(batch)
+    return Engine(
+        run, definition(run.model, dtype=run.compute_dtype, target=target), task, optimizer, target=target
+    ).trace(batch)
 
 
 def marian_task(ids: int) -> Any:
