@@ -18,10 +18,11 @@ from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.captions.config import CaptionData
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.machine.targets import read_target
-from vit_jax.models import vit
+from vit_jax.models import stack, vit
 from vit_jax.models.attention import Attention
 from vit_jax.models.build import definition
 from vit_jax.models.captioner_config import CaptionerConfig
+from vit_jax.models.layers import Mlp
 from vit_jax.models.stack import as_chosen
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
@@ -199,6 +200,28 @@ def test_a_step_for_a_gpu_has_the_same_numbers(monkeypatch):
     for name, x in trained(run).items():
         np.testing.assert_allclose(x, expected[name], rtol=0, atol=1e-12, err_msg=name)
     assert {tokens % 2 for _, tokens, _ in shapes} == {0}
+
+
+@pytest.mark.parametrize("how", [{}, CHOICES["scan"]])
+def test_weights_that_are_cast_together_give_the_same_step_to_the_bit(how, monkeypatch):
+    """In bfloat16: the loss, all norms and the parameters."""
+    run, found, seen = replace(IMAGES, attention_kernel="plain", **how), [], set()
+
+    def call(mlp, x, real=Mlp.__call__, **more):
+        seen.add(mlp.fc1.kernel[...].dtype.name)
+        return real(mlp, x, **more)
+
+    monkeypatch.setattr(Mlp, "__call__", call)
+    monkeypatch.setattr(step, "as_chosen", lambda network, run, _: as_chosen(network, run, (9, 0)))
+    for cast in (stack.cast_together, lambda *_: None):
+        monkeypatch.setattr(stack, "cast_together", cast)
+        engine, tree = engine_of(replace(run, compute_dtype="bfloat16"), "float32")
+        engine.definition = definition(run.model, "bfloat16", "float32", read_target("h100"))
+        state, metrics = engine.train(engine.start(tree), batch_of(run, 0))
+        found.append({**metrics, **flatten(state.parameters)})
+    assert seen == {"bfloat16", "float32"}
+    for name, x in found[0].items():
+        np.testing.assert_array_equal(x, found[1][name], err_msg=name)
 
 
 @pytest.mark.parametrize("name", ["ViT", "Transformer"])

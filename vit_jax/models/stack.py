@@ -20,7 +20,7 @@ from ..config.run import RunConfig
 from ..machine.targets import Target
 from .attention import Attention
 from .attention_kernels import FUSED, obstacle
-from .layers import Intermediates, LayerNorm, Mlp, product_p, sow
+from .layers import Intermediates, LayerNorm, Linear, Mlp, product_p, sow
 from .state import merge, split_model
 
 # What the backward pass has without computing it again, besides the inputs of blocks: nothing, or products of tokens
@@ -140,6 +140,32 @@ def attention_plan(network: Any, run: RunConfig, target: Target) -> tuple[bool, 
     return fused, "attention is plain where padding is masked" if padded else ""
 
 
+@jax.custom_jvp
+def _times_one(x: Array, ones: Array) -> Array:
+    return x * ones
+
+
+@_times_one.defjvp
+def _derivative(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    return _times_one(*primals), tangents[0]
+
+
+def cast_together(blocks: Stack, dtype: str) -> None:
+    """Cast the weights of all linear layers of blocks, in place, by few kernels of a GPU.
+
+    XLA makes one kernel of many that have the same shape and read the same array: here one of ones, which changes no
+    number, and which the barrier keeps.
+    """
+    ones: dict[Any, Array] = {}
+    for _, module in nnx.iter_modules(blocks):
+        for weights in (module.kernel, module.bias) if isinstance(module, Linear) else ():
+            if weights is not None:
+                x = weights[...]
+                if x.shape[-1:] not in ones:
+                    ones[x.shape[-1:]] = jax.lax.optimization_barrier(jnp.ones(x.shape[-1:], x.dtype))
+                weights.set_value(_times_one(x, ones[x.shape[-1:]]).astype(dtype))
+
+
 def as_chosen(network: Any, run: RunConfig, capability: tuple[int, int] = (0, 0)) -> Any:
     """The network of a training step, after it is told what a run chooses, and which device the step is for.
 
@@ -155,6 +181,8 @@ def as_chosen(network: Any, run: RunConfig, capability: tuple[int, int] = (0, 0)
         if isinstance(module, Stack):
             module.scan, module.remat = run.scan, run.remat
             module.by_rows = on_gpu
+            if on_gpu and run.compute_dtype == "bfloat16":
+                cast_together(module, run.compute_dtype)
         elif isinstance(module, LayerNorm):
             module.on_gpu = on_gpu
         elif isinstance(module, Mlp):
