@@ -3,18 +3,21 @@
 # make test-slow   the same for the tests that take minutes
 # make test-newest the tests that need no PyTorch, with the newest JAX on the newest Python that starts here, in
 #                  .venv-newest; where that is too old for it they are skipped, with a sentence; ARGS goes to pytest
+# make test-accelerators
+#                  compile steps for GPUs and TPUs, which need not be there, in .venv-plan-cuda12 and .venv-plan-tpu (5 GB);
+#                  skipped, with a sentence, where these cannot be installed; ARGS goes to pytest
 # make parity      compare ours with PyTorch and other libraries, layer by layer, and print the table, then run the tests
 #                  that make test skips without these libraries; ARGS goes to python -m tests.parity and leaves the tests out
 # make lint        ruff and mypy
 # make examples    execute the notebooks of examples/, with data in $TFDS_DATA_DIR; ARGS names some: encoder_decoder
-# make clean       remove .venv, .venv-newest and caches; runs/ stays
+# make clean       remove .venv, .venv-newest, .venv-plan-* and caches; runs/ stays
 #
 # PYTHON           the interpreter for .venv, 3.11 or newer (default: python3, or the newest python3.x that is found)
 # PIP_ARGS         extra arguments for pip
 # NEWEST           for test-newest: the interpreters to choose from (default: python3.12 and newer, and pyenv's)
 # TORCH            empty: the tests run without PyTorch and skip what compares with it: make test TORCH=
 
-.PHONY: help train test test-slow test-newest parity examples lint clean
+.PHONY: help train test test-slow test-newest test-accelerators parity examples lint clean
 .DELETE_ON_ERROR:
 
 TORCH ?= yes
@@ -101,6 +104,18 @@ test-newest:
 	.venv-newest/bin/python -c 'import jax, flax, platform as p; print("Python", p.python_version(), "jax", jax.__version__, "flax", flax.__version__)' && \
 	.venv-newest/bin/python $(IN_PROCESSES) $(ARGS)
 
+# Each compiler has an environment of its own: with both in one, jax looks for both kinds of devices.
+test-accelerators: .venv/.base
+	@status=0; for extra in plan-cuda12 plan-tpu; do \
+		venv=.venv-$$extra; \
+		$$venv/bin/python -m pip --version >/dev/null 2>&1 || .venv/bin/python -m venv --clear $$venv || exit; \
+		if $$venv/bin/python -m pip install -c constraints.txt $(PIP_ARGS) -e ".[test,$$extra]"; then \
+			$$venv/bin/python -m pytest --numprocesses 2 tests/accelerators $(ARGS) || status=$$?; \
+		else \
+			echo "make: the compiler of the extra $$extra cannot be installed here, so its tests are skipped; PIP_ARGS can name another index" >&2; \
+		fi; \
+	done; exit $$status
+
 parity: .venv/.parity
 	.venv/bin/python -m tests.parity $(ARGS)
 	@test -n "$(ARGS)" || $(PYTEST) -q $(LIBRARY_TESTS)
@@ -115,5 +130,5 @@ lint: .venv/.dev
 	.venv/bin/python -m mypy
 
 clean:
-	rm -rf .venv .venv-newest build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-newest .venv-plan-cuda12 .venv-plan-tpu build dist .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,8 +4,8 @@
 
 Compiled in one run for one target, with the same loss, optimizer, batch and dtypes: our step, with fused and with plain
 attention, that of big_vision's ViT from a checkout of it, and that of the same network in flax's layers. Bytes are what
-all kernels of a step read and write in the memory of one device: an upper bound, since what a cache still holds counts
-too. Temporaries are what a step holds at once besides state and batch. Nothing is executed: none of it is a time.
+all kernels of a step read and write on one device: an upper bound, since what a cache still holds counts too.
+Temporaries are what a step holds at once besides state and batch. Nothing is executed: none of it is a time.
 
 An environment has the compiler of one kind of device (pip install '.[plan-cuda12]' or '.[plan-tpu]'). Rows for the
 other are left out; with --json they stay as an earlier run wrote them.
@@ -19,16 +19,14 @@ import importlib.metadata
 import json
 import sys
 import time
-import types
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
 
-from benchmarks.sides import MEAN, STD, deterministic
+from benchmarks.sides import deterministic
 from vit_jax.augmentation.config import ImageAugment
-from vit_jax.config.fields import pair
 from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.data.images.config import ImageData
 from vit_jax.data.texts.config import SentenceData
@@ -37,6 +35,7 @@ from vit_jax.files.atomic import write_json
 from vit_jax.machine.targets import Target, prepare, read_target
 from vit_jax.models.sizes import sized_config
 from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.tasks.table import task_spec
 
 TOKENS = 64  # of each sentence, on both sides
 IDS = 58101  # of opus-mt-en-de
@@ -71,7 +70,8 @@ def opus(batch: int) -> RunConfig:
         source_vocabulary=IDS, target_vocabulary=IDS, outputs=IDS,
     )  # fmt: skip
     optim = OptimConfig(lr=1e-4, weight_decay=0.05, schedule="constant")
-    run = RunConfig("translate", model, SentenceData(), ImageAugment(), optim=optim, loss=LossConfig())
+    data = SentenceData(lengths=(TOKENS,), tokens=batch * TOKENS)
+    run = RunConfig("translate", model, data, ImageAugment(), optim=optim, loss=LossConfig())
     return replace(run, batch=batch, compute_dtype="bfloat16")
 
 
@@ -86,47 +86,20 @@ CASES = (
 
 def batch_of(run: RunConfig) -> dict[str, Any]:
     """The shapes of a training batch."""
-    from jax import ShapeDtypeStruct as Shape
-    from jax.numpy import int32, uint8
+    from jax import ShapeDtypeStruct
 
-    if run.task == "translate":
-        return {"source": Shape((run.batch, TOKENS), int32), "target": Shape((run.batch, TOKENS), int32)}
-    c: Any = run.model
-    images = Shape((run.batch, *pair(c.image), c.channels), uint8)
-    return {"image": images, "label": Shape((run.batch,), int32)}
-
-
-def ours(run: RunConfig, batch: Any, target: Target) -> Any:
-    """Our step, traced, without the data that it would learn."""
-    from vit_jax.config.lora import trainable_table
-    from vit_jax.models.build import definition
-    from vit_jax.tasks.computed import task_of
-    from vit_jax.training.engine.optim import Optimizer
-    from vit_jax.training.engine.step import Engine
-
-    task = marian_task(IDS) if run.task == "translate" else task_of(run, {"preprocess": {"mean": MEAN, "std": STD}})
-    optimizer = Optimizer(run.optim, 1000, 100, trainable_table(run))
-    return Engine(
-        run, definition(run.model, dtype=run.compute_dtype, target=target), task, optimizer, target=target
-    ).trace(batch)
-
-
-def marian_task(ids: int) -> Any:
-    """The task of a translator with as many ids, of which the first and the last are special, as Marian has them."""
-    from vit_jax.tasks.translate.learn import Translate
-    from vit_jax.text.ids import Ids
-
-    side: Any = types.SimpleNamespace(ids=Ids(pad=ids - 1, begin=ids - 1, end=0), files=())
-    return Translate(0.0, TOKENS + 1, side, side)
+    return {name: ShapeDtypeStruct(*each) for name, each in task_spec(run.task).stand_in(run).batch.items()}
 
 
 def trace(side: str, case: Case, target: Target, checkout: Path | None) -> Any:
     """The step of a side, traced; None where it has no such network."""
     from benchmarks import peers
+    from vit_jax.training.engine.planned import Compiled
 
     run, batch = case.run, batch_of(case.run)
     if side in ("ours", "plain"):
-        return ours(replace(run, attention_kernel="plain" if side == "plain" else "fused"), batch, target)
+        run = replace(run, attention_kernel="plain") if side == "plain" else run
+        return Compiled(run, target).trace("train")
     if side == "flax":
         program = peers.flax(run, batch, target.devices)
     elif checkout is None or run.task != "classify":
@@ -148,7 +121,8 @@ def measure(side: str, case: Case, target: Target, checkout: Path | None, texts:
         (texts / f"{case.run.model.width}-{case.target.replace(':', '-')}-{side}.txt").write_text(compiled.as_text())
     found = read_program(compiled)
     return {
-        "bytes": found.bytes,
+        "bytes": found.bytes + found.on_chip,
+        "on_chip": found.on_chip,
         "temporaries": found.memory.temporaries,
         "kernels": found.count,
         "fused": found.attention,
@@ -167,7 +141,8 @@ def table(found: dict[str, dict[str, dict[str, Any]]]) -> str:
             row, best, shares = rows[side], rows.get("ours"), ["", ""]
             if best and side != "ours":
                 shares = [f"{best[name] / row[name]:.2f}" for name in ("bytes", "temporaries")]
-            cells = (case, SIDES[side], f"{row['bytes'] / 1e9:.1f}", shares[0])
+            inside = f", {row['on_chip'] / 1e9:.1f} of it inside the core" if row.get("on_chip") else ""
+            cells = (case, SIDES[side], f"{row['bytes'] / 1e9:.1f}{inside}", shares[0])
             cells += (f"{row['temporaries'] / 2**30:.2f}", shares[1], f"{row['kernels']:,}")
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

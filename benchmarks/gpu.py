@@ -1,5 +1,7 @@
 """What benchmarks/gpu.sh runs, each figure in processes of its own, and the Markdown table of what they found.
 
+It starts with the plan: our steps are compiled, and beside each figure stands what `vit-jax plan` says is its bound.
+
 Each recipe is trained twice: two steps and an evaluation first, which compile for the cache of compiled programs, then
 in full. The minutes are those of the second run, from its first step's compilation (read from the cache) to the last
 evaluation: loop, evaluations and checkpoints included. A run that is interrupted goes on when the script is repeated.
@@ -60,8 +62,11 @@ RECIPES = (
     ),
 )
 NETS = {"vit-b16": "128,256", "vit-s16": "256,512"}  # {network: batches} of benchmarks.throughput
+PLANNED = {"ours": "", "ours-plain": "--attention-kernel plain"}  # sides that vit-jax plan compiles: {side: flags}
 SPEEDS = ("ours", "ours-plain", "flax", "timm-eager", "timm")  # sides of it
 BATCH = 128  # of ViT-B/16 with each of CHOICES
+# As benchmarks.throughput trains: without augmentation, clipping and schedule.
+AS_MEASURED = "--augment.crop-padding 0 --augment.no-flip --optim.clip 0 --optim.schedule constant"
 TOY_SIZES = "--net vit-ti16 --image 32 --depth 1 --batches 4 --steps 2 --rounds 2 --product 256"
 
 
@@ -122,11 +127,11 @@ def write_toys(folder: Path) -> None:
         np.savez(folder / f"toy-{k}.npz", **made)
 
 
-def call(command: list[str], log: Path) -> str:
-    """Run a command with its output in a log; returns '' or what is wrong, for the table."""
+def call(command: list[str], log: Path, output: Path | None = None) -> str:
+    """Run a command with what it prints in a log, or its output in another file; returns '' or what is wrong."""
     print(f"{time.strftime('%H:%M:%S')} {' '.join(command[1:])}", flush=True)
-    with open(log, "w", encoding="utf-8") as file:
-        ended = subprocess.run(command, cwd=HERE, stdout=file, stderr=subprocess.STDOUT)
+    with open(log, "w", encoding="utf-8") as file, open(output or os.devnull, "w", encoding="utf-8") as apart:
+        ended = subprocess.run(command, cwd=HERE, stdout=apart if output else file, stderr=file)
     return f"failed with {ended.returncode}, see {log}" if ended.returncode else ""
 
 
@@ -161,10 +166,31 @@ def result(folder: Path) -> dict[str, str]:
     }
 
 
+def planned(name: str, s: Settings) -> str:
+    """What the plan of one of our sides, such as vit-b16-ours, bounds on this machine's devices; or what is wrong."""
+    net, side = split_name(name)
+    flags = f"--model.depth 1 --batch 8 --model.image 32 {PLANNED[side]}" if s.toy else PLANNED[side]
+    batch = "" if s.toy else f"--batch {NETS[net].rpartition(',')[2]}"
+    words = f"vit_jax plan {net} --model.classes 1000 --compute-dtype bfloat16 {AS_MEASURED} {batch} {flags}"
+    file = s.out / f"plan-{name}.json"
+    if wrong := call([s.python, "-m", *words.split(), "--json"], s.out / f"plan-{name}.log", file):
+        return wrong
+    step = json.loads(file.read_text())["steps"][0]
+    if "rows_per_second" not in step:
+        return "unknown: no published figures"
+    mfu = f", MFU {step['mfu']:.1%}" if "mfu" in step else ""
+    return f"at most {step['rows_per_second']:,.0f} images/s{mfu}, by {step['bounds']['binds']}"
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """(network, side) of a row such as vit-b16-ours."""
+    net = next(net for net in NETS if name.startswith(net))
+    return net, name.removeprefix(f"{net}-")
+
+
 def speed(name: str, s: Settings) -> dict[str, str]:
     """Measure a network on one side, such as vit-b16-ours; its row of the table."""
-    net = next(net for net in NETS if name.startswith(net))
-    side = name.removeprefix(f"{net}-")
+    net, side = split_name(name)
     file = s.out / f"throughput-{name}.json"
     sizes = TOY_SIZES if s.toy else f"--net {net} --batches {NETS[net]}"
     words = ["-m", "benchmarks.throughput", side, *sizes.split(), "--json", str(file)]
@@ -226,11 +252,11 @@ def about(s: Settings) -> str:
 
 def table(rows: list[dict[str, str]], title: str) -> str:
     """The rows as Markdown."""
-    columns = ("what", "goal", "measured", "minutes", "command")
+    columns = ("what", "goal", "bound", "measured", "minutes", "command")
     lines = [f"# {title}", "", "| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
     for row in rows:
         cells = {**row, "command": f"`{row['command']}`" if row["command"] else ""}
-        lines.append("| " + " | ".join(cells[name].replace("|", "\\|") for name in columns) + " |")
+        lines.append("| " + " | ".join(cells.get(name, "").replace("|", "\\|") for name in columns) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -245,10 +271,13 @@ def main() -> int:
     rows: list[dict[str, str]] = []
     works = [(f"{net}-{side}", speed, f"{net}-{side}") for net in NETS for side in SPEEDS]
     works += [(f"vit-b16-{choice}", chosen, choice) for choice in CHOICES] + [(r.name, trained, r) for r in RECIPES]
+    works = [each for each in works if not s.only or each[0] in s.only]
+    bounds = {name: planned(name, s) for name, work, _ in works if work is speed and split_name(name)[1] in PLANNED}
+    for name, bound in bounds.items():
+        print(f"{name}: {bound}", flush=True)
     for name, work, argument in works:
-        if not s.only or name in s.only:
-            rows.append(work(argument, s))  # type: ignore[arg-type]
-            page.write_text(table(rows, title))  # after each row: hours may follow
+        rows.append(work(argument, s) | {"bound": bounds.get(name, "")})  # type: ignore[arg-type]
+        page.write_text(table(rows, title))  # after each row: hours may follow
     print(f"\n{page.read_text()}\n{page}, after {(time.monotonic() - began) / 60:.1f} minutes; logs are in {s.out}")
     return 1 if any("failed with" in row["measured"] for row in rows) else 0
 

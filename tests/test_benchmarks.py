@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -38,6 +39,7 @@ from benchmarks import (
     throughput,
 )
 from vit_jax.augmentation.config import ImageAugment
+from vit_jax.commands import plan
 from vit_jax.commands.train import parse
 from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import flatten
@@ -51,6 +53,8 @@ from vit_jax.reports.comparison import Line, Member
 from vit_jax.runs.check import check_run
 from vit_jax.tasks.classify.kinds.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
+from vit_jax.tasks.translate.learn import Translate
+from vit_jax.text.ids import Ids
 from vit_jax.training import finish
 from vit_jax.training.engine.optim import Optimizer
 from vit_jax.training.engine.step import Engine
@@ -125,7 +129,8 @@ def test_the_twin_of_the_translator_has_its_loss():
     assert not moved
     nnx.update(twin, state)
     source, target = np.array([[3, 4, 10, 10], [5, 6, 7, 8], [9, 1, 2, 10]]), np.array([[4, 5], [6, 10], [7, 10]])
-    task = accelerators.marian_task(11)
+    ids = SimpleNamespace(ids=Ids(pad=10, begin=10, end=0))
+    task = Translate(0.0, 5, ids, ids)
     keys, batch = jax.random.split(jax.random.key(0), 3), {"source": source, "target": target}
     loss, _ = task.loss(merge(definition(c), weights), batch, keys, task.denominator(batch))
     np.testing.assert_allclose(plain_translator.loss(twin, source, target, pad=10), loss, rtol=1e-5)
@@ -312,9 +317,27 @@ def test_the_table_of_the_gpu_script(tmp_path, monkeypatch, capsys):
         [gpu.trained(done, s), gpu.trained(failing, s), gpu.speed("vit-b16-timm", s), gpu.chosen("scan", s)], "Title"
     )
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ") and "---" not in line]
-    assert rows[1][2:4] == ["90.00 % +-1.00 (test.last.accuracy); 5 images/s", "1.5; the two steps that compile 0.5"]
-    assert all("failed with 2" in row[2] for row in rows[2:]) and len(rows) == 5
-    assert shlex.split(rows[1][4])[0].startswith("`python")
+    assert rows[1][3:5] == ["90.00 % +-1.00 (test.last.accuracy); 5 images/s", "1.5; the two steps that compile 0.5"]
+    assert all("failed with 2" in row[3] for row in rows[2:]) and len(rows) == 5
+    assert shlex.split(rows[1][5])[0].startswith("`python")
+
+
+@pytest.mark.parametrize("toy", ["", "1"])
+def test_the_gpu_script_begins_with_what_the_plan_bounds(toy, tmp_path, monkeypatch):
+    """The words are those of `vit-jax plan`, and what it writes is read."""
+    s = gpu.Settings.read({"OUT": str(tmp_path), "PYTHON": sys.executable, "TOY": toy})
+    step = {"rows_per_second": 5000.4, "mfu": 0.5, "bounds": {"binds": "memory"}}
+
+    def call(command, log, output):
+        assert command[:4] == [sys.executable, "-m", "vit_jax", "plan"]
+        options, _, run = plan.parse(command[4:])
+        assert options.json
+        assert (run.compute_dtype, run.attention_kernel) == ("bfloat16", "plain") and run.model.classes == 1000
+        output.write_text(json.dumps({"steps": [step]}))
+        return ""
+
+    monkeypatch.setattr(gpu, "call", call)
+    assert gpu.planned("vit-b16-ours-plain", s) == "at most 5,000 images/s, MFU 50.0%, by memory"
 
 
 @pytest.mark.parametrize("setting", [{"ONLY": "vit"}, {"SEEDS": "0"}])

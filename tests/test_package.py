@@ -241,3 +241,28 @@ def test_the_newest_python_that_starts_is_chosen_without_our_pins_of_jax(tmp_pat
     assert {"torch<0", "pytest", "tyro", "pillow"} <= names and not {"jax", "jaxlib", "flax", "numpy"} & names
     skipped = run("make", "test-newest", "NEWEST=./shim ./missing", cwd=tmp_path)
     assert skipped.returncode == 0 and "test-newest is skipped" in skipped.stdout
+
+
+COMPILERS = """#!/bin/sh
+case "$*" in
+  "-m venv"*) mkdir -p "$4/bin" && cp "$0" "$4/bin/python" ;;
+  *install*plan-tpu*) exit 1 ;;
+  *) echo "$0 does $*" ;;
+esac
+"""
+
+
+def test_steps_are_compiled_with_each_compiler_that_can_be_installed(tmp_path):
+    """In an environment each; of one that cannot be, tests are skipped, with a sentence."""
+    for name in ("Makefile", "constraints.txt", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(COMPILERS)
+    python.chmod(0o755)
+    (tmp_path / ".venv/.base").touch()
+    done = run("make", "test-accelerators", "ARGS=-k what", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    tests = [line for line in done.stdout.splitlines() if "-m pytest" in line]
+    assert len(tests) == 1 and tests[0].startswith(".venv-plan-cuda12/") and tests[0].endswith("-k what")
+    assert "the extra plan-tpu cannot be installed here, so its tests are skipped" in done.stderr

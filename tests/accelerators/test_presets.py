@@ -1,0 +1,38 @@
+"""Every preset's steps of training, evaluation and decoding compile, each for one of three targets."""
+
+import itertools
+
+import pytest
+
+from tests.accelerators.compiling import compile_step
+from tests.accelerators.conftest import there
+from vit_jax.models.sizes import SIZES
+from vit_jax.presets.recipes import RECIPES
+from vit_jax.presets.table import PRESETS
+
+SIZED = [f"vit-{size}{patch}" for size in SIZES for patch in (8, 14, 16, 32)]
+IDS = "--model.source-vocabulary 9000 --model.target-vocabulary 9000 --model.outputs 9000"
+# What their data would decide.
+OPEN = {name: "--model.classes 1000 --model.depth 1" for name in SIZED} | {
+    "vit-1024x6": "--model.classes 10", "finetune": "--model.classes 10",
+    "distil-1024x6": "--model.classes 10 --model.image 32 --model.patch 8",
+    "coco-caption": "--model.text.target-vocabulary 1004 --model.text.outputs 1004",
+    "transformer-512x6": IDS,
+}  # fmt: skip
+ODD = ("multi30k", "multi30k-tiny", "transformer-512x6")  # whose batches eight devices do not divide
+NAMES = [*PRESETS, *RECIPES, *SIZED]
+TARGETS = dict(zip(NAMES, itertools.cycle(("h100", "h100:8", "v5e:2x2")))) | dict.fromkeys(ODD, "h100")
+WRITE = ("numbers", "shapes", "coco-caption", "multi30k", "multi30k-tiny", "transformer-512x6")
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [*itertools.product(NAMES, ("train", "evaluate")), *itertools.product(WRITE, ("decode",))],
+)
+def test_a_step_of_every_preset_compiles(name, what, request):
+    if not there(TARGETS[name]):
+        pytest.skip("the compiler of its target is not installed in this environment")
+    words = f"{name} {OPEN.get(name, '')} --target {TARGETS[name]}"
+    words += f" --teacher {request.getfixturevalue('teacher')}" if "distil" in name else ""
+    program = compile_step(words, what)
+    assert program.flops and program.bytes and program.memory.arguments
