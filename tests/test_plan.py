@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vit_jax.commands import plan, plan_compile, plan_table
+from vit_jax.commands import plan, plan_child, plan_compile, plan_table
 from vit_jax.config.dotted import value_at
 from vit_jax.errors import CheckFailed, UserError
 from vit_jax.machine import targets
@@ -146,6 +146,24 @@ def test_what_a_compiler_says_is_said(answer, error, said, cache, monkeypatch):
     monkeypatch.setattr(plan_compile, "_ask", lambda request, title: answer)
     with pytest.raises(error, match=said):
         plan_compile.Compiler(read_target("h100")).figures(preset("digits").run)
+
+
+def test_a_program_that_a_tpus_compiler_finds_too_large_does_not_fit(cache, monkeypatch, capsys):
+    for said in (
+        "Ran out of memory in memory space hbm. Used 26.78G of 15.75G hbm. Exceeded hbm capacity by 11.03G.",
+        "Ran out of memory on HBM, the total memory for HLO temporaries (26.78G) exceeds available HBM (15.75G).",
+    ):
+        assert plan_child.too_large(said) == pytest.approx((26.78 * 2**30, 15.75 * 2**30))
+    assert plan_child.too_large("INTERNAL: no tile") is None
+    monkeypatch.setattr(plan_compile, "_ask", lambda request, title: {"exceeds": plan_child.too_large(said)})
+    run, compiler = preset("digits").run, plan_compile.Compiler(read_target("v5e:2x2"))
+    figures = compiler.figures(run)
+    plan_table.print_plan(run, "v5e:2x2", [figures], {}, None)
+    assert "26.78 of 15.8 GiB: DOES NOT FIT" in capsys.readouterr().out
+    assert plan_table.advice(run, figures, {}).startswith(
+        "it lacks 11.0 GiB on each device; give --compute-dtype bfloat16"
+    )
+    assert dict(plan.variants(run, figures)).keys() == {"bfloat16", "remat dots", "fsdp 4", "accumulate 2"}
 
 
 def test_a_compiler_that_aborts_is_said_to_with_its_line(tmp_path):

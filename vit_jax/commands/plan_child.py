@@ -52,14 +52,21 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return {"refused": [error.subject, isinstance(error.subject, Field), error.what, error.remedy]}
     except Exception as error:
         said = str(error)
-        if found := re.search(r"Used ([\d.]+)([KMG]) of ([\d.]+)([KMG]) hbm", said):
-            return {"exceeds": [float(found[i]) * _UNITS[found[i + 1]] for i in (1, 3)]}
+        if found := too_large(said):
+            return {"exceeds": found}
         if type(error).__name__ not in ("XlaRuntimeError", "JaxRuntimeError"):
             raise
         return {"failed": next(filter(None, said.splitlines()), type(error).__name__)}
 
 
-_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+def too_large(said: str) -> tuple[float, float] | None:
+    """What a TPU's compiler says of a program that does not fit: (bytes that it needs, bytes that there are)."""
+    size = r"([\d.]+)([KMGT])"
+    for form in (rf"Used {size} of {size} hbm", rf"temporaries \({size}\) exceeds available HBM \({size}\)"):
+        if found := re.search(form, said):
+            needed, there = (float(found[i]) * 1024 ** ("KMGT".index(found[i + 1]) + 1) for i in (1, 3))
+            return needed, there
+    return None
 
 
 if __name__ == "__main__":
