@@ -73,7 +73,7 @@ ELSE = (
     ("vit_jax.training.train", "", "loop", "steps"),
     ("vit_jax.training.engine.step", "Engine", "train", "steps, the first compiles"),
     ("vit_jax.training.engine.step", "Engine", "train_together", "steps, the first compiles"),
-    ("vit_jax.training.engine.step", "Evaluator", "measure", "evaluation"),
+    ("vit_jax.training.engine.evaluator", "Evaluator", "measure", "evaluation"),
     ("vit_jax.training.train", "", "finish", "end"),
     ("vit_jax.training.finish", "", "draw", "pictures"),
     ("vit_jax.training.finish", "", "leave_report", "report"),

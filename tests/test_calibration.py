@@ -149,7 +149,7 @@ def measured(net, folder, images, labels):
     """The test split of a run, and the result on it."""
     from vit_jax.data.base import Given
     from vit_jax.models.state import split_model
-    from vit_jax.training.engine.step import Evaluator
+    from vit_jax.training.engine.evaluator import Evaluator
 
     data = net.task.open_data(net.run, Given(DATA[net.outputs.kind], ()))
     definition, tree = split_model(net.model)

@@ -21,7 +21,7 @@ from vit_jax.tasks.classify import score as scores
 from vit_jax.tasks.classify.kinds.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.training.engine.devices import Devices
-from vit_jax.training.engine.step import Evaluator
+from vit_jax.training.engine.evaluator import Evaluator
 
 NAMED = Outputs("class", ("a", "b", "c"))
 

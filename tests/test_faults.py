@@ -89,9 +89,10 @@ elif moment == "data":
 elif moment == "config.json":
     on_call(os, "replace", die, when=to("config.json"))
 else:
-    import vit_jax.weights.checkpoint, vit_jax.figures.curves, vit_jax.training.engine.step as step
+    import vit_jax.weights.checkpoint, vit_jax.figures.curves
     import vit_jax.tasks.classify.learn as classify
-    evaluator, engine = step.Evaluator, step.Engine
+    from vit_jax.training.engine.evaluator import Evaluator as evaluator
+    from vit_jax.training.engine.step import Engine as engine
     steps = lambda number: dict(number=number)
     MOMENTS = {
         "compilation": lambda: on_call(engine, "train", soon(0.05)),

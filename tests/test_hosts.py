@@ -39,7 +39,7 @@ where, count, how, *words = sys.argv[1:]
 module, owner, name = {
     "step": ("vit_jax.training.engine.step", "Engine", "train"),
     "save": ("vit_jax.training.engine.step", "Engine", "gather"),
-    "evaluate": ("vit_jax.training.engine.step", "Evaluator", "outputs"),
+    "evaluate": ("vit_jax.training.engine.evaluator", "Evaluator", "outputs"),
     "batch": ("vit_jax.data.batches", None, "_rows"),
 }[where]
 sys.argv = ["train", *words]

@@ -11,7 +11,7 @@ from vit_jax.tasks.computed import task_of
 from vit_jax.tasks.predictor import Trained
 from vit_jax.tasks.translate.learn import Translate
 from vit_jax.text.vocabulary import Vocabulary, closed_vocabulary
-from vit_jax.training.engine.step import Evaluator, check_ids
+from vit_jax.training.engine.evaluator import Evaluator, check_ids
 
 SMALL = TransformerConfig(
     width=8, heads=2, hidden=8, encoder_depth=1, decoder_depth=1, source_vocabulary=9, target_vocabulary=7, outputs=7

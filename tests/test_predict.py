@@ -42,7 +42,7 @@ from vit_jax.tasks.classify.score import score
 from vit_jax.tasks.computed import task_class, task_of
 from vit_jax.tasks.predictor import BATCH
 from vit_jax.training import finish
-from vit_jax.training.engine.step import Evaluator
+from vit_jax.training.engine.evaluator import Evaluator
 from vit_jax.weights.checkpoint import Checkpoints, State
 from vit_jax.weights.load import BareNetwork, weights
 

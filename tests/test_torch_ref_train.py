@@ -589,7 +589,7 @@ def ours(one_run, parameters, metadata):
     """(vit_jax's evaluator of a run, weights {name: array} on its devices)."""
     from vit_jax.models.build import definition
     from vit_jax.tasks.computed import task_of
-    from vit_jax.training.engine.step import Evaluator
+    from vit_jax.training.engine.evaluator import Evaluator
 
     network = definition(one_run.model, dtype=one_run.compute_dtype, param_dtype=one_run.compute_dtype)
     evaluator = Evaluator(one_run.model, network, task_of(one_run, metadata))

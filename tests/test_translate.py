@@ -39,8 +39,8 @@ from vit_jax.text.ids import Ids
 from vit_jax.text.vocabulary import closed_vocabulary, count_words
 from vit_jax.training import finish, setup
 from vit_jax.training import train as training
+from vit_jax.training.engine.evaluator import Evaluator
 from vit_jax.training.engine.optim import learning_rate
-from vit_jax.training.engine.step import Evaluator
 from vit_jax.training.preflight import preflight
 from vit_jax.training.train import train
 from vit_jax.weights.checkpoint import Checkpoints

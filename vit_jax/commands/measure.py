@@ -181,7 +181,7 @@ def measure(request: Request) -> Measured:
     from ..models.state import split_model
     from ..tasks.computed import task_of
     from ..tasks.searching import searching
-    from ..training.engine.step import Evaluator
+    from ..training.engine.evaluator import Evaluator
     from ..weights.load import complete
     from ..weights.teacher import open_teacher
     from .probe import measure_probe

@@ -53,7 +53,15 @@ No device, driver, network or data is needed, only the compiler of the target; n
 
 
 def command(arguments: list[str]) -> int:
-    """Compile and print; returns the exit code. Raises UserError, and CheckFailed where a compiler fails."""
+    """Compile the steps that arguments ask for, and print what they would take.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UserError: an argument is wrong, or the compiler is not there.
+        CheckFailed: a compiler fails.
+    """
     options, preset, run = parse(arguments)
     target = read_target(options.target)
     if isinstance(target, Named):

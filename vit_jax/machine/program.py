@@ -80,9 +80,13 @@ class Collective:
     times: int = 1
 
     def crossing(self, a_host: int) -> float:
-        """Bytes that each device has to send to other hosts at least, of so many devices each; 0: they are on one.
+        """Bytes that each device has to send to other hosts at least.
 
-        What devices of one host have in common they send once, each its share.
+        Args:
+            a_host: the devices of each; what they have in common they send once, each its share.
+
+        Returns:
+            0 where the devices are on one host.
         """
         hosts = Counter(number // a_host for number in self.devices)
         ways = {"all-reduce": 2, "collective-permute": 0}.get(self.kind, 1)
@@ -261,7 +265,9 @@ class _Reader:
 def trip_count(module: Module, loop: Instruction) -> int:
     """How often a while loop runs: as XLA knows it, or else the largest number that its condition compares with.
 
-    A loop that may end before, as that of a search, is counted as if it did not.
+    Args:
+        module: of the loop.
+        loop: the instruction; one that may end before, as that of a search, is counted as if it did not.
     """
     found = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes)
     if found:
@@ -358,10 +364,12 @@ def _collective(
 
 
 def first_group(each: Instruction, devices: int) -> list[int]:
-    """The numbers of the devices that exchange with each other, in the first group of the so many of the program.
+    """The numbers of the devices that exchange with each other, in the first group of a program.
 
-    XLA writes groups as lists ({{0,1},{2,3}}), as a shape ([4,2]<=[2,4]T(1,0)), or as axes of a mesh
-    (mesh['a'=2,'b'=4] {'b'}); {} are all.
+    Args:
+        each: a collective, whose groups XLA writes as lists ({{0,1},{2,3}}), as a shape ([4,2]<=[2,4]T(1,0)), or as
+            axes of a mesh (mesh['a'=2,'b'=4] {'b'}); {} are all.
+        devices: of the program.
     """
     text = each.attributes
     if found := re.search(r"replica_groups=\{\{([\d,]*)\}", text):

@@ -112,7 +112,15 @@ class TranslateSpec(TaskSpec):
 
     @classmethod
     def stand_in(cls, run: RunConfig, length: int = 0) -> StandIn:
-        """Sentences of one length; of the tokenizer that `data` has trained as many ids as it may have."""
+        """Sentences of one length; of the tokenizer that the data has trained as many ids as it may have.
+
+        Args:
+            run: the run.
+            length: of the sentences, in tokens; 0: the longest.
+
+        Raises:
+            UserError: a size is left to the data, or there are no such sentences.
+        """
         data = run.data
         assert isinstance(data, SentenceData)
         sizes = dict.fromkeys(run.model.marked("from_data"), vocabulary_of(data))

@@ -40,8 +40,9 @@ class Compiled:
     def __init__(self, run: RunConfig, target: Target = HERE, length: int = 0):
         from ...models.build import definition
         from ...tasks.computed import task_of
+        from .evaluator import Evaluator
         from .optim import Optimizer
-        from .step import Engine, Evaluator, check_divisible, check_together
+        from .step import Engine, check_divisible, check_together
 
         self.target, self.given = target, task_spec(run.task).stand_in(run, length)
         self.run, self.teacher = self.given.run, open_teacher(run)
@@ -55,7 +56,14 @@ class Compiled:
         self.evaluator = Evaluator(self.run.model, network, task, self.engine.devices)
 
     def trace(self, what: What) -> Any:
-        """A step, as jax.jit(...).trace gives it. Raises UserError where the task writes no texts to decode."""
+        """A step, as jax.jit(...).trace gives it.
+
+        Args:
+            what: train, evaluate or decode.
+
+        Raises:
+            UserError: the task writes no texts to decode.
+        """
         import jax
 
         from ...models.state import merge

@@ -1,13 +1,13 @@
-"""The compiled training step and evaluation step, on one device or several.
+"""The compiled training step, on one device or several.
 
-Both are pure functions. All randomness of training is folded from (seed, step, index of the example in the global
+It is a pure function. All randomness of training is folded from (seed, step, index of the example in the global
 batch), so jit, pmap and gradient accumulation draw the same numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -18,10 +18,8 @@ import optax
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from ...config.network import NetworkConfig
 from ...config.run import RunConfig
 from ...config.trees import Tree, combine, partition, unflatten
-from ...data.batches import evaluation_batches
 from ...errors import Field, UserError
 from ...files.metrics import RESERVED_METRICS
 from ...machine.division import find_division
@@ -31,14 +29,13 @@ from ...machine.product_kinds import options
 from ...machine.targets import HERE, Target
 from ...models.stack import as_chosen, attention_plan
 from ...models.state import merge
-from ...tasks.base import Batch, Evaluation, Task
+from ...tasks.base import Batch, Task
 from ...weights.checkpoint import State
 from .devices import Devices
+from .evaluator import rows_of, with_auxiliary
 from .kernels import FewKernels, Kernels
 from .lora import Lora
 from .optim import Optimizer, OptimizerState
-
-Score = Callable[[Any, Any, dict[str, np.ndarray]], Evaluation]  # as Task.score
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["step", "parameters", "moments", "ema"], meta_fields=[])
@@ -63,100 +60,6 @@ def example_keys(seed: Array | int, step: Array, indices: Array) -> Array:
     """PRNG keys [B], one per example, folded from the seed, the step and the example's index in the global batch."""
     key = jax.random.fold_in(random_key(seed), step)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, indices)
-
-
-def with_auxiliary(task: Task, auxiliary: Mapping[str, Any]) -> Task:
-    """The task with the auxiliary arrays that a compiled step was given as an argument."""
-    return replace(task, auxiliary=auxiliary) if auxiliary else task
-
-
-class Evaluator:
-    """The compiled evaluation step of a network on a task, on all devices or those given.
-
-    It takes batches of any size.
-    """
-
-    def __init__(self, config: NetworkConfig, definition: Any, task: Task, devices: Devices | None = None):
-        self.config, self.task, self.devices = config, task, devices or Devices()
-        self.auxiliary = self.to_devices(dict(task.auxiliary) if task.auxiliary_in_outputs else {})
-        compiled = jax.jit(
-            lambda parameters, batch, auxiliary: with_auxiliary(task, auxiliary).outputs(
-                merge(definition, parameters), batch
-            )
-        )
-        self.compiled = self.devices.compiled(compiled, batch_at=1)
-        self.between: Callable[[], None] = lambda: None  # called after each batch; what it raises ends an evaluation
-
-    def to_devices(self, parameters: Tree) -> Tree:
-        """The parameters on the devices, as `Devices.shardings_of` says; their shapes if no devices are there."""
-        if not self.devices.target.present:
-            return self.devices.shapes(parameters, self.devices.shardings_of(parameters))
-        if self.devices.hosts.several:
-            return self.devices.put(parameters)
-        return jax.device_put(parameters, self.devices.shardings_of(parameters))
-
-    def outputs(self, parameters: Tree, batch: Batch) -> dict[str, np.ndarray]:
-        """The task's outputs of a batch.
-
-        Args:
-            parameters: on the devices.
-            batch: {name: array [B, ...]}. Several hosts give as many rows each, a multiple of the devices that each
-                has.
-
-        Returns:
-            {name: numpy array [B, ...]}, one row an example, of all hosts.
-
-        Raises:
-            UserError: for ids outside the network's vocabulary.
-        """
-        check_ids(self.config, batch)
-        size = _rows(batch)
-        padding = -size % len(self.devices)
-        if padding and not self.devices.hosts.several:
-            batch = {k: np.concatenate([x, np.repeat(x[-1:], padding, 0)]) for k, x in batch.items()}
-        out = self.compiled(parameters, self.devices.shard_batch(batch), self.auxiliary)
-        return {k: self.devices.whole(v)[: None if self.devices.hosts.several else size] for k, v in out.items()}
-
-    def measure(self, parameters: Tree, split: Any, batch: int, score: Score | None = None) -> Evaluation:
-        """Evaluate parameters on all examples of a split, each once.
-
-        Args:
-            parameters: on the devices.
-            split: the examples.
-            batch: how many at a time.
-            score: takes the place of the task's.
-        """
-        return (score or self.task.score)(self.config, split, self.outputs_of(parameters, split, batch))
-
-    def outputs_of(self, parameters: Tree, split: Any, batch: int) -> dict[str, np.ndarray]:
-        """The task's outputs of all n examples of a split, {name: [n, ...]}, in their order."""
-        parts, order, rows = [], [], self.devices.rows
-        for examples, indices in evaluation_batches(split, batch + (-batch % len(self.devices) if rows else 0), rows):
-            parts.append({k: v[: len(indices)] for k, v in self.outputs(parameters, examples).items()})
-            order.append(indices)
-            self.devices.hosts.heartbeat()
-            self.between()
-        places = np.argsort(np.concatenate(order))
-        return {k: np.concatenate([p[k] for p in parts])[places] for k in parts[0]}
-
-
-def check_ids(config: NetworkConfig, batch: Batch) -> None:
-    """Check that ids are inside the network's tables: on a device others would silently read another row.
-
-    Args:
-        config: the network's.
-        batch: {name: numpy array}.
-
-    Raises:
-        UserError: they are not.
-    """
-    for argument in config.inputs():
-        ids = batch.get(argument.name)
-        if argument.kind == "ids" and ids is not None and ids.size and not 0 <= ids.min() <= ids.max() < argument.size:
-            raise UserError(
-                f"{argument.name} has ids from {ids.min()} to {ids.max()}, but the network knows {argument.size}",
-                remedy="give those of its vocabulary",
-            )
 
 
 def check_divisible(sizes: Mapping[str, int], devices: int, accumulate: int) -> None:
@@ -421,7 +324,7 @@ class Engine:
             seed: int32 [].
             auxiliary: of the task.
         """
-        task, keys = with_auxiliary(self.task, auxiliary), example_keys(seed, state.step, jnp.arange(_rows(batch)))
+        task, keys = with_auxiliary(self.task, auxiliary), example_keys(seed, state.step, jnp.arange(rows_of(batch)))
         batch = task.prepare(batch, keys, state.step // self.optimizer.steps_per_epoch)
         if len(self.devices) == 1 or self.run.fsdp > 1:  # whose split arrays the compiler gathers where it needs them
             return self.gradients(task, state.parameters, batch, keys, task.denominator(batch))
@@ -446,7 +349,7 @@ class Engine:
         Returns:
             {name: [devices, B / devices, ...]}.
         """
-        keys = example_keys(seed, step[0], jnp.arange(_rows(batch)))
+        keys = example_keys(seed, step[0], jnp.arange(rows_of(batch)))
         task = with_auxiliary(self.task, jax.tree.map(lambda x: x[0], auxiliary))
         batch = task.prepare(batch, keys, step[0] // self.optimizer.steps_per_epoch)
         return jax.tree.map(lambda x: x.reshape(len(self.devices), -1, *x.shape[1:]), batch)
@@ -462,7 +365,7 @@ class Engine:
             seed: int32 [].
             auxiliary: of the task.
         """
-        task, rows = with_auxiliary(self.task, auxiliary), _rows(batch)
+        task, rows = with_auxiliary(self.task, auxiliary), rows_of(batch)
         keys = example_keys(seed, state.step, jnp.arange(rows) + jax.lax.axis_index("data") * rows)
         return self.update(state, *self.mean_gradients(task, state.parameters, batch, keys))
 
@@ -615,11 +518,6 @@ def mean_over_parts(function: Callable[[Batch, Array], Any], batch: Batch, keys:
     sums = jax.eval_shape(function, *jax.tree.map(lambda x: x[0], pieces))
     zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), sums)
     return jax.tree.map(lambda x: x / parts, jax.lax.scan(add, zero, pieces)[0])
-
-
-def _rows(batch: Batch) -> int:
-    """The number of examples in a batch."""
-    return len(next(iter(batch.values())))
 
 
 def with_votes(metrics: dict[str, Array], votes: Array | None) -> dict[str, Array]:

@@ -1,0 +1,119 @@
+"""The compiled evaluation step, on one device or several, and what it gives of all examples of a split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...config.network import NetworkConfig
+from ...config.trees import Tree
+from ...data.batches import evaluation_batches
+from ...errors import UserError
+from ...models.state import merge
+from ...tasks.base import Batch, Evaluation, Task
+from .devices import Devices
+
+Score = Callable[[Any, Any, dict[str, np.ndarray]], Evaluation]  # as Task.score
+
+
+class Evaluator:
+    """The compiled evaluation step of a network on a task, on all devices or those given.
+
+    It takes batches of any size.
+    """
+
+    def __init__(self, config: NetworkConfig, definition: Any, task: Task, devices: Devices | None = None):
+        self.config, self.task, self.devices = config, task, devices or Devices()
+        self.auxiliary = self.to_devices(dict(task.auxiliary) if task.auxiliary_in_outputs else {})
+        compiled = jax.jit(
+            lambda parameters, batch, auxiliary: with_auxiliary(task, auxiliary).outputs(
+                merge(definition, parameters), batch
+            )
+        )
+        self.compiled = self.devices.compiled(compiled, batch_at=1)
+        self.between: Callable[[], None] = lambda: None  # called after each batch; what it raises ends an evaluation
+
+    def to_devices(self, parameters: Tree) -> Tree:
+        """The parameters on the devices, as `Devices.shardings_of` says; their shapes if no devices are there."""
+        if not self.devices.target.present:
+            return self.devices.shapes(parameters, self.devices.shardings_of(parameters))
+        if self.devices.hosts.several:
+            return self.devices.put(parameters)
+        return jax.device_put(parameters, self.devices.shardings_of(parameters))
+
+    def outputs(self, parameters: Tree, batch: Batch) -> dict[str, np.ndarray]:
+        """The task's outputs of a batch.
+
+        Args:
+            parameters: on the devices.
+            batch: {name: array [B, ...]}. Several hosts give as many rows each, a multiple of the devices that each
+                has.
+
+        Returns:
+            {name: numpy array [B, ...]}, one row an example, of all hosts.
+
+        Raises:
+            UserError: for ids outside the network's vocabulary.
+        """
+        check_ids(self.config, batch)
+        size = rows_of(batch)
+        padding = -size % len(self.devices)
+        if padding and not self.devices.hosts.several:
+            batch = {k: np.concatenate([x, np.repeat(x[-1:], padding, 0)]) for k, x in batch.items()}
+        out = self.compiled(parameters, self.devices.shard_batch(batch), self.auxiliary)
+        return {k: self.devices.whole(v)[: None if self.devices.hosts.several else size] for k, v in out.items()}
+
+    def measure(self, parameters: Tree, split: Any, batch: int, score: Score | None = None) -> Evaluation:
+        """Evaluate parameters on all examples of a split, each once.
+
+        Args:
+            parameters: on the devices.
+            split: the examples.
+            batch: how many at a time.
+            score: takes the place of the task's.
+        """
+        return (score or self.task.score)(self.config, split, self.outputs_of(parameters, split, batch))
+
+    def outputs_of(self, parameters: Tree, split: Any, batch: int) -> dict[str, np.ndarray]:
+        """The task's outputs of all n examples of a split, {name: [n, ...]}, in their order."""
+        parts, order, rows = [], [], self.devices.rows
+        for examples, indices in evaluation_batches(split, batch + (-batch % len(self.devices) if rows else 0), rows):
+            parts.append({k: v[: len(indices)] for k, v in self.outputs(parameters, examples).items()})
+            order.append(indices)
+            self.devices.hosts.heartbeat()
+            self.between()
+        places = np.argsort(np.concatenate(order))
+        return {k: np.concatenate([p[k] for p in parts])[places] for k in parts[0]}
+
+
+def check_ids(config: NetworkConfig, batch: Batch) -> None:
+    """Check that ids are inside the network's tables: on a device others would silently read another row.
+
+    Args:
+        config: the network's.
+        batch: {name: numpy array}.
+
+    Raises:
+        UserError: they are not.
+    """
+    for argument in config.inputs():
+        ids = batch.get(argument.name)
+        if argument.kind == "ids" and ids is not None and ids.size and not 0 <= ids.min() <= ids.max() < argument.size:
+            raise UserError(
+                f"{argument.name} has ids from {ids.min()} to {ids.max()}, but the network knows {argument.size}",
+                remedy="give those of its vocabulary",
+            )
+
+
+def with_auxiliary(task: Task, auxiliary: Mapping[str, Any]) -> Task:
+    """The task with the auxiliary arrays that a compiled step was given as an argument."""
+    return replace(task, auxiliary=auxiliary) if auxiliary else task
+
+
+def rows_of(batch: Batch) -> int:
+    """The number of examples in a batch."""
+    return len(next(iter(batch.values())))
