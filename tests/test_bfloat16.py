@@ -165,7 +165,7 @@ def test_a_run_says_what_is_rounded_and_one_that_goes_on_elsewhere_is_told(fast,
         announce(setup)
         environments[dtype] = setup.environment
         told = f"{dtype} in factors of linear layers" if fast and dtype == "bfloat16" else dtype
-        assert re.search(rf"^device .*, {told}(; .*)?$", capsys.readouterr().out, re.MULTILINE)
+        assert re.search(rf"^device .*, {told}(, products by [a-z]+)?(; .*)?$", capsys.readouterr().out, re.MULTILINE)
     one, other = environments["float32"], environments["bfloat16"]
     for now, then, note in (
         (one, other, "bfloat16 factors of linear layers -> \n"),

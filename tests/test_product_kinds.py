@@ -3,13 +3,19 @@
 import importlib.metadata
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from vit_jax import train
 from vit_jax.machine import backend, bfloat16, product_kinds
 from vit_jax.machine.product_kinds import KINDS, best, choose_kind, options
 from vit_jax.machine.targets import read_target
+from vit_jax.presets.table import preset
+from vit_jax.runs import Run
+from vit_jax.training import finish, setup
+from vit_jax.training.resume import compare_environments
 
 TIMES = {"ynnpack": 1.3, "eigen": 1.1, "onednn": 1.0}
 
@@ -112,3 +118,18 @@ def test_only_kinds_that_compute_rightly_here_are_measured(dtype, monkeypatch):
         product_kinds, "_program", lambda *a: (lambda: [2 * np.asarray(x) for x in compute(*a)[0]()], compute(*a)[1])
     )
     assert product_kinds.measure(dtype, ("ynnpack",)) == {}
+
+
+def test_a_run_records_its_kind_and_goes_on_with_it(monkeypatch, tmp_path, capsys):
+    model = {"classes": 3, "width": 8, "depth": 1, "heads": 2, "hidden": 8, "patch": (4, 4)}
+    start = preset("digits").run
+    run = replace(start, dir=str(tmp_path), name="a", batch=16, model=replace(start.model, **model))
+    data, given = (np.zeros((60, 8, 8), np.uint8), np.arange(60) % 3), []
+    monkeypatch.setattr(setup, "choose_kind", lambda dtype, recorded: given.append(recorded) or recorded or "ynnpack")
+    monkeypatch.setattr(finish, "draw", lambda *_: None)
+    for steps in (1, 2):
+        train(replace(run, max_steps=steps), data=data)
+        assert ", products by ynnpack\n" in capsys.readouterr().out
+    assert given == ["", "ynnpack"] and Run(tmp_path / "a").record()["environment"]["products"] == "ynnpack"
+    compare_environments({"versions": {}}, {"versions": {"jax": "0.12"}, "products": "ynnpack"})  # where there is none
+    assert "because of: products ynnpack -> \n" in capsys.readouterr().out
