@@ -180,21 +180,33 @@ def rewrite_record() -> Callable[..., None]:
     return rewrite
 
 
-@pytest.fixture(scope="module")
-def working_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder for a module whose tests train: no figures, no report, programs that compile in half the time."""
-    import jax
-
+@contextlib.contextmanager
+def no_pictures() -> Iterator[None]:
+    """Runs that end leave no figures and no report, which take longer than a short training."""
     from vit_jax.training import finish
 
-    folder = tmp_path_factory.mktemp("working")
-    jax.config.update("jax_disable_most_optimizations", True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
         patch.setattr(finish, "draw", lambda *a: "")
         patch.setattr(finish, "leave_report", lambda *a: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def without_pictures() -> Iterator[None]:
+    """For a module whose tests train and look at no picture."""
+    with no_pictures():
+        yield
+
+
+@pytest.fixture(scope="module")
+def working_folder(
+    tmp_path_factory: pytest.TempPathFactory, quick_compilation: None, without_pictures: None
+) -> Iterator[Path]:
+    """A folder for a module whose tests train: no figures, no report, programs that compile in half the time."""
+    folder = tmp_path_factory.mktemp("working")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
         yield folder
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="session")
@@ -203,7 +215,6 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import jax
 
     from vit_jax.commands import train as command
-    from vit_jax.training import finish
 
     folder = tmp_path_factory.mktemp("digits")
     size = "--model.width 16 --model.depth 1 --model.heads 2 --model.hidden 32"
@@ -211,10 +222,8 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--optim.schedule constant --optim.lr 0.01 --optim.weight-decay 0 --loss.label-smoothing 0 --batch 64 --ema 0.9"
     )
     jax.config.update("jax_disable_most_optimizations", True)
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()), no_pictures():
         patch.chdir(folder)
-        patch.setattr(finish, "draw", lambda *a: None)
-        patch.setattr(finish, "leave_report", lambda *a: None)
         assert command.command(["digits", *size.split(), *rest.split(), "--epochs", "3"]) == 0
     jax.config.update("jax_disable_most_optimizations", False)
     return folder / "runs" / "digits"

@@ -179,7 +179,7 @@ def test_training_starts_from_a_file_of_another_layout():
     assert given.keys() == config.model.shapes().keys()
     assert all(np.array_equal(given[name], again[name]) for name in given)
     other = replace(config, model=replace(config.model, eps=1e-5), init="start.safetensors")
-    with pytest.raises(vit_jax.UserError, match=r"its eps is 1e-06, here it is 1e-05; give --model.eps 1e-06"):
+    with pytest.raises(vit_jax.UserError, match=r"its model.eps is 1e-06, here it is 1e-05; give --model.eps 1e-06"):
         start(other, {})
 
 

@@ -5,7 +5,6 @@ import json
 import shutil
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 from scipy.special import expit, log_softmax, softmax
@@ -19,6 +18,7 @@ from vit_jax.runs.values import with_fields
 from vit_jax.scores.temperature import class_temperature, set_temperature
 from vit_jax.scores.thresholds import choose_thresholds
 
+pytestmark = pytest.mark.usefixtures("without_pictures", "quick_compilation")
 SMALL = {
     "model.image": 4,
     "model.classes": 0,
@@ -50,7 +50,7 @@ DATA = {k: {name: (images, of(bits)) for name, (images, bits) in SPLITS.items()}
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(tmp_path_factory, without_pictures, quick_compilation):
     """The folder of a run of each kind, trained when it is asked for, and its summary."""
     place, done = tmp_path_factory.mktemp("runs"), {}
 
@@ -60,9 +60,7 @@ def trained(tmp_path_factory):
             done[kind] = place / kind, vit_jax.train(run, data=DATA[kind])
         return done[kind]
 
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield of
-    jax.config.update("jax_disable_most_optimizations", False)
+    return of
 
 
 def test_the_temperature_is_of_validation_and_probabilities_are_of_logits_divided_by_it(trained):

@@ -186,6 +186,9 @@ def test_cpu_time_is_unknown_where_some_steps_did_not_log_it():
     row = {name: value for name, value in json.loads(first).items() if name != "cpu_seconds"}
     log.write_text("\n".join([json.dumps(row), *rows, ""]))
     assert "core-seconds" not in vit_jax.compare()["lines"][0]["results"]
+    nothing = [json.dumps({**json.loads(line), "cpu_seconds": 0.0}) for line in (first, *rows)]
+    log.write_text("\n".join([*nothing, ""]))
+    assert "core-seconds" not in vit_jax.compare()["lines"][0]["results"], "all of it was compilation"
 
 
 def test_folders_that_are_no_runs_or_damaged_are_named_in_a_line_each(capsys):

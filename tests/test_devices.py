@@ -12,7 +12,6 @@ import pytest
 
 from vit_jax.commands import evaluate
 from vit_jax.commands import train as command
-from vit_jax.training import finish
 
 FIVE = "--xla_force_host_platform_device_count=5"
 TINY = "--model.width 8 --model.encoder-depth 1 --model.decoder-depth 1 --model.heads 2 --model.hidden 8 --max-steps 2"
@@ -60,11 +59,10 @@ print(json.dumps([jax.device_count(), shown, kept]))
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
+def run(tmp_path_factory, without_pictures) -> Path:
     """The folder of a run that was trained on one device."""
     path = tmp_path_factory.mktemp("devices")
-    with contextlib.chdir(path), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finish, "draw", lambda *_: None)
+    with contextlib.chdir(path):
         assert command.command(["numbers", *TINY.split(), "--name", "tiny"]) == 0
     return path / "runs" / "tiny"
 

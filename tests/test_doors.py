@@ -83,6 +83,7 @@ def place(tmp_path_factory):
 def plain(monkeypatch):
     """Without pictures, which take longer than these runs."""
     monkeypatch.setattr(finish, "draw", lambda *a: None)
+    monkeypatch.setattr(finish, "leave_report", lambda *a: None)
 
 
 @pytest.fixture(scope="module")
@@ -626,7 +627,7 @@ def coarse(tmp_path):
 
 def test_init_refuses_other_classes_unless_the_head_is_new(trained, coarse):
     with pytest.raises(
-        errors.UserError, match=r"its classes is 10, here it is 2; add --new-head to start with a new head$"
+        errors.UserError, match=r"its model.classes is 10, here it is 2; add --new-head to start with a new head$"
     ):
         initial(tiny(*coarse, "--init", "trained"))
     source = kept(trained[0])
@@ -639,11 +640,17 @@ def test_init_refuses_other_classes_unless_the_head_is_new(trained, coarse):
 
 
 def test_init_refuses_another_network(trained):
-    with pytest.raises(errors.UserError, match=r"init trained: its depth is 1, here it is 2; give --model.depth 1$"):
+    with pytest.raises(
+        errors.UserError, match=r"init trained: its model.depth is 1, here it is 2; give --model.depth 1$"
+    ):
         initial(tiny("--init", "trained", "--model.depth", 2))
-    with pytest.raises(errors.UserError, match=r"init trained: its patch is 2, here it is 4; give --model.patch 2$"):
+    with pytest.raises(
+        errors.UserError, match=r"init trained: its model.patch is 2, here it is 4; give --model.patch 2$"
+    ):
         initial(tiny("--init", "trained", "--model.patch", 4))
-    with pytest.raises(errors.UserError, match=r"its cls_token is True, here it is False.* give --model.cls-token --m"):
+    with pytest.raises(
+        errors.UserError, match=r"its model.cls_token is True, here it is False.* give --model.cls-token --m"
+    ):
         initial(tiny("--init", "trained", "--model.no-cls-token", "--model.pool", "mean", "--model.position", "none"))
 
 

@@ -241,10 +241,12 @@ def test_a_new_head_that_the_layout_cannot_hold_is_told_before_training(written,
 
 
 def test_a_new_head_has_no_pool_that_the_weights_lack(written):
-    with pytest.raises(UserError, match=r"its pool is cls, here it is map; give fields=\{'model\.pool': 'cls'\}$"):
+    with pytest.raises(
+        UserError, match=r"its model.pool is cls, here it is map; give fields=\{'model\.pool': 'cls'\}$"
+    ):
         begun(written, "huggingface-dinov2", pool="map")
     with pytest.raises(
         UserError,
-        match=r"its pool is map, here it is mean; give fields=\{'model\.pool': 'map'\}, or add fields=\{'new_head'",
+        match=r"its model.pool is map, here it is mean; give fields=\{'model\.pool': 'map'\}, or add fields=\{'new",
     ):
         begun(written, "huggingface-siglip", pool="mean", new_head=False, classes=0)

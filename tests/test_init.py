@@ -27,7 +27,6 @@ from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 from vit_jax.runs.values import flat, to_dict
-from vit_jax.training import finish
 from vit_jax.training.preflight import choose_folder, preflight
 from vit_jax.training.resume import resume, starting_state
 from vit_jax.training.setup import open_data, set_up
@@ -57,9 +56,8 @@ STATED = "--model.image 32 --model.heads 4 --model.eps 1e-6 --model.activation g
 
 
 @pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path, monkeypatch):
+def in_a_folder_of_its_own(tmp_path, monkeypatch, without_pictures):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(finish, "draw", lambda *_: None)
 
 
 @pytest.fixture
@@ -334,16 +332,19 @@ def test_the_hubs_cache_serves_without_network(timm, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("--init vit --model.depth 6", "its depth is 2, here it is 6; give --model.depth 2"),
-        ("--init vit --model.patch 4", "its patch is 8, here it is 4; give --model.patch 8"),
+        ("--init vit --model.depth 6", "its model.depth is 2, here it is 6; give --model.depth 2"),
+        ("--init vit --model.patch 4", "its model.patch is 8, here it is 4; give --model.patch 8"),
         (
             "--init vit --model.no-query-bias --model.eps 1e-5 --model.image 64",
-            "its image is 32, here it is 64, its eps is 1e-06, here it is 1e-05, its query_bias is True, here it is "
-            "False; give --model.eps 1e-06 --model.query-bias and add --init-resize timm (or hf, dino, torchvision, "
-            "google, flexi) to fit the weights to that",
+            "its model.image is 32, here it is 64, its model.eps is 1e-06, here it is 1e-05, its "
+            "model.query_bias is True, here it is False; give --model.eps 1e-06 --model.query-bias and add "
+            "--init-resize timm (or hf, dino, torchvision, google, flexi) to fit the weights to that",
         ),
-        ("--init vit --model.channels 1", "its channels is 3, here it is 1; add --init-channels timm to fit the"),
-        ("--init vit --model.classes 7", "its classes is 3, here it is 7; add --new-head to start with a new head"),
+        ("--init vit --model.channels 1", "its model.channels is 3, here it is 1; add --init-channels timm to fit the"),
+        (
+            "--init vit --model.classes 7",
+            "its model.classes is 3, here it is 7; add --new-head to start with a new head",
+        ),
         ("--init vit --model.image 30 --init-resize timm", "model.image 30x30 is not divisible by patch 8x8"),
         ("--init vit --model.image 32 64 --init-resize google", "google resamples only square grids, and the new"),
         ("--init nothing.safetensors", "no such file, folder or run; runs/ holds none"),
@@ -377,7 +378,7 @@ def test_what_weights_cannot_follow_is_refused_in_a_sentence_before_the_data_is_
 def test_a_run_in_python_that_is_not_filled_in_is_refused(timm):
     run = replace(preset("finetune").run, init="vit")
     with pytest.raises(
-        UserError, match=r"^init vit: its image is 32, here it is 224, .*; give fields={'model.patch': 8,"
+        UserError, match=r"^init vit: its model.image is 32, here it is 224, .*; give fields={'model.patch': 8,"
     ):
         train(replace_fields(run, {"data.source": "folder:nowhere"}))
     assert not Path("runs").exists()
@@ -406,7 +407,7 @@ def test_classes_that_the_data_determines_name_the_new_head(timm, photos, inside
     (photos / "a" / "0.jpg").rename(photos / "d" / "0.jpg")
     (photos / "a" / "3.jpg").rename(photos / "d" / "3.jpg")
     told = inside("train", *shlex.split(f"--init vit {SMALL} --data.test 0 --data.validation 0")).stderr
-    assert told.endswith("init vit: its classes is 3, here it is 4; add --new-head to start with a new head\n")
+    assert told.endswith("init vit: its model.classes is 3, here it is 4; add --new-head to start with a new head\n")
     setup, found = begun(parsed(f"--init vit {SMALL} --data.test 0 --data.validation 0 --new-head"))
     assert setup.run.model.classes == 4 and found["head.kernel"].shape == (24, 4)
     assert np.array_equal(found["norm.scale"], drawn(VIT)["norm.scale"])
@@ -414,7 +415,7 @@ def test_classes_that_the_data_determines_name_the_new_head(timm, photos, inside
 
 def test_weights_without_a_head_take_a_new_one(timm, tmp_path):
     timm_folder(tmp_path / "body", replace(VIT, classes=0), num_classes=0)
-    with pytest.raises(UserError, match=r"^init body: its classes is 0, here it is 3; add --new-head"):
+    with pytest.raises(UserError, match=r"^init body: its model.classes is 0, here it is 3; add --new-head"):
         begun(parsed(f"--init body {SMALL}"))
     assert begun(parsed(f"--init body {SMALL} --new-head"))[1]["head.kernel"].shape == (24, 3)
 
@@ -497,7 +498,8 @@ def test_weights_that_changed_or_are_gone_leave_their_run_to_resume(timm, inside
         told = inside("train", *shlex.split(line))
         assert told.returncode == 2 and told.stderr.count("\n") == 1
         said = (
-            "its depth is 1, here it is 2; give --model.depth 1; runs/finetune, which began from it, no longer needs it"
+            "its model.depth is 1, here it is 2; give --model.depth 1; runs/finetune, which began from it, no longer "
+            "needs it"
             if other.depth == 1
             else "is no longer what runs/finetune began from"
         )
@@ -519,7 +521,7 @@ def test_weights_that_changed_or_are_gone_leave_their_run_to_resume(timm, inside
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("--init vit --model.depth 6", "its depth is 2, here it is 6"),
+        ("--init vit --model.depth 6", "its model.depth is 2, here it is 6"),
         ("numbers --init vit --name finetune", "holds a ViT, and the run trains a Transformer"),
         ("--init bare.safetensors", "its tensors cannot tell image"),
         (f"--init bare.safetensors {STATED} --model.image 64", "correct --model.image"),
@@ -554,9 +556,9 @@ def test_a_config_of_another_network_is_one_sentence_and_its_remedies_are_follow
     assert (run.model.width, run.model.depth, run.epochs, run.data.source) == (24, 2, 5, "mnist")
     # What the user writes, and what the two have no other name for, is said field by field.
     for config, flags, said in (
-        ({}, "--model.depth 4", "its depth is 2, here it is 4; give --model.depth 2"),
-        ({"model": {"eps": 1e-5}}, "", "its eps is 1e-06, here it is 1e-05; give --model.eps 1e-06"),
-        ({"model": {"image": 64}}, "", "its image is 32, here it is 64; add --init-resize timm"),
+        ({}, "--model.depth 4", "its model.depth is 2, here it is 4; give --model.depth 2"),
+        ({"model": {"eps": 1e-5}}, "", "its model.eps is 1e-06, here it is 1e-05; give --model.eps 1e-06"),
+        ({"model": {"image": 64}}, "", "its model.image is 32, here it is 64; add --init-resize timm"),
     ):
         Path("c.json").write_text(json.dumps(config))
         told = inside("train", *shlex.split(f"--config c.json --init vit {flags}"), "--data.source", "folder:photos")
@@ -659,7 +661,7 @@ def test_a_translating_run_gives_its_network_and_another_vocabulary_is_refused(t
         trained("second", source=two, init="first.safetensors")
     assert begins("second", source=one, init="first", epochs=2)
     with pytest.raises(
-        UserError, match=r"^init first: its source_vocabulary is \d+, here it is \d+, .* the same words$"
+        UserError, match=r"^init first: its model.source_vocabulary is \d+, here it is \d+, .* the same words$"
     ):
         trained("third", source=pairs("three", "a b c d e f g", tmp_path), init="first")
 

@@ -119,7 +119,7 @@ def test_a_run_that_was_stopped_at_its_release_goes_on_to_the_same_bits(eyes, fe
     [
         (
             ["--model.vit.depth", "2"],
-            "init_encoder eyes.safetensors: its depth is 1, here it is 2; leave these",
+            "init_encoder eyes.safetensors: its model.depth is 1, here it is 2; leave these",
         ),
         (["--init-encoder", "no.npz"], "init_encoder no.npz: no such file, folder or run"),
         (["--init", "eyes.safetensors"], "init eyes.safetensors: holds a ViT, and the run trains a Captioner"),

@@ -323,7 +323,9 @@ def test_a_report_has_the_figures_of_training(tmp_path, capsys):
     assert evaluate.command(["digits", "--split", "validation", "--report", str(tmp_path / "r"), "--flip"]) == 0
     names = "classes.json, confusion.png, metrics.json, per-class.png, predictions.csv, reliability.png, sections.json"
     names += ", suspects.csv, suspects.png, wrong.png"
-    assert capsys.readouterr().out.endswith(f"  {tmp_path / 'r'} has {names}\n")
+    said = capsys.readouterr().out
+    assert "  tables, files and figures are of the plain images\n" in said
+    assert said.endswith(f"  {tmp_path / 'r'} has {names}\n")
     told = json.loads((tmp_path / "r/metrics.json").read_text())
     assert told["measured"].startswith("digits at step ") and told["measured"].endswith(", validation")
     with open(tmp_path / "r/predictions.csv", newline="") as file:

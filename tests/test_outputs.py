@@ -183,7 +183,12 @@ def test_classes_that_no_file_states_are_written_with_a_note(transformers, tmp_p
     told = convert(path, tmp_path / "out", "--to", "huggingface")[1]
     assert "so its 3 outputs are written as those of classes; change it with --set target=set" in told
     assert read_json(str(tmp_path / "out/config.json"))["problem_type"] == "single_label_classification"
-    config = read_json(str(path / "config.json")) | {"problem_type": "multi_label"}
+    stated = read_json(str(path / "config.json")) | {"problem_type": MULTI}
+    (path / "config.json").write_text(json.dumps(stated))
+    told = convert(path, tmp_path / "stated.safetensors", "--set", "target=class")[1]
+    assert "of the kind set (a set of labels, any number an image), and they are read as class (classes, one an" in told
+    assert "of the kind" not in convert(path, tmp_path / "as-stated", "--set", "target=set")[1]
+    config = stated | {"problem_type": "multi_label"}
     (path / "config.json").write_text(json.dumps(config))
     code, _, error = convert(path, tmp_path / "other")
     assert code == 2 and "problem_type is 'multi_label', which is none of single_label_classification, multi" in error

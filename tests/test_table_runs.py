@@ -69,7 +69,8 @@ def test_a_set_is_trained_and_other_tables_are_measured_by_name_and_predicted_in
 
 
 def test_one_of_several_classes_is_matched_by_name_where_others_are_absent(inside, folder):
-    train(inside, folder, "--name=class", "--data.source=csv:class.csv:im")
+    flags = ("--name=class", "--data.source=csv:class.csv:im")
+    train(inside, folder, *flags)
     rows = [f"{i},{'zebra' if i % 2 else 'bee'},x" for i in range(6)]
     (folder / "two.csv").write_text("\n".join(["image,kind,note", *rows]))
     found = vit_jax.evaluate(
@@ -81,6 +82,20 @@ def test_one_of_several_classes_is_matched_by_name_where_others_are_absent(insid
         vit_jax.evaluate(folder / "runs/class", source=f"csv:{folder}/two.csv:{folder}/im", table={"label": "kind"})
     with pytest.raises(UserError, match=r"data.labels is of another table than the run's own"):
         vit_jax.evaluate(folder / "runs/class", table={"labels": ("kind",)})
+    # The table of the finished run changes, and its command is repeated.
+    table = (folder / "class.csv").read_text()
+    (folder / "class.csv").write_text(table.replace("0,zebra", "0,ant"))
+    for again in (["digits", *TINY, *flags], ["--resume=runs/class"]):
+        refused = inside("train", *again, cwd=folder)
+        assert refused.returncode == 2 and "this run is finished" not in refused.stdout
+        assert "data.source csv:class.csv:im has changed since that run ended: " in refused.stderr
+    (folder / "class.csv").write_text(table)
+    assert "this run is finished" in train(inside, folder, *flags)
+    for field, value, said in (("data.target", "set", "'class' -> 'set'"), ("model.heads", 3, "2 -> 3")):
+        refused = inside("train", "--resume=runs/class", f"--{field}={value}", cwd=folder)
+        assert refused.returncode == 2 and f"holds another run, which differs in {field} {said}; " in refused.stderr
+        with pytest.raises(UserError, match=f"holds another run, which differs in {field} {said}; "):
+            vit_jax.train(resume=folder / "runs/class", fields={field: value})
 
 
 @pytest.mark.parametrize(

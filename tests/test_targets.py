@@ -19,6 +19,7 @@ from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.classify.spec import ClassifySpec
 
 EYE = np.eye(3, dtype=int)
+pytestmark = pytest.mark.usefixtures("without_pictures", "quick_compilation")
 
 
 @pytest.mark.parametrize(
@@ -150,11 +151,11 @@ def trained(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", OF)
 def test_a_run_of_each_kind_learns_is_measured_and_answers(kind, trained):
-    (labels, metric, least), (folder, summary) = OF[kind], trained(kind)
+    (labels, metric, least), (_, summary) = OF[kind], trained(kind)
     assert summary["test"]["best"][metric] > least
-    model = vit_jax.load(folder)
+    model = vit_jax.load(summary)
     assert model.outputs.kind == kind and model.run.data.target == kind and model.run.loss.name
-    assert vit_jax.evaluate(folder, data=(IMAGES, labels))[1].metrics == pytest.approx(summary["test"]["best"])
+    assert vit_jax.evaluate(summary, data=(IMAGES, labels))[1].metrics == pytest.approx(summary["test"]["best"])
     said = model.predict(IMAGES[:3], top=8)
     if kind == "class":
         assert [dict(each)[str(CODES[i])] > 0.5 for i, each in enumerate(said)] == [True] * 3

@@ -221,7 +221,7 @@ def test_many_images_are_augmented_as_few():
     images = DRAW.integers(0, 256, (512, 32, 32, 3)).astype(np.uint8)
     labels, keys = DRAW.integers(0, 10, 512).astype(np.int32), jax.random.split(jax.random.key(0), 512)
     for policy in ("randaugment", "autoaugment", "three_augment"):
-        config = ImageAugment(crop_padding=4, flip=True, policy=policy, layers=1, erase=0.3, mixup=0.8, cutmix=1.0)
+        config = ImageAugment(crop_padding=4, flip=True, policy=policy, erase=0.3, mixup=0.8, cutmix=1.0)
         augment = jax.jit(lambda *each, c=config: vit_jax.augment(*each[:2], c, labels=each[2], classes=10))
         whole = augment(images, keys, labels)
         for a, b in zip(

@@ -83,6 +83,14 @@ def unsettled(path: str, c: NetworkConfig, outputs: Outputs) -> UserError | None
     )
 
 
+def note_contradicted(stated: Outputs, asked: str) -> list[str]:
+    """A sentence where the kind of outputs that the user states, empty for none, is not the one of the source."""
+    if not asked or not stated.kind or asked == stated.kind:
+        return []
+    kinds = f"the source states outputs of the kind {stated.kind} ({KINDS[stated.kind]}), and they are read as {asked} "
+    return [Text(kinds, f"({KINDS[asked]}), as ", Option("set", f"{TARGET}={asked}"), " says")]
+
+
 def note_assumed(source: Layout, target: Layout, c: NetworkConfig, stated: Outputs, outputs: Outputs) -> list[str]:
     """A sentence where the target states that outputs are classes, and the source could have said otherwise."""
     if stated.kind or outputs.kind != "class" or "set" not in {*source.outputs(c)} & {*target.outputs(c)}:

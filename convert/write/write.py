@@ -16,7 +16,7 @@ from ..containers.source import DIGESTED, PROVENANCE
 from ..layout import Json, Layout
 from ..plan.plan import Plan
 from ..plan.target import Target, sync, target
-from ..recognise.outputs import note_assumed, unsettled, unstated
+from ..recognise.outputs import note_assumed, note_contradicted, unsettled, unstated
 from ..recognise.preprocessing import left_out, note_defaults
 from ..recognise.provenance import CHECKPOINTS
 from .origin import origin, source_hash
@@ -137,6 +137,7 @@ def remarks(plan: Plan, goal: Target, weights_only: bool) -> list[str]:
         out.append(left_out(reading.facts))
     if goal.folder and not weights_only:
         out += note_assumed(reading.layout, layout, plan.config, reading.facts.outputs, plan.facts.outputs)
+    out += note_contradicted(reading.facts.outputs, reading.target)
     out += [f"left out: {what}" for what in unstated(layout, plan.config, plan.facts.outputs)]
     stated = (plan.facts.preprocess or {}).get("range")
     if stated and layout.dialect != "vit-jax":

@@ -38,7 +38,7 @@ ROWS = 40  # most labels or numbers whose metrics are printed
 
 
 def evaluate(
-    path: str | os.PathLike[str] | Predictor | nnx.Module,
+    path: str | os.PathLike[str] | Mapping[str, object] | Predictor | nnx.Module,
     split: str = "",
     which: str = "best",
     ema: bool | None = None,
@@ -68,8 +68,9 @@ def evaluate(
     and the network none; it is split as training would split it.
 
     Args:
-        path: a run; with `source` or `data` also a file or folder of weights of any layout. Or a network in memory, as
-            `vit_jax.load` returns it: that of a run is measured on the run's data too.
+        path: a run, or its summary as `train` returns it; with `source` or `data` also a file or folder of weights of
+            any layout. Or a network in memory, as `vit_jax.load` returns it: that of a run is measured on the run's
+            data too.
         split: of the data; empty: test, of other data that has none validation, or all.
         which: the weights of a run, as of `vit_jax.load`.
         ema: likewise.
@@ -100,6 +101,7 @@ def evaluate(
         UserError: where there is no such split, the network does not have the classes, the run's own data is not what
             it was trained on, there are no images to mirror, or no classes for a probe.
     """
+    path = runs.of_summary(path)
     network, name = None, "the network"
     if isinstance(path, (str, os.PathLike)):
         name = os.fspath(path)
@@ -174,6 +176,8 @@ def command(arguments: list[str]) -> int:
         print(f"  {'':18} {'plain':6}  with its mirror image")
     for name, value in m.result.metrics.items():
         print(printable(f"  {name:18} {_shown(m.result, name, value, flipped)}"))
+    if flipped and (m.result.prints_each or o.probabilities or o.csv or o.report):
+        print("  tables, files and figures are of the plain images")
     if m.result.prints_each:
         _print_each(m.result, _names(m))
     if o.probabilities:

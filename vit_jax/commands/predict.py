@@ -51,7 +51,7 @@ BATCH = 64  # inputs that are computed at a time
 
 @overload
 def predict(
-    path: str | os.PathLike[str] | Predictor | nnx.Module,
+    path: str | os.PathLike[str] | Mapping[str, object] | Predictor | nnx.Module,
     inputs: list[Any] | tuple[Any, ...],
     top: int = 3,
     which: str = "best",
@@ -64,7 +64,7 @@ def predict(
 ) -> list[tuple[Any, Prediction]]: ...
 @overload
 def predict(
-    path: str | os.PathLike[str] | Predictor | nnx.Module,
+    path: str | os.PathLike[str] | Mapping[str, object] | Predictor | nnx.Module,
     inputs: Any,
     top: int = 3,
     which: str = "best",
@@ -76,7 +76,7 @@ def predict(
     **search: Any,
 ) -> Prediction | list[tuple[Any, Prediction]]: ...
 def predict(
-    path: str | os.PathLike[str] | Predictor | nnx.Module,
+    path: str | os.PathLike[str] | Mapping[str, object] | Predictor | nnx.Module,
     inputs: Any,
     top: int = 3,
     which: str = "best",
@@ -263,7 +263,7 @@ def _say(label: str, text: str) -> None:
 
 
 def _network(
-    path: str | Predictor | nnx.Module,
+    path: str | Mapping[str, object] | Predictor | nnx.Module,
     which: str,
     ema: bool | None,
     search: Mapping[str, Any] | None = None,

@@ -146,7 +146,13 @@ def check_options(options: Options, folder: runs.Run | None = None) -> RunConfig
     Raises:
         UserError: a field is invalid, or the run is another than the folder's.
     """
-    run = check_run(options.run())
+    run = options.run()
+    try:
+        run = check_run(run)
+    except UserError as error:
+        if folder and runs.changed_beside(error, folder, run):
+            _same_run(folder, run, options.resume)
+        raise
     if options.tune != "none" and not run.init:
         raise UserError(Field("tune"), f"is {options.tune} but init is empty", "name the weights to start from")
     if folder:

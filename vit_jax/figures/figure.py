@@ -129,6 +129,10 @@ def page(
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as temporary:
+                if engine := figure.get_layout_engine():
+                    # Once, which is all that it takes: savefig would lay it out twice.
+                    engine.execute(figure)
+                    figure.set_layout_engine(None)
                 figure.savefig(temporary, format="png")
         except FileNotFoundError as error:  # a folder that says it can be written, such as /proc
             raise UserError(path, "its folder cannot be written", "choose another") from error

@@ -16,7 +16,7 @@ from .. import runs
 from ..config.dotted import value_at
 from ..config.run import RunConfig
 from ..errors import UserError
-from ..runs import several
+from ..runs import of_summary, several
 from ..runs.ending import CONVERTED, FINISHED, ending
 from ..runs.points import failed_points
 from ..runs.segments import Segment, segments_of
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from ..figures.comparison import Series
 
 T = TypeVar("T")
-Named = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]  # runs by name
+# Runs by name, or by the summary that `train` returns.
+Named = str | os.PathLike[str] | Mapping[str, object] | Sequence[str | os.PathLike[str] | Mapping[str, object]]
 BUDGETS = ("max_steps", "max_minutes")  # execution fields, which yet decide how far a run has come
 SHOWN = 5  # most names that a note lists
 COLOURED = 28  # most curves of one panel that colours can tell apart
@@ -112,13 +113,13 @@ def listed(names: Iterable[Named]) -> list[str]:
     """The names of runs as texts, in one list.
 
     Args:
-        names: texts, paths, and lists of them.
+        names: texts, paths, summaries, and lists of them.
 
     Raises:
         UserError: one is something else.
     """
     found = []
-    for name in names:
+    for name in map(of_summary, names):
         if isinstance(name, (str, os.PathLike)):
             found.append(os.fspath(name))
         elif isinstance(name, (list, tuple)):
@@ -274,9 +275,12 @@ def _results(member: Member, metrics: Iterable[str]) -> dict[str, float]:
 
 
 def _core_seconds(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """The CPU time of all training steps; None where a row lacks it, as of a run that an older version began."""
+    """The CPU time of all training steps; None where a row lacks it, as of a run that an older version began.
+
+    Also of a run so short that all of its time was compilation.
+    """
     spent: list[Any] = [row.get("cpu_seconds") for row in rows if row.get("kind") == "train"]
-    return max(spent) if spent and all(map(is_number, spent)) else None
+    return max(spent) or None if spent and all(map(is_number, spent)) else None
 
 
 def _place(name: str) -> tuple[int, bool]:

@@ -206,7 +206,7 @@ def _cost_of(member: Member) -> dict[str, Any]:
     memory = max(logged("memory"), default=None)
     return {
         "seconds of wall clock": (member.summary or {}).get("seconds"),
-        "core-seconds of training steps": max(logged("cpu_seconds"), default=None),
+        "core-seconds of training steps": max(logged("cpu_seconds"), default=None) or None,
         "peak memory, GiB": memory and memory / GIB,
         **{f"{spelled_out(name)} (median)": statistics.median(logged(name)) for name in rates(train) if logged(name)},
         "checkpoints, MB": _size(member.folder.checkpoints) / 1e6,

@@ -2,12 +2,14 @@
 
 from .choice import (
     Difference,
+    changed_beside,
     check_content,
     check_place,
     choose,
     find,
     is_foreign,
     mean_of,
+    of_summary,
     other_run,
     read_from,
     same_identity,
@@ -17,6 +19,6 @@ from .record import record_of
 from .sidecar import read_files
 
 __all__ = [
-    "Difference", "Run", "check_content", "check_place", "choose", "find", "is_foreign", "mean_of", "other_run",
-    "read_files", "read_from", "record_of", "same_identity",
+    "Difference", "Run", "changed_beside", "check_content", "check_place", "choose", "find", "is_foreign",
+    "mean_of", "of_summary", "other_run", "read_files", "read_from", "record_of", "same_identity",
 ]  # fmt: skip

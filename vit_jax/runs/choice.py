@@ -121,6 +121,21 @@ def same_identity(folder: Run, run: RunConfig) -> None:
         raise other_run(folder, changed)
 
 
+def changed_beside(error: UserError, folder: Run, run: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """What makes a run to resume another one, where an error blames a field that is as it was; else nothing.
+
+    Args:
+        error: of the run.
+        folder: the run's.
+        run: that is to go on in it.
+
+    Returns:
+        {field: (the folder's, the run's)}.
+    """
+    changed = other_identity(folder.config(), run)
+    return changed if changed.keys() - {*SEGMENT_FIELDS} and error.subject not in changed else {}
+
+
 def other_run(folder: Run, changed: Mapping[str, tuple[Any, Any]]) -> UserError:
     """The error for a folder whose run differs in these fields, {field: (the folder's, the other's)}."""
     fields = ", ".join(f"{k} {old!r} -> {new!r}" for k, (old, new) in changed.items())
@@ -152,6 +167,12 @@ def check_place(folder: Path) -> None:
         raise UserError(show_path(there), "a file is where a folder is needed", "choose another --dir or --name")
     if not os.access(there, os.W_OK | os.X_OK):
         raise UserError(show_path(there), "no permission to write here", "choose another folder with --dir")
+
+
+def of_summary(given: Any) -> Any:
+    """The folder of the run, where what is given is the summary of one as `train` returns it; else what is given."""
+    is_summary = isinstance(given, Mapping) and "status" in given and isinstance(given.get("folder"), str)
+    return given["folder"] if is_summary else given
 
 
 def find(text: str, runs_dir: str = "runs", weights: bool = False) -> Run:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import runs
@@ -21,6 +25,16 @@ if TYPE_CHECKING:
     from ..data.base import Data, Given
 
 OF_DATA = ("data.source", "data.tokenizer")
+
+
+def _ended_before(folder: runs.Run, paths: Iterable[Path]) -> bool:
+    """Whether a run is finished and one of these files or folders, or what lies directly in one, is newer."""
+    with contextlib.suppress(OSError, UserError):  # whoever reads it says what is wrong with it
+        if (folder.summary() or {}).get("status") == "finished":
+            ended = folder.summary_file.stat().st_mtime_ns
+            each = [entry for path in paths for entry in (path, *(os.scandir(path) if path.is_dir() else ()))]
+            return any(entry.stat().st_mtime_ns > ended for entry in each)
+    return False
 
 
 class Contents:
@@ -64,7 +78,8 @@ class Contents:
     def difference(self, folder: runs.Run, run: RunConfig) -> str:
         """A clause on what a run is made from that the run in a folder was not.
 
-        Opened is only what lies elsewhere now, or was given in Python.
+        Opened is only what lies elsewhere now, was given in Python, or is newer than the results of a finished run,
+        which are shown again if it is the same. What another run began with is compared where it goes on.
 
         Args:
             folder: with a run, or without.
@@ -80,6 +95,8 @@ class Contents:
             return ""
         record, elsewhere = folder.record(), changed_places(folder.config(), run)
         clauses = {name: f"{name} is {new}, and was {old}" for name, (old, new) in elsewhere.items()}
+        if self.given is None and _ended_before(folder, run.data.paths()):
+            clauses.setdefault("data.source", f"data.source {run.data.source} has changed since that run ended")
         of_data = [clauses[name] for name in OF_DATA if name in clauses]
         to_open = of_data or self.given is not None
         if to_open and (clause := data_difference(record, self.open(run, folder))):

@@ -231,7 +231,13 @@ def run_steps(
     run = asked.run
     minutes = run.stall_minutes if isinstance(run, RunConfig) else 0.0  # what is no run is refused below
     with join_hosts(hosts, minutes) as group:
-        run, given = checked_arguments(run, data, class_names)
+        try:
+            run, given = checked_arguments(run, data, class_names)
+        except UserError as error:
+            resumed = asked.folder if asked.continuation is not None else None
+            if resumed and (changed := runs.changed_beside(error, resumed, run)):
+                raise runs.other_run(resumed, changed) from error
+            raise
         group.compare({name: value for name, (value, _) in flat(run).items() if name not in OF_A_HOST})
         return (yield from steps_with(group, asked._replace(run=run), given, begin))
 

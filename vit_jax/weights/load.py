@@ -28,7 +28,7 @@ from ..machine.numerics import with_fixed_settings
 from ..models.build import definition, describe_network
 from ..models.networks import NETWORKS
 from ..models.state import merge, split_model
-from ..runs import Run, find, is_foreign, mean_of
+from ..runs import Run, find, is_foreign, mean_of, of_summary
 from ..runs.calibration import with_calibration
 from ..tasks.base import Task
 from ..tasks.computed import task_class, task_of
@@ -97,7 +97,7 @@ class BareNetwork(Predictor):
 
 @with_fixed_settings
 def load(
-    path: str | os.PathLike[str] | State | nnx.Module,
+    path: str | os.PathLike[str] | Mapping[str, object] | nnx.Module,
     which: str = "best",
     ema: bool | None = None,
     *,
@@ -118,9 +118,10 @@ def load(
     library does: stderr says so.
 
     Args:
-        path: the folder of a run, or its name inside runs/; or a file or folder of any layout that `python -m convert
-            formats` lists, or hf://owner/name. Or weights in memory: a library's state dict {name: array or tensor},
-            or a model of this package, which is then used as it is, also while it is trained further.
+        path: the folder of a run, its name inside runs/, or its summary as `train` returns it; or a file or folder of
+            any layout that `python -m convert formats` lists, or hf://owner/name. Or weights in memory: a library's
+            state dict {name: array or tensor}, or a model of this package, which is then used as it is, also while it
+            is trained further.
         which: of a run "best" (by validation; the last if there was none), "last", or "mean:K", the mean of the
             weights, not of their averages, of the last K checkpoints that the run has kept.
         ema: of a run, True takes the averaged weights and requires them, False the others. None takes, of the best,
@@ -145,6 +146,7 @@ def load(
     Raises:
         UserError: where there are no such weights, or they are not known well enough to be used.
     """
+    path = of_summary(path)
     if not isinstance(path, (str, os.PathLike, Mapping, nnx.Module)):
         what = f"{type(path).__name__} is none"  # type: ignore[unreachable]  # callers are not typed
         raise UserError(
@@ -200,7 +202,10 @@ def _of_run(path: str, which: str, ema: bool | None, spoken: Spoken) -> Predicto
 
 @with_fixed_settings
 def complete(
-    path: str | Predictor | nnx.Module, which: str = "best", ema: bool | None = None, spoken: Spoken = UNSTATED
+    path: str | Mapping[str, object] | Predictor | nnx.Module,
+    which: str = "best",
+    ema: bool | None = None,
+    spoken: Spoken = UNSTATED,
 ) -> Predictor:
     """What `load` returns, if it has all that its use takes.
 
@@ -213,6 +218,7 @@ def complete(
     Raises:
         UserError: something is lacking; says how to state it.
     """
+    path = of_summary(path)
     if not isinstance(path, str):
         network = path if isinstance(path, Predictor) else load(path)
         check_unchosen("a network in memory", which, ema)

@@ -107,7 +107,7 @@ def _explain_missing(init: str, fields: Sequence[str], published: bool) -> tuple
 def differences(names: Iterable[str], given: NetworkConfig, wanted: NetworkConfig) -> str:
     """The values of some fields of the network of weights and of a run's, in words."""
     pairs = ((name, text(value_at(given, name)), text(value_at(wanted, name))) for name in names)
-    return ", ".join(f"its {name} is {its}, here it is {own}" for name, its, own in pairs)
+    return ", ".join(f"its model.{name} is {its}, here it is {own}" for name, its, own in pairs)
 
 
 def digest(arrays: Iterable[tuple[str, np.ndarray]]) -> str:
