@@ -155,6 +155,10 @@ def cast_together(blocks: Stack, dtype: str) -> None:
 
     XLA makes one kernel of many that have the same shape and read the same array: here one of ones, which changes no
     number, and which the barrier keeps.
+
+    Args:
+        blocks: of the network.
+        dtype: the new one.
     """
     ones: dict[Any, Array] = {}
     for _, module in nnx.iter_modules(blocks):
