@@ -238,9 +238,21 @@ PLANS = {
 def test_what_is_printed_says_which_attention_is_fused_and_why_others_are_not(case):
     name, target, dtype, *kernel = case
     run = replace(preset(name).run, compute_dtype=dtype, attention_kernel=(*kernel, "auto")[0])
+    assert planned(run, target) == PLANS[case]
+
+
+def test_of_a_pool_that_is_an_attention_it_is_said_that_it_is_plain():
+    run = replace(preset("digits").run, compute_dtype="bfloat16")
+    pooled = replace(run, model=replace(run.model, pool="map"))
+    why = "it computes in float32, not in bfloat16"
+    assert planned(pooled, "h100") == (True, f"attention is plain in 1 of {run.model.depth + 1} layers: {why}")
+
+
+def planned(run, target):
+    """`attention_plan` of a run."""
     model = run.model.with_data()
     network = nnx.eval_shape(lambda: network_class(model)(model))
-    assert attention_plan(network, replace(run, model=model), read_target(target)) == PLANS[case]
+    return attention_plan(network, replace(run, model=model), read_target(target))
 
 
 @pytest.mark.parametrize("length", [196, 197])

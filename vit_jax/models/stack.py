@@ -18,7 +18,7 @@ from jax import Array
 
 from ..config.run import RunConfig
 from ..machine.targets import Target
-from .attention import Attention
+from .attention import Attention, AttentionPool
 from .attention_kernels import FUSED, obstacle
 from .layers import Intermediates, LayerNorm, Linear, Mlp, product_p, sow
 from .state import merge, split_model
@@ -110,7 +110,8 @@ def why_plain(attention: Attention, run: RunConfig, capability: tuple[int, int])
     if run.attention_kernel == "plain":
         return "attention-kernel is plain"
     if run.attention_kernel == "auto":
-        return obstacle(run.compute_dtype, attention.head_width, capability, attention.dropout)
+        dtype = "float32" if isinstance(attention, AttentionPool) else run.compute_dtype  # of what it is given
+        return obstacle(dtype, attention.head_width, capability, attention.dropout)
     if run.compute_dtype not in FUSED:
         return f"it computes in {run.compute_dtype}"
     return f"its weights have dropout {attention.dropout:g}" if attention.dropout else ""
