@@ -22,7 +22,7 @@ def needs(name: str) -> None:
 
 def found(name: str) -> list[str]:
     """What differs from the held figures of a step, as it is compiled now."""
-    return held.differences(held.figures(compile_step(held.STEPS[name])), held.read_held()[name])
+    return held.differences(held.figures(compile_step(held.STEPS[name])), held.read_held().get(name, {}))
 
 
 @pytest.mark.parametrize("name", held.STEPS)
@@ -39,7 +39,7 @@ def replicate(monkeypatch: pytest.MonkeyPatch) -> None:
 def widen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Activations are in float32."""
     define = vit_jax.models.build.definition
-    monkeypatch.setattr(vit_jax.models.build, "definition", lambda config, **_: define(config))
+    monkeypatch.setattr(vit_jax.models.build, "definition", lambda config, *_, **__: define(config))
 
 
 def unfuse(monkeypatch: pytest.MonkeyPatch) -> None:
