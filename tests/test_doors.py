@@ -30,6 +30,7 @@ from vit_jax.config.trees import flatten
 from vit_jax.data.fetch.archives import OFFICIAL
 from vit_jax.files import terminal
 from vit_jax.files.destination import OF_A_RUN
+from vit_jax.machine.bfloat16 import rounds_factors
 from vit_jax.presets.recipes import NOTEBOOKS, PURPOSES, RECIPES
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.runs.values import flat, from_dict, to_dict
@@ -707,7 +708,7 @@ def test_other_dtypes(dtype, place, plain, narrow_again, capsys):
     for name, value in folder.summary()["test"]["last_ema"].items():
         assert result.metrics[name] == pytest.approx(value, rel=1e-12)
     loaded = vit_jax.load(dtype, which="last")
-    assert loaded.model.dtype == dtype
+    assert loaded.model.dtype == ("float32" if rounds_factors(dtype) else dtype)
     logits = loaded.logits([np.zeros((8, 8), np.uint8)])
     assert logits.dtype == expected and np.isfinite(logits).all()
 

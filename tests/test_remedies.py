@@ -29,7 +29,7 @@ from convert.recognise.config import Untold
 from convert.recognise.layouts import extras, find
 from convert.recognise.preprocessing import SETTABLE
 from convert.recognise.reading import Options, read
-from vit_jax.commands import cli, evaluate, predict, sheet, sweep, train
+from vit_jax.commands import cli, evaluate, plan, predict, sheet, sweep, train
 from vit_jax.config import flags
 from vit_jax.config.dotted import leaves
 from vit_jax.config.run import RunConfig
@@ -104,7 +104,7 @@ def run_flags() -> set[str]:
     fields = dataclasses.fields(RunConfig)
     runs = [preset(name).run for name in PRESETS]
     training = [train.Options(**{f.name: getattr(run, f.name) for f in fields}) for run in runs]
-    others = [each.Options for each in (evaluate, predict, command, compare, sheet, sweep)]
+    others = [each.Options for each in (evaluate, predict, command, compare, sheet, sweep, plan)]
     names = {name for each in (*training, *others) for name in flags.flags(each)}
     return {f"--{name}" for name in names} | {
         f"--{'.'.join([*a, f'no-{b}'])}" for *a, b in (n.split(".") for n in names)
