@@ -40,7 +40,7 @@ from vit_jax.errors import CheckFailed, Interrupted, UserError
 from vit_jax.files.digests import array_digest
 from vit_jax.files.terminal import run_command
 from vit_jax.machine import mfu
-from vit_jax.machine.hosts.group import ALONE, Hosts
+from vit_jax.machine.hosts.group import ALONE
 from vit_jax.machine.published import PUBLISHED, Published
 from vit_jax.models.build import start
 from vit_jax.models.vit_config import ViTConfig
@@ -157,7 +157,7 @@ def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, setup.Setup]) ->
     """No pictures, an empty report, and one compilation a network; nothing else is other than in a user's process."""
     set_up = training.set_up
 
-    def once(checked: Checked, dataset: Data, hosts: Hosts) -> setup.Setup:
+    def once(checked: Checked, dataset: Data, *_: object) -> setup.Setup:
         run = checked.run
         execution = {
             f.name: f.default
