@@ -370,7 +370,7 @@ def run(tmp_path_factory, quick_compilation):
     whole, parts = Run(there / "whole"), Run(there / "parts")
     setups, set_up = [], training.set_up
 
-    def once(checked, dataset, hosts):
+    def once(checked, dataset, *_):
         """Compiled once; the data of a run that goes on is what its own tokenizer makes of it."""
         if not setups:
             setups.append(set_up(checked, dataset))

@@ -298,7 +298,7 @@ def quicken(monkeypatch, engines):
     """One compilation for all runs of this file."""
     set_up = training.set_up
 
-    def once(checked, dataset, hosts):
+    def once(checked, dataset, *_):
         if "known" not in engines:
             engines["known"] = set_up(checked, dataset)
         known = engines["known"]
