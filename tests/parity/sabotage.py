@@ -555,7 +555,7 @@ def faults() -> list[Fault]:
         Fault("no optimizer step", wrapped(optim.Optimizer, "update", no_step), "ten steps", steps("SGD")),
         Fault(
             "clipping left out",
-            wrapped(optim, "clip", lambda f, gradients, largest: gradients),
+            wrapped(optim, "clip", lambda f, gradients, *_: gradients),
             "ten steps",
             steps(clipped),
         ),
