@@ -129,7 +129,8 @@ def _ask(request: Mapping[str, Any], title: str) -> dict[str, Any]:
     command = [sys.executable, "-P", "-m", f"{__package__}.plan_child"]
     with tempfile.TemporaryFile("w+") as errors, Progress(title) as progress:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
-        child = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths}, text=True, **pipes)  # type: ignore[call-overload]
+        environment = {**os.environ, "PYTHONPATH": paths}
+        child = subprocess.Popen(command, env=environment, text=True, **pipes)  # type: ignore[call-overload]
         try:
             with contextlib.suppress(BrokenPipeError):
                 child.stdin.write(json.dumps(request))

@@ -284,12 +284,12 @@ def trip_count(module: Module, loop: Instruction) -> int:
 def moved_bytes(module: Module, each: Instruction, there: dict[str, Instruction]) -> tuple[int, int]:
     """The bytes that a kernel reads and writes: (in memory, inside a TPU's core)."""
     moved = [0, 0]
-    for array, part in _moved(module, each, there):
+    for array, part in _moved_arrays(module, each, there):
         moved[array.on_chip] += part
     return moved[0], moved[1]
 
 
-def _moved(module: Module, each: Instruction, there: dict[str, Instruction]) -> Iterator[tuple[Array, int]]:
+def _moved_arrays(module: Module, each: Instruction, there: dict[str, Instruction]) -> Iterator[tuple[Array, int]]:
     """The operands and results of a kernel, each with the bytes of it that are read or written."""
     operands = [there[name].results if name in there else () for name in each.operands]
     results = each.results

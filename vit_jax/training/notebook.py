@@ -37,14 +37,14 @@ def telling(what: Told) -> Iterator[None]:
         raise UserError("progress", f"is {what!r}", f"give {', '.join(get_args(Told))}")
     token = told.set(what)
     try:
-        with quiet() if what == "none" else contextlib.nullcontext():
+        with suppress_output() if what == "none" else contextlib.nullcontext():
             yield
     finally:
         told.reset(token)
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def suppress_output() -> Iterator[None]:
     """A context in which nothing is printed."""
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         yield

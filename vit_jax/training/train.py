@@ -33,7 +33,7 @@ from .events import Event, Summary, exhausted
 from .finish import finish, show_again
 from .going_on import is_of, planned_segments, shared_segments
 from .loop import loop
-from .notebook import Told, quiet, telling, told
+from .notebook import Told, suppress_output, telling, told
 from .preflight import OF_A_HOST, checked_arguments, choose_folder, preflight, without_outputs
 from .resume import resume
 from .setup import recorded_products, set_up
@@ -318,7 +318,7 @@ def steps_with(
 
         def trained() -> Generator[Event, None, dict[str, Any]]:
             setup = set_up(checked, contents.open(checked.run, folder), hosts, recorded_products(folder))
-            with contextlib.nullcontext() if told.get() == "full" else quiet():
+            with contextlib.nullcontext() if told.get() == "full" else suppress_output():
                 announce(setup)
             with _undone_unless_begun(folder):
                 session = resume(setup, folder, preset, caught, hosts)
