@@ -1,0 +1,1 @@
+"""Objects in a folder or in an object store, behind one interface."""

@@ -1,0 +1,31 @@
+"""Open the store of a place, by the kind of its URL."""
+
+from __future__ import annotations
+
+from ...errors import UserError
+from .base import KINDS, Store
+from .folder import Folder
+from .objects import ObjectStore
+
+SCHEMES = ("s3://", "gs://", "https://", "http://")
+
+
+def is_remote(place: str) -> bool:
+    """Whether a place is a URL, and so no folder."""
+    return "://" in place
+
+
+def open_store(place: str) -> Store:
+    """The store of a place, which is not reached yet.
+
+    Args:
+        place: a folder, or a URL.
+
+    Raises:
+        UserError: its kind is not known, or it names no bucket.
+    """
+    if not is_remote(place):
+        return Folder(place)
+    if not place.startswith(SCHEMES):
+        raise UserError(place, f"{place.partition('://')[0]}:// is not known", f"give {KINDS}")
+    return ObjectStore(place)
