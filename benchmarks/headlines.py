@@ -5,7 +5,8 @@
 A RUN is a run or a group of seeds, by path or by name inside --dir: what belongs to it is kept as a file in
 results/headlines. From all that are kept the table is made, a row for each, which replaces the one in --into, and the
 picture, a panel for each network with its notebook's figure as a line: curves are of validation, or of the training
-batches where there is none (dashed); a cross is the test split after the last step.
+batches where there is none (dashed); a cross is the test split after the last step. Both say by which recipe of
+vit_jax/presets/recipes.py a run was trained, whatever its epochs, or else by which settings.
 
 Core-seconds are those of the training steps, without compilation, evaluations and saving. Without validation a run is
 known to have passed its notebook's figure only where it ends.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import statistics
 import sys
 from collections.abc import Sequence
@@ -28,6 +30,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
 
 from benchmarks.curve import points
+from vit_jax.commands.train import parse
 from vit_jax.errors import UserError
 from vit_jax.figures.comparison import COLORS
 from vit_jax.figures.curves import smooth
@@ -35,16 +38,19 @@ from vit_jax.figures.figure import page
 from vit_jax.files.atomic import read_json
 from vit_jax.files.terminal import run_command
 from vit_jax.presets.recipes import NOTEBOOKS, RECIPES
+from vit_jax.presets.table import preset
 from vit_jax.reports.comparison import Line, gather, result_on_test
 from vit_jax.reports.tables import commands_of
+from vit_jax.runs.values import differences
 
 RESULTS = Path(__file__).parent / "results"
 KEPT, PAGE, PICTURE = RESULTS / "headlines", RESULTS / "2026-11-26-headlines.md", "headlines.png"
 POINTS = 200  # most that are kept of a curve
 HEAD = (
-    "network", "its notebook", "epochs", "test", "core-seconds", "passed its notebook after", "seeds", "config",
-    "trained on", "command, after `python -m vit_jax.train`",
+    "network", "its notebook", "recipe", "epochs", "test", "core-seconds", "passed its notebook after", "seeds",
+    "config", "trained on", "command, after `python -m vit_jax.train`",
 )  # fmt: skip
+BESIDE = {"data.validation", "seed"}  # what a recipe leaves open
 AGAIN = re.compile(r"^python -m vit_jax\.train | --name \S+-again")  # what a command has besides preset and settings
 
 
@@ -68,6 +74,26 @@ class Headline:
     def network(self) -> str:
         """The preset without its recipe."""
         return RECIPES[self.preset][0] if self.preset in RECIPES else self.preset
+
+    @property
+    def recipe(self) -> str:
+        """That by which it was trained, or "preset"; with other settings than these the digest of its config."""
+        run = parse(shlex.split(self.command.partition(";")[0]))[1].run()
+        usual = {"preset": preset(self.network)} | {
+            kind: preset(name) for name, (base, kind) in RECIPES.items() if base == self.network
+        }
+        others = {kind: differences(run, each.run).keys() - BESIDE for kind, each in usual.items()}
+        return min(
+            (kind for kind in others if others[kind] <= {"epochs"}),
+            key=lambda kind: len(others[kind]),
+            default=self.config,
+        )
+
+    @property
+    def label(self) -> str:
+        """What tells it from the other runs of its network."""
+        seeds = f", {len(self.test)} seeds" if len(self.test) > 1 else ""
+        return f"{self.recipe}: {self.epochs} epoch{'s' * (self.epochs != 1)}{seeds}"
 
 
 def headline(line: Line, note: str = "") -> Headline:
@@ -126,6 +152,7 @@ def row(line: Headline) -> list[str]:
     return [
         f"`{line.network}`",
         f"{notebook.accuracy:.4g} on {notebook.split}, {notebook.epochs} epochs" if notebook else "",
+        line.recipe,
         f"{line.epochs}" if line.status == "finished" else f"{line.epochs} ({line.status})",
         f"**{statistics.fmean(line.test):.4f}**" if line.test else "",
         f"{line.core_seconds:,.0f}",
@@ -145,7 +172,7 @@ def table(lines: Sequence[Headline]) -> str:
 
 def replace_table(text: str, new: str) -> str:
     """A text with its table of headlines replaced; the table comes last where there is none."""
-    first = f"| {' | '.join(HEAD)} |"
+    first = f"| {' | '.join(HEAD[:2])} |"  # the other columns may have been others
     if first not in text:
         return f"{text}\n{new}\n"
     before, _, after = text.partition(first)
@@ -178,9 +205,8 @@ def draw(lines: Sequence[Headline], path: Path) -> None:
 def _plot(ax: Any, line: Headline, color: str) -> None:
     split = "validation" if "validation" in line.curves else "train"
     _, seconds, values = zip(*line.curves[split], strict=True)
-    by = RECIPES[line.preset][1] if line.preset in RECIPES else ""
-    label = f"{line.epochs} epoch{'s' * (line.epochs != 1)}{', ' * bool(by)}{by} ({split})"
-    ax.plot(seconds, values, color=color, ls="-" if split == "validation" else "--", label=label)
+    ls = "-" if split == "validation" else "--"
+    ax.plot(seconds, values, color=color, ls=ls, label=f"{line.label} ({split})")
     for _, spent, value in line.curves.get("test", ())[-1:]:
         ax.plot([spent], [value], color=color, marker="x", ms=9, mew=2)
 

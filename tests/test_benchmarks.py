@@ -385,7 +385,9 @@ def test_headlines_keep_what_a_group_learned_and_replace_their_table_alone(tmp_p
     curves = {"train": [[0.1, 2.0, 0.1], [100.0, 2000.0, 0.9]], "validation": found}
     fields = dict(status="finished", metric="accuracy", core_seconds=2e3, config="abc", machine="m", command="c")
     line = headlines.Headline("cifar10-48x4-fast", 100, test=[0.8, 0.82], note="", curves=curves, **fields)
+    line = replace(line, command="cifar10-48x4-fast --epochs 100 --data.validation 0.2 --seeds 2")
     row = dict(zip(headlines.HEAD, headlines.row(line), strict=True))
+    assert line.label == "fast: 100 epochs, 2 seeds" and row["recipe"] == "fast"
     assert row["network"] == "`cifar10-48x4`" and row["test"] == "**0.8100**" and row["seeds"] == "2 (+-0.0141)"
     assert row["passed its notebook after"] == "76 epochs, 1,520 core-seconds (validation)"
     missed = replace(line, curves={"train": curves["train"], "test": [[100.0, 2000.0, 0.75]]})
@@ -393,6 +395,9 @@ def test_headlines_keep_what_a_group_learned_and_replace_their_table_alone(tmp_p
     text = headlines.replace_table("# Title\n\nbefore\n", headlines.table([line])) + "\nafter | this\n"
     again = headlines.replace_table(text, headlines.table([line, missed]))
     assert again.replace(headlines.table([line, missed]), headlines.table([line])) == text
+    stated = {"cifar10-48x4": "preset", "cifar10-48x4 --batch 64": "abc", "cifar10-128x6 --epochs 1": "fast"}
+    named = [replace(line, preset=words.split()[0], command=words).recipe for words in stated]
+    assert named == [*stated.values()]
     headlines.draw([line, missed, replace(line, preset="cifar10-stem")], tmp_path / "headlines.png")
     assert (tmp_path / "headlines.png").stat().st_size > 1000
 

@@ -179,11 +179,15 @@ def test_help_lists_presets_and_fields_within_the_terminal(columns, capsys, monk
     assert shown.count("K, outputs of the head; 0: no head (in a run: set by the data)") == 1
     assert "those of mnist" in shown
 
-    text = helped(capsys, "cifar10-48x4")
-    assert max(map(len, text.splitlines())) <= columns
-    shown = " ".join(text.split())
-    for name, (base, kind) in RECIPES.items():
-        assert (f"{name}: {PURPOSES[kind]}. {NOTEBOOKS[base].recipes[kind].help}" in shown) == (base == "cifar10-48x4")
+    for asked in ("cifar10-48x4", "cifar10-48x4-fast"):
+        text = helped(capsys, asked)
+        assert max(map(len, text.splitlines())) <= columns
+        shown = " ".join(text.split())
+        assert "notebook prints 0.755 on test after 100 epochs" in shown
+        assert (f"cifar10-48x4: {preset('cifar10-48x4').title}." in shown) == (asked != "cifar10-48x4")
+        for name, (base, kind) in RECIPES.items():
+            other = f"{name}: {PURPOSES[kind]}. {NOTEBOOKS[base].recipes[kind].help}"
+            assert (other in shown) == (base == "cifar10-48x4" and name != asked)
 
 
 @pytest.mark.parametrize(

@@ -327,12 +327,14 @@ def _description(named: str, name: str) -> str:
 
 
 def _recipes(name: str) -> list[str]:
-    """Paragraphs of the help of a preset: what its notebook prints, and its recipes; empty if it has none."""
-    if not (notebook := NOTEBOOKS.get(name)):
+    """Paragraphs of help: what the notebook of a preset's network prints, and its other recipes; empty without one."""
+    base, own = RECIPES.get(name, (name, ""))
+    if not (notebook := NOTEBOOKS.get(base)):
         return []
-    recipes = [f"{name}-{kind}: {PURPOSES[kind]}. {recipe.help}" for kind, recipe in notebook.recipes.items()]
+    others = [f"{base}-{kind}: {PURPOSES[kind]}. {each.help}" for kind, each in notebook.recipes.items() if kind != own]
+    others += [f"{base}: {preset(base).title}."] if own else []
     printed = f"Its notebook prints {notebook.accuracy:.4g} on {notebook.split} after {notebook.epochs} epochs."
-    return [f"{printed} Presets with the same network and other settings:", *recipes]
+    return [f"{printed} Presets with the same network and other settings:", *others]
 
 
 def _download_size(run: RunConfig) -> str:
