@@ -10,6 +10,7 @@
 #                  that make test skips without these libraries; ARGS goes to python -m tests.parity and leaves the tests out
 # make lint        ruff and mypy
 # make examples    execute the notebooks of examples/, with data in $TFDS_DATA_DIR; ARGS names some: encoder_decoder
+# make docs        build the docs site in build/site, offline and strict; open build/site/index.html
 # make clean       remove .venv, .venv-newest, .venv-plan-* and caches; runs/ stays
 #
 # PYTHON           the interpreter for .venv, 3.11 or newer (default: python3, or the newest python3.x that is found)
@@ -17,7 +18,7 @@
 # NEWEST           for test-newest: the interpreters to choose from (default: python3.12 and newer, and pyenv's)
 # TORCH            empty: the tests run without PyTorch and skip what compares with it: make test TORCH=
 
-.PHONY: help train test test-slow test-newest test-accelerators parity examples lint clean
+.PHONY: help train test test-slow test-newest test-accelerators parity examples docs lint clean
 .DELETE_ON_ERROR:
 
 TORCH ?= yes
@@ -123,6 +124,12 @@ parity: .venv/.parity
 examples: .venv/.test
 	.venv/bin/python -m pip install -c constraints.txt $(PIP_ARGS) -e '.[examples]'
 	.venv/bin/python examples/execute.py $(ARGS)
+
+docs: .venv/.test
+	.venv/bin/python -m pip install -c constraints.txt $(PIP_ARGS) -e '.[docs]'
+	.venv/bin/python docs/pages.py
+	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict
+	.venv/bin/python -m pytest -q tests/test_site.py
 
 lint: .venv/.dev
 	.venv/bin/python -m ruff check

@@ -117,6 +117,10 @@ def refused(place, capsys):
             "model.image 8x8 is not divisible by patch 3x3",
             "give an image of 6x6, or a patch that divides it",
         ],
+        "train digits --model.patch 16": [
+            "model.image 8x8 is smaller than patch 16x16",
+            "give an image of 16x16, or a patch that divides it",
+        ],
         "train digits --model.stem 8 8": [
             "model.patch 2x2 is not divisible by 4, and stem 8 8 halves it once for each width",
             "choose a patch that is, or fewer widths",

@@ -181,3 +181,16 @@ def test_a_crop_that_loses_over_half_of_the_area_is_remarked_on_with_the_remedy(
     assert remarks((16, 36)) and not remarks((16, 32)) and not remarks((20, 14))
     assert remarks((14, 14), size=14)  # 8 of 14 rows and columns remain
     assert not remarks((41, 16), fit="pad")
+
+
+@pytest.mark.parametrize(
+    ("mode", "channels", "told"), [("RGB", 1, True), ("P", 1, True), ("RGB", 3, False), ("L", 1, False)]
+)
+def test_colours_that_one_channel_does_not_see_are_remarked_on_with_the_remedy(tmp_path, mode, channels, told):
+    write_images(tmp_path)
+    for path in [*tmp_path.rglob("*.*")]:
+        image = Image.open(path).convert("L") if mode == "L" else Image.open(path).convert("RGB").convert(mode)
+        path.unlink()
+        image.save(path.with_suffix(".png"))
+    remarks = open_dataset(a_run(f"folder:{tmp_path}", channels=channels, validation=0.0, test=0.5)).remarks
+    assert any("made grey" in each and "--model.channels 3" in each for each in remarks) == told

@@ -1,4 +1,4 @@
-"""The pages speak of what is there: every path, every name, and every command of README and guide works."""
+"""The pages speak of what is there: every path, every name, and every command of README and docs works."""
 
 import ast
 import dataclasses
@@ -146,9 +146,15 @@ def test_a_page_that_speaks_of_something_else_is_found(text, missing):
     assert len(absent(text)) == missing
 
 
-# ---------------------------------------------------------------------------- the README, then the guide
+# ---------------------------------------------------------------------------- the README, then the docs
 
-PASTED = ("README.md", "docs/guide.md")  # in the order in which a reader pastes from them
+PASTED = (
+    "README.md",
+    "docs/guide.md",
+    "docs/python.md",
+    "docs/learning.md",
+    "docs/results.md",
+)  # in the order in which a reader pastes from them
 # What they call something that the reader has: a file or folder that `prepared` makes.
 STAND_INS = {
     "FILE-OR-FOLDER": "vit.safetensors", "IMAGE-OR-FOLDER": "pictures", "IMAGE": "pictures/0.png",

@@ -137,10 +137,10 @@ def test_what_images_cannot_be_augmented_by_is_one_sentence(images, options, sai
 
 
 @pytest.mark.slow
-def test_the_loop_of_the_readme_is_as_good_as_the_trainer(tmp_path, monkeypatch):
+def test_the_loop_of_the_page_is_as_good_as_the_trainer(tmp_path, monkeypatch):
     """The digits: the trainer's test accuracy is 0.981 +- 0.003 over seeds."""
     monkeypatch.chdir(tmp_path)
-    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
     library, loop = re.findall(r"```python\n(.*?)```", text, re.S)
     found = {}
     exec(library.partition("summary =")[0] + loop, found)

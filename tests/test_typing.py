@@ -1,4 +1,4 @@
-"""What type checkers are told of the public functions: the networks that names decide, and README's own code."""
+"""What type checkers are told of the public functions: the networks that names decide, and docs/python.md's code."""
 
 import os
 import re
@@ -41,9 +41,9 @@ def test_each_preset_is_named_with_its_network():
 
 
 @pytest.mark.slow
-def test_the_library_block_of_the_readme_passes_mypy_strict(tmp_path):
+def test_the_library_block_of_the_page_passes_mypy_strict(tmp_path):
     pytest.importorskip("mypy")
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     library, *loops = re.findall(r"^```python\n(.*?)^```$", text, re.S | re.M)
     files = {"library.py": library, "whole.py": "\n".join([library, *loops]), "typed.py": TYPED}
     for name, content in files.items():

@@ -117,7 +117,8 @@ class Captioner(DecoderModel):
         """Inner values of an evaluation pass.
 
         Args:
-            source, target: as of a call.
+            source: as of a call.
+            target: as of a call.
             names: of vit.NAME (tokens, blocks.I, features and attention, as `ViT.capture` gives them), memory [B, S, D]
                 (what the decoder attends to), decoder.blocks.I [B, T, D] (what leaves block I), decoder.self_attention
                 [B, L, H, T, T] and decoder.cross_attention [B, L, H, T, S] (the weights of all blocks), and logits.

@@ -187,7 +187,8 @@ class Transformer(DecoderModel):
         """Inner values of an evaluation pass.
 
         Args:
-            source, target: as of a call.
+            source: as of a call.
+            target: as of a call.
             names: of encoder.blocks.I [B, S, D] and decoder.blocks.I [B, T, D] (what leaves block I), memory [B, S, D],
                 encoder.attention [B, L, H, S, S], decoder.self_attention [B, L, H, T, T] and decoder.cross_attention
                 [B, L, H, T, S] (the weights of all blocks), and logits (what a call returns).
@@ -217,7 +218,9 @@ class Transformer(DecoderModel):
 
         Args:
             source: ids [B, S] or vectors [B, S, D].
-            source_padding, source_mask, keys: as of a call.
+            source_padding: as of a call.
+            source_mask: as of a call.
+            keys: as of a call.
             intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:

@@ -239,7 +239,8 @@ class ViT(state.Network):
         """The logits of the class token and of the distillation token, each by its own head.
 
         Args:
-            images, keys: as of a call.
+            images: as of a call.
+            keys: as of a call.
 
         Returns:
             ([B, K], [B, K]).
@@ -277,7 +278,8 @@ class ViT(state.Network):
         """The tokens of images after the last block and norm, before pooling.
 
         Args:
-            images, keys: as of a call.
+            images: as of a call.
+            keys: as of a call.
             intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:

@@ -167,7 +167,8 @@ def _check_patches(c: ViTConfig) -> None:
     if h % ph or w % pw:
         near = f"{max(h // ph, 1) * ph}x{max(w // pw, 1) * pw}"
         remedy = f"give an image of {near}, or a patch that divides it"
-        raise UserError(Field("image"), f"{h}x{w} is not divisible by patch {ph}x{pw}", remedy)
+        what = "smaller than" if h < ph or w < pw else "not divisible by"
+        raise UserError(Field("image"), f"{h}x{w} is {what} patch {ph}x{pw}", remedy)
     if ph % 2 ** len(c.stem) or pw % 2 ** len(c.stem):
         raise UserError(
             Field("patch"),

@@ -41,6 +41,7 @@ _FORMATS = {
 EXTENSIONS = frozenset(extension for extensions in _FORMATS.values() for extension in extensions)
 LARGEST_FILE = 256 << 20  # bytes
 DECODED, RATIO = 128 << 20, 100  # bytes of any image's pixels; how many more than its encoded ones they may be beyond
+GREY = 16  # of 255, by which the colours of a grey pixel may differ
 SMALLER = "scale the image down"
 LARGEST_SCALED = 1 << 24  # pixels of a scaled image, beyond which only the part is computed that is not cropped away
 
@@ -273,6 +274,13 @@ def _narrow(image: Image.Image, stated: Range, background: int) -> Image.Image:
     if image.has_transparency_data:
         pixels[values == image.info["transparency"]] = background
     return Image.fromarray(pixels)
+
+
+def has_colours(image: Image.Image) -> bool:
+    """Whether some pixel is not grey, by more than a JPEG makes of grey ones."""
+    if image.mode not in ("RGB", "RGBA", "P", "CMYK", "YCbCr", "HSV", "LAB"):
+        return False
+    return bool(np.ptp(np.asarray(image.convert("RGB")).astype(np.int16), axis=-1).max(initial=0) > GREY)
 
 
 def _flatten_alpha(image: Image.Image, channels: int, background: int) -> Image.Image:

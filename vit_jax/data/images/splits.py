@@ -27,7 +27,7 @@ from .config import ImageData
 from .held_out import hold_out_splits
 from .labels import labels_of
 from .pixels import Images, Loaded, check_ranges, sizes
-from .preprocess import Preprocess
+from .preprocess import Preprocess, has_colours
 from .sources.arrays import Arrays
 from .sources.base import Source
 from .sources.index import compute_once
@@ -35,6 +35,7 @@ from .sources.open import open_image_source
 from .wide import remark_on
 
 ENLARGED = 3  # times larger than they are, from which on it is said that images are made so
+LOOKED_AT = 8  # images that are looked at for colours
 _CHUNK = 64  # images at a time of which statistics are counted
 
 # {source: (shape of an image, mean, population std per channel)} of training sets in their original size, for pixels in
@@ -220,6 +221,7 @@ def open_images(
         + labels_of(outputs).remarks(outputs, {name: split.labels for name, split in splits.items()})
         + _crop_remark(loaded)
         + _enlarged_remark(loaded, pair(image))
+        + _colour_remark(images["train"], rows["train"])
         + _index_remarks(loaded),
         repeats,
         data.sampling,
@@ -342,6 +344,18 @@ def _enlarged_remark(loaded: dict[str, Loaded], image: tuple[int, int]) -> tuple
     return (
         f"images are enlarged {times:.2g} times, from {min(image) / times:.0f} to {min(image)} pixels a side, and each "
         "step costs as much as of such: a smaller --model.image is faster",
+    )
+
+
+def _colour_remark(images: Images, rows: np.ndarray) -> tuple[str, ...]:
+    """That a network of one channel does not see the colours which some of the first readable images have."""
+    if images.preprocess.channels != 1:
+        return ()
+    if not any(has_colours(images.open(row, images.examples.read(row))) for row in rows[:LOOKED_AT].tolist()):
+        return ()
+    return (
+        "the images have colours, but the network takes one channel, so they are made grey; to keep the colours, "
+        "give --model.channels 3",
     )
 
 
