@@ -19,7 +19,7 @@ from convert.adapt import adaptations
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.recognise.reading import read
-from convert.write.program import open_stablehlo
+from convert.write.program.stablehlo import open_stablehlo
 from vit_jax.commands import train as command
 from vit_jax.config.outputs import Outputs
 from vit_jax.errors import UserError

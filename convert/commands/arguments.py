@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from vit_jax.config.flags import Flag, instead, show_word
 from vit_jax.errors import UserError
 
+from ..write.program.interface import IMAGES, OPSET, OPSETS, PIXELS, Wanted
 from .terminal import wrap
 
 if TYPE_CHECKING:
@@ -158,6 +159,11 @@ def _about_target(add: Any) -> None:
     )
     preset = "the preset that trained SRC, where SRC holds an optimizer's state and does not state it"
     certificate = "compare source and target as functions, and leave DST.certificate.json (to hf://...: always done)"
+    takes = f"of a program: {PIXELS} (default), uint8 of any size, which it prepares as the run does, or {IMAGES}, "
+    takes += "float32, prepared and normalised before"
+    version = (
+        f"of X.onnx: the opset of ONNX, {OPSETS[0]} to {OPSETS[-1]} (default: {OPSET}); a runtime needs it or newer"
+    )
     licence = "of hf://owner/name: the licence, such as apache-2.0, that its model card states (default: none)"
     add(
         "--to",
@@ -167,6 +173,8 @@ def _about_target(add: Any) -> None:
     )
     add("--adapt", action="append", default=[], metavar="OP=VALUE", help=adapt)
     add("--dtype", type=dtype, metavar="DTYPE", help=f"round to {', '.join(FLOATS)} (default: as it is)")
+    add("--takes", default="", metavar=f"{PIXELS}|{IMAGES}", help=takes)
+    add("--opset", type=opset, default=0, metavar="N", help=version)
     add("--preset", default="", metavar="NAME", help=preset)
     add(
         "--weights-only",
@@ -199,6 +207,22 @@ def dtype(text: str) -> str:
         ours = PEERS.get(text.lower())
         raise UserError(f"--dtype {text}", f"choose one of {', '.join(FLOATS)}{f'; here it is {ours}' if ours else ''}")
     return text
+
+
+def wanted(arguments: argparse.Namespace) -> Wanted:
+    """What the arguments ask of a program."""
+    return Wanted(arguments.takes or PIXELS, arguments.opset)
+
+
+def opset(text: str) -> int:
+    """The opset that --opset names.
+
+    Raises:
+        UserError: where it is no whole number.
+    """
+    if not re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
+        raise UserError(f"--opset {text}", f"give a number from {OPSETS[0]} to {OPSETS[-1]}")
+    return int(text)
 
 
 def steps(text: str) -> int:

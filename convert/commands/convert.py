@@ -25,9 +25,9 @@ from ..recognise.reading import Reading, read
 from ..recognise.weights_in import tied_names
 from ..write.into_program import as_used, write_program
 from ..write.origin import ALONG
-from ..write.program import kind_of
+from ..write.program.kinds import kind_of
 from ..write.write import Written, goal_of, holds_training, write
-from .arguments import options
+from .arguments import options, wanted
 
 LARGE = 200 << 20  # bytes from which on a conversion shows its progress
 NOT_OF_PROGRAMS = {  # {flag that a conversion to a program does not take: why}
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace, finish: Callable[[Plan, Written], None] |
             print_line(f"adapted   {adaptation.text}: {adaptation.says}")
         size = sum(spec.nbytes for spec in planned.specs.values())
         if program:
-            written = write_program(planned, arguments.dst, arguments.force)
+            written = write_program(planned, arguments.dst, arguments.force, wanted(arguments))
             size = sum(path.stat().st_size for path in written.files)
         else:
             written = write(planned, arguments.dst, arguments.force, arguments.weights_only, progress(size), named)
@@ -111,7 +111,11 @@ def check_words(arguments: argparse.Namespace) -> None:
         operation(text)
     if is_program(arguments.dst):
         _check_program(arguments)
-    elif os.path.splitext(arguments.dst)[1]:
+        return
+    for name in ("takes", "opset"):
+        if value := getattr(arguments, name):
+            raise UserError(f"--{name} {value}", f"{arguments.dst} is no program", "give X.onnx, or leave the flag out")
+    if os.path.splitext(arguments.dst)[1]:
         writer(arguments.dst)
 
 
@@ -125,6 +129,7 @@ def _check_program(arguments: argparse.Namespace) -> None:
         raise UserError(
             f"--dtype {arguments.dtype}", f"{arguments.dst} is a program, which computes in float32", "leave it out"
         )
+    wanted(arguments).check(arguments.dst)
     kind_of(arguments.dst)
 
 

@@ -19,7 +19,7 @@ from ..plan.shared import find_shared
 from ..recognise.beside import KNOWN
 from ..verify.libraries import OURS, library_of
 from ..write.into_program import image_networks
-from ..write.program import KINDS
+from ..write.program.kinds import KINDS
 from .terminal import wrap
 
 COLUMNS = (

@@ -87,6 +87,14 @@ def missing_preprocessing(path: str, facts: Facts) -> UserError:
     return UserError(path, f"{why or UNSTATED}, {needs}", Text("give ", ways, ", or write FILE.safetensors"))
 
 
+def unprepared(path: str, facts: Facts) -> UserError:
+    """The error where a program is to prepare pixels itself, and the source does not state how."""
+    why = _note_unused(facts) or UNSTATED
+    needs = f"{why}, by which a program prepares pixels"
+    ways = Text("give ", STATED_BY, ", or let it take images that are normalised already, with ")
+    return UserError(path, needs, Text(ways, Option("takes", "images")))
+
+
 def left_out(facts: Facts) -> str:
     """A sentence where a target is written without stating how images are prepared, as the source does not."""
     why = "" if _note_unused(facts) else f": the source {UNSTATED}"  # another note says why it is not used

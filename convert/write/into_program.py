@@ -6,7 +6,7 @@ from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -22,49 +22,59 @@ from ..plan.groups import stream
 from ..plan.plan import Plan
 from ..plan.target import sync, target
 from ..recognise.outputs import unsettled
+from ..recognise.preprocessing import unprepared
 from ..recognise.reading import Reading
 from .origin import file_hash, joint_hash, origin, source_hash, values_hash
-from .program import BATCH, INPUT, Forward, kind_of
+from .program.interface import BATCH, OPSET, PIXELS, Interface, Wanted, as_run_prepares, preparation, statements
+from .program.kinds import Kind, kind_of
+from .program.network import Forward
 from .write import Written, remarks
 
+PLAIN = Wanted()
 BATCHES = (1, 3)  # sizes of the batches on which a program is compared with ours
 # How far they may differ, as a share of the largest output: correct programs stay below 3e-6 in float32, and tanh for
 # erf GELU is 1e-4. A network that float32 rounds by more may differ by a few times that.
 LIMIT, ROUNDINGS = 1e-5, 4
 
 
-def write_program(plan: Plan, path: str, force: bool = False) -> Written:
+def write_program(plan: Plan, path: str, force: bool = False, wanted: Wanted = PLAIN) -> Written:
     """Write the network of a plan, whose layout is our own, as a program.
 
     Args:
         plan: of the conversion.
         path: of the program.
         force: whether an existing one is replaced.
+        wanted: what the user asks of it.
 
     Raises:
         UserError: with everything on the disk as it was, where the target exists or cannot be written, a library is
-            missing, or the network takes anything but images.
+            missing, the network takes anything but images, or it is not known how pixels are prepared.
         CheckFailed: where the program computes something else than ours.
     """
+    wanted.check(path)
     kind, goal = kind_of(path), target(path, "")
     check = partial(goal.check, plan.reading.source, force)
     check()
     check_network(plan)
     if error := unsettled(plan.reading.path, plan.config, plan.facts.outputs):
         raise error
+    interface = _interface(plan, wanted, kind)
     with goal.workspace() as workspace, ThreadPoolExecutor(1) as aside:
         check()  # once more: from here on no other conversion writes there
         known = aside.submit(source_hash, plan.reading.source)
         arrays = {name: array.astype(np.float32) for name, array in stream(plan) if name in plan.specs}
         forward = Forward(plan.config, arrays)
-        made = kind.write(forward, _output_of(plan.config), workspace / goal.name)
-        comparison = _compare_program(kind.open(workspace / goal.name), forward, goal.name)
+        needs = kind.write(forward, interface, workspace / goal.name)
+        comparison = _compare_program(kind.open(workspace / goal.name), forward, interface, goal.name)
         provenance = origin(plan, False)
         provenance["source"]["sha256"] = known.result()
+        output = {"name": interface.output, "shape": [BATCH, *comparison.pop("outputs")], "dtype": "float32"}
         described = {
             "program": kind.title,
-            **made,
-            **_interface(plan, comparison.pop("outputs")),
+            **needs,
+            "input": interface.described(),
+            "output": output,
+            "stated": interface.stated,
             "weights": {"sha256": joint_hash(sorted((name, values_hash(array)) for name, array in arrays.items()))},
             "files": {file.name: file_hash(file) for file in sorted(workspace.iterdir())},
             "versions": kind.versions(),
@@ -119,36 +129,28 @@ def check_network(plan: Plan) -> None:
         )
 
 
-def _output_of(config: NetworkConfig) -> str:
-    """The name of a network's outputs: of one without classes, features of the image."""
-    return "logits" if getattr(config, "classes", 0) else "features"
+def _interface(plan: Plan, wanted: Wanted, kind: Kind) -> Interface:
+    """What a program takes, gives and states. Raises UserError where pixels are not known to be prepared."""
+    shape, prepared = plan.config.pixels(), plan.facts.preprocess
+    assert shape is not None
+    preprocess = None
+    if wanted.takes == PIXELS:
+        if prepared is None:
+            raise unprepared(plan.reading.path, plan.reading.facts)
+        preprocess = preparation(prepared)
+    output = "logits" if getattr(plan.config, "classes", 0) else "features"  # of a network without classes
+    stated = statements(plan.facts.outputs, preprocess, kind.least_batch)
+    return Interface(shape, output, preprocess, wanted.opset or OPSET, stated)
 
 
-def _interface(plan: Plan, outputs: list[int]) -> Json:
-    """What the JSON beside a program states of its input and output; what images are normalised with is `preprocess`.
-
-    `outputs` are the lengths of the output's axes after that of the batch.
-    """
-    (images,) = plan.config.inputs()
-    return {
-        "input": {
-            "name": INPUT,
-            "shape": [BATCH, *images.shape],
-            "axes": "NHWC",
-            "dtype": "float32",
-            "values": "(pixels / 255 - mean) / std, with mean and std of each channel",
-        },
-        "output": {"name": _output_of(plan.config), "shape": [BATCH, *outputs], "dtype": "float32"},
-    }
-
-
-def _compare_program(run: Callable[[np.ndarray], np.ndarray], forward: Forward, name: str) -> Json:
+def _compare_program(
+    run: Callable[[np.ndarray], np.ndarray], forward: Forward, interface: Interface, name: str
+) -> Json:
     """The largest difference of a program's outputs from ours, on noise. Raises CheckFailed where it is too large."""
-    rng, apart, allowed, shape = np.random.default_rng(0), 0.0, LIMIT, ()
-    for batch in BATCHES:
-        images = rng.standard_normal((batch, *forward.shape), np.float32)
-        found, expected = run(images), forward.computed(images)
-        shape = expected.shape[1:]
+    apart, allowed, outputs = 0.0, LIMIT, ()
+    for given, images in _noise(interface):
+        found, expected = run(given), forward.computed(images)
+        outputs = expected.shape[1:]
         apart = max(apart, relative(found, expected))
         if not apart <= allowed:
             allowed = max(
@@ -159,7 +161,23 @@ def _compare_program(run: Callable[[np.ndarray], np.ndarray], forward: Forward, 
             f"{name}: the program that was written computes other outputs than ours, by {apart:.1e} of the largest "
             f"(allowed {allowed:.0e}); the target is untouched: use weights in place of a program, and report this"
         )
-    return {"batches": list(BATCHES), "difference": apart, "allowed": allowed, "outputs": list(shape)}
+    return {"batches": list(BATCHES), "difference": apart, "allowed": allowed, "outputs": list(outputs)}
+
+
+def _noise(interface: Interface) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(what a program is given, the images that a run makes of it) for each of BATCHES.
+
+    Pixels are once tall and once wide: Pillow's two passes then come in one order and in the other.
+    """
+    rng, (h, w, channels) = np.random.default_rng(0), interface.shape
+    for batch, (tall, wide) in zip(BATCHES, ((3.1, 0.6), (0.7, 2.3)), strict=True):
+        if interface.preprocess is None:
+            images = rng.standard_normal((batch, *interface.shape), np.float32)
+            yield images, images
+            continue
+        size = (round(h * tall) + 1, round(w * wide) + 1)
+        pixels = rng.integers(0, 256, (batch, *size, channels), np.uint8)
+        yield pixels, as_run_prepares(interface.preprocess, pixels)
 
 
 def relative(found: np.ndarray, expected: np.ndarray) -> float:

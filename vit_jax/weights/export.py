@@ -33,6 +33,7 @@ NOT_OF_PROGRAMS = {  # {what an export to a program does not take: why}
     "verify": "is always run and compared with ours before it gets its name",
 }
 Dtype = Literal["", "float16", "bfloat16", "float32", "float64"]
+Takes = Literal["pixels", "images"]
 
 
 @overload
@@ -48,6 +49,8 @@ def export(
     dtype: Dtype = "",
     verify: bool = False,
     shard_size: int | str = 0,
+    takes: Takes = "pixels",
+    opset: int = 0,
 ) -> list[Path]: ...
 @overload
 def export(
@@ -62,6 +65,8 @@ def export(
     dtype: Dtype = "",
     verify: bool = False,
     shard_size: int | str = 0,
+    takes: Takes = "pixels",
+    opset: int = 0,
 ) -> dict[str, np.ndarray]: ...
 @with_fixed_settings
 def export(
@@ -76,6 +81,8 @@ def export(
     dtype: Dtype = "",
     verify: bool = False,
     shard_size: int | str = 0,
+    takes: Takes = "pixels",
+    opset: int = 0,
 ) -> list[Path] | dict[str, np.ndarray]:
     """Write a network's weights and config to a new file or folder, as `python -m convert` writes them.
 
@@ -99,6 +106,9 @@ def export(
             the comparison is printed and left beside the file. It needs that library.
         shard_size: the most bytes of a file of weights in a folder of safetensors, such as "5GB" or 500_000_000: more
             become several files with an index, as transformers writes them; 0: one file.
+        takes: of a program: "pixels", uint8 of any size, which it prepares as the run does, or "images", float32,
+            prepared and normalised before.
+        opset: of X.onnx: the opset of ONNX; 0: the usual one.
 
     Returns:
         The files; without a path the state dict, {name in the layout: array}.
@@ -117,6 +127,7 @@ def export(
         raise UserError("verify", "compares what was written, and without a path nothing is", "give a path")
     stated = {"class_names": list(class_names)} if class_names else {}
     options: dict[str, Any] = {"sets": fields or {}, "dtype": dtype, "verify": verify, "shard": _bytes(shard_size)}
+    options |= {"takes": takes, "opset": opset}
     if options["shard"] and (path is None or os.path.splitext(path)[1]):
         what = "is of the files in a folder of safetensors"
         raise UserError("shard_size", what, "give the path of a folder, or leave it out")
@@ -211,6 +222,8 @@ def export_weights(
     dtype: str = "",
     verify: bool = False,
     shard: int = 0,
+    takes: str = "pixels",
+    opset: int = 0,
 ) -> list[Path] | dict[str, np.ndarray]:
     """Write weights, or a program, with `convert`. Notes on them are printed on stderr.
 
@@ -225,6 +238,8 @@ def export_weights(
         dtype: as --dtype.
         verify: as --verify.
         shard: the most bytes of a file of weights in a folder; 0: one file.
+        takes: as --takes.
+        opset: as --opset.
 
     Returns:
         The files; without a path the state dict.
@@ -239,6 +254,7 @@ def export_weights(
     from convert.recognise.reading import Options, read
     from convert.recognise.tokenizer import special_ids
     from convert.write.into_program import as_used, write_program
+    from convert.write.program.interface import Wanted
     from convert.write.write import write
 
     program = path is not None and is_program(path)
@@ -261,7 +277,11 @@ def export_weights(
             planned = plan(reading, layout, as_used(reading) if program else (), dtype, folded=program)
             if path is None:
                 return dict(stream(planned))
-            written = write_program(planned, path) if program else write(planned, path, shard=shard)
+            written = (
+                write_program(planned, path, wanted=Wanted(takes, opset))
+                if program
+                else write(planned, path, shard=shard)
+            )
             if verify:
                 from convert.verify import certify
 

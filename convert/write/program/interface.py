@@ -1,0 +1,147 @@
+"""What a program takes and gives, and what its file states beside the network.
+
+Dimensions: B batch, h and w height and width of images as given, H and W as the network takes them, C channels.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vit_jax.errors import Option, UserError
+
+if TYPE_CHECKING:
+    from vit_jax.config.outputs import Outputs
+    from vit_jax.data.images.preprocess import Preprocess
+
+    from ...layout import Json
+
+PIXELS, IMAGES = "pixels", "images"  # names of the argument: uint8 of any size, or normalised
+BATCH, HEIGHT, WIDTH = "batch", "height", "width"  # of its axes
+OPSET, OPSETS = 23, range(18, 24)  # of ONNX: where none is asked for, and those that are written
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a user asks of a program.
+
+    Args:
+        takes: pixels, which it prepares as the run does, or images that are prepared already.
+        opset: of ONNX; 0: OPSET.
+    """
+
+    takes: str = PIXELS
+    opset: int = 0
+
+    def check(self, path: str) -> None:
+        """Raise UserError where there is no such program at a path."""
+        if self.takes not in (PIXELS, IMAGES):
+            given = Option("takes", self.takes)
+            raise UserError(given, "a program takes no such thing", f"give {PIXELS} or {IMAGES}")
+        if not self.opset:
+            return
+        given = Option("opset", str(self.opset))
+        if not path.lower().endswith(".onnx"):
+            raise UserError(given, f"{path} is no ONNX", "give X.onnx, or leave it out")
+        if self.opset not in OPSETS:
+            raise UserError(given, "is not written", f"give one from {OPSETS[0]} to {OPSETS[-1]}, or leave it out")
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What a program takes and gives.
+
+    Args:
+        shape: (H, W, C), of the images that the network takes.
+        output: the name of what it gives.
+        preprocess: how pixels uint8 [B, h, w, C] of any size become those images; None: the program takes these,
+            normalised, float32 [B, H, W, C].
+        opset: of ONNX.
+        stated: what the file states besides, {name: JSON}.
+    """
+
+    shape: tuple[int, int, int]
+    output: str
+    preprocess: Preprocess | None = None
+    opset: int = OPSET
+    stated: Json = field(default_factory=dict)
+
+    @property
+    def takes(self) -> str:
+        """The name of the argument."""
+        return PIXELS if self.preprocess else IMAGES
+
+    @property
+    def axes(self) -> list[str | int]:
+        """The argument's shape; a name is a length that is free."""
+        return [BATCH, HEIGHT, WIDTH, self.shape[2]] if self.preprocess else [BATCH, *self.shape]
+
+    def described(self) -> Json:
+        """The argument, as JSON."""
+        told = {
+            PIXELS: ("uint8", "decoded pixels of any size, grey or RGB; all of a batch are of one size"),
+            IMAGES: ("float32", "(pixels / 255 - mean) / std, with mean and std of each channel"),
+        }
+        dtype, values = told[self.takes]
+        return {"name": self.takes, "shape": self.axes, "axes": "NHWC", "dtype": dtype, "values": values}
+
+
+def preparation(prepared: Json) -> Preprocess:
+    """How a run prepares images, of its JSON."""
+    from vit_jax.data.images.preprocess import Preprocess
+
+    return Preprocess.from_dict(prepared)
+
+
+def statements(outputs: Outputs, preprocess: Preprocess | None, least_batch: int) -> Json:
+    """What a file states of its outputs and pixels, by name.
+
+    Args:
+        outputs: what they are, as folded into the head.
+        preprocess: of pixels; None: the program takes normalised images.
+        least_batch: how many images are the fewest that it takes.
+    """
+    stated: Json = {
+        "least_batch": least_batch,
+        "kind": outputs.kind,
+        "labels": list(outputs.names),
+        "activation": {"class": "softmax", "set": "sigmoid"}.get(outputs.kind, "none"),
+        "calibration_temperature": outputs.temperature,
+    }
+    if outputs.kind == "set":
+        stated["thresholds"] = list(outputs.thresholds) or [0.5] * len(outputs.names)
+    if preprocess:
+        from PIL import __version__
+
+        stated |= {"preprocess": preprocess.to_dict(), "resized_as": f"Pillow {__version__}"}
+        stated["outside"] = outside(preprocess)
+    return stated
+
+
+def outside(c: Preprocess) -> str:
+    """A sentence on what has to be done with an image before a program takes its pixels."""
+    colours = "grey (Pillow's mode L)" if c.channels == 1 else "RGB"
+    low, high = c.range or (0, 65535)
+    return (
+        f"decode the image, turn it as its EXIF orientation says, lay transparent pixels over grey {c.background}, "
+        f"convert palettes, CMYK and others to {colours}, and more than 8 bits to 8, {low:g} to 0 and {high:g} to 255"
+    )
+
+
+def as_texts(stated: Mapping[str, Any]) -> dict[str, str]:
+    """Statements as the metadata of an ONNX file holds them: texts as they are, others as JSON."""
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in stated.items()}
+
+
+def as_run_prepares(c: Preprocess, pixels: np.ndarray) -> np.ndarray:
+    """Pixels uint8 [B, h, w, C] as a run makes them the network's: by Pillow, then normalised, float32 [B, H, W, C]."""
+    from PIL import Image
+
+    fitted = [c.apply(Image.fromarray(each[..., 0] if c.channels == 1 else each)) for each in pixels]
+    mean, std = np.array(c.mean, np.float32), np.array(c.std, np.float32)
+    images: np.ndarray = (np.stack(fitted) / np.float32(255) - mean) / std
+    return images
