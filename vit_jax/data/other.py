@@ -64,6 +64,7 @@ def open_other_images(
     kind = labels_of(outputs)
     labels, remark = kind.matched(field, name, source, outputs.names)
     images, rows = Images(examples, preprocess, False, data.threads), np.arange(len(examples.labels))
+    images.replaces = data.skip_unreadable and examples.known is not None
     unreadable = [*images.load().unreadable] if data.skip_unreadable else []
     if len(unreadable) == len(rows):
         raise UserError(

@@ -24,6 +24,11 @@ def left_out(names: Sequence[str]) -> str:
     return f"{_count(names)} left out: {_listed(names)}"
 
 
+def stood_in(names: Sequence[str]) -> str:
+    """A remark on unreadable images in whose place others are taken."""
+    return f"{_count(names)} replaced by the next of the shard: {_listed(names)}"
+
+
 def _count(names: Sequence[str]) -> str:
     return f"{len(names):,} unreadable image{'s' if len(names) > 1 else ''}"
 

@@ -34,7 +34,8 @@ class FittedImages(DataConfig):
     dir: str = execution(
         "",
         "folder of prepared TFDS sets; it must exist, sets missing in it are fetched; "
-        "empty: $TFDS_DATA_DIR or ~/tensorflow_datasets",
+        "empty: $TFDS_DATA_DIR or ~/tensorflow_datasets. Of shards the folder or URL (s3://, gs://, https://) that "
+        "their paths begin in",
     )
     download: bool = execution(
         True, "fetch cifar10, cifar100, mnist and fashion_mnist, where they are not in data.dir, and prepare them there"
@@ -92,7 +93,8 @@ class ImageData(FittedImages):
     source: str = identity(
         "digits",
         "digits, cifar10, cifar100, mnist, fashion_mnist, another prepared TFDS set, folder:PATH, FILE.npz, or "
-        "csv:FILE[:FOLDER], a table of labels (also metadata.jsonl) whose images lie in FOLDER, or beside it",
+        "csv:FILE[:FOLDER], a table of labels (also metadata.jsonl) whose images lie in FOLDER, or beside it; "
+        "wds:PATTERN, tars of webdataset, such as train-{0000..0131}.tar, train-*.tar, or a .txt that lists them",
         place=True,
     )
     target: Target = identity(
@@ -113,6 +115,15 @@ class ImageData(FittedImages):
     )
     group: str = identity(
         "", "of a table: a column, such as that of the patient, whose equal rows are never in two splits"
+    )
+    class_names: str = identity(
+        "",
+        "of shards: a file with the names of the classes, one a line, in the order of their numbers; empty: the names "
+        "in the shards, sorted",
+        place=True,
+    )
+    label_table: str = identity(
+        "", "of shards: a table (CSV or JSON Lines) with the labels of each sample beside its key", place=True
     )
     folds: int = identity(
         0,

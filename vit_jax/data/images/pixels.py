@@ -11,6 +11,7 @@ import numpy as np
 
 from ...errors import UserError
 from ...files.digests import array_digest
+from ...files.stores.base import StoreError
 from ...machine import backend
 from ..listing import Listing
 from ..progress import progress
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _CHUNK = 64  # images per work item of a decoding thread
 _SLICE = 4096  # images between two chances to save an index
+REACH = 16  # images among which one is replaced that cannot be read
+SEVERAL, MOST = 10, 0.01  # images, and their share of all, that may be replaced
 _SAVE = 30.0  # seconds between two times that it is saved
 
 
@@ -50,6 +53,8 @@ class Images:
         self.threads = threads or backend.cores()
         self.digest = ""  # of all images, once they are loaded
         self.wide: dict[int, Extent] = {}  # {row: its extent} of those that `take` found to have more than 8 bits
+        self.replaces = False  # whether an image that cannot be read is replaced by its next, of `examples.known`
+        self.stand_ins: dict[int, int] = {}  # {row of such an image: the row whose image and label it has}
         self._pixels: np.ndarray | None = None  # uint8 [n, h, w, C]
         if isinstance(examples, Arrays) and preprocess.leaves_unchanged(*sizes(examples.pixels.shape[1:])):
             self._pixels = examples.pixels.reshape(-1, *preprocess.image, preprocess.channels)
@@ -89,6 +94,8 @@ class Images:
             UserError: the disk has no room for the index.
         """
         n = len(self)
+        if self.examples.known and not (self.in_memory or verify):
+            return self._loaded(Index.of_nothing(n))
         stamps = None if self.in_memory else self.examples.stamps()
         seen = Index.of_nothing(n) if stamps is None or verify else find(stamps, n)
         if stamps is not None and stamps.whole:  # which may be opened by these labels at a later start
@@ -100,6 +107,10 @@ class Images:
             stored = np.empty(shape, np.uint8) if self.in_memory and self._pixels is None else None
             self._look(seen, np.arange(n), stored)
             self._pixels = stored if self._pixels is None else self._pixels
+            for row, why in sorted(seen.unreadable.items()) if self.replaces else ():
+                pixels = self._replaced(row, UserError(why))
+                if stored is not None:
+                    stored[row] = pixels
             return self._loaded(seen)
         return self._loaded(seen, self._extend(seen, stamps))
 
@@ -108,7 +119,9 @@ class Images:
         shapes, which = np.unique(seen.shapes, axis=0, return_inverse=True)  # 0 where no image was decoded
         kept = np.array([self.preprocess.uncropped_share(*shape.tolist()) if shape.all() else 1.0 for shape in shapes])
         unreadable = {row: UserError(why) for row, why in sorted(seen.unreadable.items())}
-        self.digest, listing = array_digest(seen.digests), Listing.of(seen.digests, self.examples.name)
+        known = self.examples.known
+        self.digest = known.digest if known else array_digest(seen.digests)
+        listing = Listing.of(known.marks if known else seen.digests, self.examples.name)
         sides = seen.shapes.min(1)[seen.shapes.all(1)]
         side = int(np.median(sides)) if len(sides) else 0
         return Loaded(self.digest, kept[which.reshape(-1)], unreadable, seen.extents, listing, remark, side)
@@ -157,6 +170,8 @@ class Images:
             for row in rows[start : start + _CHUNK].tolist():
                 try:
                     look_at(row)
+                except StoreError:
+                    raise
                 except UserError as error:
                     seen.unreadable[row] = str(error)
                 seen.known[row] = True
@@ -190,16 +205,48 @@ class Images:
 
         def decode_into(i: int) -> None:
             row = int(rows[i])
-            raw = self.examples.read(row)
-            image = self.open(row, raw)
-            if not isinstance(raw, np.ndarray):
-                extent = self.preprocess.check(image, self.examples.name(row))
-                if extent.kind != Kind.EIGHT:
-                    self.wide[row] = extent
-            out[i] = self.preprocess.apply(image)
+            try:
+                out[i] = self._decoded(row)
+            except StoreError:
+                raise
+            except UserError as error:
+                if not self.replaces:
+                    raise
+                out[i] = self._replaced(row, error)
 
         self._each(decode_into, range(len(rows)))
         return out
+
+    def _decoded(self, row: int) -> np.ndarray:
+        """The preprocessed pixels of an image. Raises UserError where it cannot be read."""
+        raw = self.examples.read(row)
+        image = self.open(row, raw)
+        if not isinstance(raw, np.ndarray):
+            extent = self.preprocess.check(image, self.examples.name(row))
+            if extent.kind != Kind.EIGHT:
+                self.wide[row] = extent
+        return self.preprocess.apply(image)
+
+    def _replaced(self, row: int, error: UserError) -> np.ndarray:
+        """The pixels of the next image that can be read, in place of one that cannot. Raises UserError at too many."""
+        start = row - row % REACH
+        for other in [*range(row + 1, min(start + REACH, len(self))), *range(start, row)]:
+            try:
+                pixels = self._decoded(other)
+            except StoreError:
+                raise
+            except UserError:
+                continue
+            self.stand_ins[row] = other
+            if len(self.stand_ins) > max(SEVERAL, MOST * len(self)):
+                what = f"{len(self.stand_ins):,} images cannot be read, more than {MOST:.0%}, such as"
+                raise UserError(f"{what} {error}") from error
+            return pixels
+        raise error
+
+    def rows_of_labels(self, rows: np.ndarray) -> np.ndarray:
+        """The rows whose labels belong to the images that `take` gave for some rows, int [k]."""
+        return np.array([self.stand_ins.get(row, row) for row in rows.tolist()], rows.dtype) if self.stand_ins else rows
 
     def _each(self, work: Callable[[int], None], items: Iterable[int]) -> None:
         with ThreadPoolExecutor(self.threads, thread_name_prefix="vit-jax-decode") as pool:

@@ -21,7 +21,7 @@ from ...files.digests import array_digest, text_digest
 from ..base import Given, same_content
 from ..listing import Listing
 from ..order import Order, SampledOrder, Sampling
-from ..unreadable import left_out, refuse_unreadable
+from ..unreadable import left_out, refuse_unreadable, stood_in
 from .classes import unlabelled_remarks
 from .config import ImageData
 from .held_out import hold_out_splits
@@ -71,8 +71,9 @@ class Split:
 
     def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """{"image": uint8 [k, h, w, C], "label": [k] or [k, K]}; the label as labels.py says, of numbers float32."""
-        label = labels_of(self.outputs).in_batch(self.labels[indices], self.outputs)
-        return {"image": self.take(indices), "label": label}
+        images = self.take(indices)  # before the labels: what cannot be read may have those of another
+        labels = self.source_labels[self.images.rows_of_labels(self.rows[indices])]
+        return {"image": images, "label": labels_of(self.outputs).in_batch(labels, self.outputs)}
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """The same, with "row", int32 [k]: the places of the examples in the source's split."""
@@ -238,6 +239,8 @@ def _decode(data: ImageData, source: Source, preprocess: Preprocess) -> tuple[di
     total = sum(len(examples.labels) for examples in source.splits.values())
     in_memory = total * math.prod(preprocess.image) * preprocess.channels <= data.memory * 1e9
     images = {name: Images(examples, preprocess, in_memory, data.threads) for name, examples in source.splits.items()}
+    for each in images.values():
+        each.replaces = data.skip_unreadable and each.examples.known is not None
     sealed = {name for name, examples in source.splits.items() if name == "test" and examples.sealed}
     return images, {name: images[name].load(data.verify) for name in images if name not in sealed}
 
@@ -308,7 +311,12 @@ def _readable(
     """({split: rows that can be read, as far as is known}, remarks on images that were left out)."""
     rows: dict[str, np.ndarray] = {}
     names: list[str] = []
+    replaced: list[str] = []
     for split, split_images in images.items():
+        if split_images.replaces:  # so that the rows do not depend on whether all images are read before a run
+            rows[split] = np.arange(len(split_images))
+            replaced += [split_images.examples.name(row) for row in split_images.stand_ins]
+            continue
         labels, kind = split_images.examples.labels, labels_of(outputs)
         unreadable = loaded[split].unreadable if split in loaded else {}
         rows[split] = np.delete(np.arange(len(labels)), list(unreadable))
@@ -322,7 +330,7 @@ def _readable(
                 f"replace them or remove the {kind.each[0]}",
             )
     if not names:
-        return rows, ()
+        return rows, (stood_in(replaced),) if replaced else ()
     if not data.skip_unreadable:
         raise refuse_unreadable(f"data.source {data.source}", names)
     return rows, (left_out(names),)

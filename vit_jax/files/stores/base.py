@@ -15,6 +15,10 @@ from ...errors import UserError
 KINDS = "a folder, s3://BUCKET/PATH, gs://BUCKET/PATH or https://HOST/PATH"
 
 
+class StoreError(UserError):
+    """A store that cannot be reached, denies, or holds another object than before."""
+
+
 class Stat(NamedTuple):
     """An object without its content."""
 
@@ -99,13 +103,13 @@ def check_name(name: str) -> str:
     return name
 
 
-def replaced(where: str) -> UserError:
+def replaced(where: str) -> StoreError:
     """The error for an object that is another one than before."""
-    return UserError(
+    return StoreError(
         where, "was replaced while it was read: its tag is another", "start again with the object as it is"
     )
 
 
-def too_short(where: str, size: int, stop: int) -> UserError:
+def too_short(where: str, size: int, stop: int) -> StoreError:
     """The error for an object that ends too early."""
-    return UserError(where, f"ends after {size:,} bytes, and {stop:,} were to be read", "restore the whole object")
+    return StoreError(where, f"ends after {size:,} bytes, and {stop:,} were to be read", "restore the whole object")

@@ -7,10 +7,9 @@ import secrets
 import stat
 from pathlib import Path
 
-from ...errors import UserError
 from ..atomic import make_folder, replacing, sync_folder
 from ..reading import check_regular, open_regular
-from .base import Stat, check_name, replaced, too_short
+from .base import Stat, StoreError, check_name, replaced, too_short
 
 
 class Folder:
@@ -30,7 +29,7 @@ class Folder:
             check_regular(path)
             found = os.stat(path)
         except OSError as error:
-            raise UserError(path, f"cannot be read ({error.strerror})", "put it there, or mend its path") from error
+            raise StoreError(path, f"cannot be read ({error.strerror})", "put it there, or mend its path") from error
         return Stat(found.st_size, _tag(found))
 
     def tag(self, name: str) -> str | None:
@@ -51,7 +50,7 @@ class Folder:
                     content += part
                 return content
         except OSError as error:
-            raise UserError(path, f"cannot be read ({error.strerror})", "put it there, or mend its path") from error
+            raise StoreError(path, f"cannot be read ({error.strerror})", "put it there, or mend its path") from error
 
     def load(self, name: str) -> bytes | None:
         if not os.path.lexists(self._path(name)):

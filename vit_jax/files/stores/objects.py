@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ...errors import UserError
-from .base import KINDS, Stat, check_name, replaced, too_short
+from .base import KINDS, Stat, StoreError, check_name, replaced, too_short
 
 FIRST, LATER = 15.0, 60.0  # seconds that a request may take: before anything was reached, and afterwards
 SLOWEST = 1 << 20  # bytes a second that a request gets time for beyond that
@@ -116,7 +116,7 @@ class ObjectStore:
                 fault = self._refused(what, name, error)
             if attempt < tries:
                 time.sleep(min(2.0 ** (attempt - 1), 8.0))
-        raise UserError(self.where(name), fault, "check the network and the endpoint, and repeat the command")
+        raise StoreError(self.where(name), fault, "check the network and the endpoint, and repeat the command")
 
     def _refused(self, what: str, name: str, error: Exception) -> str:
         """Why a request failed, where it may be sent again. Raises UserError where that would not help."""
@@ -129,16 +129,16 @@ class ObjectStore:
             wanted = self._permissions.get(what)
             whose = f"the permission {wanted} is wanted" if wanted else f"the server answers {status or 403}"
             remedy = "have it granted, or set the credentials of an account that has it" if wanted else "check the URL"
-            raise UserError(self.where(name), f"access is denied: {whose}", remedy) from error
+            raise StoreError(self.where(name), f"access is denied: {whose}", remedy) from error
         if "NoSuchBucket" in text or (status == "404" and what in ("list", "write")):
-            raise UserError(self.where(name), f"there is no bucket {self._bucket}", "check its name") from error
+            raise StoreError(self.where(name), f"there is no bucket {self._bucket}", "check its name") from error
         if "Could not resolve" in text or "Could not connect" in text:
             return f"{self._host()} cannot be reached"
         if text.startswith(
             ("ABORTED", "UNAVAILABLE", "DEADLINE_EXCEEDED", "UNKNOWN", "INTERNAL", "RESOURCE_EXHAUSTED")
         ):
             return f"{self._host()} failed ({_short(text)})"
-        raise UserError(self.where(name), f"{what} failed ({_short(text)})", "check the name and the store") from error
+        raise StoreError(self.where(name), f"{what} failed ({_short(text)})", "check the name and the store") from error
 
     def stat(self, name: str, guess: int = 0) -> Stat:
         tag = self.tag(name)
@@ -185,7 +185,7 @@ class ObjectStore:
             if len(found.value) == stop - start:
                 return bytes(found.value)
         what = f"gave fewer than the {stop - start:,} bytes that were asked for, {TRIES} times"
-        raise UserError(self.where(name), what, "repeat the command")
+        raise StoreError(self.where(name), what, "repeat the command")
 
     def load(self, name: str) -> bytes | None:
         found = self._ask("read", name, lambda: self._kv.read(self._key(name)), _LARGEST)
@@ -222,8 +222,8 @@ class ObjectStore:
         if self._driver == "http":
             raise UserError(self.url, "a plain server is only read", "give a folder, s3:// or gs://")
 
-    def _missing(self, name: str) -> UserError:
-        return UserError(self.where(name), "is not there", "put it there, or mend its name")
+    def _missing(self, name: str) -> StoreError:
+        return StoreError(self.where(name), "is not there", "put it there, or mend its name")
 
 
 class _Beyond(Exception):

@@ -30,6 +30,7 @@ class Arrays:
     sealed: bool = False
     extent: Extent = PLAIN  # of the pixels before they became 8 bits
     kind: str = "class"  # of the labels
+    known: None = None
 
     def read(self, i: int) -> np.ndarray:
         return self.pixels[i]

@@ -27,11 +27,22 @@ class Stamps(NamedTuple):
     part: str = ""  # what tells them from others of the same folder that are examples, too
 
 
+class Known(NamedTuple):
+    """What identifies the images of a split without reading them: where they lie, they are not changed one by one."""
+
+    digest: str  # of what holds them
+    marks: np.ndarray  # uint8 [n, bytes]: something of each, by which a message finds the first that is another
+
+
 class Examples(Protocol):
     """The examples of one split of a source."""
 
     labels: np.ndarray  # of classes int32 [n], of sets int8 [n, K], of numbers float64 [n, K]: see ../labels.py
     sealed: bool  # the container has checksums, so images need not be decoded before they are used
+
+    @property
+    def known(self) -> Known | None:
+        """What identifies the images; None where they do so themselves, and so are read before a run."""
 
     def read(self, i: int) -> bytes | np.ndarray | Image.Image:
         """The image of example i: the bytes of a file, uint8 pixels [h, w] or [h, w, C], or an image of Pillow."""

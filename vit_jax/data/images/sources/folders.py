@@ -29,6 +29,7 @@ class Files:
     labels: np.ndarray
     sealed: bool = False
     part: str = ""  # of a folder that has other splits, too: which split they are
+    known: None = None
 
     def read(self, i: int) -> bytes:
         return read_image(self.paths[i])

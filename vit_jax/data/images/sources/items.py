@@ -34,7 +34,7 @@ EXACT = 1e-3  # how far 255 times a number may be from a whole one, for it to be
 class Items:
     """The examples of a sequence. `read` is called by several threads, and asks it for one item at a time."""
 
-    sealed = False
+    sealed, known = False, None
 
     def __init__(self, get: Callable[[int], Any], labels: np.ndarray, title: str, kind: str = "class"):
         self._get, self._lock = get, threading.Lock()

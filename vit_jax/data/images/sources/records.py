@@ -36,6 +36,7 @@ class Records:
     split: str
     files: Stamps
     sealed: bool = True
+    known: None = None
 
     def read(self, i: int) -> bytes:
         return self.first[i] if i < len(self.first) else _features(self.records[i])["image"].bytes_list.value[0]

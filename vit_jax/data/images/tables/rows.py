@@ -267,14 +267,14 @@ def _json_rows(
         if len(place) > COLUMNS or held > CELLS:
             most = f"{COLUMNS:,} keys" if len(place) > COLUMNS else f"{CELLS:,} values"
             raise UserError(where, f"the table has more than {most}", "leave some out")
-        found.append((number, {key.strip(): _cell(each) for key, each in value.items()}))
+        found.append((number, {key.strip(): as_cell(each) for key, each in value.items()}))
     return [*place], ((number, tuple(row.get(key, "") for key in place)) for number, row in found)
 
 
-def _cell(value: Any) -> Cell:
+def as_cell(value: Any) -> Cell:
     """A value of JSON as a cell: null is an empty one."""
     if isinstance(value, list):
-        texts = [_cell(each) for each in value]
+        texts = [as_cell(each) for each in value]
         return (
             tuple(text for text in texts if isinstance(text, str)) if all(isinstance(t, str) for t in texts) else None
         )

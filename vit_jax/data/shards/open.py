@@ -1,0 +1,37 @@
+"""Open the shards that a source names: wds:PATTERN, tars of webdataset, or parquet:PATTERN."""
+
+from __future__ import annotations
+
+import os
+
+from .index import open_indexes
+from .pattern import find_shards
+from .samples import Samples
+from .tar import scan_tar
+
+SCANS = {"wds:": scan_tar}  # {how a source begins: what reads a shard}
+
+
+def names_shards(source: str) -> bool:
+    """Whether a data.source names shards."""
+    return source.startswith(tuple(SCANS))
+
+
+def open_samples(field: str, source: str, place: str, verify: bool = False) -> Samples:
+    """The samples of shards.
+
+    Args:
+        field: begins what errors say.
+        source: names the shards by a pattern.
+        place: the folder or URL that the pattern's paths begin in; empty: the current folder.
+        verify: whether all shards are read, whatever an index says.
+
+    Raises:
+        UserError: there are none, they cannot be read, or have different fields.
+    """
+    kind, pattern = next((kind, source.removeprefix(kind)) for kind in SCANS if source.startswith(kind))
+    shards = find_shards(field, pattern, place)
+    indexes = open_indexes(shards, SCANS[kind], verify)
+    samples = Samples(shards.store, indexes, shards.short, os.path.basename(shards.store.url))
+    samples.check_alike(field)
+    return samples

@@ -1,0 +1,133 @@
+"""The samples of several shards in a row, numbered by the sorted names of the shards and their order inside them."""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...errors import UserError
+from ...files.digests import array_digest, text_digest
+from ...files.stores.base import Store
+from ..images.config import SPLITS
+from .index import Index
+
+Place = tuple[int, int]  # (shard, sample in it)
+
+
+class Samples:
+    """The n samples of some shards.
+
+    Args:
+        store: that holds the shards.
+        indexes: of them, in their order.
+        titles: what each shard is called in messages and in `identity`.
+        title: of all.
+    """
+
+    def __init__(self, store: Store, indexes: Sequence[Index], titles: Sequence[str], title: str = ""):
+        self.store, self.indexes, self.titles, self.title = store, [*indexes], [*titles], title
+        self.first = np.cumsum([0, *map(len, indexes)])  # int64 [shards + 1]: the number of each shard's first sample
+        self._firsts = self.first.tolist()
+
+    def __len__(self) -> int:
+        return self._firsts[-1]
+
+    def place(self, i: int) -> Place:
+        """The shard of sample i, and its number there."""
+        shard = bisect.bisect_right(self._firsts, i) - 1
+        return shard, i - self._firsts[shard]
+
+    def name(self, i: int) -> str:
+        """What sample i is called in messages."""
+        shard, row = self.place(i)
+        keys = self.indexes[shard].keys
+        return f"{self.titles[shard]} {keys[row] if keys else f'row {row}'}"
+
+    def texts(self, field: str) -> list[str]:
+        """The texts of a field, which all shards have."""
+        return [text for index in self.indexes for text in index.texts[field]]
+
+    @property
+    def fields(self) -> list[str]:
+        """The fields of texts that all shards have."""
+        return [field for field in self.indexes[0].texts if all(field in index.texts for index in self.indexes)]
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """int64 [n]: bytes of the images."""
+        return np.concatenate([index.sizes for index in self.indexes])
+
+    def read(self, start: int, stop: int) -> list[bytes]:
+        """The images of samples that follow each other in one shard, which are transferred together.
+
+        Args:
+            start: the first.
+            stop: the one after the last.
+
+        Raises:
+            UserError: they cannot be read, or the shard was replaced.
+        """
+        shard, low = self.place(start)
+        index, high = self.indexes[shard], low + stop - start
+        starts, stops = index.starts[low:high], (index.starts + index.sizes)[low:high]
+        begin = int(starts.min())
+        content = self.store.read(index.name, begin, int(stops.max()), index.tag)
+        return [content[a:b] for a, b in zip((starts - begin).tolist(), (stops - begin).tolist(), strict=True)]
+
+    def identity(self) -> str:
+        """A digest of what the shards are: their names, bytes, and the sizes of their samples."""
+        shards = [
+            [title, index.size, array_digest(index.sizes)]
+            for title, index in zip(self.titles, self.indexes, strict=True)
+        ]
+        return text_digest(shards)
+
+    def check_alike(self, field: str) -> None:
+        """Check that all shards have the same fields.
+
+        Args:
+            field: begins what errors say.
+
+        Raises:
+            UserError: one lacks what another has.
+        """
+        has = [{*index.texts, *(["an image"] if len(index) and index.starts[0] >= 0 else [])} for index in self.indexes]
+        for each in sorted(set().union(*has)):
+            without = [title for title, fields in zip(self.titles, has, strict=True) if each not in fields]
+            if without:
+                with_it = next(title for title, fields in zip(self.titles, has, strict=True) if each in fields)
+                what = f"{with_it} has {each}, and {without[0]} has none"
+                raise UserError(field, what, "give shards of the same fields, or leave out those that differ")
+
+
+class Part(NamedTuple):
+    """The samples of a split."""
+
+    samples: Samples
+    rows: np.ndarray  # int64 [n], their numbers among those of all splits
+
+
+def split_samples(samples: Samples) -> dict[str, Part]:
+    """The samples of each split, train first; all are train where not each shard has the name of one split."""
+    splits = [split_in(title) for title in samples.titles]
+    splits = splits if all(splits) else ["train"] * len(splits)
+    found = {}
+    for split in (name for name in SPLITS if name in splits):
+        shards = [i for i, each in enumerate(splits) if each == split]
+        rows = np.concatenate([np.arange(samples.first[i], samples.first[i + 1]) for i in shards])
+        part = Samples(
+            samples.store, [samples.indexes[i] for i in shards], [samples.titles[i] for i in shards], samples.title
+        )
+        found[split] = Part(part, rows)
+    return found
+
+
+def split_in(title: str) -> str:
+    """The split whose name is a word of a path; empty where there is none, or several."""
+    words = re.findall(r"[a-z]+", title.rpartition(".")[0].casefold())
+    splits = {split for split, names in SPLITS.items() for word in words if word in names}
+    return splits.pop() if len(splits) == 1 else ""
