@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 def write_onnx(forward: Forward, interface: Interface, path: Path) -> Json:
     """Write an ONNX file; weights beyond LARGEST go into a file beside it."""
     import onnx_ir
+    from onnx.helper import find_min_ir_version_for, make_opsetid
 
     model = trace(forward, interface)  # of float32 [B, H, W, C]
     if interface.preprocess:
         take_pixels(model, interface)
     take_empty_batches(model)
+    model.ir_version = find_min_ir_version_for([make_opsetid("", interface.opset)])
     needs = {"opset": interface.opset, "ir_version": model.ir_version}
     model.metadata_props.update(as_texts({**interface.stated, **needs}))
     beside = f"{path.name}{DATA}" if forward.nbytes > LARGEST else None

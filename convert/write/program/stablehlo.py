@@ -34,7 +34,11 @@ def write_stablehlo(forward: Forward, interface: Interface, path: Path) -> Json:
         given = jax.ShapeDtypeStruct(shape, jnp.uint8 if interface.preprocess else jnp.float32)
         exported = export.export(jax.jit(_whole(forward, interface)), platforms=PLATFORMS)(given)
         path.write_bytes(exported.serialize())
-    return {"platforms": list(PLATFORMS), "calling_convention": exported.calling_convention_version}
+    return {
+        "platforms": list(PLATFORMS),
+        "calling_convention": exported.calling_convention_version,
+        "jax": f"{jax.__version__} or newer; jax itself promises this for half a year, and of older ones nothing",
+    }
 
 
 def _whole(forward: Forward, interface: Interface) -> Callable[[Any], Any]:
