@@ -120,7 +120,7 @@ class Ink(Task):
     def from_run(cls, run: RunConfig, metadata: Any) -> Ink:
         return cls(run.data.threshold, tuple(metadata["preprocess"]["mean"]), tuple(metadata["preprocess"]["std"]))
 
-    def load_auxiliary(self, teacher: Any) -> Ink:
+    def load_auxiliary(self, teacher: Any, target: Any = None) -> Ink:
         return replace(self, auxiliary={"threshold": np.float32(self.threshold)})
 
     def prepare(self, batch: Any, keys: Any, epoch: Any) -> Any:

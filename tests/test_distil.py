@@ -27,6 +27,8 @@ from vit_jax.data.images.config import ImageData
 from vit_jax.data.images.sources.open import open_image_source
 from vit_jax.errors import UserError
 from vit_jax.machine import memory
+from vit_jax.machine.targets import HERE, read_target
+from vit_jax.models import build
 from vit_jax.models.build import definition, network_class
 from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
@@ -153,6 +155,15 @@ def test_loss_and_gradients_are_those_of_vit_pytorchs_wrapper(norm):
             np.testing.assert_allclose(mine[name], slope, rtol=0, atol=1e-10 * max(1, abs(slope).max()))
 
 
+def test_a_teacher_is_built_for_the_devices_that_compute_it(monkeypatch):
+    """A CPU that rounds factors has no activations in bfloat16; a GPU for which it plans has."""
+    monkeypatch.setattr(build, "rounds_factors", lambda dtype, target: dtype == "bfloat16" and target is HERE)
+    task = task_of(a_run(compute_dtype="bfloat16"), {"preprocess": {"mean": MEAN, "std": STD}})
+    for target, dtype in ((HERE, "float32"), (read_target("h100"), "bfloat16"), (read_target("v5e:2x2"), "bfloat16")):
+        found = task.load_auxiliary(a_teacher(), target)
+        assert merge(found.teacher, found.auxiliary["parameters"]).dtype == dtype
+
+
 def test_each_head_gives_its_own_logits_and_the_pool_decides_which_predict():
     network = network_class(STUDENT)
     both = replace(STUDENT, pool="cls_distill")
@@ -213,7 +224,6 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_does_not_change():
 def test_nothing_is_differentiated_through_the_teacher():
     """The step with it has as many matrix products more than one with its logits as its forward pass has."""
     tree, network, run = unflatten(weights(STUDENT)), definition(STUDENT), a_run()
-    batch = {**BATCH, "row": np.arange(6, dtype=np.int32)}
     logits = replace(a_teacher(), config=None, arrays={"logits": np.zeros((9, 5))})
 
     def products(f, *arguments):
@@ -221,7 +231,7 @@ def test_nothing_is_differentiated_through_the_teacher():
 
     with_network, with_logits = (
         products(jax.value_and_grad(lambda now: task.loss(merge(network, now), batch, KEYS)[0]), tree)  # noqa: B023
-        for task in (taught(run), taught(run, logits))
+        for task, batch in ((taught(run), BATCH), (taught(run, logits), {**BATCH, "taught": np.zeros((6, 5))}))
     )
     assert with_network - with_logits == products(taught(run).teacher_logits, BATCH["image"]) > 5
 

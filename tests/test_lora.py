@@ -28,7 +28,7 @@ from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
 from vit_jax.runs.check import check_run
 from vit_jax.tasks.computed import task_of
-from vit_jax.training.engine import step
+from vit_jax.training.engine import devices, step
 from vit_jax.training.engine.optim import Optimizer
 from vit_jax.training.engine.step import Engine
 from vit_jax.weights.checkpoint import Checkpoints
@@ -338,7 +338,7 @@ def test_there_have_to_be_weights_to_adapt():
 
 def main(out):
     """Write what ten steps leave on four devices, {how they are cut, and the place of an array: array}."""
-    step.SMALL, arrays = 8, {}
+    devices.SMALL, arrays = 8, {}
     run = replace(RUNS["all maps of DINOv3"], batch=8)
     cuts = {"one device": run, "jit": run, "pmap": replace(run, parallel="pmap"), "split": replace(run, fsdp=2)}
     for how, cut in cuts.items():

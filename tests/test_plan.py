@@ -61,6 +61,14 @@ def test_where_the_compiler_is_missing_the_command_that_installs_it_is_said(name
         prepare(read_target(name))
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(7.58e-8, "75.8 ns"), (7.58e-5, "75.8 µs"), (0.0261, "26.1 ms"), (3.56, "3.6 s"), (4321.0, "4,321.0 s")],
+)
+def test_a_bound_is_in_the_unit_that_fits(seconds, text):
+    assert plan_table.duration(seconds) == text
+
+
 def linear(own, each, there, jump=0):
     """A compiler of programs that take `own` bytes and `each` more an example, and every fourth `jump` more."""
 

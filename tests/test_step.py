@@ -24,6 +24,7 @@ from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
+from vit_jax.machine.program import read_program
 from vit_jax.machine.targets import read_target
 from vit_jax.models.build import definition
 from vit_jax.models.layers import Linear
@@ -582,6 +583,15 @@ def test_histograms_are_of_the_parameters_and_of_the_gradients_of_the_step():
     assert list(same["counts"]) == [0] * (BINS - 1) + [6] and same["min"] == same["max"] == 0.5
 
 
+def exchanged(rows):
+    """The bytes of all arrays that devices exchange in a step of split parameters and so many examples."""
+    run = dataclasses.replace(CALM, batch=rows, fsdp=8, scan=True, remat="dots")
+    engine, _ = network(run, "float32")
+    batch = jax.eval_shape(lambda: examples(rows, 0))
+    program = read_program(engine.devices.target.compile(engine.trace(batch)))
+    return sum(size for _, size in program.exchanges().values())
+
+
 def on_eight_devices(folder, variants, **env):
     out = folder / "out.npz"
     command = [sys.executable, __file__, str(out), *variants]
@@ -608,6 +618,8 @@ def check_eight_devices(results):
             if alone := results.get(variant.removesuffix(", five steps a call").replace("five steps a call", "whole")):
                 same_bits(got, alone)
     assert results["facts"]["devices"] == 8
+    few, many = results["facts"]["exchanged"]
+    assert few == many  # parameters and their gradients, but no activations
     expected = bins(histograms("whole")[-1])
     for cut in CALM_CUTS:
         for name, counts in expected.items():
@@ -674,6 +686,7 @@ def main(out, variants):
         arrays["facts|undivided"] = np.array(str(error))
     for cut in CALM_CUTS:
         arrays |= {f"facts|{cut} {name}": x for name, x in bins(histograms(cut)[-1]).items()}
+    arrays["facts|exchanged"] = np.array([exchanged(rows) for rows in (64, 256)])
     arrays |= {"facts|devices": np.array(jax.device_count()), "facts|outputs": five_outputs()}
     np.savez(out, **arrays)
 

@@ -11,6 +11,7 @@ from tests.accelerators.compiling import compile_step
 from tests.accelerators.conftest import there
 from vit_jax.models import attention_kernels
 from vit_jax.training.engine.devices import Devices
+from vit_jax.training.engine.step import Engine
 
 
 def needs(name: str) -> None:
@@ -33,7 +34,7 @@ def test_a_step_asks_what_is_held(name):
 
 def replicate(monkeypatch: pytest.MonkeyPatch) -> None:
     """The state is on every device whole."""
-    monkeypatch.setattr(Devices, "_sharding_of", lambda self, shape: self.replicated)
+    monkeypatch.setattr(Devices, "split_axis", lambda self, shape: None)
 
 
 def widen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,13 +50,13 @@ def unfuse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def gather(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every device gets the whole gradient of each parameter."""
-    constrain = jax.lax.with_sharding_constraint
+    gradients = Engine.batch_gradients
 
-    def whole(tree, shardings):
-        every = jax.tree.map(lambda s: jax.sharding.NamedSharding(s.mesh, jax.sharding.PartitionSpec()), shardings)
-        return constrain(tree, every)
+    def whole(self, *given):
+        loss, metrics, split = gradients(self, *given)
+        return loss, metrics, jax.lax.with_sharding_constraint(split, self.devices.replicated)
 
-    monkeypatch.setattr(jax.lax, "with_sharding_constraint", whole)
+    monkeypatch.setattr(Engine, "batch_gradients", whole)
 
 
 def copy(monkeypatch: pytest.MonkeyPatch) -> None:

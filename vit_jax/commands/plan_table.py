@@ -83,7 +83,7 @@ def _cells(figures: Mapping[str, Any]) -> dict[str, str]:
     for name in ("products", "memory", "network"):
         if bounds[name]:
             binds = "  binds" if bounds["binds"] == name else ""
-            cells[f"{name}, at least"] = f"{1e3 * bounds[name]:,.3g} ms{binds}"
+            cells[f"{name}, at least"] = f"{duration(bounds[name])}{binds}"
     if "rows_per_second" in figures:
         cells[f"{figures['unit']}/s, at most"] = f"{figures['rows_per_second']:,.0f}"
     if "mfu" in figures:
@@ -97,6 +97,14 @@ def _quantity(value: float, unit: str) -> str:
         if value >= size:
             return f"{value / size:,.3g} {prefix}{unit}"
     return f"{value:,.0f} {unit}".rstrip()
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that fits: 7.58 ns, 75.8 µs, 26.1 ms, 1.2 s."""
+    if seconds >= 1:
+        return f"{seconds:,.1f} s"
+    unit, size = next(((unit, size) for unit, size in (("ms", 1e3), ("µs", 1e6)) if seconds * size >= 1), ("ns", 1e9))
+    return f"{seconds * size:.3g} {unit}"
 
 
 def advice(run: RunConfig, figures: Mapping[str, Any], tried: Mapping[str, Any]) -> str:
@@ -115,7 +123,7 @@ def advice(run: RunConfig, figures: Mapping[str, Any], tried: Mapping[str, Any])
         best = min(tried, key=lambda title: _seconds(tried[title]))
         now, then = _seconds(figures), _seconds(tried[best])
         if then < now and fits(tried[best]):
-            return f"{best} lowers the bound of a step from {1e3 * now:,.3g} to {1e3 * then:,.3g} ms"
+            return f"{best} lowers the bound of a step from {duration(now)} to {duration(then)}"
         return "none of what was tried lowers the bound of a step"
     return _faster(run, figures)
 

@@ -38,6 +38,7 @@ class Stack(nnx.List[Any]):
 
     scan, remat = False, "none"  # as in RunConfig
     by_rows = False  # whether XLA is told to keep the values of a token together in memory
+    gather: Callable[[Any], None] | None = None  # makes the weights of a block whole, in place, where they are split
 
     def through(
         self,
@@ -65,7 +66,7 @@ class Stack(nnx.List[Any]):
         """
         if self.by_rows:  # on a GPU XLA 0.10 lets the batch lie innermost, for the gradient of the positions
             x = jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1])).reshape(x.shape)
-        if intermediates is None and (self.scan or self.remat != "none"):
+        if intermediates is None and (self.scan or self.remat != "none" or self.gather):
             return self._chosen(x, call)
         taken: list[Intermediates] = []
         asked = [name for name in maps if intermediates is not None and prefix + name in intermediates]
@@ -79,13 +80,16 @@ class Stack(nnx.List[Any]):
         return x
 
     def _chosen(self, x: Array, call: Callable[..., Array]) -> Array:
-        """`through` by scan, remat or both."""
+        """`through` with what training chooses: scan, remat, split weights."""
         (definition, *others), trees = zip(*map(split_model, self), strict=True)
         if any(other != definition for other in others):
             raise ValueError("blocks differ in more than their weights: let it depend on the block's number in `call`")
 
         def after(x: Array, tree: Any, i: Array) -> Array:
-            return call(merge(definition, tree), x, i)
+            block = merge(definition, tree)
+            if self.gather:
+                self.gather(block)
+            return call(block, x, i)
 
         if self.remat != "none":
             # Within a loop XLA does not take the second computation for the first, and needs no barrier against it.

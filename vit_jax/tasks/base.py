@@ -32,6 +32,7 @@ from ..config.run import RunConfig
 from ..data.base import Data, Given
 from ..errors import Field, UserError
 from ..files.shown import html_table
+from ..machine.targets import HERE, Target
 from ..scores.result import Scores
 from .predictor import Answer, Predictor
 
@@ -193,11 +194,12 @@ class Task:
         """
         return {}
 
-    def load_auxiliary(self, teacher: Teacher | None) -> Self:
+    def load_auxiliary(self, teacher: Teacher | None, target: Target = HERE) -> Self:
         """A copy of the task with `auxiliary` filled, or the task itself. Called for training and evaluation only.
 
         Args:
             teacher: the run's, opened and checked by the task's spec; None if the run names none.
+            target: the devices that compute it.
         """
         return self
 

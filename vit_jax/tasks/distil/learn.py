@@ -19,6 +19,7 @@ from ...augmentation.batch import normalise
 from ...config.network import Teacher
 from ...config.run import RunConfig
 from ...config.trees import unflatten
+from ...machine.targets import HERE, Target
 from ...models.build import definition
 from ...models.layers import accumulation_dtype, fold
 from ...models.state import merge
@@ -54,7 +55,7 @@ class Distil(Classify):
         assert isinstance(loss, DistilLoss)
         return replace(task, distil=loss, dtype=run.compute_dtype)
 
-    def load_auxiliary(self, teacher: Teacher | None) -> Distil:
+    def load_auxiliary(self, teacher: Teacher | None, target: Target = HERE) -> Distil:
         """The task with its teacher's weights and normalisation, or logits, in the dtype of its parameters."""
         assert teacher is not None, "check_complete requires one"
         wanted = np.dtype(accumulation_dtype(self.dtype))
@@ -64,7 +65,7 @@ class Distil(Classify):
         (h, w), trim = preprocess["image"], tuple(preprocess.get("trim", (0, 0)))
         return replace(
             self,
-            teacher=definition(teacher.config, dtype=self.dtype, param_dtype=wanted),
+            teacher=definition(teacher.config, self.dtype, wanted, target),
             size=(h + trim[0], w + trim[1]),
             trim=trim,
             interpolation=preprocess["interpolation"],
@@ -75,6 +76,11 @@ class Distil(Classify):
             },
         )
 
+    def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
+        """As of `classify`; where the teacher is given as its logits, with "taught" too, those of the batch [B, K]."""
+        batch, given = super().prepare(batch, keys, epoch), self.auxiliary.get("logits")  # of all images, [n, K]
+        return batch if given is None else {**batch, "taught": given[batch["row"]]}
+
     def loss(
         self, model: ViT, batch: Batch, keys: Array, denominator: Array | None = None
     ) -> tuple[Array, dict[str, Array]]:
@@ -82,7 +88,7 @@ class Distil(Classify):
 
         Args:
             model: the network.
-            batch: what `prepare` returned.
+            batch: what `prepare` returned, with "taught" where the teacher is its logits.
             keys: [B], for dropout.
             denominator: what `denominator` returned; None: that of this batch.
 
@@ -92,8 +98,7 @@ class Distil(Classify):
         """
         logits, distilled = model.both(self.images(batch, model.dtype), keys=fold(keys, 1))  # [B, K] each
         from_labels, metrics = self.kind.loss(logits, batch, denominator)
-        given = self.auxiliary.get("logits")  # of all images of the source, [n, K]
-        taught = self.teacher_logits(batch["image"]) if given is None else given[batch["row"]]
+        taught = batch["taught"] if "taught" in batch else self.teacher_logits(batch["image"])
         distillation = distillation_loss(distilled, taught, self.distil)
         alpha, agreement = self.distil.alpha, (distilled.argmax(-1) == taught.argmax(-1)).mean()
         metrics |= {"distillation": distillation, "agreement": agreement}

@@ -49,9 +49,10 @@ class Devices:
             )
         axes = {"data": n // fsdp} | ({"fsdp": fsdp} if fsdp > 1 else {})
         kinds = (AxisType.Auto,) * len(axes)
-        self.mesh = jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=kinds, devices=self.all)
+        self.axes = tuple(axes)
+        self.mesh = jax.make_mesh(tuple(axes.values()), self.axes, axis_types=kinds, devices=self.all)
         self.replicated = NamedSharding(self.mesh, PartitionSpec())
-        self.sharded = NamedSharding(self.mesh, PartitionSpec(tuple(axes) if fsdp > 1 else "data"))
+        self.sharded = NamedSharding(self.mesh, PartitionSpec(self.axes if fsdp > 1 else "data"))
 
     def __len__(self) -> int:
         return len(self.all)
@@ -70,13 +71,26 @@ class Devices:
         leaves = jax.tree.leaves(tree)
         return sum(math.prod(self._sharding_of(x.shape).shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)
 
+    def specs_of(self, tree: Any) -> Any:
+        """The PartitionSpec of each array of parameters, moments or averages."""
+        return jax.tree.map(lambda x: self._sharding_of(np.shape(x)).spec, tree)
+
+    def whole_on_each(self, parameters: Any) -> Any:
+        """Parameters in a compiled evaluation: gathered where they are used, so that XLA exchanges no activations."""
+        return parameters if self.fsdp == 1 else jax.lax.with_sharding_constraint(parameters, self.replicated)
+
+    def split_axis(self, shape: tuple[int, ...]) -> int | None:
+        """The axis along which an array of this shape is split: the first that can be; None: every device has it all.
+
+        Along the first of all a part lies in one piece in memory, as it is sent.
+        """
+        if self.fsdp == 1 or math.prod(shape) < SMALL:
+            return None
+        return next((axis for axis, length in enumerate(shape) if length % self.fsdp == 0), None)
+
     def _sharding_of(self, shape: tuple[int, ...]) -> NamedSharding:
-        """That of an array of this shape: split along its largest axis that can be, or on every device."""
-        possible = [axis for axis, length in enumerate(shape) if length % self.fsdp == 0]
-        if self.fsdp == 1 or math.prod(shape) < SMALL or not possible:
-            return self.replicated
-        axis = max(possible, key=lambda axis: shape[axis])
-        return NamedSharding(self.mesh, PartitionSpec(*(None,) * axis, "fsdp"))
+        axis = self.split_axis(shape)
+        return self.replicated if axis is None else NamedSharding(self.mesh, PartitionSpec(*(None,) * axis, "fsdp"))
 
     @property
     def rows(self) -> Callable[[int], np.ndarray] | None:

@@ -31,7 +31,7 @@ class Evaluator:
         self.auxiliary = self.to_devices(dict(task.auxiliary) if task.auxiliary_in_outputs else {})
         compiled = jax.jit(
             lambda parameters, batch, auxiliary: with_auxiliary(task, auxiliary).outputs(
-                merge(definition, parameters), batch
+                merge(definition, self.devices.whole_on_each(parameters)), batch
             )
         )
         self.compiled = self.devices.compiled(compiled, batch_at=1)

@@ -13,6 +13,7 @@ from ...config.lora import adapted_kernels, factor_names, factors
 from ...config.run import RunConfig
 from ...config.trees import Tree, combine, flatten, partition, unflatten
 from ...models.state import initial_values
+from .shards import Shards
 
 
 class Lora:
@@ -27,15 +28,23 @@ class Lora:
         dtype = flatten(parameters)[self.kernels[0]].dtype
         return unflatten(initial_values(self.factors, key, dtype))
 
-    def merged_kernels(self, parameters: Tree) -> Tree:
-        """The kernels W + s A B, of parameters that have W, A and B."""
+    def merged_kernels(self, parameters: Tree, shards: Shards | None = None) -> Tree:
+        """The kernels W + s A B, of parameters that have W, A and B.
+
+        Args:
+            parameters: of a state.
+            shards: given if they are the parts that one device has, as are then the results.
+        """
         flat, merged = flatten(parameters), {}
         for name in self.kernels:
             a, b = (flat[factor] for factor in factor_names(name))
+            if shards is not None:
+                a, b = (shards.whole(factor, flat[factor]) for factor in factor_names(name))
+                a, b = shards.own_part(name, 0, a), shards.own_part(name, 1, b)
             # On a GPU or TPU the default precision would round the product, and with it the weights.
             merged[name] = flat[name] + self.scale * jnp.matmul(a, b, precision="highest")
         return unflatten(merged)
 
-    def merge(self, parameters: Tree) -> Tree:
-        """The network's parameters, of those with factors."""
-        return combine(partition(parameters, self.factors)[1], self.merged_kernels(parameters))
+    def merge(self, parameters: Tree, shards: Shards | None = None) -> Tree:
+        """The network's parameters, of those with factors; the arguments are those of `merged_kernels`."""
+        return combine(partition(parameters, self.factors)[1], self.merged_kernels(parameters, shards))

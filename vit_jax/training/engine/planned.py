@@ -46,7 +46,7 @@ class Compiled:
 
         self.target, self.given = target, task_spec(run.task).stand_in(run, length)
         self.run, self.teacher = self.given.run, open_teacher(run)
-        task = task_of(self.run, self.given.metadata).load_auxiliary(self.teacher)
+        task = task_of(self.run, self.given.metadata).load_auxiliary(self.teacher, target)
         network = definition(self.run.model, run.compute_dtype, parameter_dtype(run), target)
         optimizer = Optimizer(run.optim, STEPS * run.epochs, STEPS, trainable_table(self.run))
         self.engine = Engine(self.run, network, task, optimizer, target=target)
@@ -81,7 +81,9 @@ class Compiled:
             )
         if not isinstance(task, Generation):
             raise UserError(Field("decode"), "is for tasks that write texts, which this one does not", "leave it out")
-        search = jax.jit(lambda parameters, batch: task.texts(merge(definition, parameters), batch))
+        search = jax.jit(
+            lambda parameters, batch: task.texts(merge(definition, devices.whole_on_each(parameters)), batch)
+        )
         return search.trace(parameters, batch)
 
     def _examples(self) -> dict[str, Any]:

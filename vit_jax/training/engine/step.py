@@ -19,7 +19,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from ...config.run import RunConfig
-from ...config.trees import Tree, combine, partition, unflatten
+from ...config.trees import Tree, combine, flatten, partition, unflatten
 from ...errors import Field, UserError
 from ...files.metrics import RESERVED_METRICS
 from ...machine.division import find_division
@@ -36,6 +36,7 @@ from .evaluator import rows_of, with_auxiliary
 from .kernels import FewKernels, Kernels
 from .lora import Lora
 from .optim import Optimizer, OptimizerState
+from .shards import Shards
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["step", "parameters", "moments", "ema"], meta_fields=[])
@@ -101,6 +102,9 @@ class Engine:
         self.devices, self.parts = Devices(there.devices, run.fsdp, hosts, target), there.parts
         self.seed = np.uint32(run.seed)  # an argument of the step, so all seeds share one compiled program
         self.auxiliary = self.to_devices(dict(task.auxiliary))
+        self.shards = None
+        if run.fsdp > 1:
+            self.shards = Shards(self.devices, self.parameter_shapes(), run.compute_dtype == "bfloat16")
         self.kernels = FewKernels(self.devices) if self.devices.target.platform == "gpu" else Kernels()
         self.merged = jax.jit(self.merged_kernels)
         if run.parallel == "pmap":
@@ -140,6 +144,10 @@ class Engine:
     def state_shapes(self) -> TrainState:
         """The shapes of a state's arrays."""
         return jax.eval_shape(self.initial_state, self.network_shapes())
+
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """{dotted name: shape} of a state's parameters."""
+        return {name: x.shape for name, x in flatten(self.state_shapes().parameters).items()}
 
     def put(self, state: TrainState | None) -> TrainState:
         """A state that host 0 has, and the others as None, on the devices of all."""
@@ -326,15 +334,19 @@ class Engine:
         """
         task, keys = with_auxiliary(self.task, auxiliary), example_keys(seed, state.step, jnp.arange(rows_of(batch)))
         batch = task.prepare(batch, keys, state.step // self.optimizer.steps_per_epoch)
-        if len(self.devices) == 1 or self.run.fsdp > 1:  # whose split arrays the compiler gathers where it needs them
+        if len(self.devices) == 1:
             return self.gradients(task, state.parameters, batch, keys, task.denominator(batch))
         # Each device adds up the gradients of its own parts, so they are exchanged once a step.
-        every, its_own = PartitionSpec(), PartitionSpec("data")
+        every, its_own = PartitionSpec(), self.devices.sharded.spec
+        parameters, gradients = every, every
+        if self.shards:  # gradients are split as what they are of
+            parameters = self.devices.specs_of(state.parameters)
+            gradients = self.devices.specs_of(self.optimizer.partition(state.parameters)[0])
         return jax.shard_map(
             lambda auxiliary, *its: self.mean_gradients(with_auxiliary(self.task, auxiliary), *its),
             mesh=self.devices.mesh,
-            in_specs=(every, every, its_own, its_own),
-            out_specs=every,
+            in_specs=(every, parameters, its_own, its_own),
+            out_specs=(every, every, gradients),
             check_vma=False,  # a compiled loop over parts starts from zeros, which do not vary over devices
         )(auxiliary, state.parameters, batch, keys)
 
@@ -376,14 +388,17 @@ class Engine:
 
         Args:
             task: with its auxiliary arrays.
-            parameters: of the network.
+            parameters: as of a state, of split ones the parts of this device; the gradients are split alike.
             batch: this device's part of it, prepared.
             keys: its part of them, [B].
         """
         denominator = task.denominator(batch)
         if denominator is not None:
-            denominator = jax.lax.pmean(denominator, "data")
-        return jax.lax.pmean(self.gradients(task, parameters, batch, keys, denominator), "data")
+            denominator = jax.lax.pmean(denominator, self.devices.axes)
+        loss, metrics, gradients = self.gradients(task, parameters, batch, keys, denominator)
+        if self.shards:
+            return *jax.lax.pmean((loss, metrics), self.devices.axes), self.shards.mean(gradients)
+        return jax.lax.pmean((loss, metrics, gradients), self.devices.axes)
 
     def update(
         self, state: TrainState, loss: Array, metrics: dict[str, Array], gradients: Tree
@@ -470,16 +485,13 @@ class Engine:
         trainable, frozen = self.optimizer.partition(parameters)
 
         def loss(trainable: Tree, batch: Batch, keys: Array) -> tuple[Array, dict[str, Array]]:
-            parameters = self.network(combine(frozen, trainable))
+            parameters = combine(frozen, trainable)
+            parameters = self.lora.merge(parameters, self.shards) if self.lora else parameters
             network = as_chosen(merge(self.definition, parameters), self.run, self.devices.target.capability)
+            network = self.shards.gather(network) if self.shards else network
             return task.loss(network, batch, keys, denominator)
 
-        def differentiate(batch: Batch, keys: Array) -> tuple[tuple[Array, dict[str, Array]], Tree]:
-            results, gradients = jax.value_and_grad(loss, has_aux=True)(trainable, batch, keys)
-            if self.run.fsdp > 1:  # gradients are split as what they are of
-                gradients = jax.lax.with_sharding_constraint(gradients, self.devices.shardings_of(gradients))
-            return results, gradients
-
+        differentiate = partial(jax.value_and_grad(loss, has_aux=True), trainable)
         (value, metrics), gradients = mean_over_parts(differentiate, batch, keys, self.parts)
         return value, metrics, gradients
 
