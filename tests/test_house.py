@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 # The rooms of vit_jax, lowest first: a file imports only from its own room and from those before it.
 ROOMS = [
-    *("files", "config", "machine", "models", "text", "data", "augmentation", "decode", "scores", "figures"),
+    *("files", "config", "machine", "models", "text", "data", "augmentation", "decode", "scores", "explain", "figures"),
     *("tasks", "runs", "presets", "reports", "weights", "training", "commands"),
 ]
 ORDER = ["errors", *ROOMS, "train", "evaluate", "predict", "hiding", "__main__"]  # with the files at the root

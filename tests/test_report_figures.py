@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.figures.attention import WORDS, draw_attention, draw_cross_attention, draw_words, rollout, to_patches
+from vit_jax.explain.relevance import rollout
+from vit_jax.figures.attention import WORDS, draw_attention, draw_cross_attention, draw_words, to_patches
 from vit_jax.figures.classification import draw_confusion, draw_per_class, draw_wrong
 from vit_jax.figures.curves import draw_curves, smooth
 from vit_jax.figures.figure import BLUE, GREEN, ORANGE
@@ -89,15 +90,15 @@ def test_rollout_against_loops(rng):
         ]
         step = [[value / sum(row) for value in row] for row in step]
         result = [[sum(step[i][k] * result[k][j] for k in range(n)) for j in range(n)] for i in range(n)]
-    np.testing.assert_allclose(rollout(attention), result, atol=1e-12)
-    np.testing.assert_allclose(rollout(attention).sum(-1), 1, atol=1e-12)
+    np.testing.assert_allclose(rollout(attention.mean(1)), result, atol=1e-12)
+    np.testing.assert_allclose(rollout(attention.mean(1)).sum(-1), 1, atol=1e-12)
 
 
 def test_rollout_goes_from_outputs_to_inputs():
     # Token 0 reads token 1 in the first layer and token 2 reads token 0 in the second: 2 sees 1, 1 does not see 2.
     first, second = np.eye(3), np.eye(3)
     first[0], second[2] = [0, 1, 0], [1, 0, 0]
-    seen = rollout(np.stack([first, second])[:, None])
+    seen = rollout(np.stack([first, second]))
     assert seen[2, 1] == pytest.approx(0.25) and seen[1, 2] == 0
 
 
@@ -331,7 +332,7 @@ def test_attention_of_chosen_layers(tmp_path, rng, depth, layers, texts, monkeyp
     check(tmp_path / "attention.png")
     of_layers = [maps[0, layer, :, 0, 1:].mean(0) for layer in layers]
     np.testing.assert_allclose(drawn[: len(layers)], of_layers)
-    np.testing.assert_allclose(drawn[-1], rollout(maps[0])[0, 1:])
+    np.testing.assert_allclose(drawn[-1], rollout(maps[0].mean(1))[0, 1:])
     titles = [text for text in texts if text.startswith("layer ")]
     assert [title.split(",")[0] for title in titles] == [f"layer {layer + 1}" for layer in layers]
     assert len(drawn) == len(layers) + (2 if len(layers) == 1 else 0) + 1

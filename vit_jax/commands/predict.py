@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .. import runs
 from ..config import flags
@@ -27,6 +27,8 @@ from ..config.network import NetworkConfig
 from ..config.ranges import check_ranges
 from ..config.run import paths_in
 from ..errors import DONE, Field, UserError
+from ..explain.methods import BATCH as EXPLAINED
+from ..explain.methods import IMAGES, TEXTS
 from ..files.destination import check_outputs
 from ..files.output import digits, write_csv
 from ..files.shown import predictions
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
 Prediction = str | list[tuple[str, float]]  # of one input: a text, or [(class, probability), ...], or so
 BATCH = 64  # inputs that are computed at a time
+FILES = (".png", ".csv", ".npz")  # of an explanation
 
 
 @overload
@@ -322,6 +325,21 @@ class PredictFlags(UnreadableFlags, SelectionFlags):
     layer: str = option(
         "", "with --attention: the layer to draw, counted from 1, or all; empty: the last for images, all for sentences"
     )
+    explain: Literal["", "ig", "chefer", "rollout", "occlusion"] = option(
+        "",
+        f"also explain what is said of the first {IMAGES} images, or {TEXTS} texts: what of the input counted, by ig "
+        "(integrated gradients), chefer (attention weighted by gradients), rollout (attention alone, blind to the "
+        "class) or occlusion; of classes with a score, insertion minus deletion",
+    )
+    class_: str = option(
+        "",
+        "with --explain: the class, label or number that is explained; empty: the most probable of each image",
+    )
+    explain_to: str = option(
+        "explanation",
+        "with --explain: the name of the three files that are written, NAME.png (the picture), NAME.csv (a row for "
+        "each patch or word) and NAME.npz (arrays)",
+    )
     features: str = option(
         "",
         "write features of the images to this .npz file, in place of predictions: files, the names [n], "
@@ -340,7 +358,7 @@ class PredictFlags(UnreadableFlags, SelectionFlags):
     )
     batch: int = option(BATCH, "inputs that are computed at a time; fewer take less memory", at_least=1)
     force: bool = option(
-        False, "overwrite the files of --csv, --probabilities, --attention and --features if they exist"
+        False, "overwrite the files of --csv, --probabilities, --attention, --explain and --features if they exist"
     )
     data: DataFlags = field(default_factory=DataFlags)
 
@@ -383,7 +401,11 @@ def command(arguments: list[str]) -> int:
         raise UserError(Field("top"), f"is {o.top}, but {what}", remedy)
     if o.probabilities:
         model.check_columns(o.probabilities)
-    writes = o.csv or o.probabilities or o.attention or o.features  # to a file, also if nobody reads what is printed
+    if o.explain:
+        model.check_explained(o.explain, o.class_)
+    writes = (
+        o.csv or o.probabilities or o.attention or o.explain or o.features
+    )  # to a file, also if nobody reads what is printed
     with flag_advised(o.skip_unreadable), lasting_output() if writes else contextlib.nullcontext():
         _answer(o, model, inputs, o.top if "top" in stated else o.nbest)
     return DONE
@@ -413,6 +435,20 @@ def _answer(o: Options, model: Predictor, inputs: Inputs, lines: int) -> None:
             raise UserError(f"--attention {o.attention}", "no input is left to draw it on", "give one that can be read")
         model.draw_attention(first, Path(o.attention), layers, _caption(o.run, model, o.weights, o.averaged))
         _say("written", o.attention)
+    if o.explain:
+        _explain(o, model, first)
+
+
+def _explain(o: Options, model: Predictor, first: list[Any]) -> None:
+    """Explain the first inputs, and say how far that can be trusted."""
+    if not first:
+        raise UserError(f"--explain {o.explain}", "no input is left to explain", "give one that can be read")
+    named = {"class_name": o.class_} if o.class_ else {}
+    found = model.explain(first[: model.most_explained], o.explain, batch=min(o.batch, EXPLAINED), **named)
+    _say("explain", found.sentence)
+    for note in found.notes:
+        _say("score", note)
+    _say("written", ", ".join(found.write(o.explain_to, _caption(o.run, model, o.weights, o.averaged))))
 
 
 def _print_answers(
@@ -453,6 +489,9 @@ def _check_outputs(o: Options, stated: Sequence[str]) -> None:
         raise UserError(Field("layer"), f"is {o.layer}, but nothing is to be drawn", "add --attention FILE.png")
     if o.attention and not o.attention.lower().endswith(".png"):
         raise UserError(f"--attention {o.attention}", "the figure is a PNG", "give a name that ends in .png")
+    for name, given in (("class", o.class_), ("explain_to", "explain_to" in stated)):
+        if given and not o.explain:
+            raise UserError(Field(name), "is of an explanation, and none is asked for", "add --explain ig")
     if o.blocks and not o.features:
         raise UserError(Field("blocks"), f"is {o.blocks[:40]}, but nothing is to be written", "add --features FILE.npz")
     if "norm" in stated and not o.blocks:
@@ -469,7 +508,9 @@ def _check_outputs(o: Options, stated: Sequence[str]) -> None:
             f"--features {o.features}", "in a folder of weights it would be taken for such", "choose another"
         )
     outputs = {"csv": o.csv, "probabilities": o.probabilities, "attention": o.attention, "features": o.features}
-    check_outputs(outputs, o.force, [*runs.read_from(o.run), *paths_in(*o.inputs)])
+    reads = [*runs.read_from(o.run), *paths_in(*o.inputs)]
+    for file in [f"{o.explain_to}{suffix}" for suffix in FILES] if o.explain else [""]:
+        check_outputs({**outputs, "explain-to": file}, o.force, reads)
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..config.fields import Size, pair
+from ..explain.relevance import rollout
 from ..files.output import shorten
 from .figure import GREY, AnyPath, aspect, message_page, page, put, sheet
 
@@ -103,7 +104,11 @@ def _maps(attention: np.ndarray, layers: Sequence[int], prefix: int, has_cls: bo
     """The maps of one image, float64 [patches] each: of the layers, and the rollout; attention [L, H, N, N]."""
     received = [to_patches(attention[layer].astype(np.float64), prefix, has_cls) for layer in layers]  # [H, patches]
     heads = list(received[0][:HEADS]) if len(layers) == 1 and attention.shape[1] > 1 else []
-    return [*(each.mean(axis=0) for each in received), *heads, to_patches(rollout(attention), prefix, has_cls)]
+    return [
+        *(each.mean(axis=0) for each in received),
+        *heads,
+        to_patches(rollout(attention.astype(np.float64).mean(1)), prefix, has_cls),
+    ]
 
 
 def stretch(values: np.ndarray) -> np.ndarray:
@@ -125,25 +130,6 @@ def to_patches(attention: np.ndarray, prefix: int, has_cls: bool) -> np.ndarray:
     """
     received = attention[..., 0, :] if has_cls else attention[..., prefix:, :].mean(axis=-2)
     return received[..., prefix:]
-
-
-def rollout(attention: np.ndarray) -> np.ndarray:
-    """Attention rollout, from the output tokens to the input tokens (Abnar and Zuidema 2020, section 3).
-
-    It is the product A_L ... A_1 of A_l = 0.5 mean_h(attention_l) + 0.5 I, each with rows normalised to sum 1.
-
-    Args:
-        attention: [L, H, N, N].
-
-    Returns:
-        float64 [N, N].
-    """
-    tokens = np.eye(attention.shape[-1])
-    total = tokens
-    for layer in attention.astype(np.float64).mean(axis=1):
-        step = 0.5 * layer + 0.5 * tokens
-        total = step / step.sum(axis=-1, keepdims=True) @ total
-    return total
 
 
 def draw_cross_attention(

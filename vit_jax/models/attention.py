@@ -22,6 +22,8 @@ from .attention_kernels import FUSED, fused_attention, implementation, with_fast
 from .layers import Intermediates, LayerNorm, Linear, Mlp, accumulation_dtype, drop, keep, sow
 from .rotary import angles, apply_rope
 
+NUDGE = ".nudge"  # ends the name of an intermediate that is given, and not received: see `Attention.__call__`
+
 
 class Attention(nnx.Module):
     """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section 3.2).
@@ -97,7 +99,9 @@ class Attention(nnx.Module):
                 has a zero context.
             rotary: the rotary table of the last tokens, as `rotary.angles` takes it.
             keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
-            intermediates: receives the weights [B, H, Nq, Nk] if it has the name "attention".
+            intermediates: receives the weights [B, H, Nq, Nk] if it has the name "attention". An array of the name
+                "attention.nudge" is added to the weights where they meet the values: what depends on the weights has
+                with respect to such zeros the gradient that it has with respect to the weights.
 
         Returns:
             [B, Nq, D].
@@ -151,6 +155,8 @@ class Attention(nnx.Module):
         fused = self.fused and (intermediates is None or name not in intermediates)
         context, weights = plain_or_fused(q, k, v, mask, kept, self.dropout, fused, self.capability)
         sow(intermediates, name, weights)
+        if (nudge := (intermediates or {}).get(name + NUDGE)) is not None:
+            context = context + nudge.astype(v.dtype) @ v
         context = context.transpose(0, 2, 1, 3)  # [B, Nq, H, Dh]
         context = context.reshape(*context.shape[:2], -1)
         return self.out(context if self.inner_norm is None else self.inner_norm(context))

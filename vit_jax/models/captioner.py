@@ -157,7 +157,8 @@ class Captioner(DecoderModel):
         else:
             inner: Intermediates | None = None
             if intermediates is not None:
-                inner = {name.removeprefix("vit."): None for name in intermediates if name.startswith("vit.")}
+                named = ((name, value) for name, value in intermediates.items() if name.startswith("vit."))
+                inner = {name.removeprefix("vit."): value for name, value in named}
             x = self.vit.encode(source, fold(keys, 0), intermediates=inner)
             for name, value in (inner or {}).items():
                 sow(intermediates, f"vit.{name}", value)

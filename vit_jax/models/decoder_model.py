@@ -34,7 +34,9 @@ class Embedding(nnx.Module):
         self.position = nnx.Param(jnp.zeros((c.position_rows, c.width), dtype)) if c.position_rows else None
         self.norm = norm(c, dtype) if c.embedding_norm else None
 
-    def __call__(self, x: Array, table: Array | None, dtype: Any, *, keys: Array | None = None) -> Array:
+    def __call__(
+        self, x: Array, table: Array | None, dtype: Any, *, keys: Array | None = None, nudge: Array | None = None
+    ) -> Array:
         """The input of a stack of blocks.
 
         Args:
@@ -42,6 +44,7 @@ class Embedding(nnx.Module):
             table: the embedding [V, D] of ids; None for vectors.
             dtype: of the result.
             keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
+            nudge: is added to the rows of the table, [B, N, D]; None: nothing is.
 
         Returns:
             [B, N, D].
@@ -61,6 +64,7 @@ class Embedding(nnx.Module):
         if c.max_length and length > c.max_length:
             raise ArgumentError(f"a sequence of {length} tokens is longer than max_length {c.max_length}: shorten it")
         x = self.lookup(x, table, dtype)
+        x = x if nudge is None else x + nudge.astype(dtype)
         positions = self.positions(length, dtype)
         x = x if positions is None else x + positions
         x = x if self.norm is None else self.norm(x)

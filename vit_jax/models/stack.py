@@ -18,7 +18,7 @@ from jax import Array
 
 from ..config.run import RunConfig
 from ..machine.targets import Target
-from .attention import Attention, AttentionPool
+from .attention import NUDGE, Attention, AttentionPool
 from .attention_kernels import FUSED, obstacle
 from .layers import Intermediates, LayerNorm, Linear, Mlp, product_p, sow
 from .state import merge, split_model
@@ -57,7 +57,7 @@ class Stack(nnx.List[Any]):
             call: `call(block, x, i, intermediates)` gives x after block i. Its intermediates ask for the wanted ones of
                 `maps`; `i` is an int, or in remat and scan an int32 [].
             intermediates: receives, where it asks for them, the outputs {prefix}blocks.I and the weights of all blocks
-                {prefix}{map} [B, L, H, Nq, Nk].
+                {prefix}{map} [B, L, H, Nq, Nk]; may give {prefix}{map}.nudge of the same shape, see `Attention`.
             prefix: precedes these names.
             maps: the kinds of attention weights that a block has.
 
@@ -69,9 +69,11 @@ class Stack(nnx.List[Any]):
         if intermediates is None and (self.scan or self.remat != "none" or self.gather):
             return self._chosen(x, call)
         taken: list[Intermediates] = []
-        asked = [name for name in maps if intermediates is not None and prefix + name in intermediates]
+        given = intermediates or {}
+        asked = [name for name in maps if prefix + name in given]
+        nudges = {name + NUDGE: given[prefix + name + NUDGE] for name in maps if prefix + name + NUDGE in given}
         for i, block in enumerate(self):
-            inner: Intermediates = dict.fromkeys(asked)
+            inner: Intermediates = dict.fromkeys(asked) | {name: nudge[:, i] for name, nudge in nudges.items()}
             x = call(block, x, i, inner)
             sow(intermediates, f"{prefix}blocks.{i}", x)
             taken.append(inner)

@@ -21,7 +21,7 @@ from ..errors import ArgumentError
 from ..machine.explicit import on_any_mesh
 from ..machine.numerics import with_promotion
 from . import state
-from .attention import attention_mask
+from .attention import NUDGE, attention_mask
 from .decoder import attention, mlp, norm
 from .decoder_model import DecoderModel, Embedding, check_vectors
 from .layers import Intermediates, capture, dropout, fold, sow
@@ -203,6 +203,13 @@ class Transformer(DecoderModel):
         known = [*self.config.captured(), "encoder.attention", "decoder.self_attention", "decoder.cross_attention"]
         return capture(names, known, lambda wanted: self(source, target, intermediates=wanted, **masks))
 
+    @property
+    def source_table(self) -> Array | None:
+        """The embedding of the source, [V, D]; None if the source is vectors."""
+        if self.config.one_embedding:
+            return self.table
+        return None if self.source is None or self.source.embedding is None else self.source.embedding[...]
+
     @on_any_mesh
     @with_promotion
     def encode(
@@ -221,7 +228,8 @@ class Transformer(DecoderModel):
             source_padding: as of a call.
             source_mask: as of a call.
             keys: as of a call.
-            intermediates: receives the inner values that it asks for, by their names in `capture`.
+            intermediates: receives the inner values that it asks for, by their names in `capture`; gives, if it has
+                it, "source.nudge" [B, S, D], which is added to the rows of the embedding.
 
         Returns:
             [B, S, D]; without an encoder the source.
@@ -237,8 +245,8 @@ class Transformer(DecoderModel):
             check_vectors("source", source, self.config.width)
             memory = source.astype(self.dtype)
         else:
-            own = None if self.source.embedding is None else self.source.embedding[...]
-            x = self.source(source, self.table if self.config.one_embedding else own, self.dtype, keys=fold(keys, 0))
+            nudge = (intermediates or {}).get(f"source{NUDGE}")
+            x = self.source(source, self.source_table, self.dtype, keys=fold(keys, 0), nudge=nudge)
             mask = attention_mask(x.shape[0], x.shape[1], x.shape[1], padding=source_padding, mask=source_mask)
             memory = self.encoder(x, mask, keys=fold(keys, 2), intermediates=intermediates)
         sow(intermediates, "memory", memory)

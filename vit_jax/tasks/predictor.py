@@ -11,6 +11,7 @@ import numpy as np
 
 from ..config.run import RunConfig
 from ..errors import Field, UserError
+from ..explain.methods import IMAGES
 from ..models.build import describe_network
 
 BATCH = 64  # inputs of a prediction that are computed at a time
@@ -40,8 +41,14 @@ class Answer:
 
 def check_batch(batch: int) -> None:
     """Raise UserError unless a number of inputs that are computed at a time is positive."""
-    if batch < 1:
-        raise UserError(Field("batch"), f"is {batch}", "give a positive number")
+    check_positive(batch=batch)
+
+
+def check_positive(**numbers: int) -> None:
+    """Raise UserError unless all of these numbers are positive."""
+    for name, number in numbers.items():
+        if number < 1:
+            raise UserError(Field(name), f"is {number}", "give a positive number")
 
 
 def batches(inputs: Sequence[Any], batch: int) -> Iterator[tuple[int, Any]]:
@@ -73,10 +80,12 @@ class Predictor:
     task: Any  # its Task, of base.py
     trained: Trained
 
-    # Why there is no attention to draw, and why there are no features, where more is to be said than that the network
-    # has none: (what is wrong, a remedy).
+    # Why there is no attention to draw, why there are no features and no explanations, where more is to be said than
+    # that the network has none: (what is wrong, a remedy).
     no_attention: ClassVar[tuple[str, str] | None] = None
     no_features: ClassVar[tuple[str, str] | None] = None
+    no_explanation: ClassVar[tuple[str, str] | None] = None
+    most_explained: ClassVar[int] = IMAGES  # by the command
 
     @property
     def unmeasured(self) -> tuple[str, str] | None:
@@ -231,6 +240,36 @@ class Predictor:
             UserError: an input cannot be used, or the network has none.
         """
         self._lacks("inner values", None)
+
+    def explain(self, inputs: Any, /, method: Any = "ig", *args: Any, **options: Any) -> Any:
+        """What counted in the inputs for what the network says of them.
+
+        Args:
+            inputs: one, or several.
+            method: ig, chefer, rollout or occlusion.
+            args: the task's own, in order.
+            options: likewise, by name: `class_name`, `steps`, `batch`.
+
+        Returns:
+            An explained.Explanation.
+
+        Raises:
+            UserError: an input cannot be used, or the network cannot be explained so.
+        """
+        self.check_explained(method)
+        raise NotImplementedError
+
+    def check_explained(self, method: str, class_name: str = "") -> None:
+        """Check that what the network says can be explained.
+
+        Args:
+            method: as of `explain`.
+            class_name: of a class, label or number; empty: none is named.
+
+        Raises:
+            UserError: it cannot be explained so.
+        """
+        self._lacks("explanations", self.no_explanation)
 
     def draw_attention(
         self, inputs: Sequence[Any], path: Path | None = None, layers: Sequence[int] = (), caption: str = ""

@@ -12,14 +12,19 @@ import numpy as np
 from jax import Array
 
 from ...data.captions.vectors import Vector, checked_vectors, vectors_in
+from ...explain.methods import BATCH as EXPLAINED
+from ...explain.methods import STEPS, Method
+from ...explain.tokens import explain_caption
 from ...figures.attention import draw_words
 from ...figures.figure import drawn
 from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.captioner import Captioner
 from ..classify.draw import visible
-from ..generated import Writer, tokens_and_end, value
+from ..explained import CaptionExplanation, names_of
+from ..generated import Writer, given_and_said, tokens_and_end, value
 from ..images import ImagePredictor
+from ..predictor import check_positive
 from .text import CROSS, Captioning, captured_inputs, search_inputs
 
 
@@ -113,6 +118,38 @@ class Describer(CaptionWriter, ImagePredictor):
         """(the T tokens of the caption of one image, their cross-attention on its patches [L, H, T, gh, gw])."""
         return attention(self.task, self.model, self.inputs([image]))
 
+    @with_fixed_settings
+    def explain(
+        self, images: Any, method: Method = "ig", class_name: str = "", steps: int = STEPS, batch: int = EXPLAINED
+    ) -> CaptionExplanation:
+        """Which part of each image counted for each token of its caption.
+
+        Args:
+            images: one or several; one is explained as a list of one.
+            method: ig, chefer, rollout or occlusion, as of `Classifier.explain`.
+            class_name: there are no classes to name.
+            steps: of integrated gradients, each a pass forward, and one back for each token.
+            batch: images that occlusion computes at a time.
+
+        Returns:
+            CaptionExplanation: `tokens`, `maps` (of each caption [T, gh, gw]), `draw(path)`, `write(name)`.
+
+        Raises:
+            UserError: an image cannot be used, or there is no such method.
+        """
+        self.check_explained(method, class_name)
+        check_positive(steps=steps, batch=batch)
+        several, _ = self.listed(images)
+        pixels, search = self.pixels(several), self.task.search
+        inputs = self.normalised(pixels)
+        tokens, maps = [], []
+        for image in inputs:
+            row = np.asarray(captured_inputs(self.model, image[None], search, ())[0][0])
+            given, said, count = given_and_said(search.ids, row, search.length)
+            maps.append(explain_caption(self.model, image, given, said, method, steps, batch)[:count])
+            tokens.append(tuple(tokens_and_end(self.task.target, row)))
+        return CaptionExplanation(method, names_of(several), tuple(tokens), tuple(maps), pixels)
+
     @property
     def layers(self) -> int:
         """The number of layers of the decoder."""
@@ -150,6 +187,7 @@ class FeatureDescriber(CaptionWriter):
 
     no_attention = ("the decoder reads a single vector, to which all its attention goes", "leave it out")
     no_features = ("the inputs of this network are features already", "leave the flag out")
+    no_explanation = ("the inputs of this network are vectors, which have no patches or words", "leave it out")
 
     def __repr__(self) -> str:
         return f"FeatureDescriber({describe_network(self.run.model)}; {self.words})"

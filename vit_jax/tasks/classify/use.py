@@ -12,15 +12,20 @@ from flax import nnx
 
 from ...config.outputs import KINDS, Outputs
 from ...errors import Field, UserError
+from ...explain.images import check_method
+from ...explain.methods import BATCH as EXPLAINED
+from ...explain.methods import STEPS, Method
 from ...figures.figure import drawn
 from ...files.output import shorten, write_npz
 from ...files.shown import predictions
 from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.vit import ViT
+from ..explained import ImageExplanation, names_of
 from ..images import ImagePredictor
-from ..predictor import BATCH, batches
+from ..predictor import BATCH, batches, check_positive
 from .draw import draw_attention
+from .explain import explain, number_of
 from .features import block_numbers, compiled_features
 from .kinds.base import Kind
 
@@ -230,6 +235,51 @@ class Classifier(ImagePredictor):
         written = write_npz(path, self._features(inputs, numbers, norm, batch), len(inputs), files=names)
         arrays = ", ".join(f"{name} {list(shape)}" for name, shape in written.items())
         return f"{path}: {arrays}"
+
+    @with_fixed_settings
+    def explain(
+        self,
+        images: Any,
+        method: Method = "ig",
+        class_name: str = "",
+        steps: int = STEPS,
+        batch: int = EXPLAINED,
+        measured: bool = True,
+    ) -> ImageExplanation:
+        """What counted in each image for what the network says of it, patch by patch.
+
+        Args:
+            images: one or several, as `ImagePredictor` takes them; one is explained as a list of one.
+            method: ig (integrated gradients from the mean that images are normalised by, signed), chefer (attention
+                weighted by gradients), rollout (attention alone, which is blind to the class) or occlusion (what hiding
+                a patch changes, signed).
+            class_name: the class, label or number to explain; empty: the most probable of each image.
+            steps: of integrated gradients, each a pass forward and back.
+            batch: how many images are computed at a time.
+            measured: whether insertion minus deletion is measured, which takes up to 132 passes an image.
+
+        Returns:
+            ImageExplanation: `maps` [n, gh, gw], `score`, `draw(path)`, `write(name)`.
+
+        Raises:
+            UserError: an image cannot be used, there is no such class, or the network lacks what the method takes.
+        """
+        self.check_explained(method, class_name)
+        check_positive(steps=steps, batch=batch)
+        several, _ = self.listed(images)
+        pixels = self.pixels(several)
+        inputs, names = self.normalised(pixels), names_of(several)
+        how = {"steps": steps, "batch": batch, "measured": measured}
+        return explain(self.model, self.kind, inputs, pixels, names, method, name=class_name, **how)
+
+    def check_explained(self, method: str, class_name: str = "") -> None:
+        """Raise UserError where the method cannot explain the network, or there is no such class, label or number."""
+        self.check_told()
+        check_method(self.model, method)
+        if class_name:
+            number_of(self.kind, class_name)
+        else:
+            self.kind.explained(np.zeros((1, len(self.class_names))))
 
     @property
     def layers(self) -> int:

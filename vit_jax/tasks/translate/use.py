@@ -12,6 +12,8 @@ import numpy as np
 from ...decode.base import Found
 from ...decode.buckets import in_buckets, lengths_to
 from ...errors import UserError
+from ...explain.methods import STEPS, Method
+from ...explain.tokens import explain_translation
 from ...figures.attention import draw_cross_attention
 from ...figures.figure import drawn
 from ...files.lines import quote
@@ -19,8 +21,9 @@ from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.transformer import Transformer
 from ...text.tokenizer import Tokenizer
-from ..generated import Writer, tokens_and_end, value
-from ..predictor import BATCH, check_batch
+from ..explained import TranslationExplanation
+from ..generated import Writer, given_and_said, tokens_and_end, value
+from ..predictor import BATCH, check_batch, check_positive
 from .text import CROSS, Translation, captured_ids, searched_ids, strip_padding
 
 
@@ -182,6 +185,47 @@ class Translator(Writer):
         source = self.source.tokens(strip_padding(self.source, ids[0]))
         target = tokens_and_end(self.target, np.asarray(found[0]))
         return source, target, np.asarray(values[CROSS])[0, :, :, : len(target), : len(source)]
+
+    @with_fixed_settings
+    def explain(
+        self,
+        texts: str | Iterable[str],
+        method: Method = "ig",
+        class_name: str = "",
+        steps: int = STEPS,
+        batch: int = 1,
+    ) -> TranslationExplanation:
+        """Which tokens of each text counted for each token of its translation.
+
+        Args:
+            texts: one or several; one is explained as a list of one.
+            method: ig, chefer, rollout or occlusion, as of `Classifier.explain`; ig and occlusion put the mean of the
+                embedding's table in the place of a token.
+            class_name: there are no classes to name.
+            steps: of integrated gradients, each a pass forward, and one back for each token.
+            batch: has no effect.
+
+        Returns:
+            TranslationExplanation: `sources`, `tokens`, `maps` (of each text [T, S]), `draw(path)`, `write(name)`.
+
+        Raises:
+            UserError: a text cannot be used, or there is no such method.
+        """
+        self.check_explained(method, class_name)
+        check_positive(steps=steps)
+        several = [texts] if isinstance(texts, str) else list(texts)
+        search, pad = self.task.search, self.source.ids.pad
+        sources, tokens, maps = [], [], []
+        for ids in self.encoded(several):
+            padded = np.full(next(n for n in lengths_to(search.length) if n >= len(ids)), pad, np.int32)
+            padded[: len(ids)] = ids
+            row = np.asarray(captured_ids(self.model, jnp.asarray(padded[None]), search, pad, ())[0][0])
+            given, said, count = given_and_said(search.ids, row, search.length)
+            found = explain_translation(self.model, padded, pad, given, said, method, steps)
+            maps.append(found[:count, : len(ids)])
+            sources.append(tuple(self.source.tokens(strip_padding(self.source, padded))))
+            tokens.append(tuple(tokens_and_end(self.target, row)))
+        return TranslationExplanation(method, tuple(several), tuple(tokens), tuple(maps), tuple(sources))
 
     @property
     def layers(self) -> int:

@@ -48,6 +48,7 @@ class Kind:
     calibrated: ClassVar[tuple[str, ...]] = ()  # what validation decides of how outputs are read
     truth: ClassVar[str] = ""  # what a figure calls that which is right
     no_top: ClassVar[str] = ""  # why there is no number of answers to choose
+    has_probabilities: ClassVar[bool] = True  # `values` are of 0 to 1
 
     @property
     def selection_metric(self) -> tuple[str, int]:
@@ -171,6 +172,17 @@ class Kind:
             top: how many classes are wanted.
         """
         raise NotImplementedError
+
+    def explained(self, logits: np.ndarray) -> np.ndarray:
+        """The output of each image that is explained where none is named, int [n]: the most probable one.
+
+        Args:
+            logits: float [n, K].
+
+        Raises:
+            UserError: one has to be named.
+        """
+        return np.asarray(logits).argmax(-1)
 
     def line(self, said: Said) -> str:
         """What is said, in a line."""

@@ -14,6 +14,7 @@ from jax import Array
 
 from ....config.outputs import Outputs
 from ....config.run import RunConfig
+from ....errors import Field, UserError
 from ....figures.kept import keep_sections
 from ...base import Batch
 from ..draw_sections import Plain, number_sections
@@ -30,6 +31,7 @@ class NumberKind(Kind):
     legend: ClassVar = "predicted numbers"
     truth: ClassVar = "numbers"
     no_top: ClassVar = "every number is told"
+    has_probabilities: ClassVar = False
 
     @classmethod
     def balanced(
@@ -113,6 +115,13 @@ class NumberKind(Kind):
     def values(self, logits: np.ndarray) -> np.ndarray:
         """What a network gives, [..., K], in the units of the data: float64."""
         return logits.astype(np.float64) * self.std + self.mean
+
+    def explained(self, logits: np.ndarray) -> np.ndarray:
+        """The only number; of several none is more probable than another."""
+        if len(names := self.outputs.names) > 1:
+            what = f"is not given, and this network tells {len(names)} numbers"
+            raise UserError(Field("class"), what, f"name the one to explain, such as {names[0]}")
+        return np.zeros(len(logits), int)
 
     def says(self, logits: np.ndarray, top: int) -> Said:
         """Every number with its value, in their order."""

@@ -1,0 +1,68 @@
+"""Gradients that explanations are made of: with respect to inputs, along a path, and to attention weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..models.attention import NUDGE
+from ..models.layers import Intermediates
+
+
+def integrated_gradients(gradient: Callable[[Array], Array], x: Array, baseline: Array, steps: int) -> Array:
+    """Integrated gradients (Sundararajan et al. 2017, arXiv 1703.01365): (x - b) times the mean gradient from b to x.
+
+    The integral over the straight line is a Gauss-Legendre sum, as captum computes it.
+
+    Args:
+        gradient: gives the gradients of one or several values at an x, [..., *x.shape].
+        x: float [...].
+        baseline: b, likewise; or what broadcasts to it.
+        steps: of the sum; each costs a gradient.
+
+    Returns:
+        [..., *x.shape], whose sum over the axes of x is about value(x) - value(b).
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(steps)  # on -1..1, with weights that sum to 2
+    places = jnp.asarray((nodes + 1) / 2, x.dtype), jnp.asarray(weights / 2, x.dtype)
+
+    def add(total: Array, place: tuple[Array, Array]) -> tuple[Array, None]:
+        along, weight = place
+        return total + weight * gradient(baseline + along * (x - baseline)), None
+
+    whole = jax.eval_shape(gradient, x)
+    return (x - baseline) * jax.lax.scan(add, jnp.zeros(whole.shape, whole.dtype), places)[0]
+
+
+def each_gradient(values: Callable[[Array], Array], x: Array) -> Array:
+    """The gradient of each of K values with respect to x: [K, *x.shape], one after the other."""
+    told, pull = jax.vjp(values, x)
+    return jax.lax.map(lambda one: pull(one)[0], jnp.eye(len(told), dtype=told.dtype))
+
+
+def weighted_attention(forward: Callable[[Intermediates], Array], names: Iterable[str]) -> dict[str, Array]:
+    """The attention of each layer, weighted by how a value depends on it: mean over heads of (gradient * weights)+.
+
+    Args:
+        forward: a pass of the network, which takes intermediates and gives the value, [].
+        names: of the kinds of attention, as the network's `capture` has them.
+
+    Returns:
+        {name: [B, L, Nq, Nk]} (Chefer et al. 2021, arXiv 2103.15679, equation 5).
+    """
+
+    def value(nudges: dict[str, Array]) -> tuple[Array, dict[str, Any]]:
+        inner: Intermediates = {**dict.fromkeys(names), **{name + NUDGE: nudge for name, nudge in nudges.items()}}
+        told = forward(inner)
+        return told, {name: inner[name] for name in names}
+
+    names = tuple(names)
+    shapes = jax.eval_shape(lambda: value({})[1])
+    zeros = {name: jnp.zeros(each.shape, each.dtype) for name, each in shapes.items()}
+    gradients, weights = jax.grad(value, has_aux=True)(zeros)
+    return {name: jax.nn.relu(gradients[name] * weights[name]).mean(2) for name in names}

@@ -1,0 +1,137 @@
+"""What counted in images for an output of a network of images, by each of four methods.
+
+Dimensions: B images of a batch, h, w, C their size, gh, gw the rows and columns of cells, K outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from ..errors import Field, UserError
+from ..models.vit_options import MAPS
+from .cells import sum_cells
+from .gradients import integrated_gradients, weighted_attention
+from .methods import OF_ATTENTION, Method, check_known
+from .occlusion import occlusion
+from .relevance import chefer, rollout
+
+IG = "give ig, which takes any network"
+
+
+def explain_images(
+    model: Any, images: Array, outputs: np.ndarray, grid: tuple[int, int], method: Method, steps: int, batch: int
+) -> np.ndarray:
+    """How much each cell of images counted for an output of each.
+
+    Args:
+        model: a network of images, `model(images) -> logits [B, K]`.
+        images: normalised [n, h, w, C]; the baseline is 0, the mean that they are normalised by.
+        outputs: int [n], the output that is explained of each.
+        grid: (gh, gw); of the methods of attention, the patches.
+        method: ig, in the units of a logit, signed; occlusion, likewise; chefer or rollout, of 0 or more.
+        steps: of integrated gradients.
+        batch: images that are computed at a time.
+
+    Returns:
+        float64 [n, gh, gw].
+
+    Raises:
+        UserError: the network has no such attention.
+    """
+    check_method(model, method)
+    parts = []
+    for first in range(0, len(images), batch):
+        some, chosen = images[first : first + batch], outputs[first : first + batch]
+        if method == "ig":
+            parts.append(sum_cells(np.asarray(_integrated(model, some, jnp.asarray(chosen), steps)), grid))
+        elif method == "occlusion":
+            parts.append(np.stack([*_occlusions(model, some, chosen, grid, batch)]))
+        else:
+            layers = _weighted(model, some, jnp.asarray(chosen)) if method == "chefer" else _attention(model, some)
+            through, reads = (chefer if method == "chefer" else rollout), read_by_head(model.config, layers.shape[-1])
+            tokens = np.stack([reads @ through(each) for each in np.asarray(layers)])
+            parts.append(tokens[:, model.config.first_patch :].reshape(-1, *grid))
+    return np.concatenate(parts)
+
+
+def check_method(model: Any, method: str) -> None:
+    """Raise UserError where there is no such method, or a network has not the attention that it takes."""
+    check_known(method)
+    if method not in OF_ATTENTION:
+        return
+    pool = getattr(model.config, "pool", None)
+    if pool is None:
+        raise UserError(Field("explain"), f"is {method}, but a {model.config.name} has no attention", IG)
+    if pool in MAPS:
+        what = f"is {method}, but the head reads a pool with attention of its own ({pool}), which it cannot follow"
+        raise UserError(Field("explain"), what, IG)
+
+
+def grid_of(config: Any, size: tuple[int, int]) -> tuple[int, int]:
+    """The rows and columns of cells of images: those of the network's patches, else 8 by 8.
+
+    Args:
+        config: of the network.
+        size: (h, w) of its images.
+    """
+    patch = getattr(config, "patch_size", None)
+    return (size[0] // patch[0], size[1] // patch[1]) if patch else (min(8, size[0]), min(8, size[1]))
+
+
+def read_by_head(c: Any, count: int) -> np.ndarray:
+    """How much the head of a ViT reads of each token after the last block: float [N], which sums to 1.
+
+    Args:
+        c: its config, whose pool has no attention.
+        count: N.
+    """
+    tokens = np.eye(count)
+    patches = tokens[c.first_patch :].mean(0)
+    if c.pool == "cls":
+        return tokens[0]
+    if c.pool == "cls_distill":
+        return tokens[:2].mean(0)
+    if c.pool == "cls_mean":
+        return (tokens[0] + patches) / 2
+    return patches if c.pool == "mean" else tokens.mean(0)
+
+
+def logits_of(model: Any, images: Any) -> np.ndarray:
+    """The logits of normalised images [B, h, w, C]: [B, K]."""
+    return np.asarray(_logits(model, jnp.asarray(images)))
+
+
+def _chosen(logits: Array, outputs: Array) -> Array:
+    """The sum over the images of an output of each: [B, K], [B] -> []."""
+    return jnp.take_along_axis(logits, outputs[:, None], 1).sum()
+
+
+def _integrate(model: Any, images: Array, outputs: Array, steps: int) -> Array:
+    x = images.astype(jnp.promote_types(images.dtype, jnp.float32))
+    gradient = jax.grad(lambda images: _chosen(model(images), outputs))
+    return integrated_gradients(gradient, x, jnp.zeros_like(x), steps)
+
+
+def _weigh(model: Any, images: Array, outputs: Array) -> Array:
+    forward = lambda inner: _chosen(model(images, intermediates=inner), outputs)  # noqa: E731
+    return weighted_attention(forward, ("attention",))["attention"]
+
+
+def _occlusions(
+    model: Any, images: Array, outputs: np.ndarray, grid: tuple[int, int], batch: int
+) -> Iterator[np.ndarray]:
+    for image, k in zip(np.asarray(images), outputs, strict=True):
+        yield occlusion(lambda some, k=k: logits_of(model, some)[:, k], image, grid, batch)
+
+
+_logits: Any = nnx.jit(lambda model, images: model(images))
+_integrated: Any = nnx.jit(_integrate, static_argnums=3)
+_weighted: Any = nnx.jit(_weigh)  # (model, images, outputs) -> [B, L, N, N]
+_attention: Any = nnx.jit(lambda model, images: model.capture(images, ("attention",))["attention"].mean(2))

@@ -1,0 +1,191 @@
+"""What counted in an image or a sentence for each token of the text that was generated of it.
+
+The decoder is given the text that it said, and the logit of each of its tokens is explained. Dimensions: m inputs; h,
+w, C the size of an image; S tokens of a source, T of the text; D width, L layers, N tokens of the encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from ..models.attention import NUDGE
+from ..models.captioner import Captioner
+from ..models.layers import Intermediates
+from ..models.transformer import Transformer
+from .cells import sum_cells
+from .gradients import each_gradient, integrated_gradients, weighted_attention
+from .methods import Method
+from .occlusion import occlusion
+from .relevance import chefer, chefer_of_decoder, rollout, rollout_of_decoder
+
+OWN, CROSS = "decoder.self_attention", "decoder.cross_attention"
+
+
+def explain_caption(
+    model: Captioner, image: Array, given: np.ndarray, said: np.ndarray, method: Method, steps: int, batch: int
+) -> np.ndarray:
+    """How much each patch of an image counted for each token of its caption.
+
+    Args:
+        model: a captioner of images.
+        image: normalised [h, w, C]; the baseline is 0, the mean that images are normalised by.
+        given: what the decoder is given, ids int32 [T].
+        said: what it says to that, likewise.
+        method: as of `images.explain_images`.
+        steps: of integrated gradients.
+        batch: images that are computed at a time.
+
+    Returns:
+        float64 [T, gh, gw].
+    """
+    c = model.config
+    text = jnp.asarray(given), jnp.asarray(said)
+    if method == "ig":
+        return sum_cells(np.asarray(_integrated_image(model, image, *text, steps)), c.vit.grid)
+    if method == "occlusion":
+        told = lambda some: np.asarray(_told_of_images(model, jnp.asarray(some), *text))  # noqa: E731
+        return occlusion(told, np.asarray(image), c.vit.grid, batch)
+    first = c.vit.first_patch
+    rows = slice(first if c.memory == "patches" else 0, None)
+    found = _attention_to_image(model, image, *text, method == "chefer")
+    tokens = _through_decoder("vit.attention", found, rows, method, len(said))
+    return tokens[:, first:].reshape(-1, *c.vit.grid)
+
+
+def explain_translation(
+    model: Transformer, source: np.ndarray, pad: int, given: np.ndarray, said: np.ndarray, method: Method, steps: int
+) -> np.ndarray:
+    """How much each token of a source counted for each token of what was said of it.
+
+    The baseline of a token's embedding is the mean of the table.
+
+    Args:
+        model: an encoder-decoder of ids.
+        source: ids int32 [S].
+        pad: the id of padding.
+        given: what the decoder is given, ids int32 [T].
+        said: what it says to that, likewise.
+        method: as of `images.explain_images`.
+        steps: of integrated gradients.
+
+    Returns:
+        float64 [T, S].
+    """
+    ids, text = jnp.asarray(source), (jnp.asarray(given), jnp.asarray(said))
+    if method == "ig":
+        return np.asarray(_integrated_source(model, ids, pad, *text, steps), np.float64).sum(-1)
+    if method == "occlusion":
+        values = np.asarray(_occluded_source(model, ids, pad, *text), np.float64)  # [1 + S, T]
+        return (values[0] - values[1:]).T
+    found = _attention_to_source(model, ids, pad, *text, method == "chefer")
+    return _through_decoder("encoder.attention", found, slice(None), method, len(said))
+
+
+def _through_decoder(encoder: str, found: dict[str, Array], rows: slice, method: Method, count: int) -> np.ndarray:
+    """The relevance of the encoder's input for each token: float64 [T, N].
+
+    Args:
+        encoder: the name of its attention.
+        found: {name: [T, L, ...] of Chefer's relevance, of which each token has its own, or [1, L, ...]}.
+        rows: the tokens of the encoder that the decoder attends to.
+        method: chefer or rollout.
+        count: T.
+    """
+    layers, own, crossed = (np.asarray(found[name]) for name in (encoder, OWN, CROSS))
+    if method == "rollout":
+        return rollout_of_decoder(own[0], crossed[0], rollout(layers[0])[rows])
+    each = (chefer_of_decoder(own[t], crossed[t], chefer(layers[t]), rows)[t] for t in range(count))
+    return np.stack([*each])
+
+
+def _told(logits: Array, said: Array) -> Array:
+    """The logits of the tokens that were said: [m, T, K], [T] -> [m, T]."""
+    return jnp.take_along_axis(logits, jnp.broadcast_to(said, logits.shape[:2])[..., None], -1)[..., 0]
+
+
+def _of_images(model: Captioner, images: Array, given: Array, said: Array, inner: Intermediates | None = None) -> Array:
+    targets = jnp.broadcast_to(given, (len(images), len(given)))
+    return _told(model(images, targets, intermediates=inner), said)
+
+
+def _of_sources(
+    model: Transformer,
+    nudges: Array,
+    ids: Array,
+    pad: int,
+    text: tuple[Array, Array],
+    inner: Intermediates | None = None,
+) -> Array:
+    """The logits [m, T] where the embedding of a source [S] is changed by `nudges` [m, S, D]."""
+    given, said = text
+    sources, targets = (jnp.broadcast_to(x, (len(nudges), len(x))) for x in (ids, given))
+    inner = {} if inner is None else inner
+    inner[f"source{NUDGE}"] = nudges
+    return _told(model(sources, targets, source_padding=sources != pad, intermediates=inner), said)
+
+
+def _integrate_image(model: Captioner, image: Array, given: Array, said: Array, steps: int) -> Array:
+    x = image.astype(jnp.promote_types(image.dtype, jnp.float32))
+    values = lambda x: _of_images(model, x[None], given, said)[0]  # noqa: E731
+    return integrated_gradients(lambda x: each_gradient(values, x), x, jnp.zeros_like(x), steps)
+
+
+def _to_mean(model: Transformer, ids: Array) -> Array:
+    """What makes the mean of the table of the embedding of each token: [S, D]."""
+    assert model.source is not None and model.source_table is not None
+    table = model.source_table
+    everyone = model.source.lookup(jnp.arange(len(table)), table, jnp.promote_types(model.dtype, jnp.float32))
+    return everyone.mean(0) - everyone[ids]
+
+
+def _integrate_source(model: Transformer, ids: Array, pad: int, given: Array, said: Array, steps: int) -> Array:
+    away = _to_mean(model, ids)
+    values = lambda nudge: _of_sources(model, nudge[None], ids, pad, (given, said))[0]  # noqa: E731
+    return integrated_gradients(lambda x: each_gradient(values, x), jnp.zeros_like(away), away, steps)
+
+
+def _occlude_source(model: Transformer, ids: Array, pad: int, given: Array, said: Array) -> Array:
+    away = _to_mean(model, ids)
+    hidden = jnp.concatenate([jnp.zeros((1, len(ids)), away.dtype), jnp.eye(len(ids), dtype=away.dtype)])
+    one = lambda row: _of_sources(model, (row[:, None] * away)[None], ids, pad, (given, said))[0]  # noqa: E731
+    return jax.lax.map(one, hidden)
+
+
+def _through(
+    forward: Callable[[Intermediates], Array], names: tuple[str, ...], count: int, weighted: bool
+) -> dict[str, Array]:
+    """The attention of one input, {name: [1, L, ...]}, means over heads; weighted for each of T tokens, [T, L, ...]."""
+    if not weighted:
+        inner: Intermediates = dict.fromkeys(names)
+        forward(inner)
+        return {name: inner[name].mean(2) for name in names}
+    one = lambda t: weighted_attention(lambda inner: forward(inner)[0, t], names)  # noqa: E731
+    return {name: x[:, 0] for name, x in jax.lax.map(one, jnp.arange(count)).items()}
+
+
+def _look_at_image(model: Captioner, image: Array, given: Array, said: Array, weighted: bool) -> dict[str, Array]:
+    forward = lambda inner: _of_images(model, image[None], given, said, inner)  # noqa: E731
+    return _through(forward, ("vit.attention", OWN, CROSS), len(said), weighted)
+
+
+def _look_at_source(
+    model: Transformer, ids: Array, pad: int, given: Array, said: Array, weighted: bool
+) -> dict[str, Array]:
+    still = jnp.zeros((1, len(ids), model.config.width), model.dtype)
+    forward = lambda inner: _of_sources(model, still, ids, pad, (given, said), inner)  # noqa: E731
+    return _through(forward, ("encoder.attention", OWN, CROSS), len(said), weighted)
+
+
+_told_of_images: Any = nnx.jit(_of_images)
+_integrated_image: Any = nnx.jit(_integrate_image, static_argnums=4)
+_attention_to_image: Any = nnx.jit(_look_at_image, static_argnums=4)
+_integrated_source: Any = nnx.jit(_integrate_source, static_argnums=(2, 5))
+_occluded_source: Any = nnx.jit(_occlude_source, static_argnums=2)
+_attention_to_source: Any = nnx.jit(_look_at_source, static_argnums=(2, 5))
