@@ -1,6 +1,5 @@
-"""Explanations: against loops over torch's own derivatives in float64, and on scenes of which it is known what counts."""
+"""Explanations: against loops over torch's own derivatives in float64, and on scenes where it is known what counts."""
 
-import dataclasses
 import itertools
 
 import jax
@@ -9,12 +8,12 @@ import numpy as np
 import pytest
 
 from tests.parity.weights import weights
-from vit_jax.explain import gradients, images, tokens
+from vit_jax.config.trees import unflatten
+from vit_jax.explain import images, tokens
 from vit_jax.explain.methods import METHODS
 from vit_jax.models.build import definition
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.state import merge
-from vit_jax.config.trees import unflatten
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 
@@ -47,7 +46,7 @@ def ours(config):
 
 
 class Twin:
-    """The network in torch, with the weights of its attentions as they were computed, of which there are derivatives."""
+    """The network in torch, which keeps the weights of its attentions, of which there are derivatives."""
 
     def __init__(self, config, monkeypatch):
         self.torch = pytest.importorskip("torch")
@@ -164,8 +163,9 @@ def looped_image(config, twin, x, k, method):
     if method == "ig":
         return cells(line(value, x, np.zeros_like(x), torch))
     if method == "occlusion":
-        whole = float(value(x))
-        return np.array([whole - float(value(other)) for other in hidden(x)]).reshape(config.grid)
+        with torch.no_grad():
+            whole = float(value(x))
+            return np.array([whole - float(value(other)) for other in hidden(x)]).reshape(config.grid)
     maps, slopes = twin.attention(value(x, ("attention",)))
     if method == "chefer":
         tokens = relevance([*map(positive, maps, slopes)])
@@ -186,3 +186,98 @@ def test_images_against_loops(pool, method, monkeypatch):
     found = images.explain_images(network, jnp.asarray(x), outputs, config.grid, method, STEPS, 1)
     expected = [looped_image(config, twin, one, k, method) for one, k in zip(x, outputs, strict=True)]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+
+
+def of_decoder(maps, slopes, encoders, method):
+    """The relevance of the encoder's tokens for those of the decoder: loops over its pairs of attentions."""
+    pick = positive if method == "chefer" else lambda m, _: mean(m)
+    layers = [pick(m, s) for m, s in zip(maps, slopes, strict=True)]
+    memory = (relevance if method == "chefer" else rolled)(layers[:encoders])
+    return memory, [*zip(layers[encoders::2], layers[encoders + 1 :: 2], strict=True)]
+
+
+def looped_decoder(maps, slopes, encoders, method, first):
+    """[T, N] of one value by loops; the decoder attends to the tokens of the encoder from `first` on."""
+    memory, pairs = of_decoder(maps, slopes, encoders, method)
+    t, n = len(pairs[0][0]), len(memory)
+    own, total = identity(t), [[0.0] * n for _ in range(t)]
+    source = (evened(memory) if method == "chefer" else memory)[first:]
+    for layer, cross in pairs:
+        if method == "chefer":
+            total, own = plus(total, times(layer, total)), plus(own, times(layer, own))
+            turned = [list(column) for column in zip(*evened(own), strict=True)]
+            total = plus(total, times(turned, times(cross, source)))
+        else:
+            total = times(half(layer), total)
+            total = [[x / 2 for x in row] for row in plus(total, times(cross, source))]
+    return total
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("memory", ["tokens", "patches"])
+def test_captions_against_loops(memory, method, monkeypatch):
+    c = CaptionerConfig(
+        vit=ViTConfig(**{**SIZE, "depth": 2, "classes": 0}),
+        text=TransformerConfig(**{**TEXT, "encoder_depth": 0}, target_vocabulary=7, outputs=7),
+        memory=memory,
+    )
+    network, twin = ours(c), Twin(c, monkeypatch)
+    x, given, said = some_images(c.vit, 1)[0], np.array([1, 4, 3]), np.array([4, 3, 2])
+    found = tokens.explain_caption(network, jnp.asarray(x), given, said, method, STEPS, 1)
+    torch = twin.torch
+
+    def value(x, t, names=()):
+        logits = twin.logits(torch.as_tensor(x)[None].permute(0, 3, 1, 2), given[None], names=names)
+        return logits[0, t, said[t]]
+
+    for t in range(3):
+        if method == "ig":
+            expected = cells(line(lambda x, t=t: value(x, t), x, np.zeros_like(x), torch))
+        elif method == "occlusion":
+            with torch.no_grad():
+                falls = [float(value(x, t)) - float(value(other, t)) for other in hidden(x)]
+            expected = np.array(falls).reshape(c.vit.grid)
+        else:
+            names = ("vit.attention", "decoder.self_attention", "decoder.cross_attention")
+            first = c.vit.first_patch
+            maps, slopes = twin.attention(value(x, t, names))
+            total = looped_decoder(maps, slopes, 2, method, first if memory == "patches" else 0)
+            expected = np.array(total[t][first:]).reshape(c.vit.grid)
+        np.testing.assert_allclose(found[t], expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", TRANSLATORS)
+def test_translations_against_loops(name, method, monkeypatch):
+    c = TRANSLATORS[name]
+    network, twin = ours(c), Twin(c, monkeypatch)
+    source, given, said = np.array([3, 5, 4, 2, 0]), np.array([1, 4, 3]), np.array([4, 3, 2])  # 0: padding
+    found = tokens.explain_translation(network, source, 0, given, said, method, STEPS)
+    torch = twin.torch
+    table = twin.network.table if c.one_embedding else twin.network.source.embedding
+    table = table.weight.detach().numpy() * (np.sqrt(c.width) if c.scale_embedding else 1)
+    rows, middle = table[source], table.mean(0)
+
+    def value(rows, t, names=()):
+        """With these embeddings of the source."""
+        with monkeypatch.context() as patch:
+            patch.setattr(twin.network.source, "lookup", lambda x, table: torch.as_tensor(rows)[None], raising=False)
+            logits = twin.network.capture(
+                torch.as_tensor(source)[None], torch.as_tensor(given)[None], ["logits", *names],
+                source_padding=torch.as_tensor(source != 0)[None],
+            )["logits"]  # fmt: skip
+        return logits[0, t, said[t]]
+
+    for t in range(3):
+        if method == "ig":
+            expected = line(lambda x, t=t: value(x, t), rows, np.broadcast_to(middle, rows.shape), torch).sum(-1)
+        elif method == "occlusion":
+            others = [np.where(np.arange(len(rows))[:, None] == i, middle, rows) for i in range(len(rows))]
+            with torch.no_grad():
+                expected = np.array([float(value(rows, t)) - float(value(other, t)) for other in others])
+        else:
+            names = ("encoder.attention", "decoder.self_attention", "decoder.cross_attention")
+            twin.maps.clear()
+            maps, slopes = twin.attention(value(rows, t, names))
+            expected = np.array(looped_decoder(maps, slopes, 2, method, 0)[t])
+        np.testing.assert_allclose(found[t], expected, rtol=0, atol=1e-12 * np.abs(expected).max())

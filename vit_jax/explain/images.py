@@ -5,7 +5,7 @@ Dimensions: B images of a batch, h, w, C their size, gh, gw the rows and columns
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -74,7 +74,7 @@ def check_method(model: Any, method: str) -> None:
         raise UserError(Field("explain"), what, IG)
 
 
-def grid_of(config: Any, size: tuple[int, int]) -> tuple[int, int]:
+def grid_of(config: Any, size: Sequence[int]) -> tuple[int, int]:
     """The rows and columns of cells of images: those of the network's patches, else 8 by 8.
 
     Args:
@@ -128,7 +128,11 @@ def _occlusions(
     model: Any, images: Array, outputs: np.ndarray, grid: tuple[int, int], batch: int
 ) -> Iterator[np.ndarray]:
     for image, k in zip(np.asarray(images), outputs, strict=True):
-        yield occlusion(lambda some, k=k: logits_of(model, some)[:, k], image, grid, batch)
+
+        def told(some: np.ndarray, k: int = k) -> np.ndarray:
+            return logits_of(model, some)[:, k]
+
+        yield occlusion(told, image, grid, batch)
 
 
 _logits: Any = nnx.jit(lambda model, images: model(images))

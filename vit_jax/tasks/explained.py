@@ -72,7 +72,7 @@ class Explanation:
         self.draw(picture, caption)
         write_csv(table, self.header, self.rows())
         with replacing(Path(arrays)) as temporary, open(temporary, "wb") as file:
-            np.savez(file, **self.arrays())
+            np.savez(file, allow_pickle=False, **self.arrays())  # type: ignore[arg-type]
         return picture, table, arrays
 
 

@@ -269,7 +269,7 @@ class Classifier(ImagePredictor):
         several, _ = self.listed(images)
         pixels = self.pixels(several)
         inputs, names = self.normalised(pixels), names_of(several)
-        how = {"steps": steps, "batch": batch, "measured": measured}
+        how: dict[str, Any] = {"steps": steps, "batch": batch, "measured": measured}
         return explain(self.model, self.kind, inputs, pixels, names, method, name=class_name, **how)
 
     def check_explained(self, method: str, class_name: str = "") -> None:
