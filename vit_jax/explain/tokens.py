@@ -16,9 +16,7 @@ from flax import nnx
 from jax import Array
 
 from ..models.attention import NUDGE
-from ..models.captioner import Captioner
 from ..models.layers import Intermediates
-from ..models.transformer import Transformer
 from .cells import sum_cells
 from .gradients import each_gradient, integrated_gradients, weighted_attention
 from .methods import Method
@@ -29,7 +27,7 @@ OWN, CROSS = "decoder.self_attention", "decoder.cross_attention"
 
 
 def explain_caption(
-    model: Captioner, image: Array, given: np.ndarray, said: np.ndarray, method: Method, steps: int, batch: int
+    model: Any, image: Array, given: np.ndarray, said: np.ndarray, method: Method, steps: int, batch: int
 ) -> np.ndarray:
     """How much each patch of an image counted for each token of its caption.
 
@@ -60,7 +58,7 @@ def explain_caption(
 
 
 def explain_translation(
-    model: Transformer, source: np.ndarray, pad: int, given: np.ndarray, said: np.ndarray, method: Method, steps: int
+    model: Any, source: np.ndarray, pad: int, given: np.ndarray, said: np.ndarray, method: Method, steps: int
 ) -> np.ndarray:
     """How much each token of a source counted for each token of what was said of it.
 
@@ -110,13 +108,13 @@ def _told(logits: Array, said: Array) -> Array:
     return jnp.take_along_axis(logits, jnp.broadcast_to(said, logits.shape[:2])[..., None], -1)[..., 0]
 
 
-def _of_images(model: Captioner, images: Array, given: Array, said: Array, inner: Intermediates | None = None) -> Array:
+def _of_images(model: Any, images: Array, given: Array, said: Array, inner: Intermediates | None = None) -> Array:
     targets = jnp.broadcast_to(given, (len(images), len(given)))
     return _told(model(images, targets, intermediates=inner), said)
 
 
 def _of_sources(
-    model: Transformer,
+    model: Any,
     nudges: Array,
     ids: Array,
     pad: int,
@@ -131,13 +129,13 @@ def _of_sources(
     return _told(model(sources, targets, source_padding=sources != pad, intermediates=inner), said)
 
 
-def _integrate_image(model: Captioner, image: Array, given: Array, said: Array, steps: int) -> Array:
+def _integrate_image(model: Any, image: Array, given: Array, said: Array, steps: int) -> Array:
     x = image.astype(jnp.promote_types(image.dtype, jnp.float32))
     values = lambda x: _of_images(model, x[None], given, said)[0]  # noqa: E731
     return integrated_gradients(lambda x: each_gradient(values, x), x, jnp.zeros_like(x), steps)
 
 
-def _to_mean(model: Transformer, ids: Array) -> Array:
+def _to_mean(model: Any, ids: Array) -> Array:
     """What makes the mean of the table of the embedding of each token: [S, D]."""
     assert model.source is not None and model.source_table is not None
     table = model.source_table
@@ -145,13 +143,13 @@ def _to_mean(model: Transformer, ids: Array) -> Array:
     return everyone.mean(0) - everyone[ids]
 
 
-def _integrate_source(model: Transformer, ids: Array, pad: int, given: Array, said: Array, steps: int) -> Array:
+def _integrate_source(model: Any, ids: Array, pad: int, given: Array, said: Array, steps: int) -> Array:
     away = _to_mean(model, ids)
     values = lambda nudge: _of_sources(model, nudge[None], ids, pad, (given, said))[0]  # noqa: E731
     return integrated_gradients(lambda x: each_gradient(values, x), jnp.zeros_like(away), away, steps)
 
 
-def _occlude_source(model: Transformer, ids: Array, pad: int, given: Array, said: Array) -> Array:
+def _occlude_source(model: Any, ids: Array, pad: int, given: Array, said: Array) -> Array:
     away = _to_mean(model, ids)
     hidden = jnp.concatenate([jnp.zeros((1, len(ids)), away.dtype), jnp.eye(len(ids), dtype=away.dtype)])
     one = lambda row: _of_sources(model, (row[:, None] * away)[None], ids, pad, (given, said))[0]  # noqa: E731
@@ -170,14 +168,12 @@ def _through(
     return {name: x[:, 0] for name, x in jax.lax.map(one, jnp.arange(count)).items()}
 
 
-def _look_at_image(model: Captioner, image: Array, given: Array, said: Array, weighted: bool) -> dict[str, Array]:
+def _look_at_image(model: Any, image: Array, given: Array, said: Array, weighted: bool) -> dict[str, Array]:
     forward = lambda inner: _of_images(model, image[None], given, said, inner)  # noqa: E731
     return _through(forward, ("vit.attention", OWN, CROSS), len(said), weighted)
 
 
-def _look_at_source(
-    model: Transformer, ids: Array, pad: int, given: Array, said: Array, weighted: bool
-) -> dict[str, Array]:
+def _look_at_source(model: Any, ids: Array, pad: int, given: Array, said: Array, weighted: bool) -> dict[str, Array]:
     still = jnp.zeros((1, len(ids), model.config.width), model.dtype)
     forward = lambda inner: _of_sources(model, still, ids, pad, (given, said), inner)  # noqa: E731
     return _through(forward, ("encoder.attention", OWN, CROSS), len(said), weighted)
