@@ -392,7 +392,7 @@ def test_the_files_of_a_run(trained):
     assert {p.name for p in folder.plots.iterdir()} == {
         *(f"{name}.png" for name in ("curves", "confusion", "per-class", "wrong", "patches", "positions", "attention")),
         *("reliability.png", "suspects.png", "suspects.csv", "sections.json"),
-        *(f"{name}.json" for name in ("attention", "classes", "positions")),
+        *(f"{name}.json" for name in ("attention", "classes", "explanations", "positions")),
     }
     assert 1_000_000 < (folder.path / "report.html").stat().st_size < 3_000_000
     for file in folder.plots.glob("*.png"):

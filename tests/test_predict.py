@@ -619,7 +619,7 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
         "positions.png",
         "attention.png",
         "wrong.png",
-        *(f"{name}.json" for name in ("attention", "classes", "positions", "sections")),
+        *(f"{name}.json" for name in ("attention", "classes", "explanations", "positions", "sections")),
     }
     assert not list(folder.samples.iterdir())
 

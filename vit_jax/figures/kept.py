@@ -1,7 +1,7 @@
 """What report.html shows of a trained network, kept as JSON beside the figures: vit_jax/reports reads it.
 
 classes.json (the result of a classifier), sections.json (of each label or number, of probabilities), texts.json (the
-worst texts), attention.json, positions.json. Pictures are in
+worst texts), explanations.json (what counted in the worst examples), attention.json, positions.json. Pictures are in
 them as data: URLs, and weights as base64 of one byte each.
 """
 
@@ -81,8 +81,14 @@ class Section:
     images: Sequence[tuple[str, str, np.ndarray]] = ()
 
 
-def keep_sections(folder: Path, sections: Sequence[Section]) -> None:
-    """Keep sections of a report, in their order."""
+def keep_sections(folder: Path, sections: Sequence[Section], name: str = "sections") -> None:
+    """Keep sections of a report, in their order.
+
+    Args:
+        folder: that of the run.
+        sections: the sections.
+        name: of the part that they are: sections, or explanations.
+    """
     content = [
         {
             "title": each.title,
@@ -94,7 +100,7 @@ def keep_sections(folder: Path, sections: Sequence[Section]) -> None:
         }
         for each in sections
     ]
-    write_json(folder / "sections.json", {"sections": content})
+    write_json(folder / f"{name}.json", {"sections": content})
 
 
 def keep_texts(folder: Path, about: str, total: int, wrong: int, worst: Sequence[Mapping[str, Any]]) -> None:

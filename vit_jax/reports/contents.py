@@ -12,7 +12,7 @@ from .comparison import Comparison, Member, is_number
 from .curves import Chart, charts_of
 from .tables import Table
 
-FIGURE_FILES = ("classes", "sections", "texts", "attention", "positions")  # what figures/kept.py writes
+FIGURE_FILES = ("classes", "sections", "texts", "explanations", "attention", "positions")  # what figures/kept.py writes
 
 
 @dataclass
@@ -33,6 +33,7 @@ class Contents:
     matrix: Any = None  # the chart of the confusion matrix, JSON values
     sections: list[dict[str, Any]] | None = None
     texts: dict[str, Any] | None = None
+    explanations: list[dict[str, Any]] | None = None
     attention: dict[str, Any] | None = None
     positions: dict[str, Any] | None = None
 

@@ -110,6 +110,9 @@ def sections(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [_section(each) for each in content["sections"][:SECTIONS]]
 
 
+explanations = sections  # explanations.json has the same form
+
+
 def _section(each: Mapping[str, Any]) -> dict[str, Any]:
     head, figure = _texts(each["head"]), each["figure"]
     rows = [_texts(row) for row in each["rows"][:ROWS]]

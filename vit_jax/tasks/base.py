@@ -406,6 +406,17 @@ class Task:
         """
         return ()
 
+    def explain_worst(self, network: Any, split: Any, result: Any, folder: Path, caption: str) -> None:
+        """Keep for report.html what counted in the worst examples of a result: by default nothing.
+
+        Args:
+            network: with its weights.
+            split: what was measured.
+            result: its Evaluation.
+            folder: for `figures.kept.keep_sections`, as "explanations".
+            caption: says what was measured, and by which weights.
+        """
+
     def pictures(self, network: Any, data: Any, plots: Path, samples: Path, caption: str) -> str:
         """Draw a trained network, and write sample inputs.
 

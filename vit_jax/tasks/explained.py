@@ -117,9 +117,7 @@ class ImageExplanation(Explanation):
     @property
     def notes(self) -> tuple[str, ...]:
         """Its score, beside that of a random order."""
-        own, blind = self.score
-        said = f"insertion minus deletion {own:.3f}, in random order {blind:.3f}; the most is 1"
-        return (said,) if len(self.random) else ()
+        return (describe_scores(self.insertion, self.deletion, self.random),) if len(self.random) else ()
 
     def rows(self) -> Iterator[tuple[str | int, ...]]:
         """A row for each cell, which are counted from 1."""
@@ -225,6 +223,12 @@ class CaptionExplanation(TextExplanation):
         """Draw the first caption."""
         image = self.images[0][..., : 3 if self.images.shape[-1] >= 3 else 1]
         return drawn(draw_explained_words, image, self.maps[0], self.tokens[0], path, self.title, caption)
+
+
+def describe_scores(insertion: np.ndarray, deletion: np.ndarray, random: np.ndarray) -> str:
+    """The means of scores in words, as of `ImageExplanation`."""
+    own, blind = (insertion - deletion).mean(), random.mean()
+    return f"insertion minus deletion {own:.3f}, in random order {blind:.3f}; the most is 1"
 
 
 def names_of(inputs: Iterable[Any]) -> tuple[str, ...]:

@@ -157,9 +157,12 @@ def draw(s: Session, task: Task, result: Evaluation | None, parameters: dict[str
     if best and step is not None:
         caption = weights_caption("best", _best_kind(s), step, step / s.setup.order.steps_per_epoch)
     data = s.setup.dataset
-    sample = task.pictures(merge(s.engine.definition, parameters), data, s.folder.plots, s.folder.samples, caption)
+    network = merge(s.engine.definition, parameters)
+    sample = task.pictures(network, data, s.folder.plots, s.folder.samples, caption)
     if result is not None:
-        task.draw_result(data.splits["test"], result, data.metadata(), s.folder.plots, f"test split, {caption}")
+        split, caption = data.splits["test"], f"test split, {caption}"
+        task.draw_result(split, result, data.metadata(), s.folder.plots, caption)
+        task.explain_worst(network, split, result, s.folder.plots, caption)
     return sample
 
 

@@ -19,7 +19,9 @@ from ...data.captions.open import CaptionedImages, Captions, open_captions, open
 from ...data.images.preprocess import Preprocess
 from ...data.other import Other
 from ...figures.attention import draw_words
-from ...figures.kept import keep_attention
+from ...explain.methods import BATCH, STEPS
+from ...figures.explanation import KEY, overlaid
+from ...figures.kept import Section, keep_attention, keep_sections
 from ...models.captioner import Captioner
 from ...models.captioner_config import CaptionerConfig
 from ...models.layers import fold
@@ -30,7 +32,7 @@ from ..generated import answer
 from ..predictor import Answer, Predictor
 from ..worst import draw_worst, summarise_worst, worst
 from .text import Captioning
-from .use import Describer, attention
+from .use import Describer, attention, explained
 
 SAMPLES = 4  # sample images written at the end of a training
 
@@ -162,4 +164,9 @@ class Caption(Captioning):
             if len(examples) == 1:
                 draw_words(visible(image), maps, words, plots / "words.png", caption=caption)
         keep_attention(plots, caption, examples)
+        first = images[:1]
+        said, counted = explained(self, network, self.inputs({"image": first}, network.dtype)[0], "ig", STEPS, BATCH)
+        pictures = [(word, "", overlaid(visible(first)[0], each)) for word, each in zip(said, counted, strict=True)]
+        about = f"{caption}: {truth[0]}; integrated gradients of each word; {KEY}"
+        keep_sections(plots, [Section("What counted for each word", about, images=pictures)], "explanations")
         return f"{samples.name}/{saved[0]}" if saved else ""

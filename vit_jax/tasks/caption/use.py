@@ -140,15 +140,11 @@ class Describer(CaptionWriter, ImagePredictor):
         self.check_explained(method, class_name)
         check_positive(steps=steps, batch=batch)
         several, _ = self.listed(images)
-        pixels, search = self.pixels(several), self.task.search
+        pixels = self.pixels(several)
         inputs = self.normalised(pixels)
-        tokens, maps = [], []
-        for image in inputs:
-            row = np.asarray(captured_inputs(self.model, image[None], search, ())[0][0])
-            given, said, count = given_and_said(search.ids, row, search.length)
-            maps.append(explain_caption(self.model, image, given, said, method, steps, batch)[:count])
-            tokens.append(tuple(tokens_and_end(self.task.target, row)))
-        return CaptionExplanation(method, names_of(several), tuple(tokens), tuple(maps), pixels)
+        each = (explained(self.task, self.model, image, method, steps, batch) for image in inputs)
+        tokens, maps = zip(*each, strict=True)
+        return CaptionExplanation(method, names_of(several), tokens, maps, pixels)
 
     @property
     def layers(self) -> int:
@@ -238,6 +234,29 @@ def attention(task: Captioning, network: Captioner, images: Array) -> tuple[list
     found, values = captured_inputs(network, images[:1], task.search, (CROSS,))
     tokens = tokens_and_end(task.target, np.asarray(found[0]))
     return tokens, _on_patches(network, np.asarray(values[CROSS][0]))[:, :, : len(tokens)]
+
+
+def explained(
+    task: Captioning, network: Captioner, image: Array, method: Method, steps: int, batch: int
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """Which patches of an image counted for each token of its caption.
+
+    Args:
+        task: with the tokenizer.
+        network: the network.
+        image: normalised [h, w, C].
+        method: as of `Describer.explain`.
+        steps: likewise.
+        batch: likewise.
+
+    Returns:
+        (the T tokens, float64 [T, gh, gw]).
+    """
+    search = task.search
+    row = np.asarray(captured_inputs(network, image[None], search, ())[0][0])
+    given, said, count = given_and_said(search.ids, row, search.length)
+    maps = explain_caption(network, image, given, said, method, steps, batch)[:count]
+    return tuple(tokens_and_end(task.target, row)), maps
 
 
 def _on_patches(network: Captioner, maps: np.ndarray) -> np.ndarray:

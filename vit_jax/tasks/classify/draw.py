@@ -126,6 +126,12 @@ def draw_attention(c: ViTConfig, images: np.ndarray, maps: np.ndarray, path: Pat
     attention.draw_attention(visible(images), maps, c.first_patch, c.grid, of_class, path, **options)
 
 
+def most_confident(result: Classified, labels: np.ndarray) -> np.ndarray:
+    """The numbers of the images that are classified wrong, int [m], the most confident first."""
+    wrong = np.flatnonzero(result.predicted != labels)
+    return wrong[np.argsort(-result.confidence[wrong], kind="stable")]
+
+
 def draw_result(split: Any, result: Classified, names: Sequence[str], folder: Path, caption: str) -> None:
     """Draw and keep the confusion matrix, the scores per class and the most confident mistakes on a split.
 
@@ -139,8 +145,7 @@ def draw_result(split: Any, result: Classified, names: Sequence[str], folder: Pa
     draw_confusion(result.confusion, names, folder / "confusion.png", caption)
     each = result.per_class
     draw_per_class(each["precision"], each["recall"], each["f1"], names, folder / "per-class.png", caption)
-    wrong = np.flatnonzero(result.predicted != split.labels)
-    worst = wrong[np.argsort(-result.confidence[wrong], kind="stable")][:WRONG]
+    worst = most_confident(result, split.labels)[:WRONG]
     images, truth = visible(split.take(worst)), split.labels[worst]
     predicted, confidence = result.predicted[worst], result.confidence[worst]
     draw_wrong(images, truth, predicted, confidence, names, folder / "wrong.png", caption)

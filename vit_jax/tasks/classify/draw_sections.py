@@ -80,6 +80,21 @@ def suspects_section(
     return [Section("Labels that may be wrong", about, images=pictures)]
 
 
+def worst_labels(result: Any, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The most confident mistakes of a Labelled: the numbers of images and of labels, int [m] each, the worst first."""
+    error = np.where((result.predicted != truth) & (truth >= 0), np.abs(result.probabilities - truth), -1.0)
+    worst = np.argsort(-error, axis=None, kind="stable")[:MOST]
+    images, labels = np.unravel_index(worst[error.reshape(-1)[worst] >= 0], truth.shape)
+    return images, labels
+
+
+def worst_numbers(predicted: np.ndarray, truth: np.ndarray, std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The images with the largest errors in standard deviations, int [m], and the number of each that is worst."""
+    errors = np.abs(predicted - truth) / std
+    worst = np.argsort(-np.nan_to_num(errors.max(1), nan=np.inf), kind="stable")[:MOST]
+    return worst, errors[worst].argmax(1)
+
+
 def label_sections(
     split: Any, result: Any, names: Sequence[str], thresholds: np.ndarray, folder: Path, caption: str
 ) -> list[Section]:
@@ -102,10 +117,7 @@ def label_sections(
         for k, name in enumerate(names)
     ]
     head = ("label", "images", "AP", "AUROC", "precision", "recall", "F1", "threshold")
-    error = np.where((result.predicted != truth) & (truth >= 0), np.abs(result.probabilities - truth), -1.0)
-    worst = np.argsort(-error, axis=None, kind="stable")[:MOST]
-    worst = worst[error.reshape(-1)[worst] >= 0]
-    places, labels = np.unravel_index(worst, truth.shape)
+    places, labels = worst_labels(result, truth)
     images = visible(split.take(places))
     words = [
         f"{shorten(names[k], WIDE)}\n{'is there' if truth[i, k] else 'is not there'} ({result.probabilities[i, k]:.2f})"
@@ -169,9 +181,8 @@ def number_sections(
         for k, name in enumerate(names)
     ]
     head = ("number", "MAE", "RMSE", "R2", "Pearson", "Spearman", "MAE of the mean", "RMSE of the mean")
-    error = (np.abs(result.predicted - truth) / plain.std).max(1)
-    worst = np.argsort(-np.nan_to_num(error, nan=np.inf), kind="stable")[:MOST]
-    images, at = visible(split.take(worst)), (np.abs(result.predicted - truth) / plain.std)[worst].argmax(1)
+    worst, at = worst_numbers(result.predicted, truth, plain.std)
+    images = visible(split.take(worst))
     words = [
         f"{shorten(names[k], WIDE)}\n{truth[i, k]:.4g} → {result.predicted[i, k]:.4g}"
         for i, k in zip(worst, at, strict=True)

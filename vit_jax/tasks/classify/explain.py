@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +12,15 @@ from jax import Array
 from ...config.nearest import nearest
 from ...errors import Field, UserError
 from ...explain.images import explain_images, grid_of, logits_of
-from ...explain.methods import OF_ATTENTION, Method
+from ...explain.methods import BATCH, OF_ATTENTION, STEPS, Method
 from ...explain.scores import insertion_deletion, random_relevance
-from ..explained import ImageExplanation
+from ...figures.explanation import KEY, overlaid
+from ...figures.kept import Section
+from ..explained import ImageExplanation, describe_scores
+from .draw import visible
 from .kinds.base import Kind
+
+WORST = 8  # most images whose errors are explained in a report
 
 
 def number_of(kind: Kind, name: str) -> int:
@@ -67,27 +72,87 @@ def explain(
     values = kind.values(told)[np.arange(len(told)), outputs]
     names = tuple(kind.outputs.names[k] for k in outputs)
     found = ImageExplanation(method, tuple(inputs), names, np.asarray(values, np.float64), maps, pixels)
-    return _measure(found, network, kind, np.asarray(images), outputs, batch) if measured else found
+    if not measured:
+        return found
+    own, other, random = measure(network, kind, method, np.asarray(images), outputs, found.values, maps, batch)
+    return replace(found, insertion=own, deletion=other, random=random)
 
 
-def _measure(
-    found: ImageExplanation, network: Any, kind: Kind, images: np.ndarray, outputs: np.ndarray, batch: int
-) -> ImageExplanation:
-    """The explanation with its score.
+def worst_section(
+    network: Any, kind: Kind, prepare: Callable[[np.ndarray], Array], split: Any, result: Any, caption: str
+) -> list[Section]:
+    """A section of a report on the worst errors, by integrated gradients, with its score; none without errors.
+
+    Args:
+        network: the network.
+        kind: what its outputs mean.
+        prepare: normalises images uint8 [n, h, w, C].
+        split: what was measured.
+        result: its Evaluation.
+        caption: says what was measured, and by which weights.
+    """
+    found = kind.worst(split, result, WORST)
+    if not found:
+        return []
+    numbers, outputs, words = zip(*found, strict=True)
+    pixels = split.take(np.array(numbers))
+    images, names = prepare(pixels), [split.name(i) for i in numbers]
+    how: dict[str, Any] = {"steps": STEPS, "batch": BATCH, "measured": False}
+    each = explain(network, kind, images, pixels, names, "ig", outputs=np.array(outputs), **how)
+    if not np.isfinite(each.maps).all():
+        return []
+    first = np.array([i not in numbers[:place] for place, i in enumerate(numbers)])  # what each image was taken for
+    chosen = (np.asarray(images)[first], np.array(outputs)[first], each.values[first], each.maps[first])
+    scores = measure(network, kind, "ig", *chosen, BATCH)
+    pictures = []
+    for i, name in enumerate(names):
+        image = visible(pixels[i : i + 1])[0]
+        pictures += [(name, "the image", image)] if first[i] else []
+        pictures.append((name, words[i], overlaid(image, each.maps[i])))
+    about = f"{caption}: integrated gradients; {KEY}; {describe_scores(*scores)}"
+    return [Section("What counted in the worst errors", about, images=pictures)]
+
+
+def measure(
+    network: Any,
+    kind: Kind,
+    method: Method,
+    images: np.ndarray,
+    outputs: np.ndarray,
+    values: np.ndarray,
+    maps: np.ndarray,
+    batch: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """How far explanations can be trusted.
 
     Of a number it is in shares of the way from what the network tells of an empty image to what it tells of the image.
+
+    Args:
+        network: the network.
+        kind: what its outputs mean.
+        method: of the explanations.
+        images: normalised [n, h, w, C].
+        outputs: int [n], what is explained of each.
+        values: float [n], the probability or number.
+        maps: float [n, gh, gw], the explanations.
+        batch: images that are computed at a time.
+
+    Returns:
+        (insertion, deletion, insertion minus deletion of a random order), float [n] each.
     """
     rows = []
-    blind = random_relevance(found.maps.shape)
-    for image, k, value, cells, noise in zip(images, outputs, found.values, found.maps, blind, strict=True):
+    blind = random_relevance(maps.shape)
+    for image, k, value, cells, noise in zip(images, outputs, values, maps, blind, strict=True):
 
         def told(some: np.ndarray, k: int = k) -> np.ndarray:
             return np.asarray(kind.values(logits_of(network, some))[:, k], np.float64)
 
-        empty = 0.0 if kind.has_probabilities else float(told(np.zeros_like(image)[None])[0])
-        way = 1.0 if kind.has_probabilities else value - empty or np.nan
-        signed = cells * np.sign(way) if found.method not in OF_ATTENTION and not np.isnan(way) else cells
-        own, other = (insertion_deletion(told, image, each, batch) for each in (signed, noise))
+        empty, way = 0.0, 1.0
+        if not kind.has_probabilities:
+            empty = float(told(np.zeros((batch, *image.shape), image.dtype))[0])
+            way = value - empty or np.nan
+        towards = np.sign(way) if method not in OF_ATTENTION and way < 0 else 1.0  # what lowers a number counts, too
+        own, other = (insertion_deletion(told, image, each, batch) for each in (towards * cells, noise))
         rows.append([(own[0] - empty) / way, (own[1] - empty) / way, (other[0] - other[1]) / way])
     insertion, deletion, random = np.array(rows).T
-    return replace(found, insertion=insertion, deletion=deletion, random=random)
+    return insertion, deletion, random

@@ -17,7 +17,8 @@ from ...data.other import Other
 from ...data.texts.config import SentenceData
 from ...data.texts.sentences import Sentences, Texts, open_other_pairs, open_sentences
 from ...figures.attention import draw_cross_attention
-from ...figures.kept import keep_attention
+from ...figures.explanation import draw_explained_text
+from ...figures.kept import Section, keep_attention, keep_sections
 from ...files.terminal import printable
 from ...models.state import merge, split_model
 from ...models.transformer import Transformer
@@ -30,7 +31,7 @@ from ..predictor import Answer, Predictor
 from ..worst import summarise_worst, worst, write_worst
 from .score import corpus_scores, has_scorer
 from .text import CROSS, Translation, capture_translations, strip_padding, translation_ids
-from .use import Translator
+from .use import Translator, explained
 
 SAMPLES = 4  # sample translations written at the end of a training
 
@@ -207,6 +208,15 @@ class Translate(Translation):
         write_worst(folder / "worst.txt", wrong, [source[w.number] for w in wrong], caption, len(split))
         return summarise_worst(wrong, len(split), "worst.txt")
 
+    def _explain(self, network: Transformer, ids: np.ndarray, text: str, plots: Path, caption: str) -> None:
+        """Keep for report.html which tokens of a sentence, int [S], counted for each token of its translation."""
+        words, said, maps = explained(self, network, ids)
+        draw_explained_text(maps, said, words, plots / "explained.png", "What counted for each word", caption)
+        about = f"{caption}: {text}; by integrated gradients: how much a token of the sentence raised the logit"
+        rows = [(token, *map("{:.2f}".format, row)) for token, row in zip(said, maps, strict=True)]
+        section = Section("What counted for each word", about, plots / "explained.png", ("said", *words), rows)
+        keep_sections(plots, [section], "explanations")
+
     def pictures(self, network: Transformer, data: Texts, plots: Path, samples: Path, caption: str) -> str:
         """Write a table of a few sentences with their translations, and the cross-attention, drawn of the first.
 
@@ -238,4 +248,5 @@ class Translate(Translation):
         first, file = examples[0], plots / "cross-attention.png"
         draw_cross_attention(first["weights"], first["queries"], first["keys"], file, caption=caption)
         keep_attention(plots, caption, examples)
+        self._explain(network, strip_padding(data.source, source[0]), sources[0], plots, caption)
         return sources[0]

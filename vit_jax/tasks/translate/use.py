@@ -214,18 +214,9 @@ class Translator(Writer):
         self.check_explained(method, class_name)
         check_positive(steps=steps)
         several = [texts] if isinstance(texts, str) else list(texts)
-        search, pad = self.task.search, self.source.ids.pad
-        sources, tokens, maps = [], [], []
-        for ids in self.encoded(several):
-            padded = np.full(next(n for n in lengths_to(search.length) if n >= len(ids)), pad, np.int32)
-            padded[: len(ids)] = ids
-            row = np.asarray(captured_ids(self.model, jnp.asarray(padded[None]), search, pad, ())[0][0])
-            given, said, count = given_and_said(search.ids, row, search.length)
-            found = explain_translation(self.model, padded, pad, given, said, method, steps)
-            maps.append(found[:count, : len(ids)])
-            sources.append(tuple(self.source.tokens(strip_padding(self.source, padded))))
-            tokens.append(tuple(tokens_and_end(self.target, row)))
-        return TranslationExplanation(method, tuple(several), tuple(tokens), tuple(maps), tuple(sources))
+        each = (explained(self.task, self.model, ids, method, steps) for ids in self.encoded(several))
+        sources, tokens, maps = zip(*each, strict=True)
+        return TranslationExplanation(method, tuple(several), tokens, maps, sources)
 
     @property
     def layers(self) -> int:
@@ -252,3 +243,27 @@ class Translator(Writer):
         """
         source, target, maps = self.attention(inputs[0])
         return drawn(draw_cross_attention, maps, target, source, path, layers=layers, caption=caption)
+
+
+def explained(
+    task: Translation, network: Transformer, ids: np.ndarray, method: Method = "ig", steps: int = STEPS
+) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
+    """What each token of a sentence counted for each token of its translation.
+
+    Args:
+        task: with the tokenizers.
+        network: the network.
+        ids: of the sentence, int32 [S].
+        method: as of `Translator.explain`.
+        steps: likewise.
+
+    Returns:
+        (the S tokens, the T tokens of the translation, float64 [T, S]).
+    """
+    search, pad = task.search, task.source.ids.pad
+    padded = np.full(next(n for n in lengths_to(search.length) if n >= len(ids)), pad, np.int32)
+    padded[: len(ids)] = ids
+    row = np.asarray(captured_ids(network, jnp.asarray(padded[None]), search, pad, ())[0][0])
+    given, said, count = given_and_said(search.ids, row, search.length)
+    maps = explain_translation(network, padded, pad, given, said, method, steps)
+    return tuple(task.source.tokens(ids)), tuple(tokens_and_end(task.target, row)), maps[:count, : len(ids)]

@@ -162,6 +162,20 @@ class Kind:
         """Write figures on a result into a folder; returns lines to print."""
         return ()
 
+    def worst(self, split: Any, result: Any, most: int) -> list[tuple[int, int, str]]:
+        """What is explained of the worst errors.
+
+        Args:
+            split: that was measured.
+            result: its Evaluation.
+            most: images.
+
+        Returns:
+            (number of the image, number of the output, words on it), the worst image first; of an image that which it
+            was taken for before other outputs.
+        """
+        return []
+
     # Prediction.
 
     def says(self, logits: np.ndarray, top: int) -> Said:

@@ -24,7 +24,7 @@ from ....scores.suspects import suspect_classes
 from ....scores.temperature import class_loss, class_temperature
 from ...base import Batch, with_scores
 from ..balance import class_weights, log_prior, remark_on_sizes
-from ..draw import draw_result
+from ..draw import draw_result, most_confident
 from ..draw_sections import suspects_section, trust_section
 from ..score import Classified, score
 from ..trust import Calibration, Trust
@@ -238,6 +238,16 @@ class ClassKind(Kind):
             sections += suspects_section(split, found, given, guesses, folder, caption)
         keep_sections(folder, sections)
         return ()
+
+    def worst(self, split: Any, result: Classified, most: int) -> list[tuple[int, int, str]]:
+        """Of the most confident mistakes the predicted class and the true one."""
+        found, names = most_confident(result, split.labels)[:most].tolist(), self.outputs.names
+        pairs = [(i, int(result.predicted[i]), int(split.labels[i])) for i in found]
+        return [
+            (i, k, f"for {names[k]}, {what}")
+            for i, said, true in pairs
+            for k, what in ((said, f"as which a {names[true]} was classified"), (true, "which is true"))
+        ]
 
     def says(self, logits: np.ndarray, top: int) -> Said:
         """The most probable classes of an image, best first.

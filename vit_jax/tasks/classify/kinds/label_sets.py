@@ -22,7 +22,7 @@ from ....scores.temperature import set_loss, set_temperature
 from ....scores.thresholds import DEFAULT, FEWEST, choose_thresholds
 from ...base import Batch, with_scores
 from ..balance import label_weights, remark_on_sizes
-from ..draw_sections import label_sections, suspects_section, trust_section
+from ..draw_sections import label_sections, suspects_section, trust_section, worst_labels
 from ..score_sets import Labelled, score_sets
 from ..trust import Calibration, Trust
 from .base import Kind, Said, named
@@ -162,6 +162,12 @@ class SetKind(Kind):
             sections += suspects_section(split, found, given, seems, folder, caption)
         keep_sections(folder, sections)
         return ()
+
+    def worst(self, split: Any, result: Labelled, most: int) -> list[tuple[int, int, str]]:
+        """Of the most confident mistakes the label."""
+        found = zip(*(each[:most].tolist() for each in worst_labels(result, split.labels)), strict=True)
+        names = self.outputs.names
+        return [(i, k, f"for {names[k]}, which is {THERE[split.labels[i, k]]}") for i, k in found]
 
     @property
     def thresholds(self) -> np.ndarray:

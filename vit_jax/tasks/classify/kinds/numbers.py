@@ -17,7 +17,7 @@ from ....config.run import RunConfig
 from ....errors import Field, UserError
 from ....figures.kept import keep_sections
 from ...base import Batch
-from ..draw_sections import Plain, number_sections
+from ..draw_sections import Plain, number_sections, worst_numbers
 from ..score_numbers import Estimated, score_numbers_of
 from .base import Kind, Said, named
 
@@ -96,6 +96,12 @@ class NumberKind(Kind):
         sections = number_sections(split, result, self.outputs.names, plain, folder, caption)
         keep_sections(folder, sections)
         return ()
+
+    def worst(self, split: Any, result: Estimated, most: int) -> list[tuple[int, int, str]]:
+        """Of the images with the largest errors the number that is worst."""
+        names, truth, said = self.outputs.names, split.labels, result.predicted
+        found = zip(*(each[:most].tolist() for each in worst_numbers(said, truth, self.std)), strict=True)
+        return [(i, k, f"for {names[k]}: {truth[i, k]:.4g} → {said[i, k]:.4g}") for i, k in found]
 
     @property
     def selection_metric(self) -> tuple[str, int]:
