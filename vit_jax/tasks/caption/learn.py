@@ -18,8 +18,8 @@ from ...data.captions.config import CaptionData
 from ...data.captions.open import CaptionedImages, Captions, open_captions, open_other_captions
 from ...data.images.preprocess import Preprocess
 from ...data.other import Other
-from ...figures.attention import draw_words
 from ...explain.methods import BATCH, STEPS
+from ...figures.attention import draw_words
 from ...figures.explanation import KEY, overlaid
 from ...figures.kept import Section, keep_attention, keep_sections
 from ...models.captioner import Captioner
