@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +31,6 @@ class Explanation:
 
     method: str
     inputs: tuple[str, ...]
-    header: ClassVar[tuple[str, ...]] = ()  # the columns of `rows`
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.sentence})"
@@ -45,6 +44,11 @@ class Explanation:
     def notes(self) -> tuple[str, ...]:
         """How far it can be trusted, in words."""
         return ()
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The columns of `rows`."""
+        raise NotImplementedError
 
     def rows(self) -> Iterator[tuple[str | int, ...]]:
         """A row of a table for each cell or word of each input."""
@@ -99,7 +103,10 @@ class ImageExplanation(Explanation):
     deletion: np.ndarray = field(default_factory=lambda: np.zeros(0))
     random: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
-    header: ClassVar = ("file", "explained", "value", "row", "column", "relevance")
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The columns of `rows`."""
+        return ("file", "explained", "value", "row", "column", "relevance")
 
     @property
     def sentence(self) -> str:
@@ -181,7 +188,11 @@ class TranslationExplanation(TextExplanation):
     """
 
     sources: tuple[tuple[str, ...], ...]
-    header: ClassVar = ("source", "position", "token", "source position", "source token", "relevance")
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The columns of `rows`."""
+        return ("source", "position", "token", "source position", "source token", "relevance")
 
     def rows(self) -> Iterator[tuple[str | int, ...]]:
         """A row for each token of a translation and of its source; both are counted from 1."""
@@ -207,7 +218,11 @@ class CaptionExplanation(TextExplanation):
     """
 
     images: np.ndarray
-    header: ClassVar = ("file", "position", "token", "row", "column", "relevance")
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The columns of `rows`."""
+        return ("file", "position", "token", "row", "column", "relevance")
 
     def rows(self) -> Iterator[tuple[str | int, ...]]:
         """A row for each token of a caption and each cell of its image; all are counted from 1."""
