@@ -224,6 +224,22 @@ BAD_RUNS = [
         (dict(profile_steps=steps), "profile_steps", repr(steps))
         for steps in ("5", "5:4", "0:3", "a:b", "-1:2", "1:2:3")
     ),
+    *(
+        (dict(stages=(text,)), "stages", *words)
+        for text, *words in (
+            ("0.5", "SHARE:FIELD=RATE"),
+            ("0.5:", "SHARE:FIELD=RATE"),
+            ("half:model.dropout=0.1", "SHARE:FIELD=RATE"),
+            ("0:model.dropout=0.1", "above 0"),
+            ("1.5:model.dropout=0.1", "at most 1"),
+            ("0.5:model.dropout=1", "below 1"),
+            ("0.5:model.dropout=nan", "below 1"),
+            ("0.5:model.patch_dropuot=0.1", "model.patch_dropout"),
+            ("0.5:optim.lr=0.1", "optim.lr", "no dropout rate"),
+            ("0.5:model.dropout=0.1,model.dropout=0.2", "twice"),
+        )
+    ),
+    (dict(stages=("0.5:model.dropout=0.1", "0.6:model.dropout=0")), "stages", "1.1", "at most 1"),
     (dict(ema_warmup=True), "ema_warmup", "True", "ema", "0"),
     (dict(patience=3, data=dict(validation=0.0)), "patience", "3", "data.validation", "0"),
     (dict(new_head=True), "new_head", "True", "init"),

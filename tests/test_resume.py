@@ -412,6 +412,45 @@ def test_the_log_goes_on_in_its_own_turn(folder):
     assert [r["step"] for r in folder.metrics() if r["kind"] == "train"] == [4, 5, 8]
 
 
+# --------------------------------------------------------------------------------------------- stages
+
+
+def test_a_run_in_stages_drops_at_their_rates_and_goes_on_in_each_to_the_same_bits(folder, monkeypatch):
+    """Three stages, of which the first is a run with its rates; killed in each, and with several steps by one call."""
+    rates: list[tuple[int, float, float]] = []
+
+    def noted(does):
+        def note(self, state, batch, votes=None):
+            first, model = int(jax.device_get(state.step)), self.run.model
+            several = len(batch) if isinstance(batch, list) else 1
+            rates.extend((first + i, model.patch_dropout, model.dropout) for i in range(several))
+            return does(self, state, batch, votes)
+
+        return note
+
+    for name in ("train", "train_together"):
+        monkeypatch.setattr(Engine, name, noted(getattr(Engine, name)))
+    first, model = dict(patch_dropout=0.5, dropout=0.3), TINY.model
+    stages = ("0.4:model.patch-dropout=0.5,model.dropout=0.3", "0.2:model.patch_dropout=0.25")
+    whole = Run(folder.path.with_name("whole"))
+    go(whole, stages=stages)
+    plain = model.patch_dropout, model.dropout
+    expected = [(i, *((0.5, 0.3) if i < 6 else (0.25, model.dropout) if i < 9 else plain)) for i in range(STEPS)]
+    assert rates == expected
+    rates.clear()
+    for stop in (4, 6, 8, 10, 0):
+        go(folder, stages=stages, max_steps=stop, steps_per_dispatch=2)
+    assert rates == expected and folder.config().stages == stages
+    assert_same(result(folder), result(whole))
+
+    begun, alone = Run(folder.path.with_name("begun")), Run(folder.path.with_name("alone"))
+    go(begun, stages=stages, max_steps=6)
+    go(alone, model=replace(model, **first), max_steps=6)
+    assert result(begun).arrays == result(alone).arrays
+    with pytest.raises(UserError, match="stages"):
+        go(folder)
+
+
 # -------------------------------------------------------------------------- several steps by one call
 
 

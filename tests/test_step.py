@@ -524,14 +524,16 @@ def test_how_many_steps_go_together_by_trying_all():
         most, log_every, epoch = (draw.randint(1, 12) for _ in range(3))
         stop, first = draw.randint(1, 60), draw.randint(1, 60)
         profile = range(first, first + draw.randint(1, 9)) if draw.random() < 0.5 else range(0)
+        stages = [0, *draw.sample(range(1, 61), draw.randint(0, 2))]
 
-        # After these steps something happens: a row, an evaluation, a histogram, the end, or a trace begins or ends.
+        # After these steps something happens: a row, an evaluation, a histogram, the end, or a trace or stage begins or
+        # ends.
         every = [log_every, epoch, *([draw.randint(1, 12)] if draw.random() < 0.5 else [])]
         pauses = {t for t in range(1, stop + 1) if t == stop or not all(t % each for each in every)}
-        pauses |= {t for t in range(1, stop + 1) if (t in profile) != (t + 1 in profile)}
+        pauses |= {t for t in range(1, stop + 1) if (t in profile) != (t + 1 in profile) or t in stages}
         full, step, counts = min(most, *every), 0, []
         while step < stop:
-            count = steps_together(step, most, every, stop, profile)
+            count = steps_together(step, most, every, stop, profile, stages)
             possible = step + full <= stop and not pauses & {*range(step + 1, step + full)}
             assert count == (full if possible else 1)
             step += count

@@ -54,6 +54,7 @@ def check_supported(run: RunConfig) -> None:
         "remat",
         "attention_kernel",
         "patience",
+        "stages",
         "overfit_batches",
         "new_head",
         "init_resize",

@@ -255,6 +255,12 @@ class RunConfig(OfNetwork[Network]):
     lora: LoraConfig = field(default_factory=LoraConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     epochs: int = identity(10, "passes over the training set", at_least=1)
+    stages: tuple[str, ...] = identity(
+        (),
+        "train with other dropout rates of the network at first: SHARE:FIELD=RATE,FIELD=RATE of each stage, a share of "
+        "all steps; what shares leave is trained as the fields say; most patches left out, and all of them in the end, "
+        "is much cheaper: '0.6:model.patch-dropout=0.75' '0.25:model.patch-dropout=0.5'; empty: one stage",
+    )
     batch: int = identity(
         128,
         "examples per step, over all devices and accumulation; "

@@ -6,6 +6,7 @@ from ..config.groups import check_groups
 from ..config.lora import check_lora, trainable_table
 from ..config.ranges import check_ranges
 from ..config.run import LossConfig, RunConfig, profiled_steps
+from ..config.stages import stages_of
 from ..errors import Field, UserError
 from ..files.terminal import JOINERS
 from ..tasks.table import TASKS, task_spec
@@ -68,6 +69,7 @@ def check_settings(run: RunConfig) -> None:
             Field("batch"), f"{run.batch} is not divisible by accumulate {run.accumulate}", "change one of them"
         )
     profiled_steps(run.profile_steps)
+    stages_of(run)
     if run.fsdp > 1 and run.parallel == "pmap":
         raise UserError(
             Field("fsdp"),

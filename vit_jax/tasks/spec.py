@@ -136,7 +136,7 @@ class TaskSpec:
     @classmethod
     def without_randomness(cls, run: RunConfig) -> RunConfig:
         """The run without augmentation and dropout, as overfit_batches trains it."""
-        return replace(run, model=run.model.without_dropout(), augment=run.augment.without_randomness())
+        return replace(run, model=run.model.without_dropout(), augment=run.augment.without_randomness(), stages=())
 
     @classmethod
     def trains(cls, model: NetworkConfig) -> bool:

@@ -14,6 +14,7 @@ from ..files.terminal import print_wrapped, printable
 from ..machine import backend
 from ..machine.division import Division
 from ..machine.memory import run_bytes
+from ..runs.values import differences
 from ..weights.teacher import describe_teacher
 
 if TYPE_CHECKING:
@@ -37,6 +38,17 @@ def _by_rule(run: RunConfig) -> str:
         f"Muon updates {by_muon:,} of them, in {len(kernels)} hidden kernels, at rate {c.muon_lr:g}; "
         f"AdamW {by_adam:,}, in {len(names) - len(kernels)} tensors, at rate {c.lr:g}"
     )
+
+
+def _stages(setup: Setup) -> str:
+    """The steps of each stage, counted from 1, with its dropout rates where they are not those of the run."""
+    firsts = [*setup.stages]
+    lasts = [*firsts[1:], setup.steps]
+    words = []
+    for (first, engine), last in zip(setup.stages.items(), lasts, strict=True):
+        rates = (f"{name} {new:g}" for name, (_, new) in differences(setup.run, engine.run).items() if name != "stages")
+        words += [f"{first + 1} to {last}: {', '.join(rates) or 'as the fields say'}"] if last > first else []
+    return "; ".join(words)
 
 
 def announce(setup: Setup) -> None:
@@ -63,6 +75,8 @@ def announce(setup: Setup) -> None:
         print(f"         {training:,} of them train, in {len(trainable(run.optim, table))} of {len(table)} tensors")
     if run.optim.name == "muon":
         print(f"         {_by_rule(run)}")
+    if run.stages:
+        print_wrapped(f"stages   {_stages(setup)}")
     if setup.teacher:
         print(printable(f"teacher  {describe_teacher(setup.teacher)}"))
     print_wrapped(printable(f"data     {setup.dataset.name}: {setup.dataset.contents}; {sizes}"))
@@ -106,7 +120,7 @@ def estimate(setup: Setup, state: TrainState, done: int = 0) -> str:
     began, times = time.monotonic(), list[float]()
     stream = batches(setup.dataset.splits["train"], order, done, done + STEPS + 1, setup.engine.devices.rows)
     for batch in stream:
-        state, metrics = setup.engine.train(state, batch)
+        state, metrics = setup.engine_at(done).train(state, batch)
         jax.block_until_ready(metrics)
         times.append(time.monotonic() - began - sum(times))
         if len(times) > 1 and time.monotonic() - began > SECONDS:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 Batch = dict[str, Any]  # {name: array [B, ...]}
 
 
-def steps_together(step: int, most: int, every: Sequence[int], stop: int, profile: range = range(0)) -> int:
+def steps_together(
+    step: int, most: int, every: Sequence[int], stop: int, profile: range = range(0), stages: Iterable[int] = ()
+) -> int:
     """How many steps may be done by one call: a full number, the largest possible, or 1.
 
     Between would be others, but each is a program of its own that has to be compiled. None of the steps but the last is
-    followed by what happens `every` so many steps, ends the run, or is just before the first or is the last of those
-    that are traced.
+    followed by what happens `every` so many steps, ends the run or a stage of it, or is just before the first or is the
+    last of those that are traced.
 
     Args:
         step: how many are done.
@@ -23,9 +25,10 @@ def steps_together(step: int, most: int, every: Sequence[int], stop: int, profil
         every: after so many steps each something happens: a row of the log, the end of an epoch, a histogram.
         stop: the last step of the run.
         profile: the steps that are traced, counted from 1.
+        stages: the steps after which a stage begins.
     """
     full = min(most, *every)
-    ends = [stop, *((step // each + 1) * each for each in every)]
+    ends = [stop, *((step // each + 1) * each for each in every), *(first for first in stages if first > step)]
     if profile:
         ends += [end for end in (profile[0] - 1, profile[-1]) if end > step]
     return full if step + full <= min(ends) else 1

@@ -24,6 +24,7 @@ from .stopping import Decision
 if TYPE_CHECKING:
     from ..tasks.base import Evaluation, Task
     from .dispatch import Batch
+    from .engine.step import Engine
 
 Measured = tuple[int, dict[str, float]]  # a step, and its metrics
 TOKENS = "tokens_per_second"  # of targets, ends included, padding not
@@ -57,7 +58,8 @@ def loop(s: Session) -> Generator[Event, None, str]:
         s.saver,
         Profile(s.run.profile_steps, s.folder.path / "profile", s.progress.say) as profile,
     ):
-        ahead, compiled = Batches(stream), set[int]()
+        ahead = Batches(stream)
+        compiled: set[tuple[Engine, int]] = set()
         meter = Meter(s.setup.order.batch, s.task.unit, s.totals, s.decision, most_examples(s))
         _send_next(s, ahead, meter, profile, compiled)
         s.decision.saved = time.monotonic()
@@ -94,18 +96,18 @@ def _tell(s: Session, meter: Meter) -> Iterator[Event]:
         raise
 
 
-def _send_next(s: Session, ahead: Batches, meter: Meter, profile: Profile, compiled: set[int]) -> None:
+def _send_next(s: Session, ahead: Batches, meter: Meter, profile: Profile, compiled: set[tuple[Engine, int]]) -> None:
     """Do the next step, or as many steps together as may be, and read the metrics of those before.
 
-    `compiled` are the numbers of steps that this process has done together. The first steps of another number compile:
-    their time is printed and does not count in the speed.
+    `compiled` are the stages of the run, and in each the numbers of steps, that this process has done together. The
+    first steps of others compile: their time is printed and does not count in the speed.
     """
     run, order = s.run, s.setup.order
     every = [run.log_every, order.steps_per_epoch, *([run.histograms] if run.histograms else [])]
-    count = steps_together(s.step, run.steps_per_dispatch, every, s.setup.stop, profile.steps)
+    count = steps_together(s.step, run.steps_per_dispatch, every, s.setup.stop, profile.steps, s.setup.stages)
     batches = ahead.take(count)
-    count = len(batches)
-    if count in compiled:
+    count, engine = len(batches), s.engine
+    if (engine, count) in compiled:
         _accept(s, meter.add(s.step + count, steps(s, batches, profile), tokens(s, batches)))
         return
     _accept(s, meter.settle())
@@ -115,7 +117,7 @@ def _send_next(s: Session, ahead: Batches, meter: Meter, profile: Profile, compi
     meter.add(s.step + count, steps(s, batches, profile), tokens(s, batches))
     _accept(s, meter.settle())
     s.progress.say(f"first {what} done after {time.monotonic() - began:.1f} s, compilation included")
-    compiled.add(count)
+    compiled.add((engine, count))
     meter.restart()
     s.progress.restart()
 
@@ -123,6 +125,7 @@ def _send_next(s: Session, ahead: Batches, meter: Meter, profile: Profile, compi
 def steps(s: Session, batches: list[Batch], profile: Profile) -> dict[str, Any]:
     """Do a step for each of these batches; returns their metrics, on the device: scalars, or of several steps [n]."""
     if s.histograms is not None and s.step % s.run.histograms == 0:
+        s.histograms = s.histograms.by(s.engine)
         s.log.write_histograms(s.step + 1, s.histograms.of(s.state, batches[0]))
     profile.begin(s.step + 1)
     votes = s.decision.votes()

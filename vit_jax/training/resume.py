@@ -88,7 +88,7 @@ def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught, hosts: H
         step,
         saved=step if notes else -1,
         record=folder.record(),
-        histograms=Histograms(setup.engine) if run.histograms else None,
+        histograms=Histograms(setup.engine_at(step)) if run.histograms else None,
         **restored,
     )
 

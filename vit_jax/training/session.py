@@ -68,7 +68,8 @@ class Session:
 
     @property
     def engine(self) -> Engine:
-        return self.setup.engine
+        """That of the next step."""
+        return self.setup.engine_at(self.step)
 
     @property
     def task(self) -> Task:

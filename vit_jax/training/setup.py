@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from ..config.lora import trainable_table
 from ..config.network import Teacher
 from ..config.run import RunConfig
+from ..config.stages import runs_in_stages
 from ..config.trees import flatten
 from ..files.digests import array_digest, text_digest
 from ..machine import backend
@@ -44,10 +45,11 @@ class Setup:
     epochs: int
     teacher: Teacher | None  # without the arrays of its network
     task: Task
-    engine: Engine
+    engine: Engine  # of the run as its fields say, without stages
     evaluator: Evaluator
     environment: dict[str, Any]
     segments: Sequence[Segment]  # of the run as given; the last is the one that is trained
+    stages: Mapping[int, Engine]  # {step after which it begins: its engine}, the first 0
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -59,6 +61,10 @@ class Setup:
     def steps(self) -> int:
         """Training steps of the run."""
         return self.epochs * self.order.steps_per_epoch
+
+    def engine_at(self, step: int) -> Engine:
+        """The engine of the step that is done next after so many."""
+        return self.stages[max(first for first in self.stages if first <= step)]
 
     @property
     def stop(self) -> int:
@@ -129,6 +135,13 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE, products: str 
     # A pmap takes no options; hosts would have to agree.
     products = "" if run.parallel == "pmap" or hosts.several else choose_kind(run.compute_dtype, products)
     engine = Engine(run, network, task, optimizer, hosts, products=products)
+    # Of the run as it was first given: where it goes on after its end, it goes on with the last.
+    stages = {
+        first: engine
+        if each.model == run.model
+        else engine.in_stage(each, definition(each.model, run.compute_dtype, parameter_dtype(run)), products)
+        for first, each in runs_in_stages(run, parts[0].steps).items()
+    }
     sizes = dataset.step_sizes(run.batch)
     check_divisible(sizes, len(engine.devices), engine.parts)
     check_together(sizes, len(engine.devices), run.augment.together)
@@ -143,7 +156,9 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE, products: str 
     environment |= {"devices": len(engine.devices), "accumulate": engine.parts, "hosts": hosts.count}
     environment |= {"steps_per_dispatch": run.steps_per_dispatch, "async_save": run.async_save}
     evaluator = Evaluator(run.model, network, task, engine.devices)
-    setup = Setup(as_given, run, dataset, order, epochs, teacher, task, engine, evaluator, environment, segments)
+    setup = Setup(
+        as_given, run, dataset, order, epochs, teacher, task, engine, evaluator, environment, segments, stages
+    )
     hosts.compare({"data": text_digest(setup.identity)} | environment["versions"])
     return setup
 

@@ -27,6 +27,10 @@ class Histograms:
         compiled = jax.jit(self.groups, out_shardings=engine.devices.replicated)
         self.compiled = engine.devices.compiled(compiled, batch_at=1)
 
+    def by(self, engine: Engine) -> Histograms:
+        """Those of the step of another stage of the run."""
+        return self if engine is self.engine else Histograms(engine)
+
     def of(self, state: TrainState, batch: Batch) -> dict[str, dict[str, dict[str, Any]]]:
         """The histograms of a step. Bins have equal width; each holds its left end, the last its right end too.
 

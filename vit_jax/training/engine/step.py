@@ -6,6 +6,7 @@ batch), so jit, pmap and gradient accumulation draw the same numbers.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -107,6 +108,11 @@ class Engine:
             self.shards = Shards(self.devices, self.parameter_shapes(), run.compute_dtype == "bfloat16")
         self.kernels = FewKernels(self.devices) if self.devices.target.platform == "gpu" else Kernels()
         self.merged = jax.jit(self.merged_kernels)
+        self.compile(products)
+
+    def compile(self, products: str) -> None:
+        """Make the programs of the step, which are compiled at their first call."""
+        run = self.run
         if run.parallel == "pmap":
             self.prepared = jax.jit(self.prepare_and_cut, out_shardings=self.devices.sharded)
             self.compiled: Any = jax.pmap(self.pmap_step, axis_name="data", devices=self.devices.all, donate_argnums=0)
@@ -122,6 +128,20 @@ class Engine:
             self.compiled_together = self.devices.compiled(compiled, batch_at=1)
 
     # Called on the host.
+
+    def in_stage(self, run: RunConfig, definition: Any, products: str = "") -> Engine:
+        """The step of a stage of the run, in which its network drops at other rates; states and devices are the same.
+
+        Args:
+            run: of the stage.
+            definition: of its network.
+            products: as of the class.
+        """
+        stage = copy.copy(self)
+        vars(stage).pop("attention", None)
+        stage.run, stage.definition = run, definition
+        stage.compile(products)
+        return stage
 
     def start(self, parameters: Tree) -> TrainState:
         """The state before the first step, on the devices."""
