@@ -1,6 +1,6 @@
 """Kill training runs at moments drawn over their CPU time, resume each, and compare what is left with whole runs.
 
-    python -m benchmarks.endurance [--kills 200] [--seed 0] [--json FILE]
+    python -m benchmarks.endurance [--kills 200] [--seed 0] [--json FILE] [--run "digits --epochs 30"]
 
 A life is the training command in a process that is forked from this one, where all is imported and jax has not started
 anything. The kernel sends it SIGKILL once it has used as much CPU time as was drawn: uniformly over that of a whole
@@ -10,7 +10,9 @@ for bit: parameters, moments and averages (each proved by its digest), notes, me
 what clocks measure, config.json, pictures, and the list of files. Exits with 1 if anything differs; the folder then
 stays.
 
-The run is tiny and has everything that draws: crops, flips, dropout, drop path; also accumulation and an average.
+The run is tiny and has everything that draws: crops, flips, dropout, drop path; also accumulation and an average. With
+--run it is the one that these words train, and a single run is killed as often as stated, each life after a share of
+the whole run's CPU time that is drawn so that they pass through it together.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,7 @@ VARIANTS = {
 }
 DRAWN = {"each epoch"}  # which draw their pictures, too
 KILLS = 3  # of a run, at most
+START = 2.0  # seconds of CPU time that a life has at least with --run: about its start
 CLOCKS = {"seconds", "cpu_seconds", "images_per_second", "memory"}
 # (module, class, function, what is going on within it); of a save in a cell of its own, as it may have its own thread.
 SAVING = (
@@ -283,30 +286,48 @@ def endure(kills: int, seed: int, folder: Path, watch: Watch) -> list[dict[str, 
         if done >= kills:
             return rows
         place, in_save = folder / f"killed-{number}", number // len(VARIANTS) % 2 == 1
-        place.mkdir()
-        row = killed(place, name, wholes[name], watch, draw, in_save, min(KILLS, kills - done))
+        moments = [moment(draw, wholes[name], in_save and not i) for i in range(min(KILLS, kills - done))]
+        row = killed(place, name, wholes[name], watch, [*COMMAND, *VARIANTS[name]], moments)
         rows.append(row)
-        moments = ", ".join(f"{kill['after']:.2f} s ({kill['stage']})" for kill in row["kills"])
-        ends = "; ".join(["differs", *row["differs"], f"see {place}"]) if row["differs"] else "equal"
-        print(f"{done + len(row['kills']):4} {name}: killed after {moments or 'its end'}: {ends}", flush=True)
+        print(f"{done + len(row['kills']):4} {name}: {told(row, place)}", flush=True)
         if not row["differs"]:
             shutil.rmtree(place)
     raise AssertionError
 
 
-def killed(
-    place: Path, name: str, found: Whole, watch: Watch, draw: random.Random, in_save: bool, most: int
-) -> dict[str, Any]:
-    """Kill a run and resume it, at most so many times, until a life ends before its moment; a row that says so.
+def endure_one(words: list[str], kills: int, seed: int, folder: Path, watch: Watch) -> list[dict[str, Any]]:
+    """Kill one run so many times, whatever it is, and compare it with the same that is not; its row."""
+    found = whole(folder / "whole", words, watch, False)
+    steps, rows = found.left["log"][-1]["step"], len(found.left["log"])
+    print(f"whole run: {found.cpu:.1f} CPU seconds, {steps} steps, {rows} rows of metrics.jsonl", flush=True)
+    draw = random.Random(seed)
+    share = 2 * found.cpu / kills  # half of it on average, besides what the start and the steps since a save cost
+    row = killed(folder, "as stated", found, watch, words, [START + draw.uniform(0, share) for _ in range(kills)])
+    print(f"{len(row['kills'])} kills: {told(row, folder)}", flush=True)
+    return [row]
 
-    The first moment is within a save with `in_save`.
+
+def told(row: dict[str, Any], place: Path) -> str:
+    """The moments of a run's kills, and whether it ended equal."""
+    moments = ", ".join(f"{kill['after']:.2f} s ({kill['stage']})" for kill in row["kills"])
+    ends = "; ".join(["differs", *row["differs"], f"see {place}"]) if row["differs"] else "equal"
+    return f"killed after {moments or 'its end'}: {ends}"
+
+
+def killed(
+    place: Path, name: str, found: Whole, watch: Watch, words: list[str], moments: Sequence[float]
+) -> dict[str, Any]:
+    """Kill a run at these moments of its lives and resume it, until a life ends before its moment; a row that says so.
+
+    The last life has none.
     """
-    words, kills, life = [*COMMAND, *VARIANTS[name]], list[dict[str, Any]](), None
-    while life is None or life.killed:
-        after = moment(draw, found, in_save and not kills) if len(kills) < most else 0.0
+    place.mkdir(exist_ok=True)
+    kills = list[dict[str, Any]]()
+    for after in (*moments, 0.0):
         life = live(place, words, watch, after, name in DRAWN)
-        if life.killed:
-            kills.append({"after": after, "stage": watch.stage, "saving": watch.saving})
+        if not life.killed:
+            break
+        kills.append({"after": after, "stage": watch.stage, "saving": watch.saving})
     life.left.pop("saves", None)
     differs = [f"exit code {life.code}"] if life.code else [*differences(life.left, found.left)]
     lines = [x for x in (place / "out.txt").read_text().splitlines() if x.startswith(("skipped", "note"))]
@@ -345,6 +366,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--run", type=shlex.split, help="words of the command train, instead of the tiny run")
     parser.add_argument("--json", type=Path, help="file to write all kills to")
     o = parser.parse_args()
     with workplace() as folder:
@@ -352,8 +374,11 @@ def main() -> None:
             importlib.import_module(name)
         print(heading(describe()), flush=True)
         watch = Watch()
-        rows = endure(o.kills, o.seed, folder, watch)
-        print("\n" + "\n".join(table(rows)))
+        if o.run:
+            rows = endure_one([*o.run, "--name", "run"], o.kills, o.seed, folder, watch)
+        else:
+            rows = endure(o.kills, o.seed, folder, watch)
+            print("\n" + "\n".join(table(rows)))
         saving = [row["saved"] for row in rows for kill in row["kills"] if kill["saving"]]
         threads = sum("thread" in name for name in saving)
         print(f"\n{len(saving)} kills while a save was under way, {threads} of them in a thread; {len(rows)} runs")

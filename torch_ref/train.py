@@ -54,7 +54,6 @@ def check_supported(run: RunConfig) -> None:
         "remat",
         "attention_kernel",
         "patience",
-        "stages",
         "overfit_batches",
         "new_head",
         "init_resize",

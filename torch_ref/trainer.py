@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from convert.optimizer import TORCH_NAMES
+from vit_jax.config.dotted import replace_fields
 from vit_jax.config.groups import moments
 from vit_jax.config.run import RunConfig
+from vit_jax.config.stages import stages_of
 from vit_jax.errors import UserError, about
 from vit_jax.files.atomic import replacing, sync_file, sync_folder
 from vit_jax.runs.values import differences, from_dict, to_dict
@@ -48,6 +50,7 @@ class Trainer:
         self.late = [p for name, p in self.model.named_parameters() if late and frozen(ours[name], run.optim)]
         self.release = round(run.optim.freeze_epochs * epoch)  # the first step at which `late` trains
         self.schedule = make_schedule(self.optimizer, run.optim, *self.length)
+        self.stages = in_stages(self.model, run, steps)
         self.done = 0  # number of updates
         self.average = AveragedModel(self.model, multi_avg_fn=averaging(run)) if run.ema else None
 
@@ -92,7 +95,11 @@ class Trainer:
     def loss(self, batch: Batch) -> Tensor:
         """The training loss [] of a batch {name: array}."""
         with self.precision():
-            return self.task.loss(self.model, tensors(batch, self.device), self.dtype)
+            return self.task.loss(self.network(), tensors(batch, self.device), self.dtype)
+
+    def network(self) -> Model:
+        """The network of the next step, which drops at the rates of its stage."""
+        return next((network for end, network in self.stages if self.done < end), self.model)
 
     def precision(self) -> Any:
         """The context in which the network computes: bfloat16 where the run says so."""
@@ -101,7 +108,7 @@ class Trainer:
     def step(self, batch: Batch) -> float:
         """Do one update and return the loss before it. Random draws depend only on the seed and the step."""
         torch.manual_seed(int(np.random.SeedSequence((self.run.seed, self.done)).generate_state(1)[0]))
-        self.model.train()
+        self.network().train()
         self.optimizer.zero_grad()
         loss = self.loss(batch)
         loss.backward()
@@ -161,6 +168,27 @@ class Trainer:
             for temporary in (weights, partial):
                 sync_file(temporary)
         sync_folder(path.parent)
+
+
+def in_stages(model: Model, run: RunConfig, steps: int) -> list[tuple[int, Model]]:
+    """The networks of the stages of a run, which differ in their dropout rates and share their parameters.
+
+    Args:
+        model: of the run as its fields say.
+        run: the run.
+        steps: its length.
+
+    Returns:
+        [(number of steps before which the stage ends, its network)], in order.
+    """
+    found, share = [], 0.0
+    for stage in stages_of(run):
+        share += stage.share
+        network = build(replace_fields(run, stage.rates).model)
+        for mine, given in zip(network.modules(), model.modules(), strict=True):
+            mine._parameters, mine._buffers = given._parameters, given._buffers
+        found.append((round(share * steps), network))
+    return found
 
 
 def averaging(run: RunConfig) -> Any:

@@ -25,7 +25,9 @@ from vit_jax.models.attention import Attention
 from vit_jax.models.layers import LayerNorm, Linear, Mlp
 from vit_jax.tasks import next_token
 from vit_jax.tasks.translate import learn as translate
+from vit_jax.training import setup
 from vit_jax.training.engine import optim
+from vit_jax.training.engine.step import Engine
 
 from . import dropping, losses, searches, torch_nn, training, twins
 from .cases import CAPTIONER, INDICES, MIXED, ROTARY, TRANSFORMER, VIT
@@ -63,6 +65,10 @@ def backward(c: Any) -> Callable[[], Iterable[Check]]:
 
 def carried(c: Any) -> Callable[[], Iterable[Check]]:
     return lambda: [twins.carried("sabotaged", c, weights(c))]
+
+
+def staged() -> Iterable[Check]:
+    return training.in_stages("sabotaged", training.NETWORKS["ViT"])
 
 
 def steps(title: str) -> Callable[[], Iterable[Check]]:
@@ -203,6 +209,10 @@ def projection_without_bias(f: Any, self: Any, *args: Any, **kwargs: Any) -> Any
 def no_step(f: Any, self: Any, gradients: Any, state: Any, parameters: Any) -> Any:
     updates, state = f(self, gradients, state, parameters)
     return jax.tree.map(jnp.zeros_like, updates), state
+
+
+def stages_late(f: Any, run: Any, steps: int) -> Any:
+    return {first + (first > 0): each for first, each in f(run, steps).items()}
 
 
 def optax_one_cycle(f: Any, steps: int, *args: Any) -> Any:
@@ -551,6 +561,13 @@ def faults() -> list[Fault]:
             wrapped(optim, "decaying", lambda f, c, table: {*table}),
             "ten steps",
             steps(adamw),
+        ),
+        Fault("a stage a step late", wrapped(setup, "runs_in_stages", stages_late), "ten steps in stages", staged),
+        Fault(
+            "the rates of a stage left out",
+            wrapped(Engine, "in_stage", lambda f, self, *others: self),
+            "ten steps in stages",
+            staged,
         ),
         Fault("no optimizer step", wrapped(optim.Optimizer, "update", no_step), "ten steps", steps("SGD")),
         Fault(

@@ -28,7 +28,9 @@ from vit_jax.tasks.computed import task_of
 from vit_jax.text.vocabulary import COURSE
 from vit_jax.training.engine.optim import Optimizer
 from vit_jax.training.engine.step import Engine
+from vit_jax.training.setup import engine_at, engines_of
 
+from . import dropping
 from .cases import CAPTIONER, TRANSFORMER, VIT, Config, grid
 from .weights import weights, zero_gradients
 
@@ -186,6 +188,36 @@ def ten_steps(name: str, c: Config, optim: OptimConfig, dtype: str = "float64") 
             yield Check(subject, against, quantity, each[worst], limit, worst)
 
 
+STAGED = ("0.3:model.dropout=0.5", "0.4:model.dropout=0.2,model.activation-dropout=0.4")
+
+
+def in_stages(name: str, c: Config) -> Iterator[Check]:
+    """Ten steps in three stages of other dropout rates, the last without, one mask fed to both sides in each."""
+    run = replace(make_run(c, OPTIMIZERS["momentum, clipped"], "float64"), stages=STAGED, accumulate=1)
+    trainer = Trainer(run, STEPS_RUN, EPOCH, KEPT)
+    trainer.load(weights(c))
+    with dropping.fed() as (mine, theirs), on_cpu("float64"):
+        network = definition(c, dtype="float64", param_dtype="float64")
+        engine = Engine(run, network, task_of(run, KEPT), Optimizer(run.optim, STEPS_RUN, EPOCH, c.parameters()))
+        engines = engines_of(engine, run, STEPS_RUN)
+        state = engine.start(unflatten({k: jnp.asarray(v) for k, v in weights(c).items()}))
+        losses = []
+        for i, batch in enumerate(batches(c)):
+            mine.count = theirs.count = 0  # a compiled step has the same masks in all its calls
+            state, metrics = engine_at(engines, i).train(state, batch)
+            losses.append((float(metrics["loss"]), trainer.step(batch)))
+        got = _numpy(state.parameters)
+    against = "torch_ref.train, one mask fed to both"
+    apart = max(abs(a - b) / abs(b) for a, b in losses)
+    yield Check(name, against, "losses, float64", apart, LOSSES["float64"])
+    import torch_ref
+
+    expected = torch_ref.parameters(trainer.model)
+    each = {k: distance(v, expected[k]) for k, v in got.items() if k not in unlearnt(c)}
+    worst = max(each, key=each.__getitem__)
+    yield Check(name, against, "parameters", each[worst], STEPS, worst)
+
+
 def unlearnt(c: Config) -> set[str]:
     """Parameters whose true gradient is 0: of attention to a single vector, also those that choose where to look."""
     zero = zero_gradients(c)
@@ -204,3 +236,4 @@ def training() -> Iterator[Check]:
             optim = optim if isinstance(c, ViTConfig) else replace(optim, layer_decay=1.0)
             yield from ten_steps(f"{network}, {title}", c, optim)
         yield from ten_steps(f"{network}, {title}", c, optim, "float32")
+    yield from in_stages("ViT, 10 steps in three stages", NETWORKS["ViT"])

@@ -64,7 +64,7 @@ class Setup:
 
     def engine_at(self, step: int) -> Engine:
         """The engine of the step that is done next after so many."""
-        return self.stages[max(first for first in self.stages if first <= step)]
+        return engine_at(self.stages, step)
 
     @property
     def stop(self) -> int:
@@ -136,12 +136,7 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE, products: str 
     products = "" if run.parallel == "pmap" or hosts.several else choose_kind(run.compute_dtype, products)
     engine = Engine(run, network, task, optimizer, hosts, products=products)
     # Of the run as it was first given: where it goes on after its end, it goes on with the last.
-    stages = {
-        first: engine
-        if each.model == run.model
-        else engine.in_stage(each, definition(each.model, run.compute_dtype, parameter_dtype(run)), products)
-        for first, each in runs_in_stages(run, parts[0].steps).items()
-    }
+    stages = engines_of(engine, run, parts[0].steps, products)
     sizes = dataset.step_sizes(run.batch)
     check_divisible(sizes, len(engine.devices), engine.parts)
     check_together(sizes, len(engine.devices), run.augment.together)
@@ -161,6 +156,34 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE, products: str 
     )
     hosts.compare({"data": text_digest(setup.identity)} | environment["versions"])
     return setup
+
+
+def engines_of(engine: Engine, run: RunConfig, steps: int, products: str = "") -> dict[int, Engine]:
+    """The engines of the stages of a run.
+
+    Args:
+        engine: of the run as its fields say, which serves where a stage has no other rates.
+        run: the run.
+        steps: those which the shares of its stages are of.
+        products: as of `Engine`.
+
+    Returns:
+        {step after which a stage begins: its engine}, the first 0.
+    """
+    from ..models.build import definition
+
+    def of_stage(each: RunConfig) -> Engine:
+        if each.model == run.model:
+            return engine
+        network = definition(each.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
+        return engine.in_stage(each, network, products)
+
+    return {first: of_stage(each) for first, each in runs_in_stages(run, steps).items()}
+
+
+def engine_at(engines: Mapping[int, Engine], step: int) -> Engine:
+    """That of `engines_of` which does the next step after so many."""
+    return engines[max(first for first in engines if first <= step)]
 
 
 def recorded_products(folder: Run) -> str:
