@@ -69,7 +69,11 @@ def test_wheel_carries_every_package_and_nothing_else(wheel):
     present = {p.relative_to(ROOT).as_posix() for package in PACKAGES for p in (ROOT / package).rglob("*.py")}
     assert carried == present | {f"{package}/py.typed" for package in PACKAGES} | {
         "convert/dialects/architectures.json",
-        *(f"vit_jax/reports/page.{kind}" for kind in ("html", "css", "js")),
+        *(
+            f"{room}/page.{kind}"
+            for room in ("vit_jax/reports", "convert/write/program")
+            for kind in ("html", "css", "js")
+        ),
     }
 
 

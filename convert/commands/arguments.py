@@ -116,7 +116,7 @@ def parser(command: str, prog: str) -> argparse.ArgumentParser:
     if not command:
         suffixes = ".safetensors .pt .pth .bin .npz .msgpack"
         folder = "a folder with the files its library wants"
-        program = "a program that runs without vit-jax (.onnx, .stablehlo)"
+        program = "a program that runs without vit-jax (.onnx, .stablehlo; .html, a page for a browser)"
         hub = "or hf://owner/name, to which the verified folder is uploaded"
         add("dst", metavar="DST", help=f"a file ({suffixes}), {folder}, {program}, {hub}")
     _about_source(add, "A" if command == "verify" else "SRC")
@@ -164,17 +164,19 @@ def _about_target(add: Any) -> None:
     version = (
         f"of X.onnx: the opset of ONNX, {OPSETS[0]} to {OPSETS[-1]} (default: {OPSET}); a runtime needs it or newer"
     )
+    runtime = "of X.html: where npm has installed onnxruntime-web, which the page contains: node_modules"
     licence = "of hf://owner/name: the licence, such as apache-2.0, that its model card states (default: none)"
     add(
         "--to",
         default="",
         metavar="LAYOUT",
-        help="the layout of DST (default: vit-jax; of a run with --init: that of init)",
+        help="the layout of DST (default: vit-jax; of a run with --init: that of init); transformers-js: for that library",
     )
     add("--adapt", action="append", default=[], metavar="OP=VALUE", help=adapt)
     add("--dtype", type=dtype, metavar="DTYPE", help=f"round to {', '.join(FLOATS)} (default: as it is)")
     add("--takes", default="", metavar=f"{PIXELS}|{IMAGES}", help=takes)
     add("--opset", type=opset, default=0, metavar="N", help=version)
+    add("--onnxruntime-web", default="", metavar="PATH", help=runtime)
     add("--preset", default="", metavar="NAME", help=preset)
     add(
         "--weights-only",
@@ -211,7 +213,7 @@ def dtype(text: str) -> str:
 
 def wanted(arguments: argparse.Namespace) -> Wanted:
     """What the arguments ask of a program."""
-    return Wanted(arguments.takes or PIXELS, arguments.opset)
+    return Wanted(arguments.takes or PIXELS, arguments.opset, arguments.onnxruntime_web)
 
 
 def opset(text: str) -> int:

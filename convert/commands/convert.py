@@ -16,16 +16,17 @@ from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 
 from ..adapt import operation
-from ..containers import is_program, writer
+from ..containers import writer
 from ..dialects import LAYOUTS
 from ..layout import Json
 from ..plan.plan import Plan, plan
 from ..recognise.layouts import find
 from ..recognise.reading import Reading, read
 from ..recognise.weights_in import tied_names
-from ..write.into_program import as_used, write_program
+from ..write.into_program import as_used
+from ..write.into_transformers_js import is_named as is_transformers_js
 from ..write.origin import ALONG
-from ..write.program.kinds import kind_of
+from ..write.programs import check_program, program_writer
 from ..write.write import Written, goal_of, holds_training, write
 from .arguments import options, wanted
 
@@ -54,7 +55,8 @@ def run(arguments: argparse.Namespace, finish: Callable[[Plan, Written], None] |
     """
     began = time.monotonic()
     check_words(arguments)
-    program = is_program(arguments.dst)
+    write_as = program_writer(arguments.dst, arguments.to)
+    program = write_as is not None
     if not program and not arguments.to and (layout := begun_from(arguments.src)):
         arguments.to = layout
         print_line(f"target    {layout}, the layout of the weights that this run began with; --to vit-jax is our own")
@@ -68,7 +70,7 @@ def run(arguments: argparse.Namespace, finish: Callable[[Plan, Written], None] |
         print_line(describe_source(reading, ALONG if stated.training else ()))
         planned = plan(
             reading,
-            arguments.to or "vit-jax",
+            "vit-jax" if program else arguments.to or "vit-jax",
             adapt=as_used(reading, arguments.adapt) if program else arguments.adapt,
             folded=program,
             dtype=arguments.dtype or "",
@@ -78,8 +80,8 @@ def run(arguments: argparse.Namespace, finish: Callable[[Plan, Written], None] |
         for adaptation in planned.adaptations:
             print_line(f"adapted   {adaptation.text}: {adaptation.says}")
         size = sum(spec.nbytes for spec in planned.specs.values())
-        if program:
-            written = write_program(planned, arguments.dst, arguments.force, wanted(arguments))
+        if write_as is not None:
+            written = write_as(planned, arguments.dst, arguments.force, wanted(arguments))
             size = sum(path.stat().st_size for path in written.files)
         else:
             written = write(planned, arguments.dst, arguments.force, arguments.weights_only, progress(size), named)
@@ -105,11 +107,12 @@ def check_words(arguments: argparse.Namespace) -> None:
         raise UserError(flag, f"is of a repository of the hub, and {where}", "give hf://owner/name, or leave it out")
     if arguments.dst == STDOUT:
         raise UserError(STDOUT, AS_STDOUT, "give the name of one, or of a folder")
-    if arguments.to:
+    program = program_writer(arguments.dst, arguments.to) is not None
+    if arguments.to and not is_transformers_js(arguments.to):
         find(arguments.to, "to")
     for text in arguments.adapt:
         operation(text)
-    if is_program(arguments.dst):
+    if program:
         _check_program(arguments)
         return
     for name in ("takes", "opset"):
@@ -121,16 +124,16 @@ def check_words(arguments: argparse.Namespace) -> None:
 
 def _check_program(arguments: argparse.Namespace) -> None:
     """Raise UserError on a flag that has no meaning where DST is a program, and where a library is not installed."""
+    named = is_transformers_js(arguments.to)
     for name, why in NOT_OF_PROGRAMS.items():
-        if value := getattr(arguments, name):
+        if (value := getattr(arguments, name)) and not (name == "to" and named):
             flag = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
             raise UserError(flag, f"{arguments.dst} is a program, which {why}", "leave the flag out")
     if arguments.dtype not in (None, "float32"):
         raise UserError(
             f"--dtype {arguments.dtype}", f"{arguments.dst} is a program, which computes in float32", "leave it out"
         )
-    wanted(arguments).check(arguments.dst)
-    kind_of(arguments.dst)
+    check_program(arguments.dst, arguments.to, arguments.force, wanted(arguments))
 
 
 def begun_from(path: str) -> str:
@@ -154,6 +157,8 @@ def begun_from(path: str) -> str:
 
 def _goes_on(arguments: argparse.Namespace) -> bool:
     """Whether DST takes a run with its optimizer's state, so that training goes on from it."""
+    if program_writer(arguments.dst, arguments.to):
+        return False
     layout, averaged = find(arguments.to or "vit-jax", "to")[-1], arguments.key == "ema"
     return not arguments.weights_only and not averaged and holds_training(goal_of(arguments.dst, layout), layout)
 

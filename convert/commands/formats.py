@@ -18,6 +18,7 @@ from ..layout import Layout
 from ..plan.shared import find_shared
 from ..recognise.beside import KNOWN
 from ..verify.libraries import OURS, library_of
+from ..write import into_page, into_transformers_js
 from ..write.into_program import image_networks
 from ..write.program.kinds import KINDS
 from .terminal import wrap
@@ -65,6 +66,12 @@ def show(reasons: bool) -> None:
     print("\n" + wrap(f"Programs, which run without vit-jax, of {' and '.join(image_networks())}: DST ends with", 0))
     for suffix, kind in KINDS.items():
         print(wrap(f"  {suffix:11} {kind.title}: {kind.runs}; needs {install(kind.extra)}", 14))
+    print(
+        wrap(
+            f"  {into_page.SUFFIX:11} HTML: in a browser, a page for classifiers; needs onnxruntime-web of npm too", 14
+        )
+    )
+    print(wrap(f"  a folder, with --to {into_transformers_js.NAME}: in transformers.js, for classifiers", 14))
     print("\n" + wrap("Other names of layouts, which --from and --to take too (case, - and _ do not matter):", 0))
     for ours, others in OTHER_NAMES.items():
         print(wrap(f"  {ours}: {', '.join(others)}", 6))

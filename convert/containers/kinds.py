@@ -25,7 +25,11 @@ SUFFIXES = {
     ".msgpack": "msgpack",
 }
 WRITTEN = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".msgpack")
-PROGRAMS = (".onnx", ".stablehlo")  # files that hold the network too: they are written (write/program/), not read
+PROGRAMS = (
+    ".onnx",
+    ".stablehlo",
+    ".html",
+)  # files that hold the network too: they are written (write/program/), not read
 HEAD = 512  # bytes that are enough to recognise a file
 
 

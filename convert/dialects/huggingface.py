@@ -27,6 +27,7 @@ from .huggingface_images import preprocess, processor
 from .plain_vit import PLAIN_VIT
 
 BODIES = ("", "vit.", "deit.")
+CLASSIFIER = {"architectures": ["ViTForImageClassification"], "model_type": "vit"}  # the plain one in config.json
 PROBLEMS = {  # {kind of outputs: problem_type in config.json}
     "class": "single_label_classification",
     "set": "multi_label_classification",

@@ -58,14 +58,14 @@ def write_program(plan: Plan, path: str, force: bool = False, wanted: Wanted = P
     check_network(plan)
     if error := unsettled(plan.reading.path, plan.config, plan.facts.outputs):
         raise error
-    interface = _interface(plan, wanted, kind)
+    interface = interface_of(plan, wanted, kind)
     with goal.workspace() as workspace, ThreadPoolExecutor(1) as aside:
         check()  # once more: from here on no other conversion writes there
         known = aside.submit(source_hash, plan.reading.source)
         arrays = {name: array.astype(np.float32) for name, array in stream(plan) if name in plan.specs}
         forward = Forward(plan.config, arrays)
         needs = kind.write(forward, interface, workspace / goal.name)
-        comparison = _compare_program(kind.open(workspace / goal.name), forward, interface, goal.name)
+        comparison = compare_program(kind.open(workspace / goal.name), forward, interface, goal.name)
         provenance = origin(plan, False)
         provenance["source"]["sha256"] = known.result()
         output = {"name": interface.output, "shape": [BATCH, *comparison.pop("outputs")], "dtype": "float32"}
@@ -85,7 +85,7 @@ def write_program(plan: Plan, path: str, force: bool = False, wanted: Wanted = P
         sync(workspace)
         check()  # what another program put there meanwhile stays
         files = goal.settle(workspace)
-    return Written(goal.weights, files, described, [_describe_comparison(comparison), *remarks(plan, goal, False)], "")
+    return Written(goal.weights, files, described, [describe_comparison(comparison), *remarks(plan, goal, False)], "")
 
 
 def as_used(reading: Reading, adapt: Sequence[str] = ()) -> list[str]:
@@ -129,7 +129,7 @@ def check_network(plan: Plan) -> None:
         )
 
 
-def _interface(plan: Plan, wanted: Wanted, kind: Kind) -> Interface:
+def interface_of(plan: Plan, wanted: Wanted, kind: Kind) -> Interface:
     """What a program takes, gives and states. Raises UserError where pixels are not known to be prepared."""
     shape, prepared = plan.config.pixels(), plan.facts.preprocess
     assert shape is not None
@@ -143,9 +143,7 @@ def _interface(plan: Plan, wanted: Wanted, kind: Kind) -> Interface:
     return Interface(shape, output, preprocess, wanted.opset or OPSET, stated)
 
 
-def _compare_program(
-    run: Callable[[np.ndarray], np.ndarray], forward: Forward, interface: Interface, name: str
-) -> Json:
+def compare_program(run: Callable[[np.ndarray], np.ndarray], forward: Forward, interface: Interface, name: str) -> Json:
     """The largest difference of a program's outputs from ours, on noise. Raises CheckFailed where it is too large."""
     apart, allowed, outputs = 0.0, LIMIT, ()
     for given, images in _noise(interface):
@@ -189,7 +187,7 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(found - expected).max() / (np.abs(expected).max() or 1.0))
 
 
-def _describe_comparison(comparison: Mapping[str, float]) -> str:
+def describe_comparison(comparison: Mapping[str, float]) -> str:
     """A sentence for the user on how a program was compared."""
     batches = " and ".join(map(str, BATCHES))
     how = f"opened again and run on batches of {batches}, it differs from ours"

@@ -51,6 +51,7 @@ def export(
     shard_size: int | str = 0,
     takes: Takes = "pixels",
     opset: int = 0,
+    onnxruntime_web: str | os.PathLike[str] = "",
 ) -> list[Path]: ...
 @overload
 def export(
@@ -67,6 +68,7 @@ def export(
     shard_size: int | str = 0,
     takes: Takes = "pixels",
     opset: int = 0,
+    onnxruntime_web: str | os.PathLike[str] = "",
 ) -> dict[str, np.ndarray]: ...
 @with_fixed_settings
 def export(
@@ -83,6 +85,7 @@ def export(
     shard_size: int | str = 0,
     takes: Takes = "pixels",
     opset: int = 0,
+    onnxruntime_web: str | os.PathLike[str] = "",
 ) -> list[Path] | dict[str, np.ndarray]:
     """Write a network's weights and config to a new file or folder, as `python -m convert` writes them.
 
@@ -93,9 +96,11 @@ def export(
             what `load` returned, whose preprocessing and class names or words go along; or the path of a run or of
             weights.
         path: a file of a container that convert writes (X.safetensors, X.npz, X.pt, ...); or a folder: of our own
-            layout a run's, of another the one that its library opens; or X.onnx or X.stablehlo, a program. None: write
-            nothing, and return the state dict, as the library's own load_state_dict takes it (with arrays for tensors).
-        to: a layout that `python -m convert formats` lists: "timm", "huggingface", ...; "vit-jax" is our own.
+            layout a run's, of another the one that its library opens; or X.onnx, X.stablehlo or X.html, a program.
+            None: write nothing, and return the state dict, as the library's own load_state_dict takes it (with arrays
+            for tensors).
+        to: a layout that `python -m convert formats` lists: "timm", "huggingface", ...; "vit-jax" is our own;
+            "transformers-js" a folder with a program that transformers.js runs.
         which: of the path of a run, as of `load`.
         ema: of the path of a run, as of `load`.
         class_names: the names of the classes, where the network does not have them.
@@ -109,6 +114,7 @@ def export(
         takes: of a program: "pixels", uint8 of any size, which it prepares as the run does, or "images", float32,
             prepared and normalised before.
         opset: of X.onnx: the opset of ONNX; 0: the usual one.
+        onnxruntime_web: of X.html: where npm has installed onnxruntime-web, which the page contains: "node_modules".
 
     Returns:
         The files; without a path the state dict, {name in the layout: array}.
@@ -127,7 +133,7 @@ def export(
         raise UserError("verify", "compares what was written, and without a path nothing is", "give a path")
     stated = {"class_names": list(class_names)} if class_names else {}
     options: dict[str, Any] = {"sets": fields or {}, "dtype": dtype, "verify": verify, "shard": _bytes(shard_size)}
-    options |= {"takes": takes, "opset": opset}
+    options |= {"takes": takes, "opset": opset, "onnxruntime_web": os.fspath(onnxruntime_web)}
     if options["shard"] and (path is None or os.path.splitext(path)[1]):
         what = "is of the files in a folder of safetensors"
         raise UserError("shard_size", what, "give the path of a folder, or leave it out")
@@ -224,6 +230,7 @@ def export_weights(
     shard: int = 0,
     takes: str = "pixels",
     opset: int = 0,
+    onnxruntime_web: str = "",
 ) -> list[Path] | dict[str, np.ndarray]:
     """Write weights, or a program, with `convert`. Notes on them are printed on stderr.
 
@@ -240,6 +247,7 @@ def export_weights(
         shard: the most bytes of a file of weights in a folder; 0: one file.
         takes: as --takes.
         opset: as --opset.
+        onnxruntime_web: as --onnxruntime-web.
 
     Returns:
         The files; without a path the state dict.
@@ -248,20 +256,27 @@ def export_weights(
         UserError: where the path exists, or the layout cannot hold the network.
         CheckFailed: where what was written is another function.
     """
-    from convert.containers import is_program
     from convert.plan.groups import stream
     from convert.plan.plan import plan
     from convert.recognise.reading import Options, read
     from convert.recognise.tokenizer import special_ids
-    from convert.write.into_program import as_used, write_program
+    from convert.write.into_program import as_used
+    from convert.write.into_transformers_js import is_named
     from convert.write.program.interface import Wanted
+    from convert.write.programs import check_program, program_writer
     from convert.write.write import write
 
-    program = path is not None and is_program(path)
-    for what, value in (("to", layout if layout != "vit-jax" else ""), ("dtype", dtype), ("verify", verify)):
+    if path is None and is_named(layout):
+        raise UserError(f"to {layout!r}", "is a folder with a program in it", "give the path of a new folder")
+    write_as = None if path is None else program_writer(path, layout)
+    program, stated_layout = write_as is not None, "" if layout == "vit-jax" or is_named(layout) else layout
+    for what, value in (("to", stated_layout), ("dtype", dtype), ("verify", verify)):
         if program and value:
             why = NOT_OF_PROGRAMS[what]
             raise UserError(f"{what} {value!r}", f"{path} is a program, which {why}", "leave it out")
+    wanted = Wanted(takes, opset, onnxruntime_web)
+    if path is not None and write_as is not None:
+        check_program(path, layout, False, wanted)
     with convert_first(given if isinstance(given, str) else "", of_export):
         reading = (
             read(given, Options(sets=sets, **chosen or {})) if isinstance(given, str) else network_reading(*given, sets)
@@ -274,14 +289,14 @@ def export_weights(
             reading.source.tree = {name: item for name, item in reading.source.tree.items() if name != "optimizer"}
             any_size = bool(reading.layout.resizes(reading.config))
             reading.facts = with_stated(reading.facts, stated, reading.config, any_size)
-            planned = plan(reading, layout, as_used(reading) if program else (), dtype, folded=program)
+            to, adapt = ("vit-jax", as_used(reading)) if program else (layout, [])
+            planned = plan(reading, to, adapt, dtype, folded=program)
             if path is None:
                 return dict(stream(planned))
-            written = (
-                write_program(planned, path, wanted=Wanted(takes, opset))
-                if program
-                else write(planned, path, shard=shard)
-            )
+            if write_as is None:
+                written = write(planned, path, shard=shard)
+            else:
+                written = write_as(planned, path, False, wanted)
             if verify:
                 from convert.verify import certify
 

@@ -410,7 +410,15 @@ def _as_fields(values: Sequence[str]) -> str:
 of_load = functools.partial(_as_argument, {"from": "layout", "model": "model", "key": "key", "set": "fields"})
 of_export = functools.partial(
     _as_argument,
-    {"to": "to", "set": "fields", "dtype": "dtype", "shard-size": "shard_size", "takes": "takes", "opset": "opset"},
+    {
+        "to": "to",
+        "set": "fields",
+        "dtype": "dtype",
+        "shard-size": "shard_size",
+        "takes": "takes",
+        "opset": "opset",
+        "onnxruntime-web": "onnxruntime_web",
+    },
 )
 
 

@@ -34,16 +34,21 @@ class Wanted:
     Args:
         takes: pixels, which it prepares as the run does, or images that are prepared already.
         opset: of ONNX; 0: OPSET.
+        runtime: where onnxruntime-web is, of a page that contains it.
     """
 
     takes: str = PIXELS
     opset: int = 0
+    runtime: str = ""
 
     def check(self, path: str) -> None:
         """Raise UserError where there is no such program at a path."""
         if self.takes not in (PIXELS, IMAGES):
             given = Option("takes", self.takes)
             raise UserError(given, "a program takes no such thing", f"give {PIXELS} or {IMAGES}")
+        if self.runtime and not path.lower().endswith(".html"):
+            given = Option("onnxruntime-web", self.runtime)
+            raise UserError(given, f"{path} does not contain it", "give X.html, or leave it out")
         if not self.opset:
             return
         given = Option("opset", str(self.opset))

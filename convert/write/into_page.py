@@ -1,0 +1,162 @@
+"""A plan whose target is a page of HTML: it contains the network and what runs it, and opens without a server."""
+
+from __future__ import annotations
+
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vit_jax.errors import Option, UserError
+
+from ..layout import Json
+from ..plan.groups import stream
+from ..plan.plan import Plan
+from ..plan.target import sync, target
+from ..recognise.outputs import unsettled
+from .into_program import PLAIN, check_network, compare_program, describe_comparison, interface_of
+from .origin import file_hash, origin, source_hash
+from .program.interface import Interface, Wanted
+from .program.kinds import KINDS, kind_of
+from .program.network import Forward
+from .program.onnx_file import open_onnx
+from .program.page import NETWORK, PREPARE, compose, write_graphs
+from .runtime import find_runtime
+from .write import Written, remarks
+
+SUFFIX = ".html"
+KINDS_SHOWN = ("class", "set")  # of outputs
+LARGEST = 200_000_000  # bytes of weights: a browser unpacks them from one text
+CELLS = 8  # rows and columns of cells that are covered, where a network has no patches
+
+
+def is_page(path: str) -> bool:
+    """Whether a target is such a page."""
+    return path.lower().endswith(SUFFIX)
+
+
+def check_page(path: str, wanted: Wanted) -> None:
+    """Raise UserError where no page is written there, or something that it needs is missing."""
+    if wanted.takes != PLAIN.takes:
+        raise UserError(Option("takes", wanted.takes), f"{path} takes pictures", "leave it out")
+    if wanted.opset:
+        raise UserError(Option("opset", str(wanted.opset)), f"{path} contains its runtime", "leave it out")
+    find_runtime(path, wanted.runtime)
+    kind_of(str(Path(path).with_suffix(".onnx")))
+
+
+def write_page(plan: Plan, path: str, force: bool = False, wanted: Wanted = PLAIN) -> Written:
+    """Write the network of a plan, whose layout is our own, as a page that runs it and explains its answers.
+
+    Args:
+        plan: of the conversion.
+        path: of the page.
+        force: whether an existing one is replaced.
+        wanted: where onnxruntime-web is.
+
+    Raises:
+        UserError: with everything on the disk as it was, where the target exists or cannot be written, something that
+            is needed is missing, or the network is no classifier of images.
+        CheckFailed: where the graphs compute something else than ours.
+    """
+    check_page(path, wanted)
+    runtime, kind, goal = find_runtime(path, wanted.runtime), KINDS[".onnx"], target(path, "")
+    check = partial(goal.check, plan.reading.source, force)
+    check()
+    _check_classifier(plan)
+    interface = interface_of(plan, wanted, kind)
+    with goal.workspace() as workspace, ThreadPoolExecutor(1) as aside, tempfile.TemporaryDirectory() as place:
+        check()  # once more: from here on no other conversion writes there
+        known, graphs = aside.submit(source_hash, plan.reading.source), Path(place)
+        forward = Forward(
+            plan.config, {name: array.astype(np.float32) for name, array in stream(plan) if name in plan.specs}
+        )
+        if forward.nbytes > LARGEST:
+            size = f"{forward.nbytes / 1e6:.0f} MB of weights are more than a page holds ({LARGEST / 1e6:.0f} MB)"
+            raise UserError(path, size, "write X.onnx")
+        needs = write_graphs(forward, interface, graphs)
+        prepare, network = (open_onnx(graphs / name) for name in (PREPARE, NETWORK))
+        comparison = compare_program(lambda pixels: network(prepare(pixels)), forward, interface, goal.name)
+        provenance = origin(plan, False)
+        provenance["source"]["sha256"] = known.result()
+        described = {
+            "program": "HTML", **needs,
+            "input": interface.described(),
+            "output": {"name": interface.output, "shape": ["batch", *comparison.pop("outputs")], "dtype": "float32"},
+            "files": {name: file_hash(graphs / name) for name in (PREPARE, NETWORK)},
+            "versions": kind.versions() | {"onnxruntime-web": runtime.version}, "compared": comparison,
+            **{name: value for name, value in provenance.items() if name != "layout"},
+        }  # fmt: skip
+        data = _data(plan, interface) | {"provenance": described}
+        title, about, details = _texts(plan, described)
+        page = compose(title, about, details, data, graphs, runtime)
+        (workspace / goal.name).write_text(page, encoding="utf-8")
+        sync(workspace)
+        check()  # what another program put there meanwhile stays
+        files = goal.settle(workspace)
+    return Written(goal.weights, files, described, [describe_comparison(comparison), *remarks(plan, goal, False)], "")
+
+
+def _check_classifier(plan: Plan) -> None:
+    """Raise UserError where a network is no classifier of images."""
+    check_network(plan)
+    path, kind = plan.reading.path, plan.facts.outputs.kind
+    if error := unsettled(path, plan.config, plan.facts.outputs):
+        raise error
+    if kind not in KINDS_SHOWN:
+        gives = {"number": "numbers", "embedding": "features"}.get(kind, kind)
+        raise UserError(path, f"gives {gives}, and a page shows the answers of a classifier of images", "write X.onnx")
+    channels = (plan.config.pixels() or (0, 0, 0))[2]
+    if channels not in (1, 3):
+        raise UserError(path, f"takes {channels} channels, and pictures in a browser are grey or RGB", "write X.onnx")
+
+
+def _data(plan: Plan, interface: Interface) -> Json:
+    """What the script of the page has to know."""
+    assert interface.preprocess is not None
+    c, outputs, (h, w, channels) = interface.preprocess, plan.facts.outputs, interface.shape
+    count = plan.config.classes  # type: ignore[attr-defined]  # a classifier
+    return {
+        "kind": outputs.kind,
+        "names": list(outputs.names) or [f"class {k}" for k in range(count)],
+        "thresholds": list(outputs.thresholds) or ([0.5] * count if outputs.kind == "set" else []),
+        "shape": [h, w, channels],
+        "grid": list(_grid(plan.config, (h, w))),
+        "background": c.background,
+        "mean": list(c.mean),
+        "std": list(c.std),
+    }
+
+
+def _grid(config: Any, size: tuple[int, int]) -> tuple[int, int]:
+    """The rows and columns of cells that are covered: those of the patches, where the network has them."""
+    patch = getattr(config, "patch_size", None)
+    (h, w), (p, q) = size, patch or (1, 1)
+    return (h // p, w // q) if patch else (min(CELLS, h), min(CELLS, w))
+
+
+def _texts(plan: Plan, described: Json) -> tuple[str, str, list[str]]:
+    """(the title, the sentence below it, paragraphs) for the reader of the page."""
+    outputs, source = plan.facts.outputs, described["source"]["name"]
+    names = list(outputs.names)
+    shown = ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
+    tells = "which of these labels a picture has" if outputs.kind == "set" else "which class a picture belongs to"
+    count = plan.config.classes  # type: ignore[attr-defined]  # a classifier
+    about = f"A network that tells {tells}: {count} in all{f' ({shown})' if shown else ''}."
+    details = [
+        "It decodes a picture, resizes it exactly as in training (as Pillow does) and runs the network on it, in this "
+        "browser alone: no picture leaves this device, and nothing is loaded.",
+        "The explanation is occlusion: each part of the picture is covered with the mean colour in turn, and what is "
+        "shown is how much the score (the logit) of the answer falls. It says what this network needed, not whether "
+        "it is right; parts that count only together with others can look unimportant.",
+        "Compared with vit-jax when the page was written, on noise: outputs differ by "
+        f"{described['compared']['difference']:.0e} of the largest. A browser may decode JPEG files, and transparent "
+        "pixels, one or two grey levels otherwise than Pillow, and reads more than 8 bits a channel as 8.",
+        f"{described['made_by']}, from {source}: {plan.config.describe()[0]}; ONNX Runtime Web "
+        f"{described['versions']['onnxruntime-web']} (MIT licence, Microsoft).",
+    ]  # fmt: skip
+    title = f"{Path(source).stem if '.' in source else source}: what is in the picture?"
+    return title, about, details

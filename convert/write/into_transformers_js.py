@@ -1,0 +1,228 @@
+"""A plan whose target is a folder for transformers.js, which runs networks of Hugging Face in a browser or in Node."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from vit_jax.errors import CheckFailed, Option, Text, UserError
+from vit_jax.files.atomic import write_json
+
+from ..containers.source import PROVENANCE
+from ..dialects.huggingface import CLASSIFIER, PROBLEMS, labels
+from ..dialects.huggingface_images import processor
+from ..layout import Json, whole
+from ..plan.groups import stream
+from ..plan.plan import Plan
+from ..plan.target import Target, sync, target
+from ..recognise.outputs import unsettled
+from ..recognise.preprocessing import STATED_BY, UNSTATED
+from .into_program import BATCHES, LIMIT, PLAIN, ROUNDINGS, check_network, relative
+from .origin import file_hash, origin, source_hash
+from .program.interface import OPSET, Wanted
+from .program.kinds import Kind, kind_of
+from .program.network import LARGEST
+from .program.onnx_file import open_onnx
+from .program.transformers_js import (
+    COLOURS,
+    INPUT,
+    OUTPUT,
+    OfColours,
+    measure_resizing,
+    normalised,
+    prepared,
+    write_graph,
+)
+from .write import Written, remarks
+
+NAME = "transformers-js"  # what --to calls it
+MODEL = "onnx/model.onnx"
+OTHERWISE = "write X.onnx, which takes pictures of any size"
+
+
+def is_named(to: str) -> bool:
+    """Whether --to names it, also as transformers.js or TransformersJS."""
+    return "".join(filter(str.isalnum, to.casefold())) == "transformersjs"
+
+
+def write_transformers_js(plan: Plan, path: str, force: bool = False, wanted: Wanted = PLAIN) -> Written:
+    """Write the network of a plan, whose layout is our own, as a new folder for transformers.js.
+
+    Args:
+        plan: of the conversion.
+        path: of the folder.
+        force: is refused: a folder with other folders in it is not replaced.
+        wanted: the opset; nothing else is asked of it.
+
+    Raises:
+        UserError: with everything on the disk as it was, where the folder exists or cannot be written, a library is
+            missing, or the network is no classifier whose pictures transformers.js can prepare.
+        CheckFailed: where the program computes something else than ours.
+    """
+    goal, kind = check_place(path, force, wanted)
+    check = partial(goal.check, plan.reading.source, force=False)
+    check()
+    steps, images = _check_pictures(plan)
+    count = plan.config.classes  # type: ignore[attr-defined]  # a classifier
+    with goal.workspace() as workspace, ThreadPoolExecutor(1) as aside:
+        check()  # once more: from here on no other conversion writes there
+        known = aside.submit(source_hash, plan.reading.source)
+        arrays = {name: array.astype(np.float32) for name, array in stream(plan) if name in plan.specs}
+        forward = OfColours(plan.config, arrays, images)
+        if forward.nbytes > LARGEST:
+            size = f"{forward.nbytes / 1e9:.1f} GB of weights"
+            raise UserError(path, f"{size} are more than a browser holds ({LARGEST / 1e9:.1f} GB)", OTHERWISE)
+        (workspace / MODEL).parent.mkdir()
+        made = write_graph(forward, wanted.opset or OPSET, workspace / MODEL)
+        comparison, resized = _compare(forward, workspace / MODEL), measure_resizing(forward)
+        write_json(workspace / "config.json", _config(plan, forward))
+        write_json(workspace / "preprocessor_config.json", steps)
+        (workspace / "README.md").write_text(_readme(plan, comparison["difference"], resized), encoding="utf-8")
+        provenance = origin(plan, False)
+        provenance["source"]["sha256"] = known.result()
+        files = {str(p.relative_to(workspace)): file_hash(p) for p in sorted(workspace.rglob("*")) if p.is_file()}
+        described = {
+            "program": "transformers.js", **made,
+            "input": {"name": INPUT, "shape": ["batch", *forward.shape], "axes": "NCHW", "dtype": "float32"},
+            "output": {"name": OUTPUT, "shape": ["batch", count], "dtype": "float32"},
+            "files": files, "versions": kind.versions(), "compared": comparison, "resizing": resized,
+            **{name: value for name, value in provenance.items() if name != "layout"},
+        }  # fmt: skip
+        write_json(workspace / PROVENANCE, described)
+        sync(workspace)
+        check()  # what another program put there meanwhile stays
+        goal.settle(workspace)
+    told = (
+        f"run on batches of {' and '.join(map(str, BATCHES))}, it differs from ours by {comparison['difference']:.1e} "
+    )
+    worst = max(each["probability"] for each in resized)
+    notes = [
+        told + "of the largest output where a picture needs no resizing",
+        f"transformers.js resizes pictures otherwise than predict: drawn ones moved a probability by up to {worst:.2g} "
+        "(README.md in the folder)",
+    ]
+    return Written(goal.path, [goal.path / name for name in (*files, PROVENANCE)], described,
+                   [*notes, *remarks(plan, goal, False)], "")  # fmt: skip
+
+
+def check_place(path: str, force: bool, wanted: Wanted) -> tuple[Target, Kind]:
+    """(the folder, the kind of its program). Raises UserError where such a folder is not written."""
+    goal = target(path, MODEL)
+    if not goal.folder:
+        is_file = Text("is the name of a file, and ", Option("to", NAME), " writes a folder")
+        raise UserError(path, is_file, "give a name without a suffix")
+    if force:
+        never = "a folder for transformers.js is never replaced"
+        raise UserError(Option("force"), never, "remove it yourself, or choose another name")
+    model = os.path.join(path, MODEL)
+    wanted.check(model)
+    if wanted.takes != PLAIN.takes:
+        raise UserError(Option("takes", wanted.takes), "transformers.js prepares pictures itself", "leave it out")
+    return goal, kind_of(model)
+
+
+def _check_pictures(plan: Plan) -> tuple[Json, Json]:
+    """(preprocessor_config.json, our preprocessing). Raises UserError where transformers.js cannot run the network."""
+    path, config, images = plan.reading.path, plan.config, plan.facts.preprocess
+    check_network(plan)
+    if error := unsettled(path, config, plan.facts.outputs):
+        raise error
+    if not getattr(config, "classes", 0):
+        raise UserError(
+            path, Text("has no classes, and ", Option("to", NAME), " writes a classifier of images"), "write X.onnx"
+        )
+    if (kind := plan.facts.outputs.kind) != "class":
+        what = {"set": "sets of labels", "number": "numbers"}.get(kind, kind)
+        takes = f"its outputs are {what}, and transformers.js takes those of a classifier of images for one class"
+        raise UserError(path, takes, OTHERWISE)
+    if images is None:
+        raise UserError(path, f"{UNSTATED}, and transformers.js has to prepare them", Text("give ", STATED_BY))
+    if images["channels"] not in (1, COLOURS):
+        channels = f"its images have {images['channels']} channels, and those of transformers.js have {COLOURS}"
+        raise UserError(path, channels, OTHERWISE)
+    three = {name: list(np.broadcast_to(images[name], COLOURS)) for name in ("mean", "std")}
+    steps = processor({**images, **three, "channels": COLOURS})
+    if steps is None:
+        fit = f"fit {images['fit']}, size {images['size']} to images of {'x'.join(map(str, whole(images)['image']))}"
+        raise UserError(
+            path, f"its pictures are prepared by {fit}, which transformers.js has no setting for", OTHERWISE
+        )
+    return steps, images
+
+
+def _config(plan: Plan, forward: OfColours) -> Json:
+    """config.json: the class that runs any classifier of images by its graph, and the names of the classes."""
+    return {
+        **CLASSIFIER,
+        "image_size": list(forward.shape[1:]),
+        "num_channels": COLOURS,
+        **labels(plan.config, plan.facts),  # type: ignore[arg-type]  # a classifier of images
+        "problem_type": PROBLEMS["class"],
+        "transformers.js_config": {"dtype": "fp32"},  # else it looks for a file of 8 bits
+    }
+
+
+def _compare(forward: OfColours, path: Path) -> Json:
+    """The largest difference of the graph from ours on pictures that need no resizing. Raises CheckFailed."""
+    run, rng, apart, allowed = open_onnx(path), np.random.default_rng(0), 0.0, LIMIT
+    for batch in BATCHES:
+        pictures = rng.integers(0, 256, (batch, *forward.shape[1:], COLOURS), np.uint8)
+        found, images = run(normalised(pictures, forward.preprocess)), prepared(pictures, forward.preprocess)
+        expected = forward.computed(images)
+        apart = max(apart, relative(found, expected))
+        if not apart <= allowed:
+            rounded = relative(expected.astype(np.float64), forward.computed(images, "float64"))
+            allowed = max(allowed, ROUNDINGS * rounded)
+    if not apart <= allowed:
+        raise CheckFailed(
+            f"{path.name}: the graph that was written computes other outputs than ours, by {apart:.1e} of the largest "
+            f"(allowed {allowed:.0e}); the target is untouched: use weights in place of a program, and report this"
+        )
+    return {"batches": list(BATCHES), "difference": apart, "allowed": allowed}
+
+
+def _readme(plan: Plan, apart: float, resized: list[Json]) -> str:
+    """README.md: how the folder is used, and how far its answers are from those of `predict`."""
+    images = whole(plan.facts.preprocess or {})
+    h, w = images["image"]
+    lines = [
+        "---", "library_name: transformers.js", "pipeline_tag: image-classification", "---", "",
+        f"# {plan.config.describe()[0]}", "",
+        "Serve the folder beside your page, or put it below the working folder of Node, and name it:", "",
+        "```js",
+        'import { env, pipeline } from "@huggingface/transformers";', "",
+        "env.allowRemoteModels = false;",
+        'env.localModelPath = "./";  // the folder that this folder is in',
+        'const classify = await pipeline("image-classification", "FOLDER");',
+        'console.log(await classify("picture.png"));',
+        "```", "",
+        "## How far its answers are from those of `vit-jax predict`", "",
+        f"Pictures of {h} x {w}{_unscaled(images)} need no resizing: the outputs differ by {apart:.1e} of the largest "
+        "(measured in ONNX Runtime when this folder was written).", "",
+        "Other pictures are resized by transformers.js, and not as in training: in Node it takes samples without "
+        "antialiasing, and a browser's canvas has a filter of its own. For this network, "
+        f"{resized[0]['pictures']} drawn pictures of each size, resized as transformers.js 4.3.1 does in Node:", "",
+        "| pictures | difference of a pixel, of 255: largest (mean) | largest of a probability | same answer |",
+        "| --- | --- | --- | --- |",
+        *(
+            f"| {' x '.join(map(str, each['size']))} | {each['levels'][0]} ({each['levels'][1]:.1f}) | "
+            f"{each['probability']:.2g} | {each['same']} of {each['pictures']} |"
+            for each in resized
+        ), "",
+        "For the same answers as `predict`, resize pictures before (with antialiasing, as Pillow does), or use the "
+        "program X.onnx or the page X.html of vit-jax, which contain the resizing.", "",
+        "transformers.js leaves out transparency, which `predict` lays over a background, and, in Node, the "
+        "orientation that a camera states.",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _unscaled(images: Json) -> str:
+    """What pictures of a size have to be besides, so that a preprocessing leaves them as they are."""
+    edge = max(images["size"], images["image"][0])
+    scaled = images["fit"] == "crop" and edge > min(images["image"])
+    return f", cut out of the middle of pictures whose shorter side is {edge}," if scaled else ""

@@ -1,0 +1,35 @@
+"""Which program a conversion writes: DST says it by its suffix, or --to by the name of a library that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..containers import is_program
+from ..plan.plan import Plan
+from . import into_page, into_transformers_js
+from .into_program import write_program
+from .program.interface import Wanted
+from .program.kinds import kind_of
+from .write import Written
+
+WritesProgram = Callable[[Plan, str, bool, Wanted], Written]  # to a path, whether what exists there is replaced
+
+
+def program_writer(path: str, to: str = "") -> WritesProgram | None:
+    """What writes a target as a program; None where it is a file or a folder of weights."""
+    if into_transformers_js.is_named(to):
+        return into_transformers_js.write_transformers_js
+    if into_page.is_page(path):
+        return into_page.write_page
+    return write_program if is_program(path) else None
+
+
+def check_program(path: str, to: str, force: bool, wanted: Wanted) -> None:
+    """Raise UserError where no such program is written there, or a library that writes it is missing."""
+    if into_transformers_js.is_named(to):
+        into_transformers_js.check_place(path, force, wanted)
+    elif into_page.is_page(path):
+        into_page.check_page(path, wanted)
+    else:
+        wanted.check(path)
+        kind_of(path)

@@ -1,0 +1,149 @@
+"""Folders for transformers.js: against that library in Node where it is installed, and against predict."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flax import nnx
+from PIL import Image
+
+import vit_jax
+from convert.write.program.transformers_js import fitted
+from vit_jax.errors import UserError
+from vit_jax.models.transformer_config import TransformerConfig
+
+# `npm install --ignore-scripts --prefix .venv @huggingface/transformers` puts it there.
+MODULES = Path(os.environ.get("NODE_MODULES") or Path(sys.prefix, "node_modules"))
+THEIRS = MODULES / "@huggingface/transformers/dist/transformers.node.mjs"
+NAMES = ["ant", "bee", "cat"]
+NETWORKS = {  # {what: (fields of the network, how its pictures are prepared, size of a picture that is not resized)}
+    "grey": ({"channels": 1}, {"fit": "stretch", "mean": 0.3, "std": 0.2}, (8, 12)),
+    "cropped": ({"registers": 2, "pool": "mean"}, {"fit": "crop", "size": 12}, (12, 20)),
+    "nearest": ({}, {"fit": "stretch", "interpolation": "nearest"}, (8, 12)),
+}  # fmt: skip
+
+
+def build(classes=3, **fields):
+    """An untrained network."""
+    sizes = {"image": (8, 12), "width": 16, "depth": 1, "heads": 2, "hidden": 32} | fields
+    return vit_jax.build("vit-ti4", classes=classes, **sizes)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """{what: (the folder, the network as `load` opens it)} of NETWORKS, whose logits are far apart."""
+    pytest.importorskip("jax2onnx")
+    place, out = tmp_path_factory.mktemp("folders"), {}
+    for what, (fields, images, _) in NETWORKS.items():
+        model = build(**fields)
+        model.head.kernel[...] = model.head.kernel[...] + np.random.default_rng(0).normal(0, 0.3, (16, 3))
+        vit_jax.export(model, place / f"{what}.safetensors", class_names=NAMES,
+                       fields={"mean": [0.5, 0.4, 0.3], "std": [0.25, 0.2, 0.3]} | images)  # fmt: skip
+        vit_jax.export(place / f"{what}.safetensors", place / what, to="transformers-js")
+        out[what] = place / what, vit_jax.load(place / f"{what}.safetensors")
+    return out
+
+
+def node(tmp_path, script, *arguments):
+    """What a script prints, as JSON; `lib` is transformers.js."""
+    if not THEIRS.exists() or not shutil.which("node"):
+        pytest.skip(
+            "transformers.js is not here: npm install --ignore-scripts --prefix .venv @huggingface/transformers"
+        )
+    (tmp_path / "script.mjs").write_text(f"import * as lib from {json.dumps(str(THEIRS))};\n{script}")
+    done = subprocess.run(["node", "script.mjs", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+CLASSIFY = """
+lib.env.allowRemoteModels = false; lib.env.localModelPath = process.argv[2] + '/';
+const classify = await lib.pipeline('image-classification', process.argv[3]);
+console.log(JSON.stringify(await Promise.all(process.argv.slice(4).map((p) => classify(p, {top_k: null})))));
+"""
+RESIZE = """
+import fs from 'fs';
+const [,, file, w, h, resample] = process.argv;
+const image = await (await lib.RawImage.read(file)).resize(+w, +h, {resample: +resample});
+console.log(JSON.stringify([...image.rgb().data]));
+"""
+
+
+@pytest.mark.parametrize("what", NETWORKS)
+def test_pictures_that_need_no_resizing_get_the_answers_of_predict(what, folders, tmp_path):
+    """Also colours in a network of grey levels, by the library's own pipeline."""
+    folder, net = folders[what]
+    rng, size = np.random.default_rng(1), NETWORKS[what][2]
+    pictures = [Image.fromarray(rng.integers(*between, (*size, 3), np.uint8)) for between in ((0, 99), (0, 256))]
+    pictures.append(Image.fromarray(rng.integers(99, 256, size, np.uint8)))  # grey
+    for i, picture in enumerate(pictures):
+        picture.save(tmp_path / f"{i}.png")
+    found = node(tmp_path, CLASSIFY, str(folder.parent), folder.name, *(f"{i}.png" for i in range(3)))
+    logits = net.logits([str(tmp_path / f"{i}.png") for i in range(3)]).astype(np.float64)
+    expected = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    scores = [{each["label"]: each["score"] for each in one} for one in found]
+    np.testing.assert_allclose([[one[name] for name in NAMES] for one in scores], expected, atol=1e-6)
+    assert np.ptp(expected, 0).max() > 0.01  # they are not all alike
+
+
+@pytest.mark.parametrize("interpolation, number", [("nearest", 0), ("bilinear", 2), ("bicubic", 3)])
+@pytest.mark.parametrize("size", [(25, 37), (5, 9), (64, 17)])
+def test_the_resizing_that_the_folder_measures_is_that_of_the_library(interpolation, number, size, tmp_path):
+    picture = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+    Image.fromarray(picture).save(tmp_path / "x.png")
+    theirs = np.reshape(node(tmp_path, RESIZE, "x.png", "12", "8", str(number)), (8, 12, 3))
+    preprocess = {"image": [8, 12], "fit": "stretch", "size": 0, "interpolation": interpolation}
+    assert np.abs(fitted(picture, preprocess).astype(int) - theirs).max() <= 3  # sharp rounds its weights
+
+
+def test_a_folder_states_how_far_its_answers_are_from_those_of_predict(folders):
+    folder, _ = folders["cropped"]
+    assert {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} == {
+        "README.md", "config.json", "preprocessor_config.json", "provenance.json", "onnx/model.onnx",
+    }  # fmt: skip
+    stated = json.loads((folder / "provenance.json").read_text())
+    assert stated["input"]["shape"] == ["batch", 3, 8, 12] and stated["compared"]["difference"] < 1e-5
+    rows = stated["resizing"]
+    assert all(0 < row["probability"] <= 1 and row["levels"][0] > 10 for row in rows)
+    readme = (folder / "README.md").read_text()
+    assert all(f"| {row['probability']:.2g} | {row['same']} of {row['pictures']} |" in readme for row in rows)
+    with pytest.raises(UserError, match="exists; choose another name"):
+        vit_jax.export(build(), folder, to="transformers-js")
+
+
+REFUSED = {
+    "unprepared": ({}, {}, {}, "does not state the mean and std of its images.*has to prepare them; give fields="),
+    "no head": ({"classes": 0}, {}, {}, "has no classes"),
+    "sets": ({}, {"target": "set"}, {}, "its outputs are sets of labels.*; write X.onnx"),
+    "numbers": ({"classes": 1}, {"target": "number"}, {}, "its outputs are numbers.*; write X.onnx"),
+    "padded": ({}, {"fit": "pad"}, {}, "prepared by fit pad.*no setting for; write X.onnx"),
+    "a crop of an oblong": ({}, {"fit": "crop", "size": 8}, {}, "fit crop, size 8 to images of 8x12"),
+    "two channels": ({"channels": 2}, {}, {}, "have 2 channels"),
+    "a file": ({}, {}, {"path": "x.pt"}, "x.pt: is the name of a file"),
+    "another dtype": ({}, {}, {"dtype": "float16"}, "computes in float32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_transformers_js_cannot_run_is_refused_in_one_sentence(case, tmp_path):
+    pytest.importorskip("jax2onnx")
+    network, images, options, says = REFUSED[case]
+    fields = {} if case == "unprepared" else {"mean": 0.5, "std": 0.25, **images}
+    path = tmp_path / options.pop("path", "new")
+    with pytest.raises(UserError, match=says) as told:
+        vit_jax.export(build(**network), path, to="transformers.js", fields=fields, **options)
+    assert len(str(told.value).splitlines()) == 1 and not list(tmp_path.iterdir())
+
+
+def test_a_network_of_texts_is_refused(tmp_path):
+    pytest.importorskip("jax2onnx")
+    sizes = {"width": 8, "heads": 2, "hidden": 16, "encoder_depth": 1, "decoder_depth": 1}
+    config = TransformerConfig(**sizes, source_vocabulary=9, target_vocabulary=9, outputs=9)
+    model = vit_jax.Transformer(config, rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match=r"takes .* and a program is written of a network that takes images"):
+        vit_jax.export(model, tmp_path / "new", to="transformers-js")
