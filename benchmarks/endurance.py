@@ -63,7 +63,7 @@ VARIANTS = {
 }
 DRAWN = {"each epoch"}  # which draw their pictures, too
 KILLS = 3  # of a run, at most
-START = 2.0  # seconds of CPU time that a life has at least with --run: about its start
+START = 3.0  # seconds of CPU time that a life has at least with --run: about its start
 CLOCKS = {"seconds", "cpu_seconds", "images_per_second", "memory"}
 # (module, class, function, what is going on within it); of a save in a cell of its own, as it may have its own thread.
 SAVING = (

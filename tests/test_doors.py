@@ -291,8 +291,9 @@ def test_a_command_line_is_parsed_once_and_its_run_checked_and_planned_once(plac
 
 def test_dry_run_writes_nothing(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert train("--dry-run", "--epochs", 2) == 0
+    assert train("--dry-run", "--epochs", 2, "--stages", "0.5:model.dropout=0.2") == 0
     out = capsys.readouterr().out
+    assert "stages   1 to 20: model.dropout 0.2; 21 to 40: as the fields say" in out
     assert "2,794 parameters" in out and "train 1,294, validation 144, test 359" in out
     assert "2 epochs of 20 steps; nothing was written" in out
     assert re.search(

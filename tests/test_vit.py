@@ -598,6 +598,12 @@ def test_flops_are_those_of_the_program(case):
     model = network(c, random_weights(c))
     program = jax.make_jaxpr(lambda images: model(images))(jnp.zeros((1, *pair(c.image), c.channels)))
     assert c.flops() == 2 * multiplications(program.jaxpr)
+    c = dataclasses.replace(c, patch_dropout=0.5)
+    model = network(c, random_weights(c))
+    program = jax.make_jaxpr(lambda images, keys: model(images, keys=keys))(
+        jnp.zeros((1, *pair(c.image), c.channels)), jax.random.split(jax.random.key(0), 1)
+    )
+    assert c.training_flops() == 2 * multiplications(program.jaxpr) < c.flops()
 
 
 # -------------------------------------------------------------------------------------------- capture

@@ -119,6 +119,10 @@ class NetworkConfig:
         """Floating-point operations of the forward pass of one example, 2 per multiply-add; 0: data determine them."""
         return 0
 
+    def training_flops(self) -> int:
+        """Those of a forward pass in training, which may leave out a part of the input."""
+        return self.flops()
+
     def activations(self) -> int:
         """How many numbers the forward pass of one example holds at once, at least; 0: data determine it."""
         return 0

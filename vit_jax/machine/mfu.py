@@ -15,7 +15,7 @@ def step_flops(model: NetworkConfig, examples: float = 1) -> float:
     """FLOPs of a training step: three times those of the forward pass, since the backward pass has two products for
     each of its; 0 for a network whose FLOPs data determine.
     """
-    return 3 * model.flops() * examples
+    return 3 * model.training_flops() * examples
 
 
 def most_examples(run: RunConfig, teacher: Teacher | None, device: str, devices: int) -> float:

@@ -135,13 +135,20 @@ class ViTConfig(ViTOptions, NetworkConfig):
 
     def flops(self) -> int:
         """Floating-point operations of the forward pass of one image: products and convolutions, 2 per multiply-add."""
-        n, inner = self.tokens, self.heads * self.resolved_head_width
+        return self._flops(self.patches)
+
+    def training_flops(self) -> int:
+        return self._flops(self.kept_patches)
+
+    def _flops(self, patches: int) -> int:
+        """`flops` where so many patches enter the blocks."""
+        n, inner = self.first_patch + patches, self.heads * self.resolved_head_width
         mlp = (3 if self.gated else 2) * self.width * self.hidden
         block = 4 * self.width * inner + 2 * n * inner + mlp
         stem = self.patches * math.prod(self.patch_input) * self.width
         stem += sum(self.stem_kernel**2 * n_in * n_out * places for n_in, n_out, places in self.convolutions)
         # Attention pooling: one query, and a key and a value for every token.
-        keys = n if self.pool == "map_all" else self.patches
+        keys = n if self.pool == "map_all" else patches
         pool = (
             2 * self.width * (self.width + keys * (self.width + 1))
             + mlp * (self.pool_hidden or self.hidden) // self.hidden

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from typing import TYPE_CHECKING
@@ -14,11 +15,12 @@ from ..files.terminal import print_wrapped, printable
 from ..machine import backend
 from ..machine.division import Division
 from ..machine.memory import run_bytes
+from ..machine.mfu import step_flops
 from ..runs.values import differences
 from ..weights.teacher import describe_teacher
 
 if TYPE_CHECKING:
-    from .engine.step import TrainState
+    from .engine.step import Engine, TrainState
     from .setup import Setup
 
 
@@ -101,6 +103,24 @@ def announce(setup: Setup) -> None:
         )
 
 
+def _times(setup: Setup, engine: Engine, state: TrainState, begin: int) -> tuple[TrainState, list[float]]:
+    """The state after some steps, and the seconds of each, of which the first compiles."""
+    import jax
+
+    from ..data.batches import batches
+
+    began, times = time.monotonic(), list[float]()
+    split, stop = setup.dataset.splits["train"], begin + STEPS + 1
+    with contextlib.closing(batches(split, setup.order, begin, stop, engine.devices.rows)) as stream:
+        for batch in stream:
+            state, metrics = engine.train(state, batch)
+            jax.block_until_ready(metrics)
+            times.append(time.monotonic() - began - sum(times))
+            if len(times) > 1 and time.monotonic() - began > SECONDS:
+                break
+    return state, times
+
+
 def estimate(setup: Setup, state: TrainState, done: int = 0) -> str:
     """A sentence on the minutes of the steps of a run from a state; empty where a step is too long to be tried.
 
@@ -109,28 +129,18 @@ def estimate(setup: Setup, state: TrainState, done: int = 0) -> str:
         state: on the devices; it is used up.
         done: the steps that the run has done.
     """
-    import jax
-
-    from ..data.batches import batches
-
-    run, order = setup.run, setup.order
-    work = 3 * run.model.flops() * run.batch
+    work = step_flops(setup.run.model, setup.run.batch)
     if not STEPS or work > SECONDS * SLOW:
         return f"not measured: a step takes {work / 1e12:,.1f} TFLOP" if STEPS else ""
-    began, times = time.monotonic(), list[float]()
-    stream = batches(setup.dataset.splits["train"], order, done, done + STEPS + 1, setup.engine.devices.rows)
-    for batch in stream:
-        state, metrics = setup.engine_at(done).train(state, batch)
-        jax.block_until_ready(metrics)
-        times.append(time.monotonic() - began - sum(times))
-        if len(times) > 1 and time.monotonic() - began > SECONDS:
-            break
-    stream.close()
-    first, rest = times[0], times[1:]
-    if not rest:
-        return ""
-    each, left = min(rest), setup.stop - done
-    minutes = (first + left * each) / 60
+    first, spent, left = 0.0, 0.0, setup.stop - done
+    ends = [*list(setup.stages)[1:], setup.stop]
+    for (begin, engine), end in zip(setup.stages.items(), ends, strict=True):
+        if (count := min(end, setup.stop) - max(begin, done)) > 0:
+            state, times = _times(setup, engine, state, max(begin, done))
+            if len(times) < 2:
+                return ""
+            first, spent = first + times[0], spent + count * min(times[1:])
+    each, minutes = spent / max(left, 1), (first + spent) / 60
     text = f"{minutes:.0f} minutes" if minutes >= 10 else f"{minutes:.1f} minutes"
     text = f"{minutes / 60:.0f} hours" if minutes >= 600 else text
     text = f"about {text}" if minutes >= 0.1 else "a few seconds"

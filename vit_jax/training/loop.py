@@ -118,6 +118,7 @@ def _send_next(s: Session, ahead: Batches, meter: Meter, profile: Profile, compi
     _accept(s, meter.settle())
     s.progress.say(f"first {what} done after {time.monotonic() - began:.1f} s, compilation included")
     compiled.add((engine, count))
+    meter.most = most_examples(s)
     meter.restart()
     s.progress.restart()
 
@@ -140,8 +141,8 @@ def steps(s: Session, batches: list[Batch], profile: Profile) -> dict[str, Any]:
 
 
 def most_examples(s: Session) -> float:
-    """Examples per second at which the run's devices would work at their peak; 0: unknown."""
-    return mfu.most_examples(s.run, s.setup.teacher, s.engine.devices.target.kind, len(s.engine.devices))
+    """Examples per second at which the run's devices would work at their peak in the next step; 0: unknown."""
+    return mfu.most_examples(s.engine.run, s.setup.teacher, s.engine.devices.target.kind, len(s.engine.devices))
 
 
 def tokens(s: Session, batches: list[Batch]) -> list[tuple[int, int, int]]:
