@@ -43,7 +43,7 @@ STEPS = {
     "numbers-decode": "numbers --target h100 --decode",
     "s16-tpu": f"{S16} --batch 256 --target v5e:2x2",
     "s16-tpu-fsdp": f"{S16} --batch 256 --target v5e:2x2 --fsdp 4",
-    "l16-pod": f"vit-l16 {VIT} --batch 4096 --target v5e:16x16 --fsdp 256 --scan --remat dots",
+    "l16-pod": f"vit-l16 {VIT} --model.depth 2 --batch 4096 --target v5e:16x16 --fsdp 256 --scan --remat dots",
 }
 
 
