@@ -63,7 +63,7 @@ VARIANTS = {
 }
 DRAWN = {"each epoch"}  # which draw their pictures, too
 KILLS = 3  # of a run, at most
-START = 3.0  # seconds of CPU time that a life has at least with --run: about its start
+START = 2.5  # seconds of CPU time that a life has at least with --run: about its start
 CLOCKS = {"seconds", "cpu_seconds", "images_per_second", "memory"}
 # (module, class, function, what is going on within it); of a save in a cell of its own, as it may have its own thread.
 SAVING = (
@@ -301,7 +301,7 @@ def endure_one(words: list[str], kills: int, seed: int, folder: Path, watch: Wat
     steps, rows = found.left["log"][-1]["step"], len(found.left["log"])
     print(f"whole run: {found.cpu:.1f} CPU seconds, {steps} steps, {rows} rows of metrics.jsonl", flush=True)
     draw = random.Random(seed)
-    share = 2 * found.cpu / kills  # half of it on average, besides what the start and the steps since a save cost
+    share = 1.2 * found.cpu / kills  # half of it on average, so that the end comes after the last kill
     row = killed(folder, "as stated", found, watch, words, [START + draw.uniform(0, share) for _ in range(kills)])
     print(f"{len(row['kills'])} kills: {told(row, folder)}", flush=True)
     return [row]
