@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from vit_jax.config.flags import Flag, instead, show_word
 from vit_jax.errors import UserError
 
-from ..write.program.interface import IMAGES, OPSET, OPSETS, PIXELS, Wanted
+from ..write.program.interface import IMAGES, OPSET, OPSETS, PIXELS, WEIGHTS, Wanted
 from .terminal import wrap
 
 if TYPE_CHECKING:
@@ -161,6 +161,9 @@ def _about_target(add: Any) -> None:
     certificate = "compare source and target as functions, and leave DST.certificate.json (to hf://...: always done)"
     takes = f"of a program: {PIXELS} (default), uint8 of any size, which it prepares as the run does, or {IMAGES}, "
     takes += "float32, prepared and normalised before"
+    smaller = "of X.onnx: float16 halves the file, int8 also computes in int8, by ranges of 256 training images; what "
+    smaller += "that changes is measured on the run's validation, and stated"
+    source = "images for --weights int8, as data.source names them (folder:PATH), where SRC is no run"
     version = (
         f"of X.onnx: the opset of ONNX, {OPSETS[0]} to {OPSETS[-1]} (default: {OPSET}); a runtime needs it or newer"
     )
@@ -175,6 +178,8 @@ def _about_target(add: Any) -> None:
     add("--adapt", action="append", default=[], metavar="OP=VALUE", help=adapt)
     add("--dtype", type=dtype, metavar="DTYPE", help=f"round to {', '.join(FLOATS)} (default: as it is)")
     add("--takes", default="", metavar=f"{PIXELS}|{IMAGES}", help=takes)
+    add("--weights", default="", metavar="|".join(WEIGHTS), help=smaller)
+    add("--calibrate", default="", metavar="SOURCE", help=source)
     add("--opset", type=opset, default=0, metavar="N", help=version)
     add("--onnxruntime-web", default="", metavar="PATH", help=runtime)
     add("--preset", default="", metavar="NAME", help=preset)
@@ -213,7 +218,8 @@ def dtype(text: str) -> str:
 
 def wanted(arguments: argparse.Namespace) -> Wanted:
     """What the arguments ask of a program."""
-    return Wanted(arguments.takes or PIXELS, arguments.opset, arguments.onnxruntime_web)
+    asked = {"weights": arguments.weights or WEIGHTS[0], "calibrate": arguments.calibrate}
+    return Wanted(arguments.takes or PIXELS, arguments.opset, arguments.onnxruntime_web, **asked)
 
 
 def opset(text: str) -> int:

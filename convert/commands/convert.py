@@ -115,7 +115,7 @@ def check_words(arguments: argparse.Namespace) -> None:
     if program:
         _check_program(arguments)
         return
-    for name in ("takes", "opset"):
+    for name in ("takes", "opset", "weights", "calibrate"):
         if value := getattr(arguments, name):
             raise UserError(f"--{name} {value}", f"{arguments.dst} is no program", "give X.onnx, or leave the flag out")
     if os.path.splitext(arguments.dst)[1]:

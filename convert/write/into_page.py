@@ -44,6 +44,7 @@ def check_page(path: str, wanted: Wanted) -> None:
         raise UserError(Option("takes", wanted.takes), f"{path} takes pictures", "leave it out")
     if wanted.opset:
         raise UserError(Option("opset", str(wanted.opset)), f"{path} contains its runtime", "leave it out")
+    wanted.check_float32(path)
     find_runtime(path, wanted.runtime)
     kind_of(str(Path(path).with_suffix(".onnx")))
 

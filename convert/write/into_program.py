@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -25,9 +26,11 @@ from ..recognise.outputs import unsettled
 from ..recognise.preprocessing import unprepared
 from ..recognise.reading import Reading
 from .origin import file_hash, joint_hash, origin, source_hash, values_hash
+from .program.examples import Examples
 from .program.interface import BATCH, OPSET, PIXELS, Interface, Wanted, as_run_prepares, preparation, statements
 from .program.kinds import Kind, kind_of
 from .program.network import Forward
+from .program.smaller import LIMITS, describe, examples_for, write_smaller
 from .write import Written, remarks
 
 PLAIN = Wanted()
@@ -59,6 +62,7 @@ def write_program(plan: Plan, path: str, force: bool = False, wanted: Wanted = P
     if error := unsettled(plan.reading.path, plan.config, plan.facts.outputs):
         raise error
     interface = interface_of(plan, wanted, kind)
+    examples, why_not = examples_for(plan, wanted) if wanted.weights in LIMITS else (None, "")
     with goal.workspace() as workspace, ThreadPoolExecutor(1) as aside:
         check()  # once more: from here on no other conversion writes there
         known = aside.submit(source_hash, plan.reading.source)
@@ -66,6 +70,14 @@ def write_program(plan: Plan, path: str, force: bool = False, wanted: Wanted = P
         forward = Forward(plan.config, arrays)
         needs = kind.write(forward, interface, workspace / goal.name)
         comparison = compare_program(kind.open(workspace / goal.name), forward, interface, goal.name)
+        notes, smaller = [describe_comparison(comparison)], {}
+        if wanted.weights in LIMITS:
+            smaller = _make_smaller(forward, interface, workspace / goal.name, wanted.weights, examples)
+            changed = compare_program(
+                kind.open(workspace / goal.name), forward, interface, goal.name, LIMITS[wanted.weights]
+            )
+            comparison["smaller"] = changed["difference"]
+            notes += describe(wanted.weights, smaller, tuple(smaller["bytes"]), why_not)
         provenance = origin(plan, False)
         provenance["source"]["sha256"] = known.result()
         output = {"name": interface.output, "shape": [BATCH, *comparison.pop("outputs")], "dtype": "float32"}
@@ -75,7 +87,10 @@ def write_program(plan: Plan, path: str, force: bool = False, wanted: Wanted = P
             "input": interface.described(),
             "output": output,
             "stated": interface.stated,
-            "weights": {"sha256": joint_hash(sorted((name, values_hash(array)) for name, array in arrays.items()))},
+            "weights": {
+                "sha256": joint_hash(sorted((name, values_hash(array)) for name, array in arrays.items())),
+                **({"stored": wanted.weights, "measured": smaller} if smaller else {}),
+            },
             "files": {file.name: file_hash(file) for file in sorted(workspace.iterdir())},
             "versions": kind.versions(),
             "compared": comparison,
@@ -85,7 +100,21 @@ def write_program(plan: Plan, path: str, force: bool = False, wanted: Wanted = P
         sync(workspace)
         check()  # what another program put there meanwhile stays
         files = goal.settle(workspace)
-    return Written(goal.weights, files, described, [describe_comparison(comparison), *remarks(plan, goal, False)], "")
+    return Written(goal.weights, files, described, [*notes, *remarks(plan, goal, False)], "")
+
+
+def _make_smaller(forward: Forward, interface: Interface, path: Path, weights: str, examples: Examples | None) -> Json:
+    """Write a program with smaller weights in the place of that of float32; returns what that changes."""
+    before = _bytes(path)
+    for file in path.parent.glob(f"{path.name}*"):
+        file.unlink()
+    _, measured = write_smaller(forward, interface, path, weights, examples)
+    return {**measured, "bytes": [before, _bytes(path)]}
+
+
+def _bytes(path: Path) -> int:
+    """The size of a program, with the file of weights beside it."""
+    return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
 
 
 def as_used(reading: Reading, adapt: Sequence[str] = ()) -> list[str]:
@@ -143,9 +172,11 @@ def interface_of(plan: Plan, wanted: Wanted, kind: Kind) -> Interface:
     return Interface(shape, output, preprocess, wanted.opset or OPSET, stated)
 
 
-def compare_program(run: Callable[[np.ndarray], np.ndarray], forward: Forward, interface: Interface, name: str) -> Json:
+def compare_program(
+    run: Callable[[np.ndarray], np.ndarray], forward: Forward, interface: Interface, name: str, limit: float = LIMIT
+) -> Json:
     """The largest difference of a program's outputs from ours, on noise. Raises CheckFailed where it is too large."""
-    apart, allowed, outputs = 0.0, LIMIT, ()
+    apart, allowed, outputs = 0.0, limit, ()
     for given, images in _noise(interface):
         found, expected = run(given), forward.computed(images)
         outputs = expected.shape[1:]

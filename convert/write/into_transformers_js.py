@@ -120,6 +120,7 @@ def check_place(path: str, force: bool, wanted: Wanted) -> tuple[Target, Kind]:
         raise UserError(Option("force"), never, "remove it yourself, or choose another name")
     model = os.path.join(path, MODEL)
     wanted.check(model)
+    wanted.check_float32(path)
     if wanted.takes != PLAIN.takes:
         raise UserError(Option("takes", wanted.takes), "transformers.js prepares pictures itself", "leave it out")
     return goal, kind_of(model)

@@ -168,7 +168,7 @@ class DecoderBlock(nnx.Module):
         Returns:
             [R, N, D].
         """
-        together = x.reshape(len(pair[0]), -1, x.shape[-1])  # [B, K N, D]
+        together = x.reshape(pair[0].shape[0], -1, x.shape[-1])  # [B, K N, D]
         y = self.cross_attention.attend(
             together, *pair, mask, keys=fold(keys, 2), intermediates=intermediates, name="cross_attention"
         )

@@ -34,6 +34,7 @@ NOT_OF_PROGRAMS = {  # {what an export to a program does not take: why}
 }
 Dtype = Literal["", "float16", "bfloat16", "float32", "float64"]
 Takes = Literal["pixels", "images"]
+Weights = Literal["float32", "float16", "int8"]
 
 
 @overload
@@ -52,6 +53,8 @@ def export(
     takes: Takes = "pixels",
     opset: int = 0,
     onnxruntime_web: str | os.PathLike[str] = "",
+    weights: Weights = "float32",
+    calibrate: str = "",
 ) -> list[Path]: ...
 @overload
 def export(
@@ -69,6 +72,8 @@ def export(
     takes: Takes = "pixels",
     opset: int = 0,
     onnxruntime_web: str | os.PathLike[str] = "",
+    weights: Weights = "float32",
+    calibrate: str = "",
 ) -> dict[str, np.ndarray]: ...
 @with_fixed_settings
 def export(
@@ -86,6 +91,8 @@ def export(
     takes: Takes = "pixels",
     opset: int = 0,
     onnxruntime_web: str | os.PathLike[str] = "",
+    weights: Weights = "float32",
+    calibrate: str = "",
 ) -> list[Path] | dict[str, np.ndarray]:
     """Write a network's weights and config to a new file or folder, as `python -m convert` writes them.
 
@@ -115,6 +122,9 @@ def export(
             prepared and normalised before.
         opset: of X.onnx: the opset of ONNX; 0: the usual one.
         onnxruntime_web: of X.html: where npm has installed onnxruntime-web, which the page contains: "node_modules".
+        weights: of X.onnx: "float16" halves the file; "int8" also computes in int8, by ranges of 256 training images;
+            what that changes is measured on the run's validation, printed and left beside the file.
+        calibrate: images for that where the network is no run's, as data.source names them, such as "folder:PATH".
 
     Returns:
         The files; without a path the state dict, {name in the layout: array}.
@@ -133,7 +143,9 @@ def export(
         raise UserError("verify", "compares what was written, and without a path nothing is", "give a path")
     stated = {"class_names": list(class_names)} if class_names else {}
     options: dict[str, Any] = {"sets": fields or {}, "dtype": dtype, "verify": verify, "shard": _bytes(shard_size)}
-    options |= {"takes": takes, "opset": opset, "onnxruntime_web": os.fspath(onnxruntime_web)}
+    run = str(network.trained.folder or "") if isinstance(network, Predictor) else ""
+    asked = {"takes": takes, "opset": opset, "runtime": os.fspath(onnxruntime_web)}
+    options["asked"] = {**asked, "weights": weights, "calibrate": calibrate, "run": run}
     if options["shard"] and (path is None or os.path.splitext(path)[1]):
         what = "is of the files in a folder of safetensors"
         raise UserError("shard_size", what, "give the path of a folder, or leave it out")
@@ -228,9 +240,7 @@ def export_weights(
     dtype: str = "",
     verify: bool = False,
     shard: int = 0,
-    takes: str = "pixels",
-    opset: int = 0,
-    onnxruntime_web: str = "",
+    asked: Mapping[str, Any] | None = None,
 ) -> list[Path] | dict[str, np.ndarray]:
     """Write weights, or a program, with `convert`. Notes on them are printed on stderr.
 
@@ -245,9 +255,7 @@ def export_weights(
         dtype: as --dtype.
         verify: as --verify.
         shard: the most bytes of a file of weights in a folder; 0: one file.
-        takes: as --takes.
-        opset: as --opset.
-        onnxruntime_web: as --onnxruntime-web.
+        asked: of a program, the fields of `Wanted`.
 
     Returns:
         The files; without a path the state dict.
@@ -274,7 +282,7 @@ def export_weights(
         if program and value:
             why = NOT_OF_PROGRAMS[what]
             raise UserError(f"{what} {value!r}", f"{path} is a program, which {why}", "leave it out")
-    wanted = Wanted(takes, opset, onnxruntime_web)
+    wanted = Wanted(**asked or {})
     if path is not None and write_as is not None:
         check_program(path, layout, False, wanted)
     with convert_first(given if isinstance(given, str) else "", of_export):

@@ -5,6 +5,7 @@ Dimensions: B batch, h and w height and width of images as given, H and W as the
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vit_jax.errors import Option, UserError
+from vit_jax.errors import Option, UserError, install
 
 if TYPE_CHECKING:
     from vit_jax.config.outputs import Outputs
@@ -25,6 +26,7 @@ BATCH, HEIGHT, WIDTH = "batch", "height", "width"  # of its axes
 # Opsets of ONNX: those that are written, and the usual one. From 21 on, ONNX Runtime 1.31 fails to load what its own
 # quantize_static makes of linear layers (onnxruntime#25526), and no node needs more than 18.
 OPSETS, OPSET = range(18, 24), 20
+WEIGHTS = ("float32", "float16", "int8")  # how a program holds the weights of linear layers
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,17 @@ class Wanted:
         takes: pixels, which it prepares as the run does, or images that are prepared already.
         opset: of ONNX; 0: OPSET.
         runtime: where onnxruntime-web is, of a page that contains it.
+        weights: one of WEIGHTS.
+        calibrate: where the images are by which int8 is calibrated, as data.source names it; empty: those of the run.
+        run: the folder of the run that a network in memory is of; empty: the source, if it is a run.
     """
 
     takes: str = PIXELS
     opset: int = 0
     runtime: str = ""
+    weights: str = WEIGHTS[0]
+    calibrate: str = ""
+    run: str = ""
 
     def check(self, path: str) -> None:
         """Raise UserError where there is no such program at a path."""
@@ -49,6 +57,7 @@ class Wanted:
         if self.runtime and not path.lower().endswith(".html"):
             given = Option("onnxruntime-web", self.runtime)
             raise UserError(given, f"{path} does not contain it", "give X.html, or leave it out")
+        self._check_weights(path)
         if not self.opset:
             return
         given = Option("opset", str(self.opset))
@@ -56,6 +65,33 @@ class Wanted:
             raise UserError(given, f"{path} is no ONNX", "give X.onnx, or leave it out")
         if self.opset not in OPSETS:
             raise UserError(given, "is not written", f"give one from {OPSETS[0]} to {OPSETS[-1]}, or leave it out")
+
+    def _check_weights(self, path: str) -> None:
+        """Raise UserError on weights that are not written at a path."""
+        given = Option("weights", self.weights)
+        if self.weights not in WEIGHTS:
+            raise UserError(given, "is no way to hold weights", f"give {', '.join(WEIGHTS)}")
+        if not path.lower().endswith(".onnx"):
+            self.check_float32(path)
+        if self.calibrate and self.weights == WEIGHTS[0]:
+            what = "nothing is calibrated of float32"
+            raise UserError(Option("calibrate", self.calibrate), what, "add --weights int8, or leave it out")
+        if self.weights == "int8":
+            check_int8()
+
+    def check_float32(self, path: str) -> None:
+        """Raise UserError where smaller weights are asked of a program that holds them in float32 alone."""
+        if self.weights != WEIGHTS[0]:
+            raise UserError(Option("weights", self.weights), f"{path} is no X.onnx", "give X.onnx, or leave it out")
+
+
+def check_int8() -> None:
+    """Raise UserError where ONNX Runtime's tools for int8 are missing."""
+    try:
+        importlib.import_module("onnxruntime.quantization")
+    except ImportError as error:
+        lacks = f"needs onnxruntime.quantization, which cannot be imported here ({error})"
+        raise UserError(Option("weights", "int8"), lacks, f"run `{install('onnx')}`") from error
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ class Forward:
 
         shape = config.pixels()
         assert shape is not None
+        self.traced: dict[int, Any] = {}  # {opset of ONNX: the model that was traced}
         self.config, self.shape, self.nbytes = config, shape, sum(4 * array.size for array in arrays.values())
         with on_cpu():
             self.definition = definition(config)

@@ -18,6 +18,7 @@ import numpy as np
 from ...containers.source import DATA
 from ...layout import Json
 from .interface import BATCH, IMAGES, PIXELS, Interface, as_texts
+from .linears import name_products
 from .network import LARGEST, Forward, on_cpu
 from .onnx_arrays import Array, OnnxArrays
 from .preprocess import as_network_takes
@@ -28,29 +29,43 @@ if TYPE_CHECKING:
 
 def write_onnx(forward: Forward, interface: Interface, path: Path) -> Json:
     """Write an ONNX file; weights beyond LARGEST go into a file beside it."""
-    import onnx_ir
+    return finish(trace(forward, interface), interface, path)
+
+
+def finish(model: ir.Model, interface: Interface, path: Path) -> Json:
+    """Write the model of a network of float32 [B, H, W, C] as a file with this interface."""
     from onnx.helper import find_min_ir_version_for, make_opsetid
 
-    model = trace(forward, interface)  # of float32 [B, H, W, C]
     if interface.preprocess:
         take_pixels(model, interface)
     take_empty_batches(model)
     model.ir_version = find_min_ir_version_for([make_opsetid("", interface.opset)])
     needs = {"opset": interface.opset, "ir_version": model.ir_version}
     model.metadata_props.update(as_texts({**interface.stated, **needs}))
-    beside = f"{path.name}{DATA}" if forward.nbytes > LARGEST else None
-    onnx_ir.save(model, path, external_data=beside)
+    save(model, path)
     return needs
 
 
+def save(model: ir.Model, path: Path) -> None:
+    """Write a model; weights beyond LARGEST go into a file beside it."""
+    import onnx_ir
+
+    arrays = [value.const_value for value in model.graph.initializers.values()]
+    large = sum(array.nbytes for array in arrays if array is not None) > LARGEST
+    with _silence():
+        onnx_ir.save(model, path, external_data=f"{path.name}{DATA}" if large else None)
+
+
 def trace(forward: Forward, interface: Interface) -> ir.Model:
-    """The network as a model whose input is IMAGES, float32 [B, H, W, C], with a free B."""
+    """The network as a model whose input is IMAGES, float32 [B, H, W, C], with a free B; its linear maps are MatMul."""
     import jax
     import jax2onnx
 
+    if interface.opset in forward.traced:
+        return forward.traced[interface.opset].clone()
     # Where a function of jax is compiled inside another, jax2onnx fails on jax 0.12; the trace then holds no such call.
     with _silence(), _restore_jax(), on_cpu(), jax.disable_jit():
-        return jax2onnx.to_onnx(
+        model = jax2onnx.to_onnx(
             forward,
             inputs=[(BATCH, *forward.shape)],
             input_names=[IMAGES],
@@ -59,6 +74,9 @@ def trace(forward: Forward, interface: Interface) -> ir.Model:
             opset=interface.opset,
             return_mode="ir",
         )
+    name_products(model)
+    forward.traced[interface.opset] = model
+    return model.clone()
 
 
 def take_empty_batches(model: ir.Model) -> None:
