@@ -173,8 +173,7 @@ def _about_target(add: Any) -> None:
         "--to",
         default="",
         metavar="LAYOUT",
-        help="the layout of DST (default: vit-jax; of a run with --init: that of init); "
-        "transformers-js: for that library",
+        help="the layout of DST (default: vit-jax; of a run with --init: that of init); or transformers-js",
     )
     add("--adapt", action="append", default=[], metavar="OP=VALUE", help=adapt)
     add("--dtype", type=dtype, metavar="DTYPE", help=f"round to {', '.join(FLOATS)} (default: as it is)")
