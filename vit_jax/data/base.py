@@ -6,7 +6,7 @@ a whole `Split`. All arrays are numpy arrays on the host; n is the number of exa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +14,8 @@ import numpy as np
 
 from ..errors import UserError
 from .listing import Listing
+
+Rows = Callable[[int], np.ndarray] | None  # of a batch of so many, those that this host takes, int [k]; None: all
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from .base import Order, Split
+from .base import Order, Rows, Split
 
 DEPTH = 2  # batches made in advance: one is being made while another is ready
 MAKERS = 2  # threads that make batches of images that are decoded for them: one goes on while another waits
 Batch = dict[str, np.ndarray]
-Rows = Callable[[int], np.ndarray] | None  # of a batch of so many, those that this host takes, int [k]; None: all
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -33,10 +32,16 @@ def batches(split: Split, order: Order, start: int, stop: int, rows: Rows = None
         An iterator over {name: [B, ...]}.
     """
 
-    def make(step: int) -> Batch:
-        return _rows(split, split.batch, order.indices(step), rows)
+    reading = split.ahead(order, start, stop, rows) if hasattr(split, "ahead") else None
 
-    return _prefetch(make, range(start, stop), _makers(split))
+    def make(step: int) -> Batch:
+        return _rows(split, split.batch, reading.plan(step) if reading else order.indices(step), rows)
+
+    try:
+        yield from _prefetch(make, range(start, stop), _makers(split))
+    finally:
+        if reading:
+            reading.close()
 
 
 def evaluation_batches(split: Split, batch: int, rows: Rows = None) -> Generator[tuple[Batch, np.ndarray], None, None]:
@@ -56,12 +61,21 @@ def evaluation_batches(split: Split, batch: int, rows: Rows = None) -> Generator
     lengths = getattr(split, "longest", None)
     every = np.arange(len(split)) if lengths is None else np.argsort(lengths, kind="stable")
 
-    def make(start: int) -> tuple[Batch, np.ndarray]:
-        indices = every[start : start + batch]
-        whole = np.pad(indices, (0, batch - len(indices)), mode="edge")
-        return _rows(split, split.examples, whole, rows), indices
+    starts = range(0, len(split), batch)
+    parts = [every[start : start + batch] for start in starts]
+    padded = [np.pad(indices, (0, batch - len(indices)), mode="edge") for indices in parts]
+    reading = split.ahead_in_order(padded, rows) if hasattr(split, "ahead_in_order") else None
 
-    return _prefetch(make, range(0, len(split), batch), _makers(split))
+    def make(i: int) -> tuple[Batch, np.ndarray]:
+        if reading:
+            reading.plan(i)
+        return _rows(split, split.examples, padded[i], rows), parts[i]
+
+    try:
+        yield from _prefetch(make, range(len(starts)), _makers(split))
+    finally:
+        if reading:
+            reading.close()
 
 
 def _rows(split: Split, make: Callable[[np.ndarray], Batch], indices: np.ndarray, rows: Rows) -> Batch:

@@ -125,6 +125,22 @@ class ImageData(FittedImages):
     label_table: str = identity(
         "", "of shards: a table (CSV or JSON Lines) with the labels of each sample beside its key", place=True
     )
+    order: Literal["", "global", "blocks"] = identity(
+        "",
+        "of shards: global: a shuffle of all images, each read by itself; blocks: shuffled blocks of neighbours, read "
+        "together and nearly in sequence; empty: blocks of parquet and of more than 20 million images, else global",
+    )
+    lanes: int = identity(
+        0,
+        "of blocks: streams that are read side by side, each giving as many images of a batch; 0: one for each image "
+        "of a batch, which mixes best",
+        at_least=0,
+    )
+    window: int = identity(4, "of blocks: how many of a lane are shuffled together", at_least=1)
+    block: int = identity(16, "of blocks: neighbours in one; of parquet they are its row groups", at_least=1)
+    read_ahead: float = execution(
+        1.0, "of blocks: gigabytes of encoded images that are read before they are needed", at_least=0
+    )
     folds: int = identity(
         0,
         "cut train into so many parts, alike in all labels, of which one is held out, as test, or as validation where "

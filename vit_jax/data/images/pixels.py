@@ -21,6 +21,7 @@ from .preprocess import Preprocess, decode_image
 from .sources.arrays import Arrays
 from .sources.base import Examples, Stamps
 from .sources.index import Index, find, save
+from .sources.sharded import Sharded
 from .wide import Extent, Kind, extent_of, range_for, remark_on
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Images:
         self.digest = ""  # of all images, once they are loaded
         self.wide: dict[int, Extent] = {}  # {row: its extent} of those that `take` found to have more than 8 bits
         self.replaces = False  # whether an image that cannot be read is replaced by its next, of `examples.known`
+        self.room = 1e9  # bytes that may be held of images which are read ahead
         self.stand_ins: dict[int, int] = {}  # {row of such an image: the row whose image and label it has}
         self._pixels: np.ndarray | None = None  # uint8 [n, h, w, C]
         if isinstance(examples, Arrays) and preprocess.leaves_unchanged(*sizes(examples.pixels.shape[1:])):
@@ -166,8 +168,13 @@ class Images:
             elif isinstance(raw, bytes):
                 seen.digests[row] = _bytes(identity.digest(raw))
 
-        def look_at_some(start: int) -> None:
-            for row in rows[start : start + _CHUNK].tolist():
+        parts = [rows[start : start + _CHUNK] for start in range(0, len(rows), _CHUNK)]
+        reading = self.examples.read_together(parts, self.room) if isinstance(self.examples, Sharded) else None
+
+        def look_at_some(i: int) -> None:
+            if reading:
+                reading.plan(i)
+            for row in parts[i].tolist():
                 try:
                     look_at(row)
                 except StoreError:
@@ -176,7 +183,11 @@ class Images:
                     seen.unreadable[row] = str(error)
                 seen.known[row] = True
 
-        self._each(look_at_some, range(0, len(rows), _CHUNK))
+        try:
+            self._each(look_at_some, range(len(parts)))
+        finally:
+            if reading:
+                reading.close()
 
     def _pixels_of(self, image: Image.Image, whole: np.ndarray | None) -> np.ndarray:
         """The preprocessed pixels of an image, whose own are `whole` where these are known."""

@@ -8,7 +8,7 @@ an index (sources/index.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,9 +18,11 @@ from ...config.fields import Size, pair
 from ...config.outputs import Outputs
 from ...errors import Field, UserError
 from ...files.digests import array_digest, text_digest
-from ..base import Given, same_content
+from ..base import Given, Rows, same_content
+from ..lanes import LaneOrder, Lanes
 from ..listing import Listing
 from ..order import Order, SampledOrder, Sampling
+from ..shards.ahead import Ahead, Batch
 from ..unreadable import left_out, refuse_unreadable, stood_in
 from .classes import unlabelled_remarks
 from .config import ImageData
@@ -32,8 +34,10 @@ from .sources.arrays import Arrays
 from .sources.base import Source
 from .sources.index import compute_once
 from .sources.open import open_image_source
+from .sources.sharded import Sharded
 from .wide import remark_on
 
+MANY = 20_000_000  # examples beyond which shards are read in blocks, if nothing else is stated
 ENLARGED = 3  # times larger than they are, from which on it is said that images are made so
 LOOKED_AT = 8  # images that are looked at for colours
 _CHUNK = 64  # images at a time of which statistics are counted
@@ -88,6 +92,40 @@ class Split:
         """The images at these indices, int [k]: uint8 [k, h, w, C]."""
         return self.images.take(self.rows[indices])
 
+    def ahead(self, order: Any, start: int, stop: int, rows: Rows) -> Ahead | None:
+        """What reads the images of training batches in blocks before they are needed; None where none are.
+
+        Args:
+            order: of training.
+            start: the first step.
+            stop: the one after the last.
+            rows: which of a batch this host takes; None: all.
+        """
+        examples = self.images.examples
+        if not isinstance(order, LaneOrder) or not isinstance(examples, Sharded) or self.images.in_memory:
+            return None
+
+        def batch(step: int) -> Batch:
+            found = order.read(step)
+            own = found if rows is None else found[rows(len(found))]
+            runs = np.stack([self.rows[own[:, 1]], self.rows[own[:, 2] - 1] + 1], 1)
+            return Batch(step // order.steps_per_epoch, found[:, 0], runs)
+
+        return examples.read_ahead(batch, start, stop, self.images.room)
+
+    def ahead_in_order(self, parts: Sequence[np.ndarray], rows: Rows) -> Ahead | None:
+        """The same of examples that come in their own order.
+
+        Args:
+            parts: the examples of each batch.
+            rows: which of a batch this host takes; None: all.
+        """
+        examples = self.images.examples
+        if not isinstance(examples, Sharded) or self.images.in_memory:
+            return None
+        own = [self.rows[part if rows is None else part[rows(len(part))]] for part in parts]
+        return examples.read_together(own, self.images.room)
+
     def wide_remarks(self) -> tuple[str, ...]:
         """Remarks on pixels of more than 8 bits in the images that were taken."""
         wide = [*self.images.wide.values()]
@@ -112,6 +150,7 @@ class Dataset:
     sampling: Sampling = "natural"
     stands_in: bool = False  # black images with labels of no meaning, in place of a set that is not here
     listings: Mapping[str, Listing] = field(default_factory=dict)
+    lanes: Lanes | None = None  # of training in blocks
     # What the loss needs of the labels of train, as entries of the metadata: {name: a number for each output}.
     of_loss: Mapping[str, list[float]] = field(default_factory=dict)
 
@@ -142,7 +181,7 @@ class Dataset:
         """{the setting: examples of a training batch}, for the message if that cannot be divided."""
         return {f"batch {batch}": batch}
 
-    def order(self, batch: int, seed: int, batches: int = 0) -> Order | SampledOrder:
+    def order(self, batch: int, seed: int, batches: int = 0) -> Order | SampledOrder | LaneOrder:
         """The order of training.
 
         Args:
@@ -156,6 +195,8 @@ class Dataset:
         n = min(len(self.splits["train"]), batches * batch or len(self.splits["train"]))
         if n < batch:
             raise UserError(Field("batch"), f"{batch} is larger than the training set of {n}", "lower --batch")
+        if self.lanes is not None and not batches:
+            return LaneOrder(self.lanes, batch, seed)
         if self.sampling != "natural" and not batches:
             return SampledOrder(self.splits["train"].labels, batch, seed, self.sampling)
         return Order(n, batch, seed, repeats=1 if batches else self.repeats)
@@ -199,10 +240,11 @@ def open_images(
     preprocess = Preprocess(pair(image), channels, *how, (), (), data.range, pair(data.trim))
     _check_source(data, source, preprocess, classes)
 
+    blocks = _blocks(data, source, repeats)
     images, loaded = _decode(data, source, preprocess)
     rows, remarks = _readable(data, images, loaded, source.outputs)
     remarks += check_ranges(data, images, loaded)
-    splits = _splits_of(data, source, images, rows, seed)
+    splits = _splits_of(data, source, images, rows, seed, blocks)
     outputs = labels_of(source.outputs).fitted(f"data.source {data.source}", source.outputs, splits["train"].labels)
     for split in splits.values():
         split.outputs = outputs
@@ -228,6 +270,7 @@ def open_images(
         data.sampling,
         source.stands_in,
         {name: loaded[name].listing for name in loaded},
+        None if blocks is None else _lanes(data, blocks[splits["train"].rows]),
     )
 
 
@@ -241,6 +284,7 @@ def _decode(data: ImageData, source: Source, preprocess: Preprocess) -> tuple[di
     images = {name: Images(examples, preprocess, in_memory, data.threads) for name, examples in source.splits.items()}
     for each in images.values():
         each.replaces = data.skip_unreadable and each.examples.known is not None
+        each.room = data.read_ahead * 1e9
     sealed = {name for name, examples in source.splits.items() if name == "test" and examples.sealed}
     return images, {name: images[name].load(data.verify) for name in images if name not in sealed}
 
@@ -303,6 +347,32 @@ def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wante
             f"is {wanted} but {field} has {labels.contents(source.outputs)}",
             f"give --model.classes {len(names)}, or 0 for the number that the data has",
         )
+
+
+def _blocks(data: ImageData, source: Source, repeats: int) -> np.ndarray | None:
+    """The block of each example of train, int64 [n], where training reads in blocks; else None. Raises UserError."""
+    train = source.splits["train"]
+    if not isinstance(train, Sharded):
+        for name in ("order", "lanes"):
+            if value := getattr(data, name):
+                what = f"is {value}, and data.source {data.source} has no shards"
+                raise UserError(Field(f"data.{name}"), what, "leave it out, or give wds:PATTERN or parquet:PATTERN")
+        return None
+    many = len(train.labels) > MANY or train.samples.grouped
+    if data.order == "global" or not (data.order or many):
+        return None
+    if data.sampling != "natural" or repeats > 1:
+        name, value = ("data.sampling", data.sampling) if repeats == 1 else ("augment.repeats", repeats)
+        raise UserError(
+            Field(name), f"is {value}, and data.order is blocks", "leave it out, or give --data.order global"
+        )
+    return train.samples.blocks(data.block)
+
+
+def _lanes(data: ImageData, blocks: np.ndarray) -> Lanes:
+    """How the blocks of the training examples are read."""
+    starts = np.flatnonzero(np.diff(blocks, prepend=-1, append=-1))
+    return Lanes(starts, data.lanes, data.window)
 
 
 def _readable(
@@ -373,11 +443,17 @@ def _index_remarks(loaded: dict[str, Loaded]) -> tuple[str, ...]:
 
 
 def _splits_of(
-    data: ImageData, source: Source, images: dict[str, Images], rows: dict[str, np.ndarray], seed: int
+    data: ImageData,
+    source: Source,
+    images: dict[str, Images],
+    rows: dict[str, np.ndarray],
+    seed: int,
+    blocks: np.ndarray | None,
 ) -> dict[str, Split]:
-    """train, validation and test; those that the source lacks are held out from train."""
+    """train, validation and test; those that the source lacks are held out from train, blocks of it whole."""
     outputs, kind = source.outputs, labels_of(source.outputs)
-    splits = hold_out_splits(data, {name: Split(images[name], rows[name], outputs) for name in rows}, source, seed)
+    whole = source if blocks is None else replace(source, groups={"train": blocks})
+    splits = hold_out_splits(data, {name: Split(images[name], rows[name], outputs) for name in rows}, whole, seed)
     for name, split in splits.items():
         split.groups = source.groups[name][rows[name]] if name in source.groups else None
         present = kind.present(split.labels)

@@ -78,6 +78,26 @@ class Samples:
         content = self.store.read(index.name, begin, int(stops.max()), index.tag)
         return [content[a:b] for a, b in zip((starts - begin).tolist(), (stops - begin).tolist(), strict=True)]
 
+    @property
+    def grouped(self) -> bool:
+        """Whether samples can only be read together with their group."""
+        return any(len(index.groups) for index in self.indexes)
+
+    def blocks(self, size: int) -> np.ndarray:
+        """The block of each sample, int64 [n], ascending: `size` neighbours of a shard, or a group."""
+        found = [index.groups if len(index.groups) else np.arange(len(index)) // size for index in self.indexes]
+        starts = np.cumsum([0, *(int(each.max(initial=-1)) + 1 for each in found[:-1])])
+        return np.concatenate([each + start for each, start in zip(found, starts.tolist(), strict=True)])
+
+    def runs_of(self, rows: np.ndarray) -> np.ndarray:
+        """The runs of neighbours in a shard that some samples make up, int64 [k, 2]: first, one after the last."""
+        rows = np.unique(rows)
+        shard = np.searchsorted(self.first, rows, "right")
+        cuts = np.flatnonzero((np.diff(rows) != 1) | (np.diff(shard) != 0)) + 1
+        return np.array([[part[0], part[-1] + 1] for part in np.split(rows, cuts) if len(part)], np.int64).reshape(
+            -1, 2
+        )
+
     def identity(self) -> str:
         """A digest of what the shards are: their names, bytes, and the sizes of their samples."""
         shards = [

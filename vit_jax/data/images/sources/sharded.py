@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ....errors import UserError
+from ...shards.ahead import Ahead, Batch
 from ...shards.open import open_samples
 from ...shards.samples import Samples, split_samples
 from ..config import ImageData
@@ -22,9 +24,26 @@ class Sharded:
     labels: np.ndarray
     known: Known
     sealed: bool = False
+    ahead: Ahead | None = None  # what is read before it is asked for
 
     def read(self, i: int) -> bytes:
+        if self.ahead and (image := self.ahead.take(i)) is not None:
+            return image
         return self.samples.read(i, i + 1)[0]
+
+    def read_ahead(self, batch: Callable[[int], Batch], start: int, stop: int, room: float) -> Ahead:
+        """Have images read before they are asked for; see `Ahead`, which the caller closes."""
+        self.ahead = Ahead(self.samples, batch, start, stop, room)
+        return self.ahead
+
+    def read_together(self, parts: Sequence[np.ndarray], room: float) -> Ahead:
+        """The same of images that are asked for in their order.
+
+        Args:
+            parts: their numbers, in batches.
+            room: bytes that may be held.
+        """
+        return self.read_ahead(lambda i: Batch(i, parts[i], self.samples.runs_of(parts[i])), 0, len(parts), room)
 
     def name(self, i: int) -> str:
         return self.samples.name(i)

@@ -1,0 +1,164 @@
+"""Training in blocks: each image once, the same batches for any hosts, mixed like a shuffle, read once."""
+
+import numpy as np
+import pytest
+
+from tests import loopback_s3
+from tests.image_sources import a_run, open_dataset
+from tests.test_shards import samples, tar
+from vit_jax.data.batches import batches, evaluation_batches
+from vit_jax.data.lanes import LaneOrder, Lanes
+from vit_jax.data.shards import ahead
+from vit_jax.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def blocks_of(n, size):
+    return np.minimum(np.arange(0, n + size, size), n)
+
+
+def an_order(n=5_121, batch=64, seed=3, block=16, lanes=0, window=4):
+    return LaneOrder(Lanes(blocks_of(n, block), lanes, window), batch, seed)
+
+
+@pytest.mark.parametrize("n, batch, lanes, window, block", [
+    (5_121, 64, 0, 4, 16), (5_121, 64, 16, 1, 16), (100, 100, 0, 3, 7), (33, 32, 8, 4, 16), (640, 10, 1, 2, 1),
+])  # fmt: skip
+def test_an_epoch_takes_each_example_once_and_another_one_in_another_order(n, batch, lanes, window, block):
+    order = an_order(n, batch, 3, block, lanes, window)
+    epochs = [
+        np.concatenate([order.indices(epoch * order.steps_per_epoch + i) for i in range(order.steps_per_epoch)])
+        for epoch in range(3)
+    ]
+    for taken in epochs:
+        assert len(np.unique(taken)) == len(taken) == n // batch * batch and taken.min() >= 0 and taken.max() < n
+    assert not np.array_equal(epochs[0], epochs[1]) and (n % batch == 0 or len({*map(frozenset, epochs)}) > 1)
+
+
+def test_any_step_may_come_first(tmp_path):
+    order = an_order()
+    steps = [order.read(step) for step in range(2 * order.steps_per_epoch)]
+    for step in np.random.default_rng(0).permutation(len(steps))[:40].tolist():
+        assert np.array_equal(an_order().read(step), steps[step])
+        assert np.array_equal(order.read(step), steps[step])
+    assert not np.array_equal(an_order(seed=4).indices(0), steps[0][:, 0])
+
+
+def test_sorted_classes_are_mixed_as_by_a_shuffle():
+    labels = np.arange(64_000) // 640  # 100 classes, as class-sorted shards have them
+
+    def pairs(take):  # of one class in a batch
+        counts = [np.bincount(labels[take(step)], minlength=100) for step in range(100)]
+        return np.mean([(c * (c - 1)).sum() for c in counts])
+
+    rng = np.random.default_rng(0)
+    chance = pairs(lambda _: rng.choice(len(labels), 256, replace=False))
+    assert pairs(an_order(64_000, 256).indices) / chance < 1.1
+    assert pairs(an_order(64_000, 256, window=1).indices) / chance < 1.1
+    assert pairs(an_order(64_000, 256, lanes=4).indices) / chance > 2  # which the figure can see
+
+
+@pytest.mark.parametrize("hosts, most", [(1, 1.0), (2, 1.0), (3, 1.0), (64, 1.0)])
+def test_hosts_read_what_is_theirs_and_all_of_it_once(hosts, most):
+    order = an_order(20_000)
+    whole = [order.indices(step) for step in range(order.steps_per_epoch)]
+    parts, read = [], 0
+    for rows in np.array_split(np.arange(64), hosts):
+        own = an_order(20_000)
+        spans, mine = set(), []
+        for step in range(own.steps_per_epoch):
+            found = own.read(step)[rows]
+            mine.append(found[:, 0])
+            spans |= {(start, stop) for _, start, stop in found.tolist()}
+            assert ((found[:, 1] <= found[:, 0]) & (found[:, 0] < found[:, 2])).all()
+        parts.append(mine)
+        read += sum(stop - start for start, stop in spans)
+        assert sorted(np.concatenate(mine).tolist()) == sorted(x for start, stop in spans for x in range(start, stop))
+    assert all(np.array_equal(np.concatenate([part[i] for part in parts]), each) for i, each in enumerate(whole))
+    assert read <= most * order.steps_per_epoch * 64
+
+
+def write(bucket, count=3, each=61):
+    for i in range(count):
+        bucket.objects[f"{i}.tar"] = tar(*samples("abcdef" * 20, 1000 * i)[: 2 * each])
+
+
+def a_blocks_run(memory=0, **more):
+    more = {"order": "blocks", "validation": 0, "test": 0, "normalize": "half", "block": 8, **more}
+    return open_dataset(a_run("wds:s3://bucket/*.tar", memory=memory, **more))
+
+
+@pytest.mark.parametrize("room", [1.0, 4e-6, 0])
+def test_a_pass_transfers_each_image_once_and_holds_what_it_may(monkeypatch, room):
+    with loopback_s3.serving() as bucket:
+        write(bucket)
+        whole = a_blocks_run(memory=4)
+        found = a_blocks_run(read_ahead=room)
+        order = found.order(8, 0)
+        assert type(order) is LaneOrder and found.identity == whole.identity
+        bucket.requests.clear()
+        opened = []
+        monkeypatch.setattr(
+            "vit_jax.data.images.sources.sharded.Ahead", lambda *args: opened.append(ahead.Ahead(*args)) or opened[0]
+        )
+        taken = [*batches(found.splits["train"], order, 0, order.steps_per_epoch)]
+        again = [whole.splits["train"].batch(order.indices(step)) for step in range(order.steps_per_epoch)]
+        assert all(np.array_equal(a[key], b[key]) for a, b in zip(taken, again, strict=True) for key in a)
+        samples_ = found.splits["train"].images.examples.samples
+        gets = [size for method, name, size in bucket.requests if method == "GET"]
+        needed = samples_.sizes[np.concatenate([order.indices(step) for step in range(order.steps_per_epoch)])].sum()
+        # The labels between the images of a run, with their headers, come along.
+        assert needed <= sum(gets) <= needed + 183 * 2_048
+        assert opened[0].most <= room * 1e9 and opened[0].held == 0
+        assert len(gets) < 60 if room == 1 else len(gets) > 60
+
+
+def test_a_resumed_run_and_one_on_several_hosts_take_the_same_batches():
+    with loopback_s3.serving() as bucket:
+        write(bucket)
+        found = a_blocks_run()
+        order = found.order(8, 0)
+        steps = order.steps_per_epoch + 9
+        whole = [*batches(found.splits["train"], order, 0, steps)]
+        rest = [*batches(a_blocks_run().splits["train"], a_blocks_run().order(8, 0), 5, steps)]
+        parts = [
+            [*batches(a_blocks_run().splits["train"], order, 0, steps, lambda size, own=own: np.arange(size)[own])]
+            for own in (slice(0, 3), slice(3, 8))
+        ]
+        for key in whole[0]:
+            assert all(np.array_equal(a[key], b[key]) for a, b in zip(whole[5:], rest, strict=True))
+            joined = [np.concatenate([part[i][key] for part in parts]) for i in range(steps)]
+            assert all(np.array_equal(a[key], b) for a, b in zip(whole, joined, strict=True))
+
+
+def test_held_out_are_whole_blocks_and_evaluation_reads_them_together():
+    with loopback_s3.serving() as bucket:
+        write(bucket)
+        found = a_blocks_run(validation=0.2, test=0.1)
+        rows = {
+            name: {*(split.rows // 61 * 100 + split.rows % 61 // 8).tolist()} for name, split in found.splits.items()
+        }
+        assert not rows["train"] & rows["validation"] and not rows["train"] & rows["test"] and len(rows["test"]) > 1
+        split, whole = found.splits["validation"], a_blocks_run(4, validation=0.2, test=0.1).splits["validation"]
+        bucket.requests.clear()
+        taken = [*evaluation_batches(split, 16)]
+        assert len([1 for method, _, size in bucket.requests if method == "GET"]) < len(split) / 3
+        assert np.concatenate([indices for _, indices in taken]).tolist() == [*range(len(split))]
+        assert np.array_equal(taken[0][0]["image"], whole.take(np.arange(16)))
+
+
+@pytest.mark.parametrize("more, said", [
+    ({"lanes": 3}, "data.lanes is 3, and a batch of 8"),
+    ({"sampling": "balanced"}, "data.sampling is balanced, and data.order is blocks"),
+])  # fmt: skip
+def test_what_blocks_cannot_do_is_refused(more, said):
+    with loopback_s3.serving() as bucket:
+        write(bucket)
+        with pytest.raises(UserError, match=said):
+            a_blocks_run(**more).order(8, 0)
+        with pytest.raises(UserError, match=r"data\.order is blocks, and data\.source digits has no shards"):
+            open_dataset(a_run("digits", order="blocks"))
