@@ -12,6 +12,8 @@ from PIL import Image
 
 from tests import loopback_s3
 from tests.image_sources import a_run, everything, names, open_dataset, write_images
+from vit_jax.data.batches import batches
+from vit_jax.data.lanes import LaneOrder
 from vit_jax.data.shards.index import open_indexes
 from vit_jax.data.shards.open import SCANS
 from vit_jax.data.shards.pattern import find_shards
@@ -280,3 +282,95 @@ def test_an_index_of_another_shard_is_not_taken_for_its_own(tmp_path):
         write_shards(folder, x=samples("ba", 5))
         (again,) = open_indexes(find_shards("", f"{folder}/x.tar", ""), scan_tar)
         assert again.keys == found.keys
+
+
+# ------------------------------------------------------------------------------------------------------ parquet
+
+
+def write_parquet(path, labels, classes=(), group=4, first=0, column="image", **more):
+    """A parquet file as datasets writes it: the features of its columns in the schema's metadata."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    images = [{"bytes": png(i), "path": f"{i}.png"} for i in range(first, first + len(labels))]
+    features = {column: {"_type": "Image"}}
+    features |= {"label": {"_type": "ClassLabel", "names": [*classes]}} if classes else {}
+    table = pa.table({column: images, "label": labels, **more})
+    stated = {"huggingface": json.dumps({"info": {"features": features}})}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(table.replace_schema_metadata(stated), path, row_group_size=group)
+    return path
+
+
+@pytest.mark.parametrize("memory", [4, 0])
+def test_parquet_gives_what_the_same_images_in_a_folder_give(tmp_path, memory):
+    labels = [1, 0, 1, 1, 0, 2, 2, 0, 1, 2, 0]
+    for part, start, stop in ((0, 0, 7), (1, 7, 11)):
+        write_parquet(tmp_path / f"p/train-{part}.parquet", labels[start:stop], "xyz", 3, start)
+    for i, label in enumerate(labels):
+        (tmp_path / "folder" / "xyz"[label]).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "folder" / "xyz"[label] / f"{i:02}.png").write_bytes(png(i))
+    rows = np.argsort(labels, kind="stable")  # of the folder's images
+    folder = open_dataset(a_run(f"folder:{tmp_path}/folder", validation=0, test=0)).splits["train"].batch(np.arange(11))
+    with loopback_s3.serving() as bucket:
+        for i in range(2):
+            bucket.objects[f"train-{i}.parquet"] = (tmp_path / f"p/train-{i}.parquet").read_bytes()
+        identities = []
+        for place in (str(tmp_path / "p"), "s3://bucket"):
+            found = open_dataset(a_run("parquet:train-*.parquet", dir=place, memory=memory, validation=0, test=0))
+            batch = found.splits["train"].batch(rows)
+            assert all(np.array_equal(batch[key], folder[key]) for key in ("image", "label"))
+            order = found.order(2, 0)
+            assert type(order) is LaneOrder and found.class_names == ("x", "y", "z")
+            train = found.splits["train"]
+            assert [*order.starts] == [0, 3, 6, 7, 10, 11] and names(train)[7] == "train-1.parquet row 0"
+            for i, taken in enumerate(batches(train, order, 0, 10)):
+                assert np.array_equal(taken["image"], train.take(order.indices(i)))
+            identities.append(found)
+    assert identities[0].same_as(identities[1].identity)
+
+
+@pytest.mark.parametrize(
+    "write, said",
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-300]), "is cut: it has no end mark"),
+        (lambda path: path.write_bytes(b"none"), "is no parquet file"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-900] + path.read_bytes()[-800:]), "cannot be read"),
+        (lambda path: write_parquet(path, [0, None, 1], "xy"), "row 1 has no label"),
+        (lambda path: write_parquet(path, [0, 3, 1], "xy"), "row 1: its label is 3, and its feature names 2 classes"),
+        (lambda path: write_parquet(path, [0, -1, 1], "xy"), "row 1: its label is -1, and its feature names 2 classes"),
+        (lambda path: write_parquet(path, [0, 1], "xy", image2=[b"x", b"y"], column="pixels"), None),
+        (lambda path: write_parquet(path, [0, 1], "yx"), "label has other names of classes than in a.parquet"),
+        (lambda path: write_parquet(path, [], "xy"), "has no rows"),
+    ],
+)
+def test_what_is_no_whole_parquet_file_is_refused_by_name(tmp_path, write, said):
+    write_parquet(tmp_path / "d/a.parquet", [0, 1, 0, 1], "xy")
+    write(write_parquet(tmp_path / "d/b.parquet", [0, 1, 0, 1], "xy"))
+    if said is None:
+        open_dataset(a_run(f"parquet:{tmp_path}/d/*.parquet", validation=0, test=0))
+        return
+    with pytest.raises(UserError, match=f"b.parquet.*{said}"):
+        open_dataset(a_run(f"parquet:{tmp_path}/d/*.parquet", validation=0, test=0))
+
+
+def test_a_split_of_parquet_without_labels_is_left_out(tmp_path):
+    write_parquet(tmp_path / "train-0.parquet", [0, 1, 0, 1] * 5, "xy")
+    write_parquet(tmp_path / "test-0.parquet", [-1, -1, -1], "xy")
+    found = open_dataset(a_run(f"parquet:{tmp_path}/*.parquet"))
+    assert "the test split has no labels and is left out" in " ".join(found.remarks) and len(found.splits["test"]) > 3
+
+
+def test_parquet_without_features_is_read_by_the_names_of_its_columns(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    table = pa.table({"img": [png(i) for i in range(4)], "label": ["b", "a", "b", "c"], "age": [1.5, 2.0, 3.0, 4.0]})
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
+    found = open_dataset(a_run(f"parquet:{tmp_path}/x.parquet", validation=0, test=0))
+    assert (found.class_names, found.splits["train"].labels.tolist()) == (("a", "b", "c"), [1, 0, 1, 2])
+    found = open_dataset(a_run(f"parquet:{tmp_path}/x.parquet", validation=0, test=0, labels=("age",), target="number"))
+    assert found.splits["train"].source_labels.tolist() == [[1.5], [2], [3], [4]]
+    pyarrow.parquet.write_table(table.drop_columns(["img"]), tmp_path / "x.parquet")
+    with pytest.raises(UserError, match=r"x\.parquet row 0 has no image"):
+        open_dataset(a_run(f"parquet:{tmp_path}/x.parquet"))

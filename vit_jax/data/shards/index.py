@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,7 +28,7 @@ A = TypeVar("A")
 FORMAT = 1
 EDGE = 8192  # bytes at the end of a shard by which it is known again where its tag is not
 AT_ONCE = 32  # shards that are opened at the same time
-_ARRAYS = ("format", "size", "tag", "edge", "keys", "starts", "sizes", "groups", "fields", "texts")
+_ARRAYS = ("format", "size", "tag", "edge", "keys", "starts", "sizes", "groups", "column", "classes", "fields", "texts")
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Index:
     sizes: np.ndarray  # int64 [n], bytes of the images
     groups: np.ndarray  # int64 [n], of samples that are read together; empty: each can be read by itself
     texts: dict[str, tuple[str, ...]]  # {field: its text in each sample}
+    column: str = ""  # of a parquet file: that of the images
+    classes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # {field: the names that its numbers stand for}
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -60,6 +63,8 @@ class Index:
             starts=self.starts,
             sizes=self.sizes,
             groups=self.groups,
+            column=_packed([self.column]),
+            classes=_packed([json.dumps(self.classes)]),
             fields=_packed([*self.texts]),
             texts=_packed([text for each in self.texts.values() for text in each]),
         )
@@ -73,13 +78,15 @@ class Index:
             if found["format"] != FORMAT:
                 return None
             n, fields, texts = len(found["starts"]), _unpacked(found["fields"]), _unpacked(found["texts"])
-            each = {field: tuple(texts[i * n : (i + 1) * n]) for i, field in enumerate(fields)}
+            each = {key: tuple(texts[i * n : (i + 1) * n]) for i, key in enumerate(fields)}
             (tag,), (edge,), keys = _unpacked(found["tag"]), _unpacked(found["edge"]), tuple(_unpacked(found["keys"]))
             starts, sizes, groups = (found[key].astype(np.int64) for key in ("starts", "sizes", "groups"))
             whole = len(sizes) == n and len(texts) == n * len(fields)
             if not whole or len(keys) not in (0, n) or len(groups) not in (0, n):
                 return None
-            return cls(name, int(found["size"]), tag, edge, keys, starts, sizes, groups, each)
+            (column,), (classes,) = _unpacked(found["column"]), _unpacked(found["classes"])
+            named = {key: tuple(names) for key, names in json.loads(classes).items()}
+            return cls(name, int(found["size"]), tag, edge, keys, starts, sizes, groups, each, column, named)
         except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, UserError):
             return None
 

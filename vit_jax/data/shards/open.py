@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 
 from .index import open_indexes
+from .parquet import scan_parquet
 from .pattern import find_shards
 from .samples import Samples
 from .tar import scan_tar
 
-SCANS = {"wds:": scan_tar}  # {how a source begins: what reads a shard}
+SCANS = {"wds:": scan_tar, "parquet:": scan_parquet}  # {how a source begins: what reads a shard}
 
 
 def names_shards(source: str) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import bisect
 import re
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +16,10 @@ from ...files.digests import array_digest, text_digest
 from ...files.stores.base import Store
 from ..images.config import SPLITS
 from .index import Index
+from .parquet import read_group
 
 Place = tuple[int, int]  # (shard, sample in it)
+KEPT = 4  # groups of rows that are kept
 
 
 class Samples:
@@ -32,6 +36,8 @@ class Samples:
         self.store, self.indexes, self.titles, self.title = store, [*indexes], [*titles], title
         self.first = np.cumsum([0, *map(len, indexes)])  # int64 [shards + 1]: the number of each shard's first sample
         self._firsts = self.first.tolist()
+        self._lock = threading.Lock()
+        self._groups: dict[Place, Future[list[bytes]]] = {}  # {(shard, group of rows): its images}
 
     def __len__(self) -> int:
         return self._firsts[-1]
@@ -56,6 +62,14 @@ class Samples:
         """The fields of texts that all shards have."""
         return [field for field in self.indexes[0].texts if all(field in index.texts for index in self.indexes)]
 
+    def classes(self, field: str) -> tuple[str, ...]:
+        """The names that the numbers of a field stand for; empty where they have none. Raises UserError."""
+        for title, index in zip(self.titles, self.indexes, strict=True):
+            if index.classes.get(field) != self.indexes[0].classes.get(field):
+                what = f"{field} has other names of classes than in {self.titles[0]}"
+                raise UserError(title, what, "write all shards of one set with the same features")
+        return self.indexes[0].classes.get(field, ())
+
     @property
     def sizes(self) -> np.ndarray:
         """int64 [n]: bytes of the images."""
@@ -73,10 +87,38 @@ class Samples:
         """
         shard, low = self.place(start)
         index, high = self.indexes[shard], low + stop - start
+        if index.column:
+            return self._read_rows(shard, low, high)
         starts, stops = index.starts[low:high], (index.starts + index.sizes)[low:high]
         begin = int(starts.min())
         content = self.store.read(index.name, begin, int(stops.max()), index.tag)
         return [content[a:b] for a, b in zip((starts - begin).tolist(), (stops - begin).tolist(), strict=True)]
+
+    def _read_rows(self, shard: int, low: int, high: int) -> list[bytes]:
+        """The images of some rows of a parquet file. Those of the groups that were read last are kept."""
+        index = self.indexes[shard]
+        found: list[bytes] = []
+        for group in np.unique(index.groups[low:high]).tolist():
+            first = int(np.searchsorted(index.groups, group))
+            images = self._group(shard, group)
+            found += images[max(low - first, 0) : high - first]
+        return found
+
+    def _group(self, shard: int, group: int) -> list[bytes]:
+        """The images of a group of rows, which one thread reads for all."""
+        with self._lock:
+            reading = self._groups.pop((shard, group), None)
+            mine = reading is None or (reading.done() and reading.exception() is not None)
+            reading = Future() if mine or reading is None else reading
+            self._groups[shard, group] = reading
+            while len(self._groups) > KEPT:
+                del self._groups[next(iter(self._groups))]
+        if mine:
+            try:
+                reading.set_result(read_group(self.store, self.indexes[shard], group))
+            except BaseException as error:
+                reading.set_exception(error)
+        return reading.result()
 
     @property
     def grouped(self) -> bool:

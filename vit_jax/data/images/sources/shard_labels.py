@@ -17,7 +17,7 @@ from ....errors import Field, UserError
 from ....files import strict_json
 from ....files.lines import quote, read_lines
 from ....files.reading import open_regular, show_path
-from ...shards.samples import Samples
+from ...shards.samples import Samples, split_samples
 from ..config import ImageData, composed, numbered_classes
 from ..preprocess import EXTENSIONS
 from ..tables.columns import Stated, choose_columns
@@ -25,6 +25,7 @@ from ..tables.labels import read_labels
 from ..tables.rows import Cell, Rows, as_cell, read_rows
 
 CLASS, JSON = "cls", "json"
+UNPUBLISHED = -1
 KEYS = ("label", "cls", "class", "labels", "target")  # of JSON that labels are looked for under, in this order
 _NUMBER = re.compile(r"\d{1,7}")
 
@@ -66,7 +67,18 @@ def read_shard_labels(field: str, samples: Samples, data: ImageData) -> ShardLab
         return _classes(field, samples, samples.texts(CLASS), data, f".{CLASS}")
     if JSON in samples.fields:
         return _by_json(field, samples, data)
-    columns = [name for name in samples.fields if name in (data.labels or KEYS)]
+    columns = [*(name for name in data.labels if name in samples.fields)]
+    columns = columns or [name for name in KEYS if name in samples.fields and not data.labels][:1]
+    if len(columns) == 1 and (names := samples.classes(columns[0])):
+        values = np.array([int(text) for text in samples.texts(columns[0])], np.int32)
+        for part in split_samples(samples).values():
+            if (values[part.rows] == UNPUBLISHED).all():  # how datasets marks a split without labels
+                continue
+            wrong = part.rows[(values[part.rows] < 0) | (values[part.rows] >= len(names))]
+            if len(wrong):
+                what = f"its {columns[0]} is {values[wrong[0]]}, and its feature names {len(names)} classes"
+                raise UserError(samples.name(int(wrong[0])), what, "leave it out, or write its class")
+        return ShardLabels(Outputs("class", names), values)
     if not columns:
         has = ", ".join(samples.fields) or "no other field"
         what = f"its samples have no labels beside the images ({has})"

@@ -13,7 +13,7 @@ from ...shards.open import open_samples
 from ...shards.samples import Samples, split_samples
 from ..config import ImageData
 from .base import Examples, Known, Source
-from .shard_labels import read_shard_labels
+from .shard_labels import UNPUBLISHED, read_shard_labels
 
 
 @dataclass
@@ -67,8 +67,12 @@ def open_shards(data: ImageData) -> Source:
         raise UserError(field, f"{samples.name(0)} has no image", "give samples with an image, such as a .jpg")
     labels = read_shard_labels(field, samples, data)
     splits: dict[str, Examples] = {}
+    unlabelled = {}
     for split, part in split_samples(samples).items():
         rows = part.rows
+        if split != "train" and labels.outputs.kind == "class" and (labels.values[rows] == UNPUBLISHED).all():
+            unlabelled[split] = f"the {split} split has no labels"
+            continue
         known = Known(part.samples.identity(), part.samples.sizes.view(np.uint8).reshape(len(rows), -1))
         splits[split] = Sharded(part.samples, labels.values[rows], known)
-    return Source(samples.title, labels.outputs, splits, labels.remarks, counted=labels.counted)
+    return Source(samples.title, labels.outputs, splits, labels.remarks, unlabelled, counted=labels.counted)
