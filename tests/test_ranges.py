@@ -6,7 +6,7 @@ import math
 import pytest
 
 from vit_jax.augmentation.config import ImageAugment
-from vit_jax.commands import sheet, train
+from vit_jax.commands import shards, sheet, train
 from vit_jax.commands.evaluate import EvaluateFlags
 from vit_jax.commands.predict import PredictFlags
 from vit_jax.config.decoding import AnswerFlags, SearchFlags
@@ -48,7 +48,7 @@ FIELDS = {
     LossConfig: {"label_smoothing": RATE, "focal": ((-0.1, 21.0), (0.0, 20.0))},
     DistilLoss: {"alpha": CHANCE, "temperature": POSITIVE},
     DataConfig: {"validation test": RATE},
-    ImageData: {"folds fold": AMOUNT},
+    ImageData: {"folds fold lanes read_ahead": AMOUNT, "window block": COUNT},
     FittedImages: {"background": ((-1, 256), (0, 255)), "size trim threads memory": AMOUNT},
     CaptionData: {"drawn": COUNT, "length": LENGTH},
     FeatureData: {"validation test": RATE, "length": LENGTH},
@@ -81,6 +81,7 @@ FIELDS = {
     train.Options: {"seeds folds": AMOUNT},
     EvaluateFlags: {"batch": AMOUNT, "bootstrap": ((-1, 1_000_001), (0, 1_000_000))},
     PredictFlags: {"top batch": COUNT},
+    shards.Options: {"megabytes": ((0, 4097), (1, 4096))},
     sheet.Options: {"images": ((0, 65), (1, 64)), "views": ((0, 41), (1, 40))},
     ResNetConfig: {"image channels classes width hidden groups": COUNT, "stages": BLOCKS},
     CaptionerConfig: {"memory_width": COUNT},

@@ -4,6 +4,7 @@ import gzip
 import io
 import itertools
 import json
+import shlex
 import tarfile
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 from PIL import Image
 
 from tests import loopback_s3
-from tests.image_sources import a_run, everything, names, open_dataset, write_images
+from tests.image_sources import a_run, everything, names, open_dataset, write_images, write_tfds
+from vit_jax.commands.shards import command
 from vit_jax.data.batches import batches
 from vit_jax.data.lanes import LaneOrder
 from vit_jax.data.shards.index import open_indexes
@@ -374,3 +376,54 @@ def test_parquet_without_features_is_read_by_the_names_of_its_columns(tmp_path):
     pyarrow.parquet.write_table(table.drop_columns(["img"]), tmp_path / "x.parquet")
     with pytest.raises(UserError, match=r"x\.parquet row 0 has no image"):
         open_dataset(a_run(f"parquet:{tmp_path}/x.parquet"))
+
+
+# ------------------------------------------------------------------------------------------------ vit-jax shards
+
+
+def a_folder(tmp_path):
+    return f"folder:{write_images(tmp_path / 'set', 9, ('dog', 'cat', 'emu'))}", {}
+
+
+def a_folder_of_splits(tmp_path):
+    write_images(tmp_path / "set/train", 9)
+    write_images(tmp_path / "set/val", 3, ("dog",))
+    return f"folder:{tmp_path}/set", {}
+
+
+def a_table(tmp_path):
+    write_images(tmp_path / "set", 9, ("x",))
+    rows = [f"{i}.{'jpg' if i % 2 else 'png'},{'a b' if i % 3 else 'c'}" for i in range(9)]
+    (tmp_path / "set/x/labels.csv").write_text("\n".join(["file,tags", *rows]) + "\n")
+    return f"csv:{tmp_path}/set/x/labels.csv", {"separator": " "}
+
+
+def some_digits(tmp_path):
+    return "digits", {}
+
+
+def a_prepared_set(tmp_path):
+    write_tfds(tmp_path / "sets")
+    return "pets", {"dir": str(tmp_path / "sets")}
+
+
+@pytest.mark.parametrize("make", [a_folder, a_folder_of_splits, a_table, some_digits, a_prepared_set])
+def test_what_shards_writes_is_the_same_data(tmp_path, capsys, monkeypatch, make):
+    source, more = make(tmp_path)
+    flags = [f"--data.{key.replace('_', '-')}={value}" for key, value in more.items()]
+    with loopback_s3.serving():
+        command([source.removeprefix("folder:"), "s3://bucket/new", "--megabytes", "1", *flags])
+        hint = shlex.split(capsys.readouterr().out.splitlines()[-1].partition(" with ")[2])
+        options = {"separator": "", "dir": hint[3], "class_names": "", "labels": ()}
+        for name, value in zip(hint[4::2], hint[5::2], strict=True):
+            name = name.removeprefix("--data.").replace("-", "_")
+            options[name] = (value,) if name == "labels" else value
+        monkeypatch.setitem(SCANS, "wds:", None)  # the indexes beside them are enough
+        ours, theirs = open_dataset(a_run(hint[1], **options)), open_dataset(a_run(source, **more))
+        assert ours.class_names == theirs.class_names and [*ours.splits] == [*theirs.splits]
+        for name, split in theirs.splits.items():
+            assert np.array_equal(ours.splits[name].source_labels, split.source_labels)
+            assert np.array_equal(ours.splits[name].rows, split.rows)
+            assert np.array_equal(everything(ours.splits[name]), everything(split))
+        with pytest.raises(UserError, match=r"s3://bucket/new: holds .* already"):
+            command([source, "s3://bucket/new", *flags])
