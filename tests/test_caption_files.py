@@ -4,10 +4,13 @@ import csv
 import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from PIL import Image
 
 import vit_jax
+from tests.test_shards import tar
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.run import RunConfig
 from vit_jax.data.base import Given
@@ -319,3 +322,32 @@ def test_a_run_on_ones_own_images(folder, working_folder, inside):
     assert done.returncode == 2 and "is not the data that this run was trained on" in done.stderr
     assert Run(working_folder / "runs/own").config().data.source.startswith("captions:")
     assert vit_jax.load(working_folder / "runs/own").task.target.open
+
+
+def test_shards_of_images_with_texts_give_what_a_folder_gives(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    said = read_captioned(f"captions:{folder}")
+    members = [
+        member
+        for i, (image, captions) in enumerate(said.items())
+        for member in ((f"{i:03}.png", open(image, "rb").read()), (f"{i:03}.txt", "\n".join(captions).encode()))
+    ]
+    for k in range(2):
+        (tmp_path / f"{k}.tar").write_bytes(tar(*members[k * N : (k + 1) * N]))
+    table = pa.table(
+        {"image": [x for name, x in members if name.endswith("g")], "caption": ["\n".join(x) for x in said.values()]}
+    )
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet", row_group_size=5)
+    ours = open_(f"captions:{folder}")
+    for source, memory in (
+        (f"wds:{tmp_path}/*.tar", 4),
+        (f"wds:{tmp_path}/*.tar", 0),
+        (f"parquet:{tmp_path}/*.parquet", 0),
+    ):
+        theirs = open_(source, memory=memory)
+        for name, split in ours.splits.items():
+            one, two = split.batch(np.arange(len(split))), theirs.splits[name].batch(np.arange(len(split)))
+            assert all(np.array_equal(one[key], two[key]) for key in one) and len(theirs.splits[name]) == len(split)
+    (tmp_path / "0.tar").write_bytes(tar(*members[:N:2]))
+    with pytest.raises(UserError, match=r"1\.tar has txt, and 0\.tar has none"):
+        open_(f"wds:{tmp_path}/*.tar")

@@ -20,6 +20,7 @@ from vit_jax.data.shards.index import open_indexes
 from vit_jax.data.shards.open import SCANS
 from vit_jax.data.shards.pattern import find_shards
 from vit_jax.data.shards.tar import scan_tar
+from vit_jax.data.texts.pairs import find_sharded_pairs, place
 from vit_jax.errors import UserError
 
 
@@ -427,3 +428,20 @@ def test_what_shards_writes_is_the_same_data(tmp_path, capsys, monkeypatch, make
             assert np.array_equal(everything(ours.splits[name]), everything(split))
         with pytest.raises(UserError, match=r"s3://bucket/new: holds .* already"):
             command([source, "s3://bucket/new", *flags])
+
+
+def test_pairs_of_texts_may_be_in_shards(tmp_path):
+    pairs = [("one two", "eins zwei"), ("three\vfour", "drei"), ("five", "fünf")]
+    members = [
+        [(f"{i}.en.txt", left.encode()), (f"{i}.de.txt", right.encode())] for i, (left, right) in enumerate(pairs)
+    ]
+    write_shards(tmp_path / "d", **{"train-0": itertools.chain(*members[:2]), "val-0": members[2]})
+    found = find_sharded_pairs(f"wds:en-de:{tmp_path}/d/*.tar")
+    assert [*found["train"]] == pairs[:2] and [*found["validation"]] == pairs[2:]
+    assert place(found["train"], 1, 1) == "train-0.tar 1 de.txt"
+    for source, said in (
+        (f"wds:{tmp_path}/d/*.tar", "does not say which fields"),
+        (f"wds:en-fr:{tmp_path}/d/*.tar", "no text fr .de.txt, en.txt"),
+    ):
+        with pytest.raises(UserError, match=said):
+            find_sharded_pairs(source)

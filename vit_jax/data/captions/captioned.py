@@ -21,12 +21,16 @@ from ..images.sources.arrays import Arrays, arrays_split
 from ..images.sources.base import Examples
 from ..images.sources.folders import Files
 from ..images.sources.items import Items, halves
+from ..images.sources.sharded import examples_of
 from ..images.tree import Folder, Unused
 from ..images.wide import Range
+from ..shards.open import names_shards, open_samples
+from ..shards.samples import split_samples
 from .config import GIVEN, TABLE
 
 FOLDER, COCO = "captions:", "coco:"  # begin a data.source
 HEADER = "image,caption"
+_TEXTS = re.compile(r"(.*\.)?(txt|texts?|captions?|sentences?)")  # fields of shards that hold captions
 STAND_IN = "\ufdd0"  # for a CR, which csv takes for a line end; Unicode has no such character
 LARGEST = 1 << 30  # bytes of a table or of annotations
 
@@ -34,13 +38,17 @@ Captioned = dict[str, list[str]]  # {path of an image: its captions}, in the ord
 Found = dict[str, tuple[Examples, list[list[str]]]]  # {split: (its images, the captions of each)}
 
 
-def find_captions(source: str, given: Given | None = None, stated: Range = ()) -> Found:
+def find_captions(
+    source: str, given: Given | None = None, stated: Range = (), place: str = "", verify: bool = False
+) -> Found:
     """Images with captions.
 
     Args:
         source: of the run; what it names is all train.
         given: splits that Python gave, in place of it.
         stated: the range of given pixels, which become 8 bits by it.
+        place: the folder or URL that the paths of shards begin in.
+        verify: whether shards are read, whatever an index says of them.
 
     Returns:
         {split: (its images, the captions of each)}.
@@ -52,9 +60,36 @@ def find_captions(source: str, given: Given | None = None, stated: Range = ()) -
         return _read_given(given, stated)
     if source == GIVEN:
         raise not_given(GIVEN, "(images, captions)")
+    if names_shards(source):
+        return _in_shards(source, place, verify)
     captioned = read_captioned(source)
     paths = list(captioned)
     return {"train": (Files(paths, np.zeros(len(paths), np.int32)), [captioned[path] for path in paths])}
+
+
+def _in_shards(source: str, place: str, verify: bool) -> Found:
+    """Images with captions in shards: each line of a sample's text is one."""
+    field = f"data.source {source}"
+    samples = open_samples(field, source, place, verify)
+    if samples.indexes[0].starts[0] < 0:
+        raise UserError(field, f"{samples.name(0)} has no image", "give samples with an image, such as a .jpg")
+    found = [name for name in samples.fields if _TEXTS.fullmatch(name)]
+    if len(found) != 1:
+        has = ", ".join(samples.fields) or "no texts"
+        raise UserError(
+            field, f"which field has the captions? Its samples have {has}", "give one text a sample, as .txt"
+        )
+    out: Found = {}
+    for split, part in split_samples(samples).items():
+        lines = [[line.strip() for line in text.split("\n")] for text in part.samples.texts(found[0])]
+        captions = [[line for line in each if line] for each in lines]
+        empty = next((i for i, each in enumerate(captions) if not each), -1)
+        if empty >= 0:
+            raise UserError(
+                part.samples.name(empty), f"its {found[0]} is empty", "write a text, or leave the sample out"
+            )
+        out[split] = examples_of(part.samples, np.zeros(len(captions), np.int32)), captions
+    return out
 
 
 def without_captions(source: str, there: Found) -> tuple[str, ...]:

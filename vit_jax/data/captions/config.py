@@ -27,7 +27,8 @@ class CaptionData(FittedImages):
     source: str = identity(
         SHAPES,
         "shapes: scenes of two coloured shapes, which are drawn here with their captions; captions:FOLDER (images, and "
-        "captions.csv with the columns image,caption); coco:FILE.json:FOLDER (COCO's captions, and their images)",
+        "captions.csv with the columns image,caption); coco:FILE.json:FOLDER (COCO's captions, and their images); "
+        "wds:PATTERN or parquet:PATTERN (shards of images with texts, a caption a line)",
         place=True,
     )
     drawn: int = identity(60_000, "shapes: number of scenes to train on", at_least=1)

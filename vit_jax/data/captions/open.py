@@ -29,6 +29,7 @@ from ..images.sources.layout import WHOLE
 from ..images.splits import statistics
 from ..order import SHUFFLE, TEST, VALIDATION, hold_out, permutation
 from ..other import Other
+from ..shards.open import names_shards
 from ..unreadable import left_out, refuse_unreadable
 from . import shapes
 from .caption_set import CaptionSet, identity_of
@@ -228,13 +229,17 @@ def open_other_captions(
 
 def _find(data: CaptionData, given: Given | None) -> Found:
     """The images and captions, by split, that are in `data.source` or `given`."""
-    if given is None and data.source != GIVEN and not data.source.startswith((FOLDER, COCO)):
+    if (
+        given is None
+        and data.source != GIVEN
+        and not (data.source.startswith((FOLDER, COCO)) or names_shards(data.source))
+    ):
         raise UserError(
             Field("data.source"),
             f"is {data.source}, which has no captions",
-            f"give {SHAPES}, captions:FOLDER or coco:FILE.json:FOLDER",
+            f"give {SHAPES}, captions:FOLDER, coco:FILE.json:FOLDER, wds:PATTERN or parquet:PATTERN",
         )
-    return find_captions(data.source, given, data.range)
+    return find_captions(data.source, given, data.range, data.dir, data.verify)
 
 
 def _pad(vocabulary: Tokenizer, captions: Sequence[str], length: int) -> np.ndarray:
@@ -329,6 +334,7 @@ def _decode(data: CaptionData, preprocess: Preprocess, examples: Examples, capti
     """Decode the images of a split. Raises UserError on those that cannot be read, unless they are to be left out."""
     room = len(captions) * math.prod(preprocess.image) * preprocess.channels <= data.memory * 1e9
     images = Images(examples, preprocess, room, data.threads)
+    images.replaces = data.skip_unreadable and examples.known is not None
     loaded = images.load(data.verify)
     if loaded.unreadable and not data.skip_unreadable:
         raise refuse_unreadable(f"data.source {data.source}", [examples.name(row) for row in loaded.unreadable])

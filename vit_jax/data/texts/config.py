@@ -31,7 +31,8 @@ class SentenceData(DataConfig):
     source: str = identity(
         "numbers",
         "numbers (generated); pairs:FROM-TO:FOLDER (files train.FROM and train.TO, one sentence per line); or, "
-        "of which validation and test are held out, pairs:FILE,FILE or tsv:FILE (source, tab, target)",
+        "of which validation and test are held out, pairs:FILE,FILE or tsv:FILE (source, tab, target); "
+        "wds:FROM-TO:PATTERN or parquet:FROM-TO:PATTERN (shards with the texts FROM and TO)",
         place=True,
     )
     tokens: int = identity(768, "tokens per batch, padding included; all sentences of a batch are padded to one length")

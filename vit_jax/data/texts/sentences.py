@@ -23,11 +23,12 @@ from ...text.vocabulary import closed_vocabulary
 from ..base import Given, not_given, same_content
 from ..listing import Listing
 from ..order import SHUFFLE, TEST, VALIDATION, TokenOrder, hold_out, permutation
+from ..shards.open import names_shards
 from . import cached, numbers
 from .config import GIVEN, SentenceData
 from .encode import Encoder, cut_remark
 from .flat import Flat, gather_sentences
-from .pairs import FORMS, Chosen, InFiles, Pairs, are_in_files, read_pairs
+from .pairs import FORMS, Chosen, InFiles, Pairs, are_in_files, find_sharded_pairs, read_pairs
 
 SPLITTING = 2  # raised with each change of how words are split, after which corpora in the cache are others
 
@@ -354,6 +355,8 @@ def _find(data: SentenceData, given: Given | None) -> Mapping[str, Pairs]:
         raise not_given(GIVEN, "[(source, target), ...]")
     if data.source == "numbers":
         return numbers.pairs()
+    if names_shards(data.source):
+        return find_sharded_pairs(data.source)
     if not are_in_files(data.source):
         raise UserError(Field("data.source"), f"is {data.source}, which has no sentences", f"give numbers, {FORMS}")
     return read_pairs(data.source)

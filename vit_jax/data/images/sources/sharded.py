@@ -52,6 +52,12 @@ class Sharded:
         return None
 
 
+def examples_of(samples: Samples, labels: np.ndarray) -> Sharded:
+    """Samples as examples with these labels, [n, ...]."""
+    known = Known(samples.identity(), samples.sizes.view(np.uint8).reshape(len(samples), -1))
+    return Sharded(samples, labels, known)
+
+
 def open_shards(data: ImageData) -> Source:
     """The images in shards, and what is learned of each.
 
@@ -73,6 +79,5 @@ def open_shards(data: ImageData) -> Source:
         if split != "train" and labels.outputs.kind == "class" and (labels.values[rows] == UNPUBLISHED).all():
             unlabelled[split] = f"the {split} split has no labels"
             continue
-        known = Known(part.samples.identity(), part.samples.sizes.view(np.uint8).reshape(len(rows), -1))
-        splits[split] = Sharded(part.samples, labels.values[rows], known)
+        splits[split] = examples_of(part.samples, labels.values[rows])
     return Source(samples.title, labels.outputs, splits, labels.remarks, unlabelled, counted=labels.counted)
