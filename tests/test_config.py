@@ -592,7 +592,10 @@ def test_only_what_leaves_the_result_alone_may_change_on_resume():
         *("profile_steps", "histograms", "stall_minutes", "tensorboard", "wandb"),
     }
     for run, more in (
-        (IMAGES, {f"data.{name}" for name in ("dir", "download", "memory", "read_ahead", "threads", "verify")}),
+        (
+            IMAGES,
+            {f"data.{name}" for name in ("dir", "download", "memory", "read_ahead", "disk_cache", "threads", "verify")},
+        ),
         (TEXTS, set()),
     ):
         assert {name for name, (_, execution) in flat(run).items() if execution} == of_any | more, run.task

@@ -1,5 +1,7 @@
 """Training in blocks: each image once, the same batches for any hosts, mixed like a shuffle, read once."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -162,3 +164,36 @@ def test_what_blocks_cannot_do_is_refused(more, said):
             a_blocks_run(**more).order(8, 0)
         with pytest.raises(UserError, match=r"data\.order is blocks, and data\.source digits has no shards"):
             open_dataset(a_run("digits", order="blocks"))
+
+
+def test_what_is_kept_on_disk_is_not_fetched_again_and_has_a_bound(tmp_path, monkeypatch):
+    def fetched(bucket, room):  # bytes of two epochs
+        found = a_blocks_run(disk_cache=room, lanes=1)
+        bucket.requests.clear()
+        order = found.order(8, 0)
+        n, train = order.steps_per_epoch, found.splits["train"]
+        taken = [*batches(train, order, 0, n), *batches(train, order, n, 2 * n)]
+        gets = sum(size for method, _, size in bucket.requests if method == "GET")
+        return gets, np.stack([batch["image"] for batch in taken])
+
+    parts = tmp_path / "cache/vit-jax/shards/parts"
+    with loopback_s3.serving() as bucket:
+        write(bucket)
+        every, images = fetched(bucket, 0)
+        assert not parts.exists()
+        whole, kept = fetched(bucket, 1)
+        assert whole < 0.7 * every and np.array_equal(images, kept)
+        again, kept = fetched(bucket, 1)
+        assert again == 0 and np.array_equal(images, kept)
+        for path in [*parts.iterdir()][:5]:
+            path.write_bytes(path.read_bytes()[:-1] + b"?")  # damage
+        again, kept = fetched(bucket, 1)
+        assert 0 < again < every / 4 and np.array_equal(images, kept)
+        for path in parts.iterdir():
+            os.utime(path, (1, 1))
+        bucket.objects.clear()
+        write(bucket, 2, 50)  # other shards, whose parts take the place of these
+        fetched(bucket, 5e-5)
+        assert sum(path.stat().st_size for path in parts.iterdir()) <= 5e4
+        monkeypatch.setattr("vit_jax.data.shards.disk.tempfile.mkstemp", lambda **_: os.open("/dev/full/x", 0))
+        assert np.array_equal(fetched(bucket, 1)[1], fetched(bucket, 0)[1])

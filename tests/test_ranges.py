@@ -48,7 +48,7 @@ FIELDS = {
     LossConfig: {"label_smoothing": RATE, "focal": ((-0.1, 21.0), (0.0, 20.0))},
     DistilLoss: {"alpha": CHANCE, "temperature": POSITIVE},
     DataConfig: {"validation test": RATE},
-    ImageData: {"folds fold lanes read_ahead": AMOUNT, "window block": COUNT},
+    ImageData: {"folds fold lanes read_ahead disk_cache": AMOUNT, "window block": COUNT},
     FittedImages: {"background": ((-1, 256), (0, 255)), "size trim threads memory": AMOUNT},
     CaptionData: {"drawn": COUNT, "length": LENGTH},
     FeatureData: {"validation test": RATE, "length": LENGTH},

@@ -142,6 +142,11 @@ class ImageData(FittedImages):
     read_ahead: float = execution(
         1.0, "of blocks: gigabytes of encoded images that are read before they are needed", at_least=0
     )
+    disk_cache: float = execution(
+        0.0,
+        "of shards at a URL: gigabytes of them that are kept on this machine's disk, in the user's cache",
+        at_least=0,
+    )
     folds: int = identity(
         0,
         "cut train into so many parts, alike in all labels, of which one is held out, as test, or as validation where "

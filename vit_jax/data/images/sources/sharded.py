@@ -9,6 +9,7 @@ import numpy as np
 
 from ....errors import UserError
 from ...shards.ahead import Ahead, Batch
+from ...shards.disk import Disk
 from ...shards.open import open_samples
 from ...shards.samples import Samples, split_samples
 from ..config import ImageData
@@ -79,5 +80,7 @@ def open_shards(data: ImageData) -> Source:
         if split != "train" and labels.outputs.kind == "class" and (labels.values[rows] == UNPUBLISHED).all():
             unlabelled[split] = f"the {split} split has no labels"
             continue
+        if data.disk_cache and not samples.store.local:
+            part.samples.disk = Disk(samples.store, data.disk_cache * 1e9)
         splits[split] = examples_of(part.samples, labels.values[rows])
     return Source(samples.title, labels.outputs, splits, labels.remarks, unlabelled, counted=labels.counted)
