@@ -21,6 +21,7 @@ from vit_jax.presets.table import preset
 DRAW = np.random.default_rng(0)
 B, H, NQ, NK, DH = 2, 3, 5, 7, 4
 Q, K, V = (DRAW.normal(size=(B, H, n, DH)) for n in (NQ, NK, NK))
+BIAS = DRAW.normal(size=(1, H, NQ, NK))
 OF_CONTEXT, OF_WEIGHTS = DRAW.normal(size=Q.shape), DRAW.normal(size=(B, H, NQ, NK))
 SOME = DRAW.random((B, 1, NQ, NK)) > 0.4
 SOME[..., 0] = True
@@ -28,11 +29,12 @@ EMPTY = SOME.copy()
 EMPTY[0, :, 1] = False
 RATE = 0.25
 KEPT = DRAW.random((B, H, NQ, NK)) > RATE
-CASES = {
-    "plain": (None, None),
-    "padding": (SOME[:, :, :1], None),
-    "dropout": (None, KEPT),
-    "rows with nothing to see, dropout": (EMPTY, KEPT),
+CASES = {  # the mask, whether there is a bias, and what dropout keeps
+    "plain": (None, False, None),
+    "padding": (SOME[:, :, :1], False, None),
+    "dropout": (None, False, KEPT),
+    "bias": (None, True, None),
+    "rows with nothing to see, bias, dropout": (EMPTY, True, KEPT),
 }
 
 
@@ -42,16 +44,17 @@ def float64():
         yield
 
 
-def plain(q, k, v, mask, kept, rate):
+def plain(q, k, v, mask, bias, kept, rate):
     """(context, weights), by the formula."""
-    scores = jnp.einsum("bhqd,bhkd->bhqk", q, k)
+    scores = jnp.einsum("bhqd,bhkd->bhqk", q, k) + (0.0 if bias is None else bias)
     weights = jax.nn.softmax(scores, axis=-1, where=mask)
     return (weights if kept is None else jnp.where(kept, weights / (1 - rate), 0.0)) @ v, weights
 
 
-def value(core, case, q, k, v, captured=True):
+def value(core, case, q, k, v, bias=BIAS, captured=True):
     """A number that depends on all of the context and, if they are captured, of the weights."""
-    context, weights = core(q, k, v, *CASES[case], RATE)
+    mask, biased, kept = CASES[case]
+    context, weights = core(q, k, v, mask, bias if biased else None, kept, RATE)
     return (context * OF_CONTEXT).sum() + (captured * jnp.square(weights) * OF_WEIGHTS).sum()
 
 
@@ -67,33 +70,35 @@ def test_gradients_are_those_of_the_formula(case, captured, narrow, monkeypatch)
     """In the form for narrow heads and in that for wide ones."""
     monkeypatch.setattr("vit_jax.models.attention_kernels.NARROW", narrow)
     got, expected = (
-        jax.jit(jax.value_and_grad(partial(value, core, case, captured=captured), (0, 1, 2)))(Q, K, V)
+        jax.jit(jax.value_and_grad(partial(value, core, case, captured=captured), (0, 1, 2, 3)))(Q, K, V, BIAS)
         for core in (attention_core, plain)
     )
     close(got, expected)
-    assert all(np.abs(gradient).max() > 0.1 for gradient in got[1])
+    assert all(np.abs(gradient).max() > 0.1 for gradient in got[1][: 4 if CASES[case][1] else 3])
     if "nothing" in case:
         assert (np.asarray(got[1][0])[0, :, 1] == 0).all()
 
 
 def test_gradients_are_torchs():
     torch = pytest.importorskip("torch")
-    leaves = [torch.tensor(x, requires_grad=True) for x in (Q, K, V)]
-    context = torch.nn.functional.scaled_dot_product_attention(*leaves, torch.tensor(SOME), scale=1.0)
+    leaves = [torch.tensor(x, requires_grad=True) for x in (Q, K, V, BIAS)]
+    added = leaves[3].masked_fill(~torch.tensor(SOME), -torch.inf)
+    context = torch.nn.functional.scaled_dot_product_attention(*leaves[:3], added, scale=1.0)
     (context * torch.tensor(OF_CONTEXT)).sum().backward()
-    got = jax.grad(lambda *x: (attention_core(*x, SOME, None, 0.0)[0] * OF_CONTEXT).sum(), (0, 1, 2))
-    close(jax.jit(got)(Q, K, V), [leaf.grad.numpy() for leaf in leaves])
+    core = lambda q, k, v, bias: attention_core(q, k, v, SOME, bias, None, 0.0)  # noqa: E731
+    got = jax.grad(lambda *x: (core(*x)[0] * OF_CONTEXT).sum(), (0, 1, 2, 3))
+    close(jax.jit(got)(Q, K, V, BIAS), [leaf.grad.numpy() for leaf in leaves])
 
 
 def test_forward_mode_second_order_vmap_scan_and_remat_see_the_same_derivatives():
-    case, two = "rows with nothing to see, dropout", np.stack([Q, 2 * Q])
+    case, two = "rows with nothing to see, bias, dropout", np.stack([Q, 2 * Q])
 
     def modes(core, two):
         f = partial(value, core, case)
         slope = jax.grad(lambda q: f(q, K, V))
         remat = jax.grad(jax.checkpoint(lambda q: f(q, K, V)))
         return {
-            "forward": jax.jvp(f, (Q, K, V), (V[:, :, :NQ], V, K))[1],
+            "forward": jax.jvp(f, (Q, K, V, BIAS), (V[:, :, :NQ], V, K, 2 * BIAS))[1],
             "second": jax.jvp(slope, (Q,), (OF_CONTEXT,))[1],
             "reverse of forward": jax.grad(lambda q: jax.jvp(f, (q, K, V), (Q, V, K))[1])(Q),
             "vmap": jax.vmap(slope)(two),
@@ -105,11 +110,11 @@ def test_forward_mode_second_order_vmap_scan_and_remat_see_the_same_derivatives(
 
 
 def test_bfloat16_keeps_its_dtypes_and_is_within_its_rounding():
-    mask, kept = CASES["dropout"]
+    mask, _, kept = CASES["dropout"]
 
     def gradients(core, dtype):
         def loss(*x):
-            context, weights = core(*x, mask, kept, RATE)
+            context, weights = core(*x, mask, None, kept, RATE)
             assert weights.dtype == jnp.promote_types(dtype, jnp.float32) and context.dtype == dtype
             return (context.astype(jnp.float64) * OF_CONTEXT).sum()
 
@@ -154,30 +159,30 @@ def asked(monkeypatch):
     return calls
 
 
-def fused(q, k, v, mask=None, kept=None, on=True, capability=(0, 0)):
-    return plain_or_fused(q, k, v, mask, kept, RATE, on, capability)
+def fused(q, k, v, mask=None, kept=None, on=True, capability=(0, 0), bias=None):
+    return plain_or_fused(q, k, v, mask, bias, kept, RATE, DH**-0.5, on, capability)
 
 
 @pytest.mark.parametrize(("dtype", "near"), [("float32", 1e-5), ("bfloat16", 0.02)])
 @pytest.mark.parametrize("mask", [None, CAUSAL, FIRST], ids=["all", "causal", "the first"])
 @pytest.mark.parametrize("by", ["xla", "cudnn"])
-def test_fused_attention_is_the_plain_one_within_rounding(dtype, near, mask, by, asked, monkeypatch):
+@pytest.mark.parametrize("biased", [False, True])
+def test_fused_attention_is_the_plain_one_within_rounding(dtype, near, mask, by, biased, asked, monkeypatch):
     """Context and gradients, of odd lengths, which for cuDNN are made even; `near` is a share of the largest value."""
     monkeypatch.setattr(module, "implementation", lambda *_: by)
     k, v = (K, V) if mask is None else (K[:, :, :NQ], V[:, :, :NQ])
-    real = mask.count if mask is FIRST else NQ
+    real, bias = mask.count if mask is FIRST else NQ, BIAS[..., : k.shape[2]]
 
     def found(core, dtype):
-        def loss(q, k, v):
-            context = core(q, k, v)[0][:, :, :real]
+        def loss(q, k, v, bias):
+            context = core(q, k, v, bias if biased else None)[0][:, :, :real]
             return (context.astype(jnp.float64) * OF_CONTEXT[:, :, :real]).sum(), context
 
-        return jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(*(jnp.asarray(x, dtype) for x in (Q, k, v)))
+        return jax.jit(jax.grad(loss, (0, 1, 2, 3), has_aux=True))(*(jnp.asarray(x, dtype) for x in (Q, k, v, bias)))
 
-    got = found(lambda *x: fused(*x, mask), dtype)
-    expected = found(
-        lambda q, k, v: plain(q * DH**-0.5, k, v, None if mask is None else mask.array, None, 0.0), "float64"
-    )
+    seen = None if mask is None else mask.array
+    got = found(lambda q, k, v, bias: fused(q, k, v, mask, bias=bias), dtype)
+    expected = found(lambda q, k, v, bias: plain(q * DH**-0.5, k, v, seen, bias, None, 0.0), "float64")
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         assert one.dtype == dtype and one.shape == other.shape
         np.testing.assert_allclose(one.astype(np.float64), other, rtol=0, atol=near * np.abs(other).max())
@@ -200,7 +205,7 @@ def test_the_fused_kernel_steps_aside_exactly_where_it_must(why, asked):
     context, weights = fused(q, k, v, **given)
     assert (weights is None) == bool(asked) == (why not in ASIDE)
     if why in ASIDE:
-        expected = attention_core(q * DH**-0.5, k, v, given.get("mask"), given.get("kept"), RATE)
+        expected = attention_core(q * DH**-0.5, k, v, given.get("mask"), None, given.get("kept"), RATE)
         np.testing.assert_array_equal(context, expected[0])
         np.testing.assert_array_equal(weights, expected[1])
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .layers import Intermediates, Mlp, sow
+from .relative import RelativePosition
 from .rotary import angles, apply_rope
 
 
@@ -33,6 +34,8 @@ class Attention(nn.Module):
         dropout: rate of the weights' dropout.
         pairs: the values that rotary positions turn together, as in `rotary.apply_rope`; empty: there are none.
         mixed: whether the frequencies of rotary positions are learned.
+        scaled: whether the scores are divided by sqrt Dh.
+        relative: what gives a bias of the scores, of this layer alone; None: there is none, or a call is given it.
     """
 
     def __init__(
@@ -50,11 +53,14 @@ class Attention(nn.Module):
         dropout: float = 0.0,
         pairs: str = "",
         mixed: bool = False,
+        scaled: bool = True,
+        relative: RelativePosition | None = None,
     ):
         super().__init__()
         inner = heads * head_width
         query_bias, key_bias, value_bias, out_bias = bias if isinstance(bias, tuple) else (bias,) * 4
         self.heads, self.head_width, self.dropout, self.pairs = heads, head_width, nn.Dropout(dropout), pairs
+        self.scale, self.relative = head_width**-0.5 if scaled else 1.0, relative
         self.query = nn.Linear(width, inner, query_bias)
         self.key = nn.Linear(key_width or width, inner, key_bias)
         self.value = nn.Linear(value_width or width, inner, value_bias)
@@ -74,6 +80,7 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         *,
         rotary: Tensor | None = None,
+        bias: Tensor | None = None,
         intermediates: Intermediates | None = None,
     ) -> Tensor:
         """Attention of queries to keys and values.
@@ -85,6 +92,7 @@ class Attention(nn.Module):
             mask: bool, 4-D, broadcastable to [B, H, Nq, Nk], True where to attend. A query that may attend to nothing
                 has a zero context.
             rotary: the rotary table of the last tokens, as `rotary.angles` takes it.
+            bias: of the scores, [1, H, Nq, Nk]; None: that of the layer's own relative positions, if it has them.
             intermediates: receives the weights [B, H, Nq, Nk] if it has the name "attention".
 
         Returns:
@@ -97,7 +105,7 @@ class Attention(nn.Module):
         if rotary is not None:
             rotary = angles(rotary, self.frequencies)
             k = apply_rope(k, rotary, self.pairs)
-        return self.attend(query, k, v, mask, rotary=rotary, intermediates=intermediates)
+        return self.attend(query, k, v, mask, rotary=rotary, bias=bias, intermediates=intermediates)
 
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values per head, [B, H, Nk, Dh] each; decoding caches them between steps."""
@@ -112,6 +120,7 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         *,
         rotary: Tensor | None = None,
+        bias: Tensor | None = None,
         intermediates: Intermediates | None = None,
         name: str = "attention",
     ) -> Tensor:
@@ -123,6 +132,7 @@ class Attention(nn.Module):
             v: [B, H, Nk, Dh].
             mask: as of a call.
             rotary: the angles [..., N, Dh/2] by which `k` is turned already.
+            bias: as of a call.
             intermediates: as of a call.
             name: that of the weights among the intermediates.
 
@@ -133,19 +143,25 @@ class Attention(nn.Module):
         q = q if self.query_norm is None else self.query_norm(q)
         q = q if rotary is None else apply_rope(q, rotary, self.pairs)
         check_mask(mask, (len(q), self.heads, q.shape[2], k.shape[2]))
+        if bias is None and self.relative is not None:
+            bias = self.relative(q.shape[2], k.shape[2])
         asked = intermediates is not None and name in intermediates
         if not asked and not (self.training and self.dropout.p):
-            context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # zero for a query without a key
+            if bias is not None:
+                mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
+            # The context of a query without a key is zero.
+            context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=self.scale)
         else:
-            weights = self.weights(q, k, mask)
+            weights = self.weights(q, k, mask, bias)
             sow(intermediates, name, weights)
             context = self.dropout(weights) @ v
         context = context.transpose(1, 2).flatten(2)  # [B, H, Nq, Dh] -> [B, Nq, (H Dh)]
         return self.out(context if self.inner_norm is None else self.inner_norm(context))
 
-    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None, bias: Tensor | None) -> Tensor:
         """The attention weights [B, H, Nq, Nk], which the fused kernel of torch does not return."""
-        scores = q @ k.transpose(-2, -1) / self.head_width**0.5
+        scores = q @ k.transpose(-2, -1) * self.scale
+        scores = scores if bias is None else scores + bias
         if mask is None:
             return scores.softmax(-1)
         # Without a key to attend to, a row is NaN after the softmax; the second fill makes it and its gradient zero.

@@ -151,4 +151,5 @@ class Captioner(DecoderModel):
                     init_std=c.init_std,
                     token_std=c.embedding_std,
                     position_std=c.position_std,
+                    relative_std=c.width**-0.5,
                 )

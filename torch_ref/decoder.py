@@ -7,7 +7,7 @@ D width, H heads, Dh head width, L blocks. Masks are boolean, True where a token
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from vit_jax.models.transformer_config import TransformerConfig
 
 from .attention import Attention, attention_mask
-from .layers import Intermediates, Mlp, through
+from .layers import NORMS, Intermediates, Mlp, through
+from .relative import RelativePosition
 
 KeyValue = tuple[Tensor, Tensor]  # keys and values per head, [B, H, N, Dh] each
 
@@ -45,7 +46,7 @@ class DecoderBlock(nn.Module):
         super().__init__()
         self.norm_first, self.dropout = c.norm_first, nn.Dropout(c.dropout)
         self.norm1 = norm(c)
-        self.self_attention = attention(c)
+        self.self_attention = attention(c, relative(c, "blocks", c.causal))
         self.norm2 = norm(c)
         self.cross_attention = attention(c)
         self.norm3 = norm(c)
@@ -57,11 +58,13 @@ class DecoderBlock(nn.Module):
         memory: Tensor,
         mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
+        bias: Tensor | None = None,
         *,
         intermediates: Intermediates | None = None,
     ) -> Tensor:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
-        return self.step(x, None, self.cross_attention.project(memory, memory), mask, memory_mask, intermediates)[0]
+        crossed = self.cross_attention.project(memory, memory)
+        return self.step(x, None, crossed, mask, memory_mask, bias, intermediates)[0]
 
     def step(
         self,
@@ -70,6 +73,7 @@ class DecoderBlock(nn.Module):
         memory: KeyValue,
         mask: Tensor | None,
         memory_mask: Tensor | None,
+        bias: Tensor | None,
         intermediates: Intermediates | None = None,
     ) -> tuple[Tensor, KeyValue]:
         """A call for tokens that follow others.
@@ -80,6 +84,7 @@ class DecoderBlock(nn.Module):
             memory: keys and values [B, H, S, Dh] of the memory.
             mask: of the target, as of `Attention`.
             memory_mask: of the memory.
+            bias: of the scores of self-attention, as of `Attention`.
             intermediates: receives the weights of self_attention and cross_attention, as far as it asks for them.
 
         Returns:
@@ -88,15 +93,20 @@ class DecoderBlock(nn.Module):
         y = self.norm1(x) if self.norm_first else x
         own = _concatenate(past, self.self_attention.project(y, y))
         if self.norm_first:
-            x = x + self.attend(y, own, mask, intermediates)
+            x = x + self.attend(y, own, mask, bias, intermediates)
             x = x + self.attend_memory(self.norm2(x), memory, memory_mask, intermediates)
             return x + self.feed_forward(self.norm3(x)), own
-        x = self.norm1(x + self.attend(x, own, mask, intermediates))
+        x = self.norm1(x + self.attend(x, own, mask, bias, intermediates))
         x = self.norm2(x + self.attend_memory(x, memory, memory_mask, intermediates))
         return self.norm3(x + self.feed_forward(x)), own
 
     def attend(
-        self, x: Tensor, pair: KeyValue, mask: Tensor | None, intermediates: Intermediates | None = None
+        self,
+        x: Tensor,
+        pair: KeyValue,
+        mask: Tensor | None,
+        bias: Tensor | None,
+        intermediates: Intermediates | None = None,
     ) -> Tensor:
         """Self-attention and dropout.
 
@@ -104,13 +114,14 @@ class DecoderBlock(nn.Module):
             x: [B, N, D].
             pair: its keys and values, [B, H, Nk, Dh] each.
             mask: as of Attention.
+            bias: likewise.
             intermediates: likewise.
 
         Returns:
             [B, N, D].
         """
         return self.dropout(
-            self.self_attention.attend(x, *pair, mask, intermediates=intermediates, name="self_attention")
+            self.self_attention.attend(x, *pair, mask, bias=bias, intermediates=intermediates, name="self_attention")
         )
 
     def attend_memory(
@@ -137,12 +148,14 @@ class DecoderBlock(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A stack of decoder blocks and an optional final LayerNorm: `decoder(x, memory, mask, memory_mask)`."""
+    """A stack of decoder blocks and an optional final norm: `decoder(x, memory, mask, memory_mask)`."""
 
     def __init__(self, c: TransformerConfig):
         super().__init__()
+        self.relative = relative(c, "shared", c.causal)
         self.blocks = nn.ModuleList(DecoderBlock(c) for _ in range(c.decoder_depth))
         self.norm = norm(c) if c.final_norm else None
+        self.dropout = nn.Dropout(c.final_dropout)
 
     def forward(
         self,
@@ -154,12 +167,13 @@ class Decoder(nn.Module):
         intermediates: Intermediates | None = None,
     ) -> Tensor:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
+        bias = None if self.relative is None else self.relative(x.shape[1], x.shape[1])
 
         def call(block: nn.Module, x: Tensor, intermediates: Intermediates) -> Tensor:
-            return block(x, memory, mask, memory_mask, intermediates=intermediates)
+            return block(x, memory, mask, memory_mask, bias, intermediates=intermediates)
 
         x = through(self.blocks, x, call, intermediates, "decoder.", ("self_attention", "cross_attention"))
-        return x if self.norm is None else self.norm(x)
+        return self.dropout(x if self.norm is None else self.norm(x))
 
     # Decoding, one token at a time.
 
@@ -209,9 +223,10 @@ class Decoder(nn.Module):
             ValueError: for a cache of another batch size or decoder, or one that is full.
         """
         self.check(x, cache)
+        bias = None if self.relative is None else self.relative(1, cache.index + 1)
         x, pairs = x[:, None], []
         for block, past, memory in zip(self.blocks, cache.own, cache.memory, strict=True):
-            x, pair = block.step(x, past, memory, None, cache.memory_mask)  # type: ignore[operator]
+            x, pair = block.step(x, past, memory, None, cache.memory_mask, bias)  # type: ignore[operator]
             pairs.append(pair)
         x = x if self.norm is None else self.norm(x)
         return x[:, 0], replace(cache, index=cache.index + 1, own=pairs)
@@ -224,14 +239,27 @@ def _concatenate(past: KeyValue | None, new: KeyValue) -> KeyValue:
 
 def norm(c: TransformerConfig) -> nn.Module:
     """One of the norms of a block, of a stack or of an embedding."""
-    return nn.LayerNorm(c.width, c.eps, bias=c.norm_bias)
+    return NORMS[c.norm_kind](c.width, c.eps, c.norm_bias)
 
 
 def mlp(c: TransformerConfig) -> Mlp:
     """The mlp of a block."""
-    return Mlp(c.width, c.hidden, c.activation, bias=c.bias, dropout=c.activation_dropout)
+    return Mlp(c.width, c.hidden, c.activation, gated=c.gated, bias=c.bias, dropout=c.activation_dropout)
 
 
-def attention(c: TransformerConfig) -> Attention:
-    """An attention of a block."""
-    return Attention(c.width, c.heads, c.resolved_head_width, bias=c.bias, dropout=c.attention_dropout)
+def attention(c: TransformerConfig, positions: RelativePosition | None = None) -> Attention:
+    """An attention of a block; `positions` are its own relative ones."""
+    return Attention(
+        c.width,
+        c.heads,
+        c.resolved_head_width,
+        bias=c.bias,
+        dropout=c.attention_dropout,
+        scaled=c.scale_attention,
+        relative=positions,
+    )
+
+
+def relative(c: TransformerConfig, of: Literal["shared", "blocks"], causal: bool) -> RelativePosition | None:
+    """The relative positions of a stack (shared) or of one of its blocks, if the config has those."""
+    return RelativePosition(c.relative_buckets, c.heads, c.relative_distance, causal) if c.relative == of else None

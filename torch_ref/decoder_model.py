@@ -146,7 +146,9 @@ class DecoderModel(nn.Module):
 
     def logits(self, y: Tensor) -> Tensor:
         """The head: [..., D] -> [..., K]; without a head, `y` unchanged."""
-        return y if self.head is None else self.head(y, self.table)
+        if self.head is None:
+            return y
+        return self.head(y * self.side.width**-0.5 if self.side.scale_output else y, self.table)
 
     # Decoding, one token at a time.
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .attention import Attention
+from .decoder_model import Head
 
 
 @torch.no_grad()
@@ -17,6 +18,7 @@ def initialise(
     init_std: float,
     token_std: float,
     position_std: float,
+    relative_std: float = 0.0,
     scale: float = 0.0,
 ) -> None:
     """Draw initial values for every parameter of a model, in place, with torch's global generator.
@@ -31,6 +33,7 @@ def initialise(
         init_std: the standard deviation of the schemes "normal" and "trunc_normal".
         token_std: that of embeddings and of tokens.
         position_std: that of positions.
+        relative_std: that of the tables of relative positions.
         scale: the value of layer scales.
     """
     for name, module in model.named_modules():
@@ -52,10 +55,16 @@ def initialise(
             for linear in (module.query, module.key, module.value, module.out):
                 if linear.bias is not None:
                     nn.init.zeros_(linear.bias)
+        if isinstance(module, Head) and module.weight is not None and init == "t5":
+            nn.init.normal_(module.weight)
+        if type(module) is Attention and init == "t5":
+            module.query.weight.mul_(module.head_width**-0.5)
     for name, parameter in model.named_parameters():
         leaf = name.rpartition(".")[2]
         if leaf in ("scale1", "scale2"):
             nn.init.constant_(parameter, scale)
+        elif leaf == "table":
+            nn.init.normal_(parameter, std=relative_std)
         elif leaf == "position":
             nn.init.normal_(parameter, std=position_std)
         elif leaf in ("cls_token", "distill_token", "register_tokens", "probe"):
@@ -72,8 +81,8 @@ def start_kernel(weight: Tensor, init: str, std: float) -> None:
     """
     weight = weight.flatten(1)  # a convolution with its stride equal to its size is a linear map of a patch
     n_out, n_in = weight.shape
-    if init == "normal":
-        nn.init.normal_(weight, std=std)
+    if init in ("normal", "t5"):
+        nn.init.normal_(weight, std=std if init == "normal" else n_in**-0.5)
     elif init in ("trunc_normal", "fan_in"):
         # Truncation at two standard deviations reduces the standard deviation by this factor.
         std = (std if init == "trunc_normal" else n_in**-0.5) / 0.87962566103423978

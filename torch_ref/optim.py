@@ -118,7 +118,7 @@ def kind_of(module: nn.Module, name: str) -> str:
     kinds = {
         "weight": "kernel", "bias": "bias", "position": "position", "scale1": "scale", "scale2": "scale",
         "cls_token": "token", "distill_token": "token", "register_tokens": "token", "probe": "token",
-        "frequencies": "frequency",
+        "frequencies": "frequency", "table": "relative",
     }  # fmt: skip
     if name not in kinds:
         raise ValueError(

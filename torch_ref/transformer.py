@@ -16,34 +16,43 @@ from torch import Tensor, nn
 from vit_jax.models.transformer_config import TransformerConfig
 
 from .attention import attention_mask
-from .decoder import attention, mlp, norm
+from .decoder import attention, mlp, norm, relative
 from .decoder_model import DecoderModel, Embedding, check_vectors
 from .initial import initialise
 from .layers import Intermediates, capture, sow, through
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention, then mlp, each added to its input; LayerNorm before (pre-norm) or after the sum (post-norm)."""
+    """Self-attention, then mlp, each added to its input; a norm before (pre-norm) or after the sum (post-norm)."""
 
     def __init__(self, c: TransformerConfig):
         super().__init__()
         self.norm_first, self.dropout = c.norm_first, nn.Dropout(c.dropout)
         self.norm1 = norm(c)
-        self.attention = attention(c)
+        self.attention = attention(c, relative(c, "blocks", False))
         self.norm2 = norm(c)
         self.mlp = mlp(c)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, *, intermediates: Intermediates | None = None) -> Tensor:
-        """[B, S, D] -> [B, S, D]."""
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        intermediates: Intermediates | None = None,
+    ) -> Tensor:
+        """[B, S, D] -> [B, S, D]; `bias` as of `Attention`."""
         if self.norm_first:
-            x = x + self.attend(self.norm1(x), mask, intermediates)
+            x = x + self.attend(self.norm1(x), mask, bias, intermediates)
             return x + self.feed_forward(self.norm2(x))
-        x = self.norm1(x + self.attend(x, mask, intermediates))
+        x = self.norm1(x + self.attend(x, mask, bias, intermediates))
         return self.norm2(x + self.feed_forward(x))
 
-    def attend(self, x: Tensor, mask: Tensor | None, intermediates: Intermediates | None) -> Tensor:
+    def attend(
+        self, x: Tensor, mask: Tensor | None, bias: Tensor | None, intermediates: Intermediates | None
+    ) -> Tensor:
         """Self-attention and dropout: [B, S, D] -> [B, S, D]."""
-        return self.dropout(self.attention(x, x, x, mask, intermediates=intermediates))
+        return self.dropout(self.attention(x, x, x, mask, bias=bias, intermediates=intermediates))
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """The mlp and dropout: [B, S, D] -> [B, S, D]."""
@@ -51,21 +60,24 @@ class EncoderBlock(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A stack of encoder blocks and an optional final LayerNorm: `encoder(x, mask) -> memory`."""
+    """A stack of encoder blocks and an optional final norm: `encoder(x, mask) -> memory`."""
 
     def __init__(self, c: TransformerConfig):
         super().__init__()
+        self.relative = relative(c, "shared", False)
         self.blocks = nn.ModuleList(EncoderBlock(c) for _ in range(c.encoder_depth))
         self.norm = norm(c) if c.final_norm else None
+        self.dropout = nn.Dropout(c.final_dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, *, intermediates: Intermediates | None = None) -> Tensor:
         """[B, S, D] -> [B, S, D]."""
+        bias = None if self.relative is None else self.relative(x.shape[1], x.shape[1])
 
         def call(block: nn.Module, x: Tensor, intermediates: Intermediates) -> Tensor:
-            return block(x, mask, intermediates=intermediates)
+            return block(x, mask, bias, intermediates=intermediates)
 
         x = through(self.blocks, x, call, intermediates, "encoder.")
-        return x if self.norm is None else self.norm(x)
+        return self.dropout(x if self.norm is None else self.norm(x))
 
 
 class Transformer(DecoderModel):
@@ -214,4 +226,5 @@ class Transformer(DecoderModel):
             init_std=c.init_std,
             token_std=c.embedding_std,
             position_std=c.position_std,
+            relative_std=c.width**-0.5,
         )

@@ -21,6 +21,7 @@ from ..layout import Field, Layout, Refusal, always, count, length
 from ..operations import TRANSPOSE, Constant
 from ..rules import Row, row
 from .modules import LEAVES, TOKENS
+from .plain_transformer import PLAIN_TRANSFORMER
 
 POSITIONS, LAYERS = "positional_encoding.pe", "transformer.layers."
 OUTSIDE = {"memory": "visual_projection", "head": "output"}
@@ -85,29 +86,20 @@ def fields(names: Mapping[str, str], activation: str) -> dict[str, Field]:
         "memory": always("vectors"),
         "memory_width": Field(solve=length("visual_projection.weight", 1)),
         **{name: always(value_at(usual, name)) for name in CaptionerConfig.function_fields() if name[:4] == "vit."},
+        **{f"text.{name}": field for name, field in PLAIN_TRANSFORMER.items()},
         "text.width": Field(solve=length("embedding.weight", 1)),
         "text.hidden": Field(solve=length(hidden, 0)),
         "text.heads": Field(),
-        "text.head_width": always(0),
         "text.encoder_depth": always(0),
         "text.decoder_depth": Field(solve=lambda given: depth(given) or None),
         "text.activation": always(activation),
         "text.norm_first": always(False),
         "text.final_norm": always(False),
-        "text.bias": always(True),
-        "text.norm_bias": always(True),
         "text.eps": always(1e-5),
-        "text.source_vocabulary": always(0),
         "text.target_vocabulary": Field(solve=length("embedding.weight", 0)),
         "text.position": Field(("learned", "interleaved"), usual="learned"),
-        "text.position_offset": always(0),
         "text.max_length": Field(solve=length(POSITIONS, 1)),
-        "text.scale_embedding": always(False),
-        "text.embedding_norm": always(False),
-        "text.tie": always("none"),
         "text.outputs": Field(solve=length("output.weight", 0)),
-        "text.output_bias": always(True),
-        "text.causal": always(True),
     }
 
 

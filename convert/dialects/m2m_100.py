@@ -23,9 +23,6 @@ def _layout(style: Style, **more: Any) -> Layout:
         dialect="m2m-100",
         model_type="m2m_100",
         special={
-            "norm_first": always(True),
-            "final_norm": always(True),
-            "embedding_norm": always(False),
             "position": always("fairseq"),
             "position_offset": always(FIRST),
             "max_length": Field(key="max_position_embeddings", default=1024),

@@ -22,6 +22,7 @@ from vit_jax.models.transformer_config import TransformerConfig
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length, stated_fields, statement
 from ..operations import TRANSPOSE, Constant, Operation, Order, Tie
 from ..rules import Row, row, tied
+from .plain_transformer import PLAIN_TRANSFORMER
 
 # ------------------------------------------------------------------------------------------- names
 
@@ -191,20 +192,16 @@ def fields(style: Style, **special: Field) -> dict[str, Field]:
         return lambda names: count(names, pattern) or None
 
     return {
+        **PLAIN_TRANSFORMER,
         "width": Field(solve=size("final_layer_norm", "scale"), key="d_model"),
         "hidden": Field(solve=size("fc1", "bias"), key="encoder_ffn_dim"),
         "encoder_depth": Field(solve=depth("encoder"), key="encoder_layers"),
         "decoder_depth": Field(solve=depth("decoder"), key="decoder_layers"),
         "heads": Field(key="encoder_attention_heads", default=16),
-        "head_width": always(0),
         "activation": stated_activation("gelu"),
         "scale_embedding": Field(key="scale_embedding", default=False),
         "outputs": always(0) if style.base else Field(solve=length("final_logits_bias", 1)),
-        "output_bias": always(True),
-        "bias": always(True),
-        "norm_bias": always(True),
         "eps": always(1e-5),
-        "causal": always(True),
         **special,
     }
 
@@ -443,9 +440,7 @@ def special_fields(style: Style, allowed: tuple[str, ...]) -> dict[str, Field]:
     return {
         "norm_first": always(False),
         "final_norm": always(False),
-        "embedding_norm": always(False),
         "position": always("concatenated"),
-        "position_offset": always(0),
         "max_length": Field(
             solve=length(style.name("model.encoder.embed_positions", "position"), 0),
             key="max_position_embeddings",

@@ -14,6 +14,7 @@ from vit_jax.models.transformer_config import TransformerConfig
 from ..layout import Field, Layout, Names, Refusal, always, count, length
 from ..operations import TRANSPOSE, Concat, Reversed
 from ..rules import Row, row
+from .plain_transformer import PLAIN_TRANSFORMER
 
 LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 # The modules of a block: each attention and the mlp is inside a residual module that adds and norms.
@@ -63,6 +64,7 @@ def heads(names: Names) -> int:
 
 FIRST = "encoder.layers.0."
 FIELDS = {
+    **PLAIN_TRANSFORMER,
     "width": Field(solve=length(f"{FIRST}attention.norm.weight", 0)),
     "hidden": Field(solve=length(f"{FIRST}feed_forward.sublayer.0.bias", 0)),
     "heads": Field(solve=heads),
@@ -70,22 +72,13 @@ FIELDS = {
     "encoder_depth": Field(solve=lambda names: count(names, r"encoder\.layers\.(\d+)\.feed_forward\.norm\.weight")),
     "decoder_depth": Field(solve=lambda names: count(names, r"decoder\.layers\.(\d+)\.feed_forward\.norm\.weight")),
     "outputs": Field(solve=length("decoder.linear.bias", 0)),
-    "output_bias": always(True),
     "activation": always("relu"),
     "eps": always(1e-5),
     "norm_first": always(False),
     "final_norm": always(False),
-    "bias": always(True),
-    "norm_bias": always(True),
     "causal": always(False),
     "position": always("one_frequency"),
-    "position_offset": always(0),
     "max_length": always(0),
-    "source_vocabulary": always(0),
-    "target_vocabulary": always(0),
-    "scale_embedding": always(False),
-    "embedding_norm": always(False),
-    "tie": always("none"),
 }
 
 

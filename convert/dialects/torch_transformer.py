@@ -14,6 +14,7 @@ from vit_jax.models.transformer_config import TransformerConfig
 from ..layout import Field, Layout, Names, Refusal, always, count, has, length
 from ..operations import TRANSPOSE, Concat
 from ..rules import Row, row
+from .plain_transformer import PLAIN_TRANSFORMER
 
 PARTS = (
     (r"\.blocks\.", ".layers."),
@@ -73,6 +74,7 @@ def fields(encoder: str, **special: Field) -> dict[str, Field]:
     """The fields that both modules have in common (`encoder` is the prefix of the encoder), and `special` ones."""
     first = f"{encoder}layers.0."
     return {
+        **PLAIN_TRANSFORMER,
         "width": Field(solve=length(f"{first}norm1.weight", 0)),
         "hidden": Field(solve=length(f"{first}linear1.weight", 0)),
         "encoder_depth": Field(solve=depth(encoder)),
@@ -82,17 +84,8 @@ def fields(encoder: str, **special: Field) -> dict[str, Field]:
         "activation": Field(("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")),
         "norm_first": Field(),
         "eps": Field(),
-        "head_width": always(0),
         "position": always("none"),
-        "position_offset": always(0),
         "max_length": always(0),
-        "source_vocabulary": always(0),
-        "target_vocabulary": always(0),
-        "scale_embedding": always(False),
-        "embedding_norm": always(False),
-        "tie": always("none"),
-        "outputs": always(0),
-        "output_bias": always(True),
         **special,
     }
 

@@ -23,6 +23,7 @@ from ..rules import CARRIED, Row, passthrough, row, tied
 from . import huggingface
 from .huggingface import by_function_name, whole_images
 from .huggingface_images import preprocess, processor
+from .plain_transformer import PLAIN_TRANSFORMER
 
 ENCODER, DECODER = "encoder.", "decoder.transformer."
 TABLES = (f"{DECODER}wte.weight", "decoder.lm_head.weight")
@@ -117,6 +118,7 @@ def _of_table(axis: int) -> Callable[[Names], Any]:
 
 FIRST = f"{DECODER}h.0."
 TEXT = {
+    **PLAIN_TRANSFORMER,
     "width": Field(solve=_of_table(1), key="decoder.n_embd", default=768),
     "hidden": Field(solve=length(f"{FIRST}mlp.c_fc.weight", 1)),
     "encoder_depth": always(0),
@@ -124,24 +126,14 @@ TEXT = {
         solve=lambda names: count(names, re.escape(DECODER) + r"h\.(\d+)\.ln_1\.weight") or None, key="decoder.n_layer"
     ),
     "heads": Field(key="decoder.n_head", default=12),
-    "head_width": always(0),
     "activation": by_function_name("decoder.activation_function", ACTIVATIONS, "gelu_new"),
-    "norm_first": always(True),
-    "final_norm": always(True),
-    "bias": always(True),
-    "norm_bias": always(True),
     "eps": Field(key="decoder.layer_norm_epsilon", default=1e-5),
-    "source_vocabulary": always(0),
     "target_vocabulary": Field(solve=_of_table(0), key="decoder.vocab_size"),
     "outputs": Field(solve=_of_table(0)),
     "position": always("learned"),
-    "position_offset": always(0),
     "max_length": Field(solve=length(f"{DECODER}wpe.weight", 0), key="decoder.n_positions"),
-    "scale_embedding": always(False),
-    "embedding_norm": always(False),
     "tie": always("decoder"),
     "output_bias": always(False),
-    "causal": always(True),
 }
 FIELDS = {
     **{f"vit.{name}": _field_of_vit(field) for name, field in huggingface.fields("v4").items() if name not in HEADLESS},

@@ -84,8 +84,8 @@ def statistics(name: str, c: Config, batch: int = 32) -> Iterator[Check]:
             seen.append((rate, np.asarray(x), np.asarray(y)))
         return y
 
-    def recorded_core(q: Any, k: Any, v: Any, mask: Any, kept: Any, rate: float) -> Any:
-        context, weights = core(q, k, v, mask, kept, rate)
+    def recorded_core(q: Any, k: Any, v: Any, mask: Any, bias: Any, kept: Any, rate: float) -> Any:
+        context, weights = core(q, k, v, mask, bias, kept, rate)
         if kept is not None:
             seen.append((rate, np.asarray(weights), np.asarray(layers.drop(weights, kept, rate))))
         return context, weights

@@ -69,7 +69,15 @@ class Table(dict[str, Parameter]):
         super().__setitem__(name, parameter._replace(layer=self.layer, muon=muon, head=self.head))
 
     def dense(
-        self, name: str, n_in: int, n_out: int, bias: bool = True, *, torchvision: str = "torch", zero: bool = False
+        self,
+        name: str,
+        n_in: int,
+        n_out: int,
+        bias: bool = True,
+        *,
+        torchvision: str = "torch",
+        zero: bool = False,
+        kernel: Start | None = None,
     ) -> None:
         """Add a linear map.
 
@@ -80,13 +88,14 @@ class Table(dict[str, Parameter]):
             bias: whether it has one.
             torchvision: the scheme of its initial values where `init` is torchvision.
             zero: whether kernel and bias start at 0.
+            kernel: the start of the kernel; None: as `init` states.
         """
         scheme = torchvision if self.init == "torchvision" else self.init
         self._dense(
             name,
             n_in,
             n_out,
-            ZEROS if zero else self._kernel(n_in, n_out, scheme),
+            ZEROS if zero else kernel or self._kernel(n_in, n_out, scheme),
             bias,
             ZEROS if zero else self._bias(n_in),
         )
@@ -98,6 +107,8 @@ class Table(dict[str, Parameter]):
         inner: int,
         bias: bool | tuple[bool, bool, bool, bool],
         norms: Mapping[str, int] = {},
+        *,
+        head_width: int = 1,
     ) -> None:
         """Add the four linear maps of an attention.
 
@@ -107,6 +118,7 @@ class Table(dict[str, Parameter]):
             inner: of all heads together.
             bias: which of query, key, value and out have biases, or whether all have.
             norms: {name: width} of LayerNorms before the last map.
+            head_width: Dh; where `init` is t5, queries start smaller by its root, as scores are not divided by it.
         """
         query, key, value, out = bias if isinstance(bias, tuple) else (bias,) * 4
         inward = self._kernel(
@@ -114,8 +126,9 @@ class Table(dict[str, Parameter]):
         )
         outward = self._kernel(inner, width, "torch" if self.init == "torchvision" else self.init)
         biases = (ZEROS, ZEROS) if self.like_torch else (self._bias(width), self._bias(inner))
-        for part, has_bias in (("query", query), ("key", key), ("value", value)):
-            self._dense(f"{name}.{part}", width, inner, inward, has_bias, biases[0])
+        smaller = inward._replace(size=inward.size * head_width**-0.5) if self.init == "t5" else inward
+        for part, start, has_bias in (("query", smaller, query), ("key", inward, key), ("value", inward, value)):
+            self._dense(f"{name}.{part}", width, inner, start, has_bias, biases[0])
         for norm, size in norms.items():
             self.norm(f"{name}.{norm}", size)
         self._dense(f"{name}.out", inner, width, outward, out, biases[1])
@@ -141,6 +154,8 @@ class Table(dict[str, Parameter]):
     def _kernel(self, n_in: int, n_out: int, scheme: str) -> Start:
         if scheme == "normal":
             return Start("normal", self.init_std)
+        if scheme == "t5":
+            return Start("normal", n_in**-0.5)
         if scheme in ("trunc_normal", "fan_in"):
             return Start("truncated", (self.init_std if scheme == "trunc_normal" else n_in**-0.5) / CUT)
         fans = {"xavier": n_in + n_out, "xavier_of_three": n_in + 3 * n_out}

@@ -20,6 +20,7 @@ from jax import Array
 from ..errors import ArgumentError
 from .attention_kernels import FUSED, fused_attention, implementation, with_fast_derivative
 from .layers import Intermediates, LayerNorm, Linear, Mlp, accumulation_dtype, drop, keep, sow
+from .relative import RelativePosition
 from .rotary import angles, apply_rope
 
 NUDGE = ".nudge"  # ends the name of an intermediate that is given, and not received: see `Attention.__call__`
@@ -41,6 +42,8 @@ class Attention(nnx.Module):
         dropout: rate of the weights' dropout, where a call has keys.
         pairs: the values that rotary positions turn together, as in `rotary.apply_rope`; empty: there are none.
         mixed: whether the frequencies of rotary positions are learned.
+        scaled: whether the scores are divided by sqrt Dh.
+        relative: what gives a bias of the scores, of this layer alone; None: there is none, or a call is given it.
         dtype: of the parameters.
     """
 
@@ -62,11 +65,14 @@ class Attention(nnx.Module):
         dropout: float = 0.0,
         pairs: str = "",
         mixed: bool = False,
+        scaled: bool = True,
+        relative: RelativePosition | None = None,
         dtype: Any = jnp.float32,
     ):
         inner = heads * head_width
         query_bias, key_bias, value_bias, out_bias = bias if isinstance(bias, tuple) else (bias,) * 4
         self.heads, self.head_width, self.dropout, self.pairs = heads, head_width, dropout, pairs
+        self.scale, self.relative = head_width**-0.5 if scaled else 1.0, relative
         self.query = Linear(width, inner, query_bias, dtype)
         self.key = Linear(key_width or width, inner, key_bias, dtype)
         self.value = Linear(value_width or width, inner, value_bias, dtype)
@@ -86,6 +92,7 @@ class Attention(nnx.Module):
         mask: Array | Known | None = None,
         *,
         rotary: Array | None = None,
+        bias: Array | None = None,
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
     ) -> Array:
@@ -98,6 +105,7 @@ class Attention(nnx.Module):
             mask: bool, 4-D, broadcastable to [B, H, Nq, Nk], True where to attend. A query that may attend to nothing
                 has a zero context.
             rotary: the rotary table of the last tokens, as `rotary.angles` takes it.
+            bias: of the scores, [1, H, Nq, Nk]; None: that of the layer's own relative positions, if it has them.
             keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
             intermediates: receives the weights [B, H, Nq, Nk] if it has the name "attention". An array of the name
                 "attention.nudge" is added to the weights where they meet the values: what depends on the weights has
@@ -113,7 +121,7 @@ class Attention(nnx.Module):
         if rotary is not None:
             rotary = angles(rotary, None if self.frequencies is None else self.frequencies[...])
             k = apply_rope(k, rotary, self.pairs)
-        return self.attend(query, k, v, mask, rotary=rotary, keys=keys, intermediates=intermediates)
+        return self.attend(query, k, v, mask, rotary=rotary, bias=bias, keys=keys, intermediates=intermediates)
 
     def project(self, key: Array, value: Array) -> tuple[Array, Array]:
         """Keys and values per head, [B, H, Nk, Dh] each; decoding caches them between steps."""
@@ -128,6 +136,7 @@ class Attention(nnx.Module):
         mask: Array | Known | None = None,
         *,
         rotary: Array | None = None,
+        bias: Array | None = None,
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
         name: str = "attention",
@@ -140,6 +149,7 @@ class Attention(nnx.Module):
             v: [B, H, Nk, Dh].
             mask: as of a call.
             rotary: the angles [..., N, Dh/2] by which `k` is turned already.
+            bias: as of a call.
             keys, intermediates: as of a call.
             name: that of the weights among the intermediates.
 
@@ -151,9 +161,11 @@ class Attention(nnx.Module):
         q = q if rotary is None else apply_rope(q, rotary, self.pairs)
         shape = (q.shape[0], self.heads, q.shape[2], k.shape[2])
         check_mask(mask, shape)
+        if bias is None and self.relative is not None:
+            bias = self.relative(*shape[2:])
         kept = keep(shape, self.dropout, keys)
         fused = self.fused and (intermediates is None or name not in intermediates)
-        context, weights = plain_or_fused(q, k, v, mask, kept, self.dropout, fused, self.capability)
+        context, weights = plain_or_fused(q, k, v, mask, bias, kept, self.dropout, self.scale, fused, self.capability)
         sow(intermediates, name, weights)
         if (nudge := (intermediates or {}).get(name + NUDGE)) is not None:
             context = context + nudge.astype(v.dtype) @ v
@@ -167,8 +179,10 @@ def plain_or_fused(
     k: Array,
     v: Array,
     mask: Array | Known | None,
+    bias: Array | None,
     kept: Array | None,
     rate: float,
+    scale: float,
     fused: bool,
     capability: tuple[int, int] = (0, 0),
 ) -> tuple[Array, Any]:
@@ -179,8 +193,9 @@ def plain_or_fused(
 
     Args:
         q: queries [B, H, Nq, Dh]; unlike those of `attention_core` they are not scaled yet.
-        k, v, kept, rate: as there.
+        k, v, bias, kept, rate: as there.
         mask: as there, or `Known`.
+        scale: of the queries.
         fused: whether a fused kernel may compute it, which gives no weights.
         capability: as of `fused_attention`.
 
@@ -190,16 +205,15 @@ def plain_or_fused(
     known, dtypes = isinstance(mask, Known), {x.dtype.name for x in (q, k, v)}
     if fused and (mask is None or known) and kept is None and len(dtypes) == 1 and dtypes <= FUSED:
         real = mask.count if isinstance(mask, Leading) else 0
-        return fused_attention(q, k, v, isinstance(mask, Causal), capability, real), None
-    q = q * q.shape[-1] ** -0.5
-    return attention_core(q, k, v, mask.array if isinstance(mask, Known) else mask, kept, rate)
+        return fused_attention(q, k, v, bias, scale, isinstance(mask, Causal), capability, real), None
+    return attention_core(q * scale, k, v, mask.array if isinstance(mask, Known) else mask, bias, kept, rate)
 
 
 @with_fast_derivative
 def attention_core(
-    q: Array, k: Array, v: Array, mask: Array | None, kept: Array | None, rate: float
+    q: Array, k: Array, v: Array, mask: Array | None, bias: Array | None, kept: Array | None, rate: float
 ) -> tuple[Array, Array]:
-    """softmax(Q K') V.
+    """softmax(Q K' + bias) V.
 
     Args:
         q: queries [B, H, Nq, Dh], scaled already.
@@ -207,6 +221,7 @@ def attention_core(
         v: values [B, H, Nk, Dh].
         mask: bool, broadcastable to the weights, True where to attend; a query that may attend to nothing has zero
             weights, context and gradients. None: all attend to all.
+        bias: of the scores, float [1, H, Nq, Nk]; None: there is none.
         kept: bool [B, H, Nq, Nk], True where dropout keeps a weight; None: no dropout.
         rate: of dropout; weights that are kept are scaled by 1 / (1 - rate).
 
@@ -214,7 +229,9 @@ def attention_core(
         (context [B, H, Nq, Dh] in the dtype of v, weights [B, H, Nq, Nk] before dropout in float32 or float64).
     """
     scores = jnp.einsum("bhqd,bhkd->bhqk", q, k)
-    weights = jax.nn.softmax(scores.astype(accumulation_dtype(scores.dtype)), axis=-1, where=mask)
+    scores = scores.astype(accumulation_dtype(scores.dtype))
+    scores = scores if bias is None else scores + bias.astype(scores.dtype)
+    weights = jax.nn.softmax(scores, axis=-1, where=mask)
     return drop(weights.astype(v.dtype), kept, rate) @ v, weights
 
 

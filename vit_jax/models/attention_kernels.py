@@ -33,14 +33,14 @@ NARROW = 32  # Dh below which products that sum over the first axis of a matrix 
 
 def with_fast_derivative(formula: Callable[..., tuple[Array, Array]]) -> Callable[..., tuple[Array, Array]]:
     """Attention's formula, `attention.attention_core`, with the derivative above."""
-    core = jax.custom_jvp(formula, nondiff_argnums=(5,))
+    core = jax.custom_jvp(formula, nondiff_argnums=(6,))
 
     def derivative(
         rate: float, primals: tuple[Any, ...], tangents: tuple[Any, ...]
     ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         """The value and its directional derivative; letters are those of the gradients that its transpose computes."""
-        q, k, v, _, kept = primals
-        tq, tk, tv, *_ = tangents
+        q, k, v, _, bias, kept = primals
+        tq, tk, tv, _, tbias, _ = tangents
         narrow = q.shape[-1] < NARROW
         context, weights = core(*primals, rate)
         scores = jnp.einsum("bhqd,bhkd->bhqk", tq, k)  # its transpose is dQ = dS K
@@ -48,7 +48,8 @@ def with_fast_derivative(formula: Callable[..., tuple[Array, Array]]) -> Callabl
             scores += jnp.einsum("bhdq,bhdk->bhqk", _keep_stored(_transpose(q)), _keep_stored(_transpose(tk)))
         else:
             scores += jnp.einsum("bhqd,bhkd->bhqk", q, tk)
-        moved = weights * scores.astype(weights.dtype)
+        scores = scores.astype(weights.dtype)
+        moved = weights * (scores if bias is None else scores + tbias.astype(weights.dtype))  # its transpose sums dS
         total = moved.sum(-1, keepdims=True)
         along = drop(moved.astype(v.dtype), kept, rate) @ v  # dP = dO V'
         along -= (total * context.astype(total.dtype)).astype(context.dtype)  # dS = P * (dP - sum(O * dO))
@@ -73,12 +74,23 @@ def _transpose(x: Array) -> Array:
     return jnp.swapaxes(x, -1, -2)
 
 
-def fused_attention(q: Array, k: Array, v: Array, causal: bool, capability: tuple[int, int], real: int = 0) -> Array:
+def fused_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    bias: Array | None,
+    scale: float,
+    causal: bool,
+    capability: tuple[int, int],
+    real: int = 0,
+) -> Array:
     """The context by a fused kernel.
 
     Args:
         q: queries [B, H, Nq, Dh], not scaled yet, of a dtype in FUSED.
         k, v: keys and values [B, H, Nk, Dh].
+        bias: of the scores, [1, H, Nq, Nk]; None: there is none.
+        scale: of the queries.
         causal: whether each token attends to itself and to those before it alone.
         capability: the compute capability of the NVIDIA GPU that it is for, 9.0 as (9, 0); (0, 0): anything else.
         real: all attend to the first so many tokens, and what comes of the others is of no use; 0: to all.
@@ -95,8 +107,10 @@ def fused_attention(q: Array, k: Array, v: Array, causal: bool, capability: tupl
     if odd:
         # jax 0.10 differentiates cuDNN's kernel at even lengths alone, so one more token is added, and hidden.
         q, k, v = (jnp.pad(x, ((0, 0), (0, 0), (0, x.shape[2] % 2), (0, 0))) for x in (q, k, v))
+        bias = None if bias is None else jnp.pad(bias, ((0, 0), (0, 0), (0, queries % 2), (0, keys % 2)))
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # [B, N, H, Dh]
-    context = jax.nn.dot_product_attention(q, k, v, is_causal=causal, implementation=how, **lengths)
+    bias = None if bias is None else bias.astype(q.dtype)
+    context = jax.nn.dot_product_attention(q, k, v, bias, scale=scale, is_causal=causal, implementation=how, **lengths)
     return context[:, :queries].swapaxes(1, 2)
 
 

@@ -7,7 +7,7 @@ length, D width, H heads, Dh head width, L blocks. Masks are boolean, True where
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,8 @@ from jax import Array
 
 from ..errors import ArgumentError
 from .attention import Attention, Causal, attention_mask
-from .layers import Intermediates, LayerNorm, Mlp, dropout, fold
+from .layers import NORMS, Intermediates, LayerNorm, Mlp, dropout, fold
+from .relative import RelativePosition
 from .stack import Stack
 from .transformer_config import TransformerConfig
 
@@ -57,7 +58,7 @@ class DecoderBlock(nnx.Module):
     def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
         self.norm_first, self.dropout = c.norm_first, c.dropout
         self.norm1 = norm(c, dtype)
-        self.self_attention = attention(c, dtype)
+        self.self_attention = attention(c, dtype, relative(c, "blocks", c.causal, dtype))
         self.norm2 = norm(c, dtype)
         self.cross_attention = attention(c, dtype)
         self.norm3 = norm(c, dtype)
@@ -69,6 +70,7 @@ class DecoderBlock(nnx.Module):
         memory: Array,
         mask: Array | Causal | None = None,
         memory_mask: Array | None = None,
+        bias: Array | None = None,
         *,
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
@@ -82,6 +84,7 @@ class DecoderBlock(nnx.Module):
             crossed,
             mask,
             memory_mask,
+            bias,
             keys=keys,
             intermediates=intermediates,
         )[0]
@@ -94,6 +97,7 @@ class DecoderBlock(nnx.Module):
         memory: KeyValue,
         mask: Array | Causal | None,
         memory_mask: Array | None,
+        bias: Array | None,
         *,
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
@@ -107,6 +111,7 @@ class DecoderBlock(nnx.Module):
             memory: keys and values [B, H, S, Dh] of the memory.
             mask: of the target, as of `Attention`.
             memory_mask: of the memory.
+            bias: of the scores of self-attention, as of `Attention`.
             keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
             intermediates: receives the weights of self_attention and cross_attention, as far as it asks for them.
 
@@ -115,12 +120,15 @@ class DecoderBlock(nnx.Module):
         """
         y = self.norm1(x) if self.norm_first else x
         own = self.self_attention.project(y, y)
-        own = own if past is None or index is None else _insert(past, own, index)
+        if past is not None and index is not None:
+            own = _insert(past, own, index)
+            if self.self_attention.relative is not None:
+                bias = self.self_attention.relative.at(index, own[0].shape[2])
         if self.norm_first:
-            x = x + self.attend(y, own, mask, keys, intermediates)
+            x = x + self.attend(y, own, mask, bias, keys, intermediates)
             x = x + self.attend_memory(self.norm2(x), memory, memory_mask, keys, intermediates)
             return x + self.feed_forward(self.norm3(x), keys), own
-        x = self.norm1(x + self.attend(x, own, mask, keys, intermediates))
+        x = self.norm1(x + self.attend(x, own, mask, bias, keys, intermediates))
         x = self.norm2(x + self.attend_memory(x, memory, memory_mask, keys, intermediates))
         return self.norm3(x + self.feed_forward(x, keys)), own
 
@@ -129,6 +137,7 @@ class DecoderBlock(nnx.Module):
         x: Array,
         pair: KeyValue,
         mask: Array | Causal | None,
+        bias: Array | None,
         keys: Array | None,
         intermediates: Intermediates | None,
     ) -> Array:
@@ -138,6 +147,7 @@ class DecoderBlock(nnx.Module):
             x: [B, N, D].
             pair: its keys and values.
             mask: True where to attend, [B, H, N, Nk] or what broadcasts to it.
+            bias: of the scores, as of `Attention`.
             keys: [B], for dropout; None: there is none.
             intermediates: receives the weights of self_attention, if it asks for them.
 
@@ -146,7 +156,7 @@ class DecoderBlock(nnx.Module):
         """
         return dropout(
             self.self_attention.attend(
-                x, *pair, mask, keys=fold(keys, 0), intermediates=intermediates, name="self_attention"
+                x, *pair, mask, bias=bias, keys=fold(keys, 0), intermediates=intermediates, name="self_attention"
             ),
             self.dropout,
             fold(keys, 1),
@@ -180,9 +190,11 @@ class DecoderBlock(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """A stack of decoder blocks and an optional final LayerNorm: `decoder(x, memory, mask, memory_mask)`."""
+    """A stack of decoder blocks and an optional final norm: `decoder(x, memory, mask, memory_mask)`."""
 
     def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
+        self.relative = relative(c, "shared", c.causal, dtype)
+        self.dropout = c.final_dropout
         self.blocks = Stack([DecoderBlock(c, dtype) for _ in range(c.decoder_depth)])
         self.norm = norm(c, dtype) if c.final_norm else None
 
@@ -197,6 +209,7 @@ class Decoder(nnx.Module):
         intermediates: Intermediates | None = None,
     ) -> Array:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
+        bias = None if self.relative is None else self.relative(x.shape[1], x.shape[1])
 
         def call(
             block: DecoderBlock,
@@ -209,12 +222,14 @@ class Decoder(nnx.Module):
                 memory,
                 mask,
                 memory_mask,
+                bias,
                 keys=fold(keys, i),
                 intermediates=intermediates,
             )
 
         x = self.blocks.through(x, call, intermediates, "decoder.", ("self_attention", "cross_attention"))
-        return x if self.norm is None else self.norm(x)
+        x = x if self.norm is None else self.norm(x)
+        return dropout(x, self.dropout, fold(keys, len(self.blocks)))
 
     # Decoding, one token at a time.
 
@@ -264,9 +279,10 @@ class Decoder(nnx.Module):
         """
         self.check(x, cache)
         mask = (jnp.arange(cache.length, dtype=jnp.int32) <= cache.index)[None, None, None]  # [1, 1, 1, T]
+        bias = None if self.relative is None else self.relative.at(cache.index, cache.length)
         x, pairs = x[:, None], []
         for block, past, memory in zip(self.blocks, cache.own, cache.memory, strict=True):
-            x, pair = block.step(x, past, cache.index, memory, mask, cache.memory_mask)
+            x, pair = block.step(x, past, cache.index, memory, mask, cache.memory_mask, bias)
             pairs.append(pair)
         x = x if self.norm is None else self.norm(x)
         return x[:, 0], replace(cache, index=cache.index + jnp.int32(1), own=pairs)
@@ -283,14 +299,32 @@ def _insert(cache: KeyValue, new: KeyValue, index: Array) -> KeyValue:
 
 def norm(c: TransformerConfig, dtype: Any) -> LayerNorm:
     """One of the norms of a block, of a stack or of an embedding."""
-    return LayerNorm(c.width, c.eps, c.norm_bias, dtype)
+    return NORMS[c.norm_kind](c.width, c.eps, c.norm_bias, dtype)
 
 
 def mlp(c: TransformerConfig, dtype: Any) -> Mlp:
     """The mlp of a block."""
-    return Mlp(c.width, c.hidden, c.activation, bias=c.bias, dropout=c.activation_dropout, dtype=dtype)
+    return Mlp(c.width, c.hidden, c.activation, gated=c.gated, bias=c.bias, dropout=c.activation_dropout, dtype=dtype)
 
 
-def attention(c: TransformerConfig, dtype: Any) -> Attention:
-    """An attention of a block."""
-    return Attention(c.width, c.heads, c.resolved_head_width, bias=c.bias, dropout=c.attention_dropout, dtype=dtype)
+def attention(c: TransformerConfig, dtype: Any, positions: RelativePosition | None = None) -> Attention:
+    """An attention of a block; `positions` are its own relative ones."""
+    return Attention(
+        c.width,
+        c.heads,
+        c.resolved_head_width,
+        bias=c.bias,
+        dropout=c.attention_dropout,
+        scaled=c.scale_attention,
+        relative=positions,
+        dtype=dtype,
+    )
+
+
+def relative(
+    c: TransformerConfig, of: Literal["shared", "blocks"], causal: bool, dtype: Any
+) -> RelativePosition | None:
+    """The relative positions of a stack (shared) or of one of its blocks, if the config has those."""
+    return (
+        RelativePosition(c.relative_buckets, c.heads, c.relative_distance, causal, dtype) if c.relative == of else None
+    )

@@ -168,7 +168,10 @@ class DecoderModel(Network):
 
     def logits(self, y: Array) -> Array:
         """The head: [..., D] -> [..., K]; without a head, `y` unchanged."""
-        return y if self.head is None else self.head(y.astype(accumulation_dtype(y.dtype)), self.table)
+        if self.head is None:
+            return y
+        y = y.astype(accumulation_dtype(y.dtype))
+        return self.head(y * self.side.width**-0.5 if self.side.scale_output else y, self.table)
 
     # Decoding, one token at a time.
 

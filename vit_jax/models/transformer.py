@@ -22,7 +22,7 @@ from ..machine.explicit import on_any_mesh
 from ..machine.numerics import with_promotion
 from . import state
 from .attention import NUDGE, attention_mask
-from .decoder import attention, mlp, norm
+from .decoder import attention, mlp, norm, relative
 from .decoder_model import DecoderModel, Embedding, check_vectors
 from .layers import Intermediates, capture, dropout, fold, sow
 from .stack import Stack
@@ -30,12 +30,12 @@ from .transformer_config import TransformerConfig
 
 
 class EncoderBlock(nnx.Module):
-    """Self-attention, then mlp, each added to its input; LayerNorm before (pre-norm) or after the sum (post-norm)."""
+    """Self-attention, then mlp, each added to its input; a norm before (pre-norm) or after the sum (post-norm)."""
 
     def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
         self.norm_first, self.dropout = c.norm_first, c.dropout
         self.norm1 = norm(c, dtype)
-        self.attention = attention(c, dtype)
+        self.attention = attention(c, dtype, relative(c, "blocks", False, dtype))
         self.norm2 = norm(c, dtype)
         self.mlp = mlp(c, dtype)
 
@@ -43,22 +43,29 @@ class EncoderBlock(nnx.Module):
         self,
         x: Array,
         mask: Array | None = None,
+        bias: Array | None = None,
         *,
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
     ) -> Array:
-        """[B, S, D] -> [B, S, D]."""
+        """[B, S, D] -> [B, S, D]; `bias` as of `Attention`."""
         if self.norm_first:
-            x = x + self.attend(self.norm1(x), mask, keys, intermediates)
+            x = x + self.attend(self.norm1(x), mask, bias, keys, intermediates)
             return x + self.feed_forward(self.norm2(x), keys)
-        x = self.norm1(x + self.attend(x, mask, keys, intermediates))
+        x = self.norm1(x + self.attend(x, mask, bias, keys, intermediates))
         return self.norm2(x + self.feed_forward(x, keys))
 
-    def attend(self, x: Array, mask: Array | None, keys: Array | None, intermediates: Intermediates | None) -> Array:
+    def attend(
+        self,
+        x: Array,
+        mask: Array | None,
+        bias: Array | None,
+        keys: Array | None,
+        intermediates: Intermediates | None,
+    ) -> Array:
         """Self-attention and dropout: [B, S, D] -> [B, S, D]."""
-        return dropout(
-            self.attention(x, x, x, mask, keys=fold(keys, 0), intermediates=intermediates), self.dropout, fold(keys, 1)
-        )
+        y = self.attention(x, x, x, mask, bias=bias, keys=fold(keys, 0), intermediates=intermediates)
+        return dropout(y, self.dropout, fold(keys, 1))
 
     def feed_forward(self, x: Array, keys: Array | None) -> Array:
         """The mlp and dropout: [B, S, D] -> [B, S, D]."""
@@ -66,9 +73,11 @@ class EncoderBlock(nnx.Module):
 
 
 class Encoder(nnx.Module):
-    """A stack of encoder blocks and an optional final LayerNorm: `encoder(x, mask) -> memory`."""
+    """A stack of encoder blocks and an optional final norm: `encoder(x, mask) -> memory`."""
 
     def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
+        self.relative = relative(c, "shared", False, dtype)
+        self.dropout = c.final_dropout
         self.blocks = Stack([EncoderBlock(c, dtype) for _ in range(c.encoder_depth)])
         self.norm = norm(c, dtype) if c.final_norm else None
 
@@ -81,12 +90,14 @@ class Encoder(nnx.Module):
         intermediates: Intermediates | None = None,
     ) -> Array:
         """[B, S, D] -> [B, S, D]."""
+        bias = None if self.relative is None else self.relative(x.shape[1], x.shape[1])
 
         def call(block: EncoderBlock, x: Array, i: int | Array, intermediates: Intermediates | None = None) -> Array:
-            return block(x, mask, keys=fold(keys, i), intermediates=intermediates)
+            return block(x, mask, bias, keys=fold(keys, i), intermediates=intermediates)
 
         x = self.blocks.through(x, call, intermediates, "encoder.")
-        return x if self.norm is None else self.norm(x)
+        x = x if self.norm is None else self.norm(x)
+        return dropout(x, self.dropout, fold(keys, len(self.blocks)))
 
 
 class Transformer(DecoderModel):

@@ -48,16 +48,36 @@ class TransformerConfig(NetworkConfig):
     )
 
     activation: Activation = identity("gelu", "activation of the mlp; gelu is the exact erf form", not_in_weights=True)
-    norm_first: bool = identity(True, "LayerNorm before attention and mlp (pre-norm), else after the sum (post-norm)")
-    final_norm: bool = identity(True, "LayerNorm after the last block of encoder and decoder")
+    gated: bool = identity(False, "the activation of the mlp gates a second projection (as in SwiGLU)")
+    norm_kind: Literal["layer", "rms"] = identity(
+        "layer", "norms: LayerNorm, or RMSNorm, which has no mean and no bias"
+    )
+    norm_first: bool = identity(True, "norms before attention and mlp (pre-norm), else after the sum (post-norm)")
+    final_norm: bool = identity(True, "a norm after the last block of encoder and decoder")
     bias: bool = identity(True, "linear maps of the blocks have biases")
     norm_bias: bool = identity(True, "LayerNorms have a bias")
-    eps: float = identity(1e-6, "epsilon of every LayerNorm", not_in_weights=True, at_least=0)
+    eps: float = identity(1e-6, "epsilon of every norm", not_in_weights=True, at_least=0)
+
+    scale_attention: bool = identity(
+        True, "attention scores are divided by sqrt(Dh) (T5: not, its initial queries are smaller)", not_in_weights=True
+    )
+    relative: Literal["none", "shared", "blocks"] = identity(
+        "none",
+        "learned bias of the scores of self-attention by the distance of key and query (T5): none; one table in the "
+        "encoder and one in the decoder, shared by all blocks; or one in each block",
+    )
+    relative_buckets: int = identity(
+        32, "relative positions: rows of a table; the far half of them covers distances on a log scale", at_least=4
+    )
+    relative_distance: int = identity(
+        128, "relative positions: the distance from which all share the last row", not_in_weights=True, at_least=1
+    )
 
     dropout: float = dropout_rate("dropout rate of the outputs of attention and mlp")
     attention_dropout: float = dropout_rate("dropout rate of the attention weights")
     activation_dropout: float = dropout_rate("dropout rate inside the mlp, after its activation")
     embedding_dropout: float = dropout_rate("dropout rate of the tokens that enter encoder and decoder")
+    final_dropout: float = dropout_rate("dropout rate of what leaves encoder and decoder")
 
     source_vocabulary: int = identity(
         0,
@@ -82,7 +102,7 @@ class TransformerConfig(NetworkConfig):
         512, "maximum length of a sequence, in tokens; 0: no limit (learned positions need one)", at_least=0
     )
     scale_embedding: bool = identity(False, "embeddings are multiplied by sqrt(D)", not_in_weights=True)
-    embedding_norm: bool = identity(False, "LayerNorm after the positions are added")
+    embedding_norm: bool = identity(False, "a norm after the positions are added")
     tie: Literal["none", "embeddings", "decoder", "all"] = identity(
         "none", "tables that are shared: none, source and target (embeddings), target and head (decoder), all three"
     )
@@ -94,12 +114,14 @@ class TransformerConfig(NetworkConfig):
         at_least=0,
     )
     output_bias: bool = identity(True, "the head has a bias", of_head=True)
+    scale_output: bool = identity(False, "what enters the head is divided by sqrt(D)", not_in_weights=True)
     causal: bool = identity(True, "a target token attends only to itself and those before it", not_in_weights=True)
 
-    init: Literal["trunc_normal", "normal", "fan_in", "xavier", "torch"] = identity(
+    init: Literal["trunc_normal", "normal", "fan_in", "xavier", "torch", "t5"] = identity(
         "xavier",
         "initial kernels: normal of init_std, truncated at 2 std or not; truncated normal of std 1/sqrt(fan in); "
-        "Xavier uniform; or the default of Linear in PyTorch",
+        "Xavier uniform; the default of Linear in PyTorch; or normal of std 1/sqrt(fan in), queries by 1/sqrt(Dh) "
+        "smaller and a head of std 1 (T5)",
         training_only=True,
     )
     attention_init: Literal["same", "torch"] = identity(
@@ -117,7 +139,7 @@ class TransformerConfig(NetworkConfig):
         "width": (12, 8), "heads": (2, 1), "head_width": (0, 5), "hidden": (20,), "encoder_depth": (2, 1, 0),
         "decoder_depth": (2, 1, 0), "eps": (1e-5, 1e-6), "source_vocabulary": (0, 11, 9),
         "target_vocabulary": (0, 11, 9), "outputs": (0, 11, 9, 12), "position_offset": (0, 2),
-        "max_length": (6, 512, 0),
+        "max_length": (6, 512, 0), "relative_buckets": (4, 8), "relative_distance": (5, 12),
     }  # fmt: skip
     combinations: ClassVar[tuple[Mapping[str, Any], ...]] = (
         {},
@@ -199,6 +221,7 @@ class TransformerConfig(NetworkConfig):
                 "have one",
                 "give 0, or such positions",
             )
+        _check_relative(self)
         _check_ties(self)
 
     def normal(self) -> Self:
@@ -208,6 +231,10 @@ class TransformerConfig(NetworkConfig):
             "output_bias": self.outputs,
             "scale_embedding": self.source_vocabulary or self.target_vocabulary,
             "causal": self.decoder_depth,
+            "norm_bias": self.norm_kind == "layer",
+            "relative_buckets": self.relative != "none",
+            "relative_distance": self.relative != "none",
+            "scale_output": self.outputs,
         }
         if self.position == "none":
             changed["max_length"] = 0  # no limit
@@ -218,7 +245,7 @@ class TransformerConfig(NetworkConfig):
     def parameters(self) -> dict[str, Parameter]:
         """Every parameter in reading order. A shared embedding is listed once, as target.embedding."""
         d, inner = self.width, self.heads * self.resolved_head_width
-        table = Table(self.norm_bias, self.init, self.attention_init, self.init_std)
+        table = Table(self.norm_bias and self.norm_kind == "layer", self.init, self.attention_init, self.init_std)
         embedding, position = Start("normal", self.embedding_std), Start("normal", self.position_std)
         sides = (
             ("source", self.encoder_depth, 0 if self.one_embedding else self.source_vocabulary),
@@ -234,20 +261,26 @@ class TransformerConfig(NetworkConfig):
             if self.embedding_norm:
                 table.norm(f"{side}.norm", d)
         table.muon = True
+        relative = Parameter((self.relative_buckets, self.heads), "relative", Start("normal", d**-0.5))
         for stack, depth in (("encoder", self.encoder_depth), ("decoder", self.decoder_depth)):
+            if self.relative == "shared" and depth:
+                table[f"{stack}.relative.table"] = relative
             for i in range(depth):
                 block = f"{stack}.blocks.{i}"
                 names = ("attention",) if stack == "encoder" else ("self_attention", "cross_attention")
                 for n, name in enumerate(names, 1):
                     table.norm(f"{block}.norm{n}", d)
-                    table.attention(f"{block}.{name}", d, inner, self.bias)
+                    table.attention(f"{block}.{name}", d, inner, self.bias, head_width=self.resolved_head_width)
+                    if self.relative == "blocks" and name != "cross_attention":
+                        table[f"{block}.{name}.relative.table"] = relative
                 table.norm(f"{block}.norm{len(names) + 1}", d)
-                table.mlp(f"{block}.mlp", d, self.hidden, self.bias)
+                table.mlp(f"{block}.mlp", d, self.hidden, self.bias, self.gated)
             if self.final_norm and depth:
                 table.norm(f"{stack}.norm", d)
         table.muon, table.head = False, True
         if self.outputs and not self.tied_head:
-            table.dense("head", d, self.outputs, self.output_bias)
+            kernel = Start("normal", 1.0) if self.init == "t5" else None
+            table.dense("head", d, self.outputs, self.output_bias, kernel=kernel)
         elif self.outputs and self.output_bias:  # the bias of a tied head starts at 0 with every init
             table["head.bias"] = Parameter((self.outputs,), "bias", ZEROS)
         return table
@@ -262,6 +295,19 @@ class TransformerConfig(NetworkConfig):
             for stack, depth in (("encoder", self.encoder_depth), ("decoder", self.decoder_depth))
         )
         return [*encoder, "memory", *decoder, "logits"]
+
+
+def _check_relative(c: TransformerConfig) -> None:
+    """Buckets: half of an encoder's are for later keys, and half of what each direction has for one distance each."""
+    if c.relative_buckets % 2:
+        raise UserError(Field("relative_buckets"), f"is {c.relative_buckets}, which is odd", "give an even number")
+    exact = c.relative_buckets // (2 if c.decoder_depth and c.causal else 4)
+    if c.relative_distance <= exact:
+        raise UserError(
+            Field("relative_distance"),
+            f"is {c.relative_distance}, but {exact} of the {c.relative_buckets} buckets have one distance each",
+            f"give more than {exact}",
+        )
 
 
 def _check_ties(c: TransformerConfig) -> None:

@@ -1,0 +1,83 @@
+"""Relative positions: a learned bias of attention scores by the distance of key and query (Raffel et al. 2020).
+
+That is arXiv 1910.10683, section 2.1. A distance falls into one of few buckets: near distances have one each, far ones
+share some on a log scale. Each bucket has a bias for each head. Dimensions: H heads, Nq queries, Nk keys.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+
+def bucket(distance: np.ndarray, buckets: int, far: int, causal: bool) -> np.ndarray:
+    """The bucket of each distance, computed in numpy so that no device's logarithm can move a boundary.
+
+    Args:
+        distance: int, place of the key minus place of the query.
+        buckets: how many there are.
+        far: the distance from which all are in the last one.
+        causal: whether keys precede their queries: then later keys count as distance 0. Else half of the buckets are
+            for later keys.
+
+    Returns:
+        int32, as `distance`, from 0 to buckets - 1.
+    """
+    first = 0 if causal else np.where(distance > 0, buckets // 2, 0)
+    buckets = buckets if causal else buckets // 2
+    distance = np.maximum(-distance, 0) if causal else np.abs(distance)
+    exact = buckets // 2
+    along = np.log(np.maximum(distance, exact) / exact) / np.log(far / exact)
+    on_log_scale = np.minimum(exact + (along * (buckets - exact)).astype(np.int32), buckets - 1)
+    return (first + np.where(distance < exact, distance, on_log_scale)).astype(np.int32)
+
+
+class RelativePosition(nnx.Module):
+    """The bias of a self-attention's scores.
+
+    Args:
+        buckets: rows of the table; even.
+        heads: H.
+        far: the distance from which all share the last bucket.
+        causal: as of `bucket`.
+        dtype: of the table.
+    """
+
+    def __init__(self, buckets: int, heads: int, far: int, causal: bool, dtype: Any = jnp.float32):
+        self.far, self.causal = far, causal
+        self.table = nnx.Param(jnp.zeros((buckets, heads), dtype))
+
+    def __call__(self, queries: int, keys: int) -> Array:
+        """The bias of queries and keys that both begin at place 0: [1, H, Nq, Nk].
+
+        It depends on j - i alone. One row of all distances, repeated with a period that is one longer than the rows
+        which it is then cut into, moves by one from row to row: so its gradient is a sum, not a scatter.
+        """
+        period = queries + keys
+        line = self.line(1 - queries, keys + 1)  # [H, period], the last of which is never read
+        lines = jnp.broadcast_to(line[:, None], (len(line), queries, period)).reshape(len(line), -1)
+        lines = lines[:, queries - 1 : queries * period - 1]
+        return lines.reshape(1, len(line), queries, period - 1)[..., :keys]
+
+    def at(self, index: Array, length: int) -> Array:
+        """The bias of one query to the keys up to it.
+
+        Args:
+            index: int32 [], the place of the query.
+            length: the number of keys, of which those after the query are masked.
+
+        Returns:
+            [1, H, 1, length].
+        """
+        line = jnp.pad(self.line(1 - length, 1), ((0, 0), (0, length)))
+        return jax.lax.dynamic_slice_in_dim(line, length - 1 - index, length, 1)[None, :, None]
+
+    def line(self, first: int, end: int) -> Array:
+        """The biases of the distances first, first + 1, ... end - 1: [H, end - first]."""
+        rows = bucket(np.arange(first, end), self.table.shape[0], self.far, self.causal)
+        return self.table[...][rows].T
