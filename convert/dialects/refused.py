@@ -216,9 +216,23 @@ REFUSED = (
         (rf"{BODY}embeddings\.word_embeddings\.weight", rf"{BODY}(encoder\.)?layer\.0\.attention\..*", NO_IMAGES),
     ),
     RefusedLayout(
-        "T5",
-        "its attention has relative positions, which the network here lacks",
-        (rf"{BODY}encoder\.block\.0\.layer\.0\.SelfAttention\..*", NO_IMAGES),
+        "LongT5",
+        "its encoder attends to neighbours and summaries, where the network here attends to all tokens",
+        (rf"{BODY}encoder\.block\.0\.layer\.0\.(Local|TransientGlobal)SelfAttention\..*",),
+    ),
+    RefusedLayout(
+        "Switch Transformers",
+        "it chooses an expert for each token, and the network here has one mlp",
+        (rf"{BODY}encoder\.block\.0\.layer\.0\.SelfAttention\..*", rf"{BODY}encoder\.block\.\d+\.layer\.1\.mlp\..*"),
+    ),
+    RefusedLayout("Pop2Piano", "its encoder reads sound", (r"mel_conditioner\..*",)),
+    RefusedLayout(
+        "T5Gemma",
+        "it has rotary positions, grouped keys and norms around each part, which the encoder-decoder here lacks",
+        (
+            rf"{BODY}encoder\.(text_model\.)?layers\.0\.pre_self_attn_layernorm\..*",
+            rf"{BODY}decoder\.layers\.0\.pre_self_attn_layernorm\..*",
+        ),
     ),
     RefusedLayout(
         "Whisper", "its encoder reads sound", (rf"{BODY}encoder\.conv2\.weight", rf"{BODY}decoder\.layers\.0\..*")

@@ -22,7 +22,7 @@ from convert.dialects import LAYOUTS
 from convert.layout import Facts, Layout
 from convert.recognise.config import resolve
 from convert.verify.checks import Check, bits, values
-from convert.verify.libraries.transformers import exact_sinusoids
+from convert.verify.libraries.transformers import exact_norms, exact_sinusoids
 from convert.verify.weights import Arrays
 from vit_jax.models.transformer_config import TransformerConfig
 
@@ -39,9 +39,15 @@ Call = Callable[[Inputs, str], Arrays]  # inputs, dtype -> {name: output}, of th
 def reading(
     name: str, layout: Layout, state: Mapping[str, np.ndarray], said: dict[str, Any]
 ) -> tuple[TransformerConfig, Arrays]:
-    """A state dict as the one layout that recognises it, of the config that its shapes and what is said give."""
+    """A state dict as the one layout that recognises it, of the config that its shapes and what is said give.
+
+    Layouts that only --from chooses may recognise it too.
+    """
     names = {key: value.shape for key, value in state.items()}
-    found = [other.name for other in LAYOUTS.values() if other.recognises(names)]
+    found = [other for other in LAYOUTS.values() if other.recognises(names)]
+    found = [
+        other.name for other in found if other is layout or not (other.refuses("choice") or layout.refuses("choice"))
+    ]
     if found != [layout.name]:
         raise ValueError(f"{name}: its names are those of {found}, not of {layout.name}")
     config = resolve(layout, names, [("--set", said)], name)
@@ -73,7 +79,8 @@ def returned(
 
 def _training(c: TransformerConfig) -> dict[str, Any]:
     return {
-        name: getattr(c, name) for name in ("dropout", "attention_dropout", "activation_dropout", "embedding_dropout")
+        name: getattr(c, name)
+        for name in ("dropout", "attention_dropout", "activation_dropout", "embedding_dropout", "final_dropout")
     }
 
 
@@ -99,6 +106,24 @@ MARIAN = replace(HF, norm_first=False, final_norm=False, position="concatenated"
 BART = replace(HF, norm_first=False, final_norm=False, position="learned", position_offset=2, embedding_norm=True)
 MBART = replace(BART, norm_first=True, final_norm=True)
 M2M = replace(HF, position="fairseq", position_offset=2, output_bias=False, scale_embedding=True)
+T5 = replace(
+    HF,
+    head_width=5,
+    eps=1e-6,
+    activation="relu",
+    norm_kind="rms",
+    bias=False,
+    position="none",
+    max_length=0,
+    scale_attention=False,
+    relative="shared",
+    relative_buckets=4,
+    relative_distance=5,
+    output_bias=False,
+)
+T5_1 = replace(T5, activation="gelu_tanh", gated=True, tie="embeddings")
+UMT5 = replace(T5_1, relative="blocks", scale_output=True)
+T5_ENCODER = replace(T5, decoder_depth=0, target_vocabulary=0, outputs=0, tie="none")
 HUGGINGFACE: list[tuple[str, str, TransformerConfig]] = [
     ("Marian, swish, scaled embeddings", "marian", replace(MARIAN, activation="silu", scale_embedding=True)),
     ("Marian, two tables", "marian", replace(MARIAN, tie="decoder", source_vocabulary=11, activation="relu")),
@@ -111,6 +136,15 @@ HUGGINGFACE: list[tuple[str, str, TransformerConfig]] = [
     ("BART without a head", "bart@base", replace(BART, tie="embeddings", outputs=0)),
     ("mBART without a head", "mbart@base", replace(MBART, tie="embeddings", outputs=0)),
     ("M2M-100 without a head", "m2m-100@base", replace(M2M, tie="embeddings", outputs=0)),
+    ("T5", "t5", replace(T5, scale_output=True)),
+    ("T5 1.1", "t5", T5_1),
+    ("T5 1.1 with a tied head", "t5", replace(T5_1, tie="all")),
+    ("UL2: T5 with SiLU gates", "t5", replace(T5_1, activation="silu")),
+    ("T5 without a head", "t5@base", replace(T5, tie="embeddings", outputs=0)),
+    ("T5, the encoder alone", "t5@encoder", T5_ENCODER),
+    ("mT5", "mt5", T5_1),
+    ("UMT5", "umt5", UMT5),
+    ("UMT5, the encoder alone", "umt5@encoder", replace(T5_ENCODER, relative="blocks")),
 ]
 IDS = {"pad_token_id": 1, "eos_token_id": 0, "decoder_start_token_id": 1, "forced_eos_token_id": 0}
 
@@ -123,8 +157,9 @@ def huggingface() -> Iterator[Check]:
         layout, p = LAYOUTS[name], weights(config)
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder), layout, config, p)
-            auto = transformers.AutoModelForSeq2SeqLM if config.outputs else transformers.AutoModel
-            model, info = auto.from_pretrained(folder, output_loading_info=True, attn_implementation="sdpa")
+            architecture = json.loads(Path(folder, "config.json").read_text())["architectures"][0]
+            made = getattr(transformers, architecture)
+            model, info = made.from_pretrained(folder, output_loading_info=True, attn_implementation="sdpa")
             odd = [f"{fault} {sorted(map(str, keys))}" for fault, keys in info.items() if keys]
             yield Check(subject, "transformers", "keys missing or left over", float(len(odd)), 0.0, "; ".join(odd))
             model.save_pretrained(folder)
@@ -135,6 +170,7 @@ def huggingface() -> Iterator[Check]:
             beside = [file for file in ("config.json", "generation_config.json") if Path(folder, file).exists()]
             side = layout.read_side({file: json.loads(Path(folder, file).read_text()) for file in beside})
         ids = {k: i for k, i in IDS.items() if config.outputs or hasattr(model.config, k)}  # M2M100Config forces no end
+        ids = {k: i for k, i in ids.items() if k in layout.extras or name[:2] != "t5" and "t5" not in name}
         yield Check(
             subject,
             "transformers",
@@ -143,7 +179,10 @@ def huggingface() -> Iterator[Check]:
             0.0,
             str(side.extra),
         )
-        for state in (saved, numpy_state(model)):  # without copies and sinusoids, and with
+        whole = numpy_state(model)
+        if config.tie == "all" and config.relative != "none" and not config.scale_output:
+            del whole["lm_head.weight"]  # a copy, which no file beside it tells from a head of its own
+        for state in (saved, whole):  # without copies and sinusoids, and with
             yield from returned(subject, "transformers", layout, state, config, p, side.config)
         yield from compared(
             subject,
@@ -160,7 +199,7 @@ def some(c: TransformerConfig) -> Inputs:
     given = inputs(c)
     return {
         "source": given["source"],
-        "target": given["target"],
+        **({"target": given["target"]} if c.decoder_depth else {}),
         "source_padding": np.arange(5) < np.array([[5], [3], [1]]),
     }
 
@@ -180,12 +219,16 @@ def seq2seq(model: Any, c: TransformerConfig, given: Inputs, dtype: str) -> Arra
     """
     model = model.to(getattr(torch, dtype))
     exact_sinusoids(model, c)
+    exact_norms(model)
     ids = {
         name: torch.from_numpy(given[side]).long()
         for name, side in (("input_ids", "source"), ("decoder_input_ids", "target"))
+        if side in given
     }
     with torch.no_grad():
         out = model(**ids, attention_mask=torch.from_numpy(given["source_padding"]).long())
+    if not c.decoder_depth:
+        return {"memory": out.last_hidden_state.numpy()}
     return {
         "memory": out.encoder_last_hidden_state.numpy(),
         "logits": (out.logits if "logits" in out else out.last_hidden_state).numpy(),

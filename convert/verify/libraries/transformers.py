@@ -1,10 +1,11 @@
-"""transformers: ViT, DeiT, Marian, BART, mBART, M2M-100, captioners, of torch and of its former Flax files."""
+"""transformers: ViT, DeiT, Marian, BART, mBART, M2M-100, T5, captioners, of torch and of its former Flax files."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import tempfile
+import types
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -68,14 +69,16 @@ def images(weights: Weights) -> Built:
 
 
 def sentences(weights: Weights) -> Built:
-    """Marian, BART, mBART and M2M-100."""
+    """Marian, BART, mBART, M2M-100 and T5."""
     c: Any = weights.config
     module = load_pretrained(weights)
     _whole_gradients(module)
     exact_sinusoids(module, c)
-    body = "model." if c.outputs else ""
+    exact_norms(module)
+    t5 = hasattr(module.get_encoder(), "block")
+    body, blocks = ("", "block") if t5 else ("model." if c.outputs else "", "layers")
     places: Places = {
-        f"{stack}.blocks.{i}": (f"{body}{stack}.layers.{i}", "out")
+        f"{stack}.blocks.{i}": (f"{body}{stack}.{blocks}.{i}", "out")
         for stack, depth in (("encoder", c.encoder_depth), ("decoder", c.decoder_depth))
         for i in range(depth)
     }
@@ -85,8 +88,13 @@ def sentences(weights: Weights) -> Built:
         out = module(**ids, attention_mask=source_padding.long(), use_cache=False)
         return out.logits if c.outputs else out.last_hidden_state
 
-    layout = LAYOUTS[module.config.model_type.replace("_", "-") + ("" if c.outputs else "@base")]
-    return Built(with_version("transformers"), module, rules.narrow(layout.rows(c), module.state_dict()), call, places)
+    def encode(module: Any, source: Any, source_padding: Any) -> Any:
+        return module(input_ids=source, attention_mask=source_padding.long()).last_hidden_state
+
+    version = "@encoder" if not c.decoder_depth else "" if c.outputs else "@base"
+    layout = LAYOUTS[module.config.model_type.replace("_", "-") + version]
+    rows = rules.narrow(layout.rows(c), module.state_dict())
+    return Built(with_version("transformers"), module, rows, call if c.decoder_depth else encode, places)
 
 
 def captions(weights: Weights) -> Built:
@@ -170,6 +178,22 @@ def exact_sinusoids(module: Any, c: TransformerConfig) -> None:
         positions.create_position_ids_from_input_ids = every_place  # which Marian does not ask for
         if table.shape == exact.shape and (table - exact)[first:].abs().max() < 1e-4:
             table.data = exact.to(next(stack.parameters()).dtype)
+
+
+def exact_norms(module: Any) -> None:
+    """Let the norms of a T5 compute in the dtype of what they are given: its own take the mean square in float32.
+
+    Args:
+        module: a model of transformers, which is changed.
+    """
+    import torch
+
+    def forward(norm: Any, x: Any) -> Any:
+        return norm.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon)
+
+    for each in module.modules():
+        if type(each).__name__ in ("T5LayerNorm", "MT5LayerNorm", "UMT5LayerNorm"):
+            each.forward = types.MethodType(forward, each)
 
 
 def load_pretrained(weights: Weights, **more: Any) -> Any:
