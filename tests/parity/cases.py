@@ -41,6 +41,30 @@ CAPTIONER = CaptionerConfig(
     text=replace(TRANSFORMER, encoder_depth=0, source_vocabulary=0),
 )
 
+# At these lengths all buckets are used.
+T5 = replace(
+    TRANSFORMER,
+    head_width=3,
+    decoder_depth=1,
+    source_vocabulary=9,
+    outputs=9,
+    tie="all",
+    activation="relu",
+    norm_kind="rms",
+    bias=False,
+    position="none",
+    max_length=0,
+    scale_attention=False,
+    relative="shared",
+    relative_buckets=4,
+    relative_distance=5,
+    scale_output=True,
+    output_bias=False,
+    init="t5",
+    embedding_std=1.0,
+)
+T5_1 = replace(T5, activation="gelu_tanh", gated=True, tie="embeddings", scale_output=False)
+
 
 @dataclass(frozen=True)
 class Case:
@@ -162,6 +186,9 @@ NUMBERS: dict[type, dict[str, tuple[Any, ...]]] = {
         attention_dropout=(0.2,),
         activation_dropout=(0.2,),
         embedding_dropout=(0.2,),
+        final_dropout=(0.2,),
+        relative_buckets=(4, 6),
+        relative_distance=(3,),
         source_vocabulary=(0,),
         target_vocabulary=(0,),
         position_offset=(2,),
@@ -212,6 +239,10 @@ COMPANIONS: dict[type, dict[tuple[str, Any], dict[str, Any]]] = {
     },
     TransformerConfig: {
         ("position_offset", 2): dict(position="learned"),
+        ("relative_buckets", 4): dict(relative="shared", relative_distance=5),
+        ("relative_buckets", 6): dict(relative="blocks", relative_distance=5),
+        ("relative_distance", 3): dict(relative="shared", relative_buckets=4),
+        ("gated", True): dict(activation="silu"),
         ("encoder_depth", 0): dict(source_vocabulary=0),
         ("decoder_depth", 0): dict(target_vocabulary=0, outputs=0),
         **{("tie", value): dict(source_vocabulary=9, outputs=9) for value in ("embeddings", "decoder", "all")},
@@ -331,6 +362,9 @@ def combinations() -> list[Case]:
         ),
         Case("mBART", replace(tied, position="learned", position_offset=2, embedding_norm=True)),
         Case("M2M-100", replace(tied, position="fairseq", position_offset=2, output_bias=False, scale_embedding=True)),
+        Case("T5", T5),
+        Case("T5 1.1", T5_1),
+        Case("UMT5", replace(T5_1, relative="blocks", scale_output=True)),
         Case("captioner, all tokens, projected", CAPTIONER),
         Case("captioner, patches", replace(CAPTIONER, memory="patches", vit=replace(CAPTIONER.vit, width=8))),
         Case(

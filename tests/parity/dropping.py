@@ -24,7 +24,7 @@ from .weights import Inputs, inputs, weights
 
 RATES = ("embedding_dropout", "attention_dropout", "dropout", "activation_dropout")
 VITS = replace(VIT, layer_scale=0.1, head_hidden=6, head_dropout=0.3, drop_path=0.4, **dict.fromkeys(RATES, 0.3))
-TRANSFORMERS = replace(TRANSFORMER, **dict.fromkeys(RATES, 0.3))
+TRANSFORMERS = replace(TRANSFORMER, **dict.fromkeys((*RATES, "final_dropout"), 0.3))
 
 
 class Masks:

@@ -26,7 +26,7 @@ from convert.verify.libraries.transformers import exact_norms, exact_sinusoids
 from convert.verify.weights import Arrays
 from vit_jax.models.transformer_config import TransformerConfig
 
-from .cases import TRANSFORMER
+from .cases import T5, T5_1, TRANSFORMER
 from .libraries import absent, load
 from .sides import ours
 from .torch_nn import ACTIVATIONS, torch_masks
@@ -106,22 +106,6 @@ MARIAN = replace(HF, norm_first=False, final_norm=False, position="concatenated"
 BART = replace(HF, norm_first=False, final_norm=False, position="learned", position_offset=2, embedding_norm=True)
 MBART = replace(BART, norm_first=True, final_norm=True)
 M2M = replace(HF, position="fairseq", position_offset=2, output_bias=False, scale_embedding=True)
-T5 = replace(
-    HF,
-    head_width=5,
-    eps=1e-6,
-    activation="relu",
-    norm_kind="rms",
-    bias=False,
-    position="none",
-    max_length=0,
-    scale_attention=False,
-    relative="shared",
-    relative_buckets=4,
-    relative_distance=5,
-    output_bias=False,
-)
-T5_1 = replace(T5, activation="gelu_tanh", gated=True, tie="embeddings")
 UMT5 = replace(T5_1, relative="blocks", scale_output=True)
 T5_ENCODER = replace(T5, decoder_depth=0, target_vocabulary=0, outputs=0, tie="none")
 HUGGINGFACE: list[tuple[str, str, TransformerConfig]] = [
@@ -136,11 +120,11 @@ HUGGINGFACE: list[tuple[str, str, TransformerConfig]] = [
     ("BART without a head", "bart@base", replace(BART, tie="embeddings", outputs=0)),
     ("mBART without a head", "mbart@base", replace(MBART, tie="embeddings", outputs=0)),
     ("M2M-100 without a head", "m2m-100@base", replace(M2M, tie="embeddings", outputs=0)),
-    ("T5", "t5", replace(T5, scale_output=True)),
+    ("T5", "t5", T5),
     ("T5 1.1", "t5", T5_1),
     ("T5 1.1 with a tied head", "t5", replace(T5_1, tie="all")),
     ("UL2: T5 with SiLU gates", "t5", replace(T5_1, activation="silu")),
-    ("T5 without a head", "t5@base", replace(T5, tie="embeddings", outputs=0)),
+    ("T5 without a head", "t5@base", replace(T5, tie="embeddings", outputs=0, scale_output=False, output_bias=True)),
     ("T5, the encoder alone", "t5@encoder", T5_ENCODER),
     ("mT5", "mt5", T5_1),
     ("UMT5", "umt5", UMT5),
