@@ -666,7 +666,6 @@ def test_what_timm_has_beside_is_refused_by_name(timm, name):
         (["gpt_neox.embed_in.weight", "gpt_neox.layers.0.attention.query_key_value.weight"], "decoder-only"),
         (["model.decoder.embed_tokens.weight", "model.decoder.layers.0.self_attn.q_proj.weight"], "OPT"),
         (["bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.attention.self.query.weight"], "BERT"),
-        (["shared.weight", "encoder.block.0.layer.0.SelfAttention.q.weight"], "T5"),
         (["model.encoder.conv2.weight", "model.decoder.layers.0.fc1.weight"], "Whisper"),
         (["backbone.layers.0.mixer.A_log"], "Mamba"),
         (["encoder.encoder.layer.0.layernorm_before.weight", "decoder.transformer.wte.weight"], "VisionEncoderDecoder"),

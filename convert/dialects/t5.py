@@ -207,10 +207,11 @@ def read_side(layout: Layout, files: Mapping[str, Json], allowed: tuple[str, ...
     if layout.version == "":
         tied = config.get("tie_word_embeddings") is not False
         scaled = config.get("scale_decoder_outputs", tied)
-        found["scale_output"] = scaled is True if model == "t5" else model == "umt5"
+        if model != "umt5":  # which has one value
+            found["scale_output"] = model == "t5" and scaled is True
         if not tied:
             found["tie"] = "embeddings"
-        elif found["scale_output"] and model == "t5":  # of others a head in the file is its own: a tied one is left out
+        elif model == "t5" and scaled is True:  # of others a head in the file is its own: a tied one is left out
             found["tie"] = "all"
     generation = files.get("generation_config.json", {})
     extra = {name: generation.get(name, config.get(name, usual.get(name))) for name in IDS}
@@ -313,7 +314,7 @@ def _layout(model: str, kind: Class, per_block: bool, scaled: tuple[bool, ...], 
             *([Refusal("choice", unclear)] if unclear else []),
         ),
         outside=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),  # never read
-        read_side=lambda files: read_side(out, files, ("t5", "mt5") if model == "t5" else (model,)),
+        read_side=lambda files: read_side(out, files, (model,) if per_block else ("t5", "mt5")),
         write_side=lambda c, known: write_side(out, c, known, model, kind),
         proven="transformers 5.23.0",
         **more,

@@ -154,7 +154,8 @@ def huggingface() -> Iterator[Check]:
             beside = [file for file in ("config.json", "generation_config.json") if Path(folder, file).exists()]
             side = layout.read_side({file: json.loads(Path(folder, file).read_text()) for file in beside})
         ids = {k: i for k, i in IDS.items() if config.outputs or hasattr(model.config, k)}  # M2M100Config forces no end
-        ids = {k: i for k, i in ids.items() if k in layout.extras or name[:2] != "t5" and "t5" not in name}
+        ids = {k: i for k, i in ids.items() if k != "forced_eos_token_id" or config.relative == "none"}
+        ids = {k: i for k, i in ids.items() if k in layout.extras or name != "t5@encoder"}
         yield Check(
             subject,
             "transformers",

@@ -20,7 +20,7 @@ from convert import rules
 from convert.verify.checks import Check
 from vit_jax.decode import beam
 from vit_jax.decode.rules import Rules
-from vit_jax.models import attention, captioner, decoder, decoder_model, layers, rotary, transformer, vit
+from vit_jax.models import attention, captioner, decoder, decoder_model, layers, relative, rotary, transformer, vit
 from vit_jax.models.attention import Attention
 from vit_jax.models.layers import LayerNorm, Linear, Mlp
 from vit_jax.tasks import next_token
@@ -30,7 +30,7 @@ from vit_jax.training.engine import optim
 from vit_jax.training.engine.step import Engine
 
 from . import dropping, losses, searches, torch_nn, training, twins
-from .cases import CAPTIONER, INDICES, MIXED, ROTARY, TRANSFORMER, VIT
+from .cases import CAPTIONER, INDICES, MIXED, ROTARY, T5, TRANSFORMER, VIT
 from .weights import inputs, weights
 
 T = TRANSFORMER
@@ -127,6 +127,22 @@ def swapped(first: str, second: str) -> Callable[..., Any]:
             return f(self, *args, **kwargs)
 
     return fault
+
+
+def bias_of_first() -> Callable[..., Any]:
+    """A call of the first block that is met as it is, and of all others without the bias of its scores."""
+    met: list[Any] = []
+
+    def fault(f: Any, self: Any, x: Any, mask: Any, bias: Any, **how: Any) -> Any:
+        met.append(self)
+        return f(self, x, mask, bias if self is met[0] else None, **how)
+
+    return fault
+
+
+def scaled_scores(f: Any, self: Any, *args: Any, **how: Any) -> Any:
+    with attribute(self, "scale", self.head_width**-0.5):
+        return f(self, *args, **how)
 
 
 def head_order(f: Any, self: Any, x: Any) -> Any:
@@ -444,6 +460,42 @@ def faults() -> list[Fault]:
         ),
         Fault("a mean subtracted by RMSNorm", wrapped(layers.RMSNorm, "__call__", centred), "forward", forward(RMS)),
         Fault("norm before the gate", wrapped(Mlp, "__call__", norm_before_gate), "forward", forward(INNER)),
+        Fault(
+            "relative positions: the last bucket one distance early",
+            wrapped(relative, "bucket", lambda f, distance, n, far, causal: f(distance, n, far - 1, causal)),
+            "forward",
+            forward(T5),
+        ),
+        Fault(
+            "relative positions: later keys as earlier ones",
+            wrapped(relative, "bucket", lambda f, distance, *how: f(-distance, *how)),
+            "forward",
+            forward(T5),
+        ),
+        Fault(
+            "relative positions: an encoder's buckets as a decoder's",
+            wrapped(relative, "bucket", lambda f, distance, n, far, causal: f(distance, n, far, True)),
+            "forward",
+            forward(T5),
+        ),
+        Fault(
+            "relative positions: in the first block alone",
+            wrapped(transformer.EncoderBlock, "__call__", bias_of_first()),
+            "forward",
+            forward(T5),
+        ),
+        Fault(
+            "scores of T5 divided by the root of Dh",
+            wrapped(Attention, "attend", scaled_scores),
+            "forward",
+            forward(T5),
+        ),
+        Fault(
+            "logits of T5 not scaled",
+            wrapped(decoder_model.DecoderModel, "logits", lambda f, self, y: f(self, y * 8**0.5)),
+            "forward",
+            forward(T5),
+        ),
         Fault("gate and fc1 swapped", wrapped(Mlp, "__call__", swapped("gate", "fc1")), "forward", forward(GATED)),
         Fault(
             "positions one row late",

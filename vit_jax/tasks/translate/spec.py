@@ -17,6 +17,8 @@ from ...models.transformer_config import TransformerConfig
 from ..spec import MetadataEntry, TaskSpec
 from ..stand_in import StandIn, check_length, vocabulary_of, with_sizes
 
+USUAL_LENGTH = 512  # tokens of a text, of networks without a limit: as long as T5 was trained with
+
 
 class Vocabularies(MetadataEntry):
     """The words of both sides, {source: ..., target: ...}.
@@ -141,7 +143,7 @@ class TranslateSpec(TaskSpec):
     def untrained(cls, task: str, model: NetworkConfig) -> RunConfig:
         """A run with this network that was never trained, on sentences as long as it takes."""
         assert isinstance(model, TransformerConfig)
-        longest = max(model.max_length, 2)
+        longest = max(model.max_length or USUAL_LENGTH, 2)
         data = SentenceData(source=NO_DATA, lengths=(longest,), tokens=max(longest, 768))
         return RunConfig(task, model, data, optim=OptimConfig(name="sgd"))
 

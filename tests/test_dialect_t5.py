@@ -1,0 +1,152 @@
+"""The layouts of the T5 family: which one, ties and scales by tensors and config.json, round trips, refusals.
+
+Functions are compared with transformers in tests/parity.
+"""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from convert import rules
+from convert.dialects import LAYOUTS, refused
+from convert.layout import Facts
+from convert.recognise.config import resolve
+from convert.recognise.layouts import Recognition, which_layout
+from tests.parity.cases import T5, T5_1
+from vit_jax.errors import UserError
+
+UMT5 = replace(T5_1, relative="blocks", scale_output=True)
+ALONE = replace(T5, decoder_depth=0, target_vocabulary=0, outputs=0, tie="none")
+BASE = replace(T5, outputs=0, tie="embeddings")
+CONFIGS = {
+    **{"t5": T5, "t5@base": BASE, "t5@encoder": ALONE, "mt5": T5_1, "umt5": UMT5},
+    **{"umt5@encoder": replace(ALONE, relative="blocks"), "umt5@base": replace(BASE, relative="blocks")},
+}
+EXTRA = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+
+
+def tensors(name, config, names=()):
+    draw = np.random.default_rng(0)
+    arrays = {key: draw.normal(size=shape).astype(np.float32) for key, shape in config.shapes().items()}
+    return arrays, rules.write(LAYOUTS[name].rows(config), arrays, names=names)
+
+
+def read(name, config, files):
+    """The layout and the config of a file that a layout has written, with these files beside it."""
+    shapes = {key: array.shape for key, array in tensors(name, config)[1].items()}
+    layout = which_layout("a file", Recognition.of(shapes), "", "", None, lambda each: each.read_side(files).config)
+    stated = layout.read_side(files)
+    return layout, resolve(layout, shapes, [("config.json", stated.config)], "a file"), stated
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_is_written_is_read_as_it_was_with_its_config_json(name):
+    config, layout = CONFIGS[name], LAYOUTS[name]
+    assert not layout.cannot(config)
+    arrays, state = tensors(name, config)
+    back = rules.read(layout.rows(config), state)
+    assert {key: value.tobytes() for key, value in back.items()} == {k: v.tobytes() for k, v in arrays.items()}
+    files = json.loads(json.dumps(layout.write_side(replace(config, dropout=0.1), Facts(extra=EXTRA))))
+    found, read_back, stated = read(name, config, files)
+    taken = {"mt5": "t5", "t5@base": "t5", "umt5@base": "umt5"}.get(name, name)  # --from names the others
+    assert found.name == taken and stated.config["final_dropout"] == 0.1
+    same = config if config.outputs or not config.decoder_depth else replace(config, outputs=9, tie="all")
+    if same is config:
+        assert replace(read_back, dropout=0.0, **dict.fromkeys(DROPOUTS, 0.0), **STARTS).normal() == config.normal()
+        assert {**layout.write_side(read_back, stated)} == files
+    assert stated.extra["pad_token_id"] == 0
+
+
+DROPOUTS = ("attention_dropout", "activation_dropout", "embedding_dropout", "final_dropout")
+STARTS = {"init": "t5", "embedding_std": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("config", "beside", "tie", "scaled"),
+    [
+        (T5, {}, "all", True),  # as Google's first
+        (T5_1, {"tie_word_embeddings": False}, "embeddings", False),  # T5 1.1 as version 4 saved it
+        (T5_1, {"tie_word_embeddings": True, "scale_decoder_outputs": False}, "embeddings", False),  # as version 5 does
+        (replace(T5_1, tie="all"), {"tie_word_embeddings": True, "scale_decoder_outputs": False}, "all", False),
+        (T5_1, {"model_type": "mt5", "tie_word_embeddings": True}, "embeddings", False),
+    ],
+)
+def test_ties_and_scale_are_those_of_transformers_5_whatever_tie_word_embeddings_says(config, beside, tie, scaled):
+    files = {"config.json": {"feed_forward_proj": "gated-gelu" if config.gated else "relu", **beside}}
+    _, found, _ = read("t5", config, files)
+    assert (found.tie, found.scale_output) == (tie, scaled)
+
+
+def test_old_files_with_all_four_tables_and_those_without_shared_are_read():
+    copies = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"}
+    arrays, state = tensors("t5", T5, copies)
+    assert copies < state.keys()
+    without = {name: array for name, array in state.items() if name != "shared.weight"}  # as madlad400
+    for each in (state, without):
+        rows = rules.narrow(LAYOUTS["t5"].rows(T5), each)
+        np.testing.assert_array_equal(rules.read(rows, each)["target.embedding"], arrays["target.embedding"])
+    unread = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+    assert LAYOUTS["t5"].left_out([*state, unread]) == [unread]
+
+
+def test_two_tables_that_differ_where_one_is_expected_are_no_guess():
+    _, state = tensors("t5", T5, {"lm_head.weight"})
+    state["lm_head.weight"] = state["lm_head.weight"] + 1
+    with pytest.raises(UserError, match=r"--set tie=embeddings"):
+        rules.read(rules.narrow(LAYOUTS["t5"].rows(T5), state), state)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"feed_forward_proj": "gated-mish"}, "feed_forward_proj is 'gated-mish', but the networks here have relu"),
+        ({"feed_forward_proj": "a-b-c"}, "'a-b-c'"),
+        ({"model_type": "umt5"}, "'umt5', but the tensors are those of 't5' or 'mt5'; give the config.json"),
+        ({"model_type": "longt5"}, "'longt5'.* cannot be converted"),
+    ],
+)
+def test_a_config_json_of_another_class_is_refused(changed, said):
+    with pytest.raises(UserError, match=said):
+        LAYOUTS["t5"].read_side({"config.json": {"model_type": "t5", **changed}})
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "why"),
+    [
+        ("t5", dict(outputs=12, tie="embeddings"), "outputs is 12"),
+        ("t5", dict(gated=True, activation="gelu"), "config.json cannot state"),
+        ("t5", dict(scale_attention=True), "scale_attention is True"),
+        ("mt5", dict(scale_output=True, tie="embeddings"), "scale_output is True"),
+        ("umt5", dict(), "relative is 'shared'"),
+        ("t5@encoder", dict(), "decoder_depth is 1"),
+    ],
+)
+def test_what_a_layout_cannot_say_is_named(name, changed, why):
+    assert any(why in reason for reason in LAYOUTS[name].cannot(replace(T5, **changed)))
+
+
+def test_t5_has_no_usual_first_token():
+    assert "decoder_start_token_id" not in LAYOUTS["t5"].read_side({"config.json": {}}).extra
+    assert LAYOUTS["umt5"].read_side({"config.json": {}}).extra["decoder_start_token_id"] == 0
+    with pytest.raises(UserError, match="--set decoder_start_token_id="):
+        LAYOUTS["t5"].write_side(T5, Facts(extra={"pad_token_id": 0, "eos_token_id": 1}))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("encoder.block.0.layer.0.LocalSelfAttention.q.weight", "LongT5"),
+        ("encoder.block.0.layer.0.TransientGlobalSelfAttention.q.weight", "LongT5"),
+        ("mel_conditioner.embedding.weight", "Pop2Piano"),
+        ("encoder.block.1.layer.1.mlp.router.classifier.weight", "Switch Transformers"),
+    ],
+)
+def test_kin_of_t5_that_compute_something_else_are_refused_by_name(name, said):
+    assert said in refused.why(["shared.weight", "encoder.block.0.layer.0.SelfAttention.q.weight", name])
+
+
+def test_t5gemma_is_refused_by_name():
+    norms = [f"model.{stack}.layers.0.pre_self_attn_layernorm.weight" for stack in ("encoder", "decoder")]
+    assert "T5Gemma" in refused.why(norms)

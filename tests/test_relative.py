@@ -1,0 +1,128 @@
+"""Relative positions against exact arithmetic, brute force and transformers; T5's decoder step by step."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from vit_jax.errors import UserError
+from vit_jax.models.relative import RelativePosition, bucket
+from vit_jax.models.stack import Stack
+from vit_jax.models.state import merge, split_model
+from vit_jax.models.transformer import Transformer
+from vit_jax.models.transformer_config import TransformerConfig
+
+SIZES = [(32, 128), (8, 20), (64, 128), (32, 256), (12, 50), (4, 5), (6, 5)]
+T5 = TransformerConfig(
+    width=8, heads=3, head_width=5, hidden=12, encoder_depth=2, decoder_depth=2, norm_kind="rms", bias=False,
+    position="none", max_length=0, scale_attention=False, relative="shared", source_vocabulary=11,
+    target_vocabulary=11, outputs=11, tie="all", scale_output=True, output_bias=False, init="t5", embedding_std=1.0,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def exact_bucket(distance, buckets, far, causal):
+    """By whole numbers: of a far distance d, the largest k with (d / exact)^(n - exact) >= (far / exact)^k."""
+    first = 0 if causal or distance <= 0 else buckets // 2
+    n = buckets if causal else buckets // 2
+    d, exact = max(-distance, 0) if causal else abs(distance), n // 2
+    if d < exact:
+        return first + d
+    steps = n - exact
+    k = next(k for k in range(steps, -1, -1) if d**steps * exact**k >= far**k * exact**steps)
+    return first + min(exact + k, n - 1)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("buckets", "far"), SIZES)
+def test_buckets_are_those_of_exact_arithmetic(buckets, far, causal):
+    distances = np.arange(-3 * far, 3 * far + 1)
+    expected = [exact_bucket(int(d), buckets, far, causal) for d in distances]
+    assert bucket(distances, buckets, far, causal).tolist() == expected
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_buckets_are_those_of_transformers(causal):
+    from tests.parity.libraries import load
+
+    pytest.importorskip("transformers")
+    torch, t5 = pytest.importorskip("torch"), load("transformers").models.t5.modeling_t5
+    distances = np.arange(-3000, 3001)
+    theirs = partial(t5.T5Attention._relative_position_bucket, torch.tensor(distances), not causal)
+    for buckets, far in SIZES[:5]:
+        np.testing.assert_array_equal(bucket(distances, buckets, far, causal), theirs(buckets, far).numpy())
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (7, 7), (3, 9), (9, 3), (140, 140)])
+def test_a_bias_and_its_gradient_are_those_of_looking_up_each_pair(queries, keys, causal):
+    module = drawn(causal)
+    weight = np.random.default_rng(1).normal(size=(1, 3, queries, keys))
+    rows = bucket(np.arange(keys) - np.arange(queries)[:, None], 8, 20, causal)
+
+    def looked_up(table):
+        return table[rows].transpose(2, 0, 1)[None]
+
+    def by_module(table):
+        return merge(definition, {"table": table})(queries, keys)
+
+    definition, _ = split_model(module)
+    table = module.table[...]
+    np.testing.assert_array_equal(by_module(table), looked_up(table))
+    slopes = (jax.grad(lambda t, f=f: (f(t) * weight).sum())(table) for f in (by_module, looked_up))
+    np.testing.assert_allclose(next(slopes), next(slopes), rtol=0, atol=1e-12)
+
+
+def test_the_bias_at_a_place_is_that_row():
+    module, length = drawn(True), 30
+    whole = module(length, length)
+    for i in range(length):
+        np.testing.assert_array_equal(module.at(jnp.int32(i), length)[..., : i + 1], whole[:, :, i : i + 1, : i + 1])
+
+
+def drawn(causal):
+    module = RelativePosition(8, 3, 20, causal, jnp.float64)
+    module.table.set_value(jnp.asarray(np.random.default_rng(0).normal(size=(8, 3))))
+    return module
+
+
+@pytest.mark.parametrize("relative", ["shared", "blocks"])
+def test_steps_are_the_whole_pass_beyond_the_last_bucket_and_so_are_scan_and_remat(relative):
+    """140 tokens and 32 buckets to 128: shorter texts never reach the logarithmic half."""
+    network = Transformer(replace(T5, relative=relative), rngs=nnx.Rngs(0), dtype=float, param_dtype=float)
+    draw = np.random.default_rng(0)
+    source, target = draw.integers(0, 11, (2, 140)), draw.integers(0, 11, (2, 140))
+    logits = nnx.jit(lambda network: network(source, target))(network)
+    step = nnx.jit(lambda network, tokens, cache: network.decode_step(tokens, cache))
+    cache, steps = network.init_cache(network.encode(source), None, 140), []
+    for i in range(140):
+        out, cache = step(network, target[:, i], cache)
+        steps.append(out)
+    np.testing.assert_allclose(np.stack(steps, 1), logits, rtol=0, atol=1e-12)
+    for _, module in nnx.iter_modules(network):
+        if isinstance(module, Stack):
+            module.scan, module.remat = True, "full"
+    scanned = nnx.jit(lambda network: network(source, target))(network)
+    np.testing.assert_allclose(scanned, logits, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (dict(relative_buckets=7), "relative_buckets is 7, which is odd: give an even number"),
+        (dict(relative_buckets=2), "relative_buckets"),
+        (dict(relative_distance=16), "relative_distance is 16, but 16 of the 32 buckets .*: give more than 16"),
+    ],
+)
+def test_buckets_that_cannot_be_are_refused(changed, said):
+    with pytest.raises(UserError, match=said):
+        replace(T5, **changed).check()
