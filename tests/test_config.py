@@ -156,6 +156,8 @@ BAD_TRANSFORMERS = [
     ),
     (dict(tie="embeddings", source_vocabulary=7, target_vocabulary=8), "tie", "embeddings", "7", "8"),
     (dict(tie="all", source_vocabulary=7, target_vocabulary=7, outputs=9), "tie", "all", "9", "7"),
+    (dict(relative="shared", relative_buckets=7), "relative_buckets", "7", "odd"),
+    (dict(relative="shared", relative_distance=16), "relative_distance", "16", "32"),
 ]
 
 TWO_HEADS = dict(distill_token=True, distill_head=True)
@@ -700,6 +702,7 @@ TEXT_KINDS = {
         for linear in ("fc1", "fc2")
         for leaf in ("kernel", "bias")
     },
+    **{f"{stack}.relative.table": "relative" for stack in ("encoder", "decoder")},
     "head.kernel": "kernel",
     "head.bias": "bias",
 }
@@ -733,6 +736,7 @@ def test_kind_of_every_parameter_name():
         decoder_depth=1,
         position="learned",
         embedding_norm=True,
+        relative="shared",
         source_vocabulary=5,
         target_vocabulary=6,
         outputs=6,

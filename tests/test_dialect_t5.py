@@ -103,13 +103,20 @@ def test_two_tables_that_differ_where_one_is_expected_are_no_guess():
     [
         ({"feed_forward_proj": "gated-mish"}, "feed_forward_proj is 'gated-mish', but the networks here have relu"),
         ({"feed_forward_proj": "a-b-c"}, "'a-b-c'"),
-        ({"model_type": "umt5"}, "'umt5', but the tensors are those of 't5' or 'mt5'; give the config.json"),
-        ({"model_type": "longt5"}, "'longt5'.* cannot be converted"),
+        (
+            {"model_type": "longt5"},
+            "'longt5', .* names of t5, mt5, umt5; it cannot be converted",
+        ),
     ],
 )
 def test_a_config_json_of_another_class_is_refused(changed, said):
     with pytest.raises(UserError, match=said):
         LAYOUTS["t5"].read_side({"config.json": {"model_type": "t5", **changed}})
+
+
+def test_tables_of_another_kind_than_config_json_says_are_a_contradiction():
+    with pytest.raises(UserError, match=r"relative is 'shared' by its layout but 'blocks' by config\.json"):
+        read("t5", T5, {"config.json": {"model_type": "umt5", "feed_forward_proj": "relu"}})
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_the_angles_are_those_of_timm(timm, name):
     from timm.models.eva import Eva
 
     from convert.verify.libraries.timm_eva import network
-    from vit_jax.models import rotary
+    from vit_jax.models.positions import rotary
 
     c = replace(SMALL, width=32, **ANGLES[name])
     reference = c.rotary_grid if isinstance(c.rotary_grid, tuple) else (c.rotary_grid,) * 2

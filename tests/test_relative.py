@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from vit_jax.errors import UserError
-from vit_jax.models.relative import RelativePosition, bucket
+from vit_jax.models.positions.relative import RelativePosition, bucket
 from vit_jax.models.stack import Stack
 from vit_jax.models.state import merge, split_model
 from vit_jax.models.transformer import Transformer
@@ -113,16 +112,3 @@ def test_steps_are_the_whole_pass_beyond_the_last_bucket_and_so_are_scan_and_rem
             module.scan, module.remat = True, "full"
     scanned = nnx.jit(lambda network: network(source, target))(network)
     np.testing.assert_allclose(scanned, logits, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        (dict(relative_buckets=7), "relative_buckets is 7, which is odd: give an even number"),
-        (dict(relative_buckets=2), "relative_buckets"),
-        (dict(relative_distance=16), "relative_distance is 16, but 16 of the 32 buckets .*: give more than 16"),
-    ],
-)
-def test_buckets_that_cannot_be_are_refused(changed, said):
-    with pytest.raises(UserError, match=said):
-        replace(T5, **changed).check()

@@ -153,9 +153,9 @@ class Decoder(nn.Module):
     def __init__(self, c: TransformerConfig):
         super().__init__()
         self.relative = relative(c, "shared", c.causal)
+        self.dropout = nn.Dropout(c.final_dropout)
         self.blocks = nn.ModuleList(DecoderBlock(c) for _ in range(c.decoder_depth))
         self.norm = norm(c) if c.final_norm else None
-        self.dropout = nn.Dropout(c.final_dropout)
 
     def forward(
         self,

@@ -65,9 +65,9 @@ class Encoder(nn.Module):
     def __init__(self, c: TransformerConfig):
         super().__init__()
         self.relative = relative(c, "shared", False)
+        self.dropout = nn.Dropout(c.final_dropout)
         self.blocks = nn.ModuleList(EncoderBlock(c) for _ in range(c.encoder_depth))
         self.norm = norm(c) if c.final_norm else None
-        self.dropout = nn.Dropout(c.final_dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, *, intermediates: Intermediates | None = None) -> Tensor:
         """[B, S, D] -> [B, S, D]."""

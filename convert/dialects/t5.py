@@ -176,13 +176,12 @@ USUAL: dict[str, dict[str, Any]] = {
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout", "embedding_dropout", "final_dropout")
 
 
-def read_side(layout: Layout, files: Mapping[str, Json], allowed: tuple[str, ...]) -> Facts:
+def read_side(layout: Layout, files: Mapping[str, Json]) -> Facts:
     """Facts from config.json and generation_config.json.
 
     Args:
         layout: that of the tensors.
         files: {file name: JSON} of what lies beside them.
-        allowed: the values of model_type with these tensors.
 
     Raises:
         UserError: where the files are of another class, or state what no network here has.
@@ -190,18 +189,17 @@ def read_side(layout: Layout, files: Mapping[str, Json], allowed: tuple[str, ...
     if "config.json" not in files:
         return Facts()
     config = files["config.json"]
-    model = config.get("model_type", allowed[0])
-    if model not in allowed:
+    model = config.get("model_type", layout.dialect)
+    if model not in CLASSES:
         raise UserError(
             "config.json",
-            f"model_type is {model!r}, but the tensors are those of {' or '.join(map(repr, allowed))}",
-            "give the config.json of these weights"
-            if model in CLASSES
-            else "if the network is another, it cannot be converted",
+            f"model_type is {model!r}, but the tensors have the names of {', '.join(CLASSES)}",
+            "it cannot be converted",
         )
     usual = USUAL[model]
     activation, _ = read_feed_forward(config.get("feed_forward_proj", usual["feed_forward_proj"]))
     found = {**stated_fields(layout, config), "activation": activation}
+    found["relative"] = "blocks" if model == "umt5" else "shared"
     if "dropout_rate" in config:
         found |= dict.fromkeys(DROPOUTS, config["dropout_rate"])
     if layout.version == "":
@@ -285,14 +283,19 @@ def cannot_hold(c: TransformerConfig, kind: Class) -> list[str]:
     return out
 
 
+def _other_tables(names: Names, per_block: bool) -> list[str]:
+    """A clause where the second block has a table of relative positions and should not, or the other way round."""
+    second = [f"{stack}.block.1.layer.0.SelfAttention." for stack in LAYERS]
+    tables = {f"{block}relative_attention_bias.weight" in names for block in second if f"{block}q.weight" in names}
+    return [] if tables <= {per_block} else ["its blocks share a table, or each has its own, unlike here"]
+
+
 def _layout(model: str, kind: Class, per_block: bool, scaled: tuple[bool, ...], **more: Any) -> Layout:
     """The layout of a class: `per_block` and `scaled` as of `fields`; `more` goes to Layout."""
-    of_block = re.escape("encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight")
     decoder = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.q\.weight"
     signature = (
         re.escape(f"{FIRST}0.SelfAttention.q.weight"),
         re.escape(f"{FIRST}1.DenseReluDense.wo.weight"),
-        of_block if per_block else f"!{of_block}",
         f"!{decoder}" if kind == "encoder" else decoder,
         r"!mel_conditioner\..*",
         *([r"!lm_head\.weight"] if kind else []),
@@ -310,11 +313,12 @@ def _layout(model: str, kind: Class, per_block: bool, scaled: tuple[bool, ...], 
         tokenizer=True,
         extras=() if kind else IDS,
         refusals=(
+            Refusal("shapes", functools.partial(_other_tables, per_block=per_block)),
             Refusal("network", functools.partial(cannot_hold, kind=kind)),
             *([Refusal("choice", unclear)] if unclear else []),
         ),
         outside=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),  # never read
-        read_side=lambda files: read_side(out, files, (model,) if per_block else ("t5", "mt5")),
+        read_side=lambda files: read_side(out, files),
         write_side=lambda c, known: write_side(out, c, known, model, kind),
         proven="transformers 5.23.0",
         **more,

@@ -23,7 +23,7 @@ from convert.verify.checks import Check, bits, values
 from convert.verify.libraries import transformers_encoders
 from convert.verify.reference import Reference, compare_networks, forward
 from convert.verify.sides import ByRows
-from vit_jax.models import rotary
+from vit_jax.models.positions import rotary
 from vit_jax.models.vit_config import ViTConfig
 
 from .layouts_huggingface import identify, written

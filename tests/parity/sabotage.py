@@ -20,9 +20,10 @@ from convert import rules
 from convert.verify.checks import Check
 from vit_jax.decode import beam
 from vit_jax.decode.rules import Rules
-from vit_jax.models import attention, captioner, decoder, decoder_model, layers, relative, rotary, transformer, vit
+from vit_jax.models import attention, captioner, decoder, decoder_model, layers, transformer, vit
 from vit_jax.models.attention import Attention
 from vit_jax.models.layers import LayerNorm, Linear, Mlp
+from vit_jax.models.positions import relative, rotary
 from vit_jax.tasks import next_token
 from vit_jax.tasks.translate import learn as translate
 from vit_jax.training import setup

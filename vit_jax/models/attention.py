@@ -20,8 +20,8 @@ from jax import Array
 from ..errors import ArgumentError
 from .attention_kernels import FUSED, fused_attention, implementation, with_fast_derivative
 from .layers import Intermediates, LayerNorm, Linear, Mlp, accumulation_dtype, drop, keep, sow
-from .relative import RelativePosition
-from .rotary import angles, apply_rope
+from .positions.relative import RelativePosition
+from .positions.rotary import angles, apply_rope
 
 NUDGE = ".nudge"  # ends the name of an intermediate that is given, and not received: see `Attention.__call__`
 

@@ -17,7 +17,7 @@ from jax import Array
 from ..errors import ArgumentError
 from .attention import Attention, Causal, attention_mask
 from .layers import NORMS, Intermediates, LayerNorm, Mlp, dropout, fold
-from .relative import RelativePosition
+from .positions.relative import RelativePosition
 from .stack import Stack
 from .transformer_config import TransformerConfig
 

@@ -24,7 +24,7 @@ from jax import Array
 from ..errors import ArgumentError
 from ..machine.explicit import on_any_mesh
 from ..machine.numerics import with_promotion
-from . import rotary, state
+from . import state
 from .attention import Attention, AttentionPool, Leading, needs_even, with_hidden_token
 from .layers import (
     ACTIVATIONS,
@@ -43,6 +43,7 @@ from .layers import (
     sinusoids,
     sow,
 )
+from .positions import rotary
 from .stack import Stack
 from .vit_config import ViTConfig
 from .vit_options import MAPS
