@@ -114,11 +114,6 @@ def test_a_config_json_of_another_class_is_refused(changed, said):
         LAYOUTS["t5"].read_side({"config.json": {"model_type": "t5", **changed}})
 
 
-def test_tables_of_another_kind_than_config_json_says_are_a_contradiction():
-    with pytest.raises(UserError, match=r"relative is 'shared' by its layout but 'blocks' by config\.json"):
-        read("t5", T5, {"config.json": {"model_type": "umt5", "feed_forward_proj": "relu"}})
-
-
 @pytest.mark.parametrize(
     ("name", "changed", "why"),
     [

@@ -68,7 +68,7 @@ WAY = [
 ]
 # torch_ref's reading order; the package itself only fetches names when they are used.
 TWINS = [
-    *("rotary", "relative", "layers", "attention", "initial", "decoder", "decoder_model"),
+    *("rotary", "relative", "layers", "attention", "decoder", "decoder_model", "initial"),
     *("vit", "transformer", "captioner", "decode", "weights", ""),
     *("lion", "muon", "optim", "labels", "tasks", "trainer", "evaluation", "train"),
 ]

@@ -267,13 +267,15 @@ def write_side(layout: Layout, c: TransformerConfig, known: Facts, model: str, k
 # ----------------------------------------------------------------------------------------- layouts
 
 
-def cannot_hold(c: TransformerConfig, kind: Class) -> list[str]:
+def cannot_hold(c: TransformerConfig, kind: Class, per_block: bool) -> list[str]:
     """Clauses for networks of vectors, of two vocabularies, of a gate that config.json cannot state, and like these."""
     out = []
     if not c.encoder_depth:
         out.append("encoder_depth is 0, it has an encoder")
     if not c.decoder_depth and kind != "encoder":
         out.append("decoder_depth is 0, it has a decoder (t5@encoder has none)")
+    if per_block and max(c.encoder_depth, c.decoder_depth) < 2:
+        out.append("it has one block a stack, of which the file is one of t5")
     if not c.source_vocabulary:
         out.append("source_vocabulary is 0, but the layout's inputs are ids")
     if kind == "" and c.outputs != c.target_vocabulary:
@@ -284,10 +286,13 @@ def cannot_hold(c: TransformerConfig, kind: Class) -> list[str]:
 
 
 def _other_tables(names: Names, per_block: bool) -> list[str]:
-    """A clause where the second block has a table of relative positions and should not, or the other way round."""
+    """A clause where second blocks have tables of relative positions and should not, or the other way round.
+
+    A file without a second block is one of T5, whose function is then the same.
+    """
     second = [f"{stack}.block.1.layer.0.SelfAttention." for stack in LAYERS]
     tables = {f"{block}relative_attention_bias.weight" in names for block in second if f"{block}q.weight" in names}
-    return [] if tables <= {per_block} else ["its blocks share a table, or each has its own, unlike here"]
+    return [] if (tables or {False}) == {per_block} else ["its blocks share a table, or each has its own, unlike here"]
 
 
 def _layout(model: str, kind: Class, per_block: bool, scaled: tuple[bool, ...], **more: Any) -> Layout:
@@ -314,7 +319,7 @@ def _layout(model: str, kind: Class, per_block: bool, scaled: tuple[bool, ...], 
         extras=() if kind else IDS,
         refusals=(
             Refusal("shapes", functools.partial(_other_tables, per_block=per_block)),
-            Refusal("network", functools.partial(cannot_hold, kind=kind)),
+            Refusal("network", functools.partial(cannot_hold, kind=kind, per_block=per_block)),
             *([Refusal("choice", unclear)] if unclear else []),
         ),
         outside=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),  # never read
