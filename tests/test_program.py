@@ -186,6 +186,25 @@ def test_a_tpus_program_has_exchanges_in_fusions_and_arrays_inside_its_core():
     assert (found.bytes, found.on_chip, found.count) == (32768 + 4 + 2 * 8192, 3 * 32768, 3)
 
 
+def test_exchanges_in_parts_are_told_apart_by_their_chains():
+    """As a TPU's compiler writes gathers beside products: each in several fusions, all of one channel."""
+    parts = "".join(
+        f"""%part.{chain}.{i} (i: f32[16,128]) -> f32[64,128] {{
+  %i = f32[16,128]{{1,0}} parameter(0)
+  ROOT %all = f32[64,128]{{1,0}} all-gather(%i), channel_id=1, replica_groups={{{{0,1,2,3}}}}, dimensions={{0}}, \
+frontend_attributes={{chain_id="{chain}"}}
+}}
+"""
+        for chain, i in np.ndindex(2, 3)
+    )
+    x = "%x = f32[16,128]{1,0} parameter(0)"
+    calls = [
+        f"%f.{chain}.{i} = f32[64,128]{{1,0}} fusion(%x), kind=kCustom, calls=%part.{chain}.{i}"
+        for chain, i in np.ndindex(2, 3)
+    ]
+    assert read_text(entry(x, *calls, before=parts)).exchanges() == {"all-gather": (2, 65536)}
+
+
 def test_arrays_take_whole_tiles():
     sizes = {"bf16[16,17,64]{2,1,0:T(8,128)(2,1)}": 16 * 24 * 128 * 2, "f32[4,9]{0,1:T(8,128)}": 128 * 16 * 4}
     sizes |= {"f32[4,9]{1,0}": 144, "pred[3]": 3, "(s32[], f32[2])": 12, "bf16[64]{0:T(256)(128)(2,1)}": 512}

@@ -196,7 +196,7 @@ class _Reader:
     def __init__(self, module: Module, devices: int):
         self.module, self.devices = module, devices
         self.kernels: list[Kernel] = []
-        # A TPU's program has the parts of one exchange in several fusions: they have its channel.
+        # A TPU's program has the parts of one exchange in several fusions of a computation, with its channel and chain.
         self.collectives: dict[Any, Collective] = {}
 
     def walk(self, name: str, times: int) -> None:
@@ -212,7 +212,7 @@ class _Reader:
             elif each.opcode == "conditional":
                 self._branch(each, times)
             else:
-                self._add(each, there, times)
+                self._add(each, name, times)
 
     def _branch(self, each: Instruction, times: int) -> None:
         """Add the branch that moves the most bytes."""
@@ -225,14 +225,15 @@ class _Reader:
         self.kernels += most.kernels
         self.collectives |= {(each.name, key): value for key, value in most.collectives.items()}
 
-    def _add(self, each: Instruction, there: dict[str, Instruction], times: int) -> None:
+    def _add(self, each: Instruction, computation: str, times: int) -> None:
+        there = self.module.computations[computation]
         target = each.attribute("custom_call_target")
         named = self._named(each)
         operation, source = named.attribute("op_name"), self.module.source(named)
         memory, on_chip = moved_bytes(self.module, each, there)
         flops, what = self._flops(each, there), target or each.opcode
         self.kernels.append(Kernel(what, each.name, operation, source, memory, on_chip, flops, times))
-        self._exchange(each, there, times)
+        self._exchange(each, there, times, computation)
 
     def _named(self, each: Instruction) -> Instruction:
         """The instruction, or that of its fusion which says first where it comes from."""
@@ -249,17 +250,27 @@ class _Reader:
             total += sum(self._flops(one, inner) for one in inner.values())
         return total
 
-    def _exchange(self, each: Instruction, there: dict[str, Instruction], times: int, within: str = "") -> None:
-        """Add the collectives of an instruction, and of those that are fused into it, `within` a computation."""
+    def _exchange(
+        self, each: Instruction, there: dict[str, Instruction], times: int, computation: str, within: str = ""
+    ) -> None:
+        """Add the collectives of an instruction of a computation, and of those that are fused into it.
+
+        Args:
+            each: the instruction.
+            there: those beside it.
+            times: how often it runs.
+            computation: whose schedule has it, or has the fusion that it is in.
+            within: the computation of that fusion.
+        """
         kind = each.opcode.removesuffix("-start")
         if kind in COLLECTIVES:
             found = _collective(each, there, kind, self.devices, within.startswith("all-reduce-scatter"))
-            key = (kind, each.attribute("channel_id")) if within else each.name
+            key = (computation, kind, each.attribute("channel_id"), each.attribute("chain_id")) if within else each.name
             self.collectives.setdefault(key, replace(found, times=times))
         for name in each.calls if each.opcode in IN_CALLS else ():
             inner = self.module.computations[name]
             for one in inner.values():
-                self._exchange(one, inner, times, name)
+                self._exchange(one, inner, times, computation, name)
 
 
 def trip_count(module: Module, loop: Instruction) -> int:
