@@ -5,6 +5,7 @@ Faults that other programs have were measured beforehand; each is planted here, 
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -308,6 +309,20 @@ def test_a_program_of_prepared_images_takes_these(network, tmp_path):
     assert "preprocess" not in json.loads((tmp_path / "x.stablehlo.json").read_text())["stated"]
 
 
+@pytest.mark.parametrize("options", [{"rotary": "axial"}, {"rotary": "mixed", "pool": "mean"}, {"rotary": "none"}])
+def test_a_network_without_stored_positions_takes_prepared_images_of_any_size(tmp_path, options):
+    """Before, jax.export refused lengths that are free: tables of angles were made by numpy."""
+    config = replace(VIT, position="none", rotary_places="indices" if "pool" in options else "centres", **options)
+    network = vit_jax.ViT(config, rngs=nnx.Rngs(0))
+    vit_jax.export(network, tmp_path / "x.stablehlo", takes="images-of-any-size")
+    shape = json.loads((tmp_path / "x.stablehlo.json").read_text())["input"]["shape"]
+    run = open_stablehlo(tmp_path / "x.stablehlo")
+    assert shape == ["batch", "4*rows", "4*columns", 3]
+    for size in ((16, 16), (4, 36)):
+        images = np.random.default_rng(0).standard_normal((2, *size, 3), np.float32)
+        assert run(images) == pytest.approx(np.asarray(network(images)), abs=1e-5)
+
+
 def test_a_program_that_prepares_pixels_otherwise_is_not_written(network, tmp_path, monkeypatch):
     monkeypatch.setattr(preprocess, "normalise", lambda xp, x, c: normalise(xp, x, c) * np.float32(1.01))
     with pytest.raises(CheckFailed, match="computes other outputs than ours"):
@@ -320,9 +335,11 @@ def test_what_a_program_cannot_be_is_said(network, tmp_path, convert):
     refused = {
         ("x.stablehlo",): r"bare.safetensors: does not state the mean and std of its images, by which a program "
         r"prepares pixels; give --set mean=.*, or let it take images that are normalised already, with --takes images",
-        ("x.stablehlo", "--takes", "png"): "--takes png: .*; give pixels or images",
+        ("x.stablehlo", "--takes", "png"): "--takes png: .*; give pixels, images or images-of-any-size",
         ("x.stablehlo", "--opset", "18"): "--opset 18: .*x.stablehlo is no ONNX",
         ("x.safetensors", "--takes", "pixels"): "--takes pixels: .*x.safetensors is no program",
+        ("x.onnx", "--takes", "images-of-any-size"): r"x.onnx is of ONNX, and jax2onnx .*; write X.stablehlo",
+        ("x.stablehlo", "--takes", "images-of-any-size"): "this network takes images of 16x16 alone",
         ("x.onnx", "--opset", "9"): "--opset 9: .*; give one from 18 to 23",
         ("x.onnx", "--opset", "new"): "--opset new: give a number from 18 to 23",
     }

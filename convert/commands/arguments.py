@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from vit_jax.config.flags import Flag, instead, show_word
 from vit_jax.errors import UserError
 
-from ..write.program.interface import IMAGES, OPSET, OPSETS, PIXELS, WEIGHTS, Wanted
+from ..write.program.interface import ANY_IMAGES, IMAGES, OPSET, OPSETS, PIXELS, WEIGHTS, Wanted
 from .terminal import wrap
 
 if TYPE_CHECKING:
@@ -159,14 +159,12 @@ def _about_target(add: Any) -> None:
     )
     preset = "the preset that trained SRC, where SRC holds an optimizer's state and does not state it"
     certificate = "compare source and target as functions, and leave DST.certificate.json (to hf://...: always done)"
-    takes = f"of a program: {PIXELS} (default), uint8 of any size, which it prepares as the run does, or {IMAGES}, "
-    takes += "float32, prepared and normalised before"
+    takes = f"of a program: {PIXELS} (default), uint8 of any size, prepared as by the run; {IMAGES}, prepared "
+    takes += f"and normalised, float32; {ANY_IMAGES}, such ones of other sizes (.stablehlo, rotary positions)"
+    version = f"of X.onnx: the opset of ONNX, {OPSETS[0]} to {OPSETS[-1]} (default: {OPSET}), or newer, of a runtime"
     smaller = "of X.onnx: float16 halves the file, int8 also computes in int8, by ranges of 256 training images; what "
     smaller += "that changes is measured on the run's validation, and stated"
     source = "images for --weights int8, as data.source names them (folder:PATH), where SRC is no run"
-    version = (
-        f"of X.onnx: the opset of ONNX, {OPSETS[0]} to {OPSETS[-1]} (default: {OPSET}); a runtime needs it or newer"
-    )
     runtime = "of X.html: where npm has installed onnxruntime-web, which the page contains: node_modules"
     licence = "of hf://owner/name: the licence, such as apache-2.0, that its model card states (default: none)"
     add(
@@ -177,7 +175,7 @@ def _about_target(add: Any) -> None:
     )
     add("--adapt", action="append", default=[], metavar="OP=VALUE", help=adapt)
     add("--dtype", type=dtype, metavar="DTYPE", help=f"round to {', '.join(FLOATS)} (default: as it is)")
-    add("--takes", default="", metavar=f"{PIXELS}|{IMAGES}", help=takes)
+    add("--takes", default="", metavar="WHAT", help=takes)
     add("--weights", default="", metavar="|".join(WEIGHTS), help=smaller)
     add("--calibrate", default="", metavar="SOURCE", help=source)
     add("--opset", type=opset, default=0, metavar="N", help=version)

@@ -27,7 +27,18 @@ from ..recognise.preprocessing import unprepared
 from ..recognise.reading import Reading
 from .origin import file_hash, joint_hash, origin, source_hash, values_hash
 from .program.examples import Examples
-from .program.interface import BATCH, OPSET, PIXELS, Interface, Wanted, as_run_prepares, preparation, statements
+from .program.interface import (
+    ANY_IMAGES,
+    BATCH,
+    IMAGES,
+    OPSET,
+    PIXELS,
+    Interface,
+    Wanted,
+    as_run_prepares,
+    preparation,
+    statements,
+)
 from .program.kinds import Kind, kind_of
 from .program.network import Forward
 from .program.smaller import LIMITS, describe, examples_for, write_smaller
@@ -167,9 +178,14 @@ def interface_of(plan: Plan, wanted: Wanted, kind: Kind) -> Interface:
         if prepared is None:
             raise unprepared(plan.reading.path, plan.reading.facts)
         preprocess = preparation(prepared)
+    multiple = plan.config.any_size() if wanted.takes == ANY_IMAGES else None
+    if wanted.takes == ANY_IMAGES and multiple is None:
+        h, w, _ = shape
+        why = f"this network takes images of {h}x{w} alone, as its positions or layers are made for these"
+        raise UserError(Option("takes", ANY_IMAGES), why, f"give {PIXELS} or {IMAGES}")
     output = "logits" if getattr(plan.config, "classes", 0) else "features"  # of a network without classes
     stated = statements(plan.facts.outputs, preprocess, kind.least_batch)
-    return Interface(shape, output, preprocess, wanted.opset or OPSET, stated)
+    return Interface(shape, output, preprocess, multiple, wanted.opset or OPSET, stated)
 
 
 def compare_program(
@@ -201,7 +217,9 @@ def _noise(interface: Interface) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     rng, (h, w, channels) = np.random.default_rng(0), interface.shape
     for batch, (tall, wide) in zip(BATCHES, ((3.1, 0.6), (0.7, 2.3)), strict=True):
         if interface.preprocess is None:
-            images = rng.standard_normal((batch, *interface.shape), np.float32)
+            rows, columns = interface.multiple or (0, 0)
+            size = (h + rows * (batch - 1), w + columns * 2 * (batch - 1))
+            images = rng.standard_normal((batch, *size, channels), np.float32)
             yield images, images
             continue
         size = (round(h * tall) + 1, round(w * wide) + 1)

@@ -179,6 +179,13 @@ class NetworkConfig:
         found = next((one.shape for one in self.inputs() if one.kind == "pixels"), None)
         return None if found is None else (found[0], found[1], found[2])
 
+    def any_size(self) -> tuple[int, int] | None:
+        """Of what a height and a width have to be multiples, where the network takes images of any; None: it does not.
+
+        Positions that are stored or computed for one size make it take that one.
+        """
+        return None
+
     def with_sizes(self, sizes: Mapping[str, int]) -> Self:
         """The config with the sizes that the data of a run determines.
 

@@ -297,7 +297,7 @@ class ViT(state.Network):
         real, mask = x.shape[1], None
         # The hidden token would have others draw other random numbers within blocks.
         draws = keys is not None and (c.dropout or c.attention_dropout or c.activation_dropout)
-        if real % 2 and not draws and intermediates is None and needs_even(self.blocks[0].attention, self.dtype):
+        if not draws and intermediates is None and needs_even(self.blocks[0].attention, self.dtype) and real % 2:
             x, table, mask = with_hidden_token(x, table)
 
         def call(block: Block, x: Array, i: int | Array, intermediates: Intermediates | None = None) -> Array:

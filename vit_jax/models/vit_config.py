@@ -42,6 +42,10 @@ class ViTConfig(ViTOptions, NetworkConfig):
     def inputs(self) -> tuple[Input, ...]:
         return (Input("images", "pixels", (*self.image_size, self.channels)),)
 
+    def any_size(self) -> tuple[int, int] | None:
+        """The patch, if positions are rotary or there are none."""
+        return self.patch_size if self.position == "none" else None
+
     def check(self) -> None:
         super().check()
         _check_patches(self)

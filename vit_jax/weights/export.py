@@ -33,7 +33,7 @@ NOT_OF_PROGRAMS = {  # {what an export to a program does not take: why}
     "verify": "is always run and compared with ours before it gets its name",
 }
 Dtype = Literal["", "float16", "bfloat16", "float32", "float64"]
-Takes = Literal["pixels", "images"]
+Takes = Literal["pixels", "images", "images-of-any-size"]
 Weights = Literal["float32", "float16", "int8"]
 
 
@@ -118,8 +118,8 @@ def export(
             the comparison is printed and left beside the file. It needs that library.
         shard_size: the most bytes of a file of weights in a folder of safetensors, such as "5GB" or 500_000_000: more
             become several files with an index, as transformers writes them; 0: one file.
-        takes: of a program: "pixels", uint8 of any size, which it prepares as the run does, or "images", float32,
-            prepared and normalised before.
+        takes: of a program: "pixels", uint8 of any size, which it prepares as the run does; "images", float32,
+            prepared and normalised before; or "images-of-any-size", such ones of other sizes than it was trained on.
         opset: of X.onnx: the opset of ONNX; 0: the usual one.
         onnxruntime_web: of X.html: where npm has installed onnxruntime-web, which the page contains: "node_modules".
         weights: of X.onnx: "float16" halves the file; "int8" also computes in int8, by ranges of 256 training images;

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from ...layout import Json
 
-PIXELS, IMAGES = "pixels", "images"  # names of the argument: uint8 of any size, or normalised
+PIXELS, IMAGES = "pixels", "images"  # names of the argument: uint8 of any size, or prepared and normalised
+ANY_IMAGES = "images-of-any-size"  # as images, but of other sizes than the network was trained on
+TAKES = (PIXELS, IMAGES, ANY_IMAGES)  # what --takes names
 BATCH, HEIGHT, WIDTH = "batch", "height", "width"  # of its axes
 # Opsets of ONNX: those that are written, and the usual one. From 21 on, ONNX Runtime 1.31 fails to load what its own
 # quantize_static makes of linear layers (onnxruntime#25526), and no node needs more than 18.
@@ -34,7 +36,7 @@ class Wanted:
     """What a user asks of a program.
 
     Args:
-        takes: pixels, which it prepares as the run does, or images that are prepared already.
+        takes: one of TAKES: pixels, which it prepares as the run does, or images that are prepared already.
         opset: of ONNX; 0: OPSET.
         runtime: where onnxruntime-web is, of a page that contains it.
         weights: one of WEIGHTS.
@@ -51,9 +53,12 @@ class Wanted:
 
     def check(self, path: str) -> None:
         """Raise UserError where there is no such program at a path."""
-        if self.takes not in (PIXELS, IMAGES):
-            given = Option("takes", self.takes)
-            raise UserError(given, "a program takes no such thing", f"give {PIXELS} or {IMAGES}")
+        given = Option("takes", self.takes)
+        if self.takes not in TAKES:
+            raise UserError(given, "a program takes no such thing", f"give {', '.join(TAKES[:-1])} or {TAKES[-1]}")
+        if self.takes == ANY_IMAGES and not path.lower().endswith(".stablehlo"):
+            lacks = "jax2onnx 0.13 traces no network whose height and width are free"
+            raise UserError(given, f"{path} is of ONNX, and {lacks}", "write X.stablehlo")
         if self.runtime and not path.lower().endswith(".html"):
             given = Option("onnxruntime-web", self.runtime)
             raise UserError(given, f"{path} does not contain it", "give X.html, or leave it out")
@@ -103,6 +108,7 @@ class Interface:
         output: the name of what it gives.
         preprocess: how pixels uint8 [B, h, w, C] of any size become those images; None: the program takes these,
             normalised, float32 [B, H, W, C].
+        multiple: of what the height and width of prepared images are multiples; None: they are H and W.
         opset: of ONNX.
         stated: what the file states besides, {name: JSON}.
     """
@@ -110,6 +116,7 @@ class Interface:
     shape: tuple[int, int, int]
     output: str
     preprocess: Preprocess | None = None
+    multiple: tuple[int, int] | None = None
     opset: int = OPSET
     stated: Json = field(default_factory=dict)
 
@@ -121,7 +128,11 @@ class Interface:
     @property
     def axes(self) -> list[str | int]:
         """The argument's shape; a name is a length that is free."""
-        return [BATCH, HEIGHT, WIDTH, self.shape[2]] if self.preprocess else [BATCH, *self.shape]
+        if self.preprocess:
+            return [BATCH, HEIGHT, WIDTH, self.shape[2]]
+        if self.multiple:
+            return [BATCH, f"{self.multiple[0]}*rows", f"{self.multiple[1]}*columns", self.shape[2]]
+        return [BATCH, *self.shape]
 
     def described(self) -> Json:
         """The argument, as JSON."""

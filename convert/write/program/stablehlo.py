@@ -29,7 +29,7 @@ def write_stablehlo(forward: Forward, interface: Interface, path: Path) -> Json:
     if forward.nbytes > LARGEST:
         size = f"{forward.nbytes / 1e9:.1f} GB of weights are more than a file of StableHLO holds"
         raise UserError(path.name, f"{size} ({LARGEST / 1e9:.1f} GB)", "write X.onnx, with weights in a file beside it")
-    with on_cpu("float64" if interface.preprocess else "float32"):  # resizing needs 64 bits, the network stays at 32
+    with on_cpu("float64"):  # sizes and weights of pixels need 64 bits; the network stays at 32
         shape = export.symbolic_shape(", ".join(map(str, interface.axes)))
         given = jax.ShapeDtypeStruct(shape, jnp.uint8 if interface.preprocess else jnp.float32)
         exported = export.export(jax.jit(_whole(forward, interface)), platforms=PLATFORMS)(given)

@@ -11,6 +11,8 @@ Dimensions: B batch, H heads, N tokens, n patches (the last of the tokens), Dh h
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -33,14 +35,20 @@ def patch_positions(
     Returns:
         [n, 2], float64, row by row.
     """
-    axes: list[np.ndarray] = []
+    xp, axes = library(grid), []
     for size, scaled in zip(grid, reference, strict=True):
+        indices = xp.arange(size, dtype=float)
         if kind == "centres":
-            axes.append(2 * math.pi * ((np.arange(size) + 0.5) * 2 / size - 1))
+            axes.append(2 * math.pi * ((indices + 0.5) * 2 / size - 1))
         else:
-            axes.append((np.arange(size) + offset) * ((scaled or size) / size))
-    rows, columns = (axis.reshape(-1) for axis in np.meshgrid(*axes, indexing="ij"))
-    return np.stack([rows, columns] if first == "rows" else [columns, rows], axis=-1)
+            axes.append((indices + offset) * (scaled / size if scaled else 1.0))
+    rows, columns = (axis.reshape(-1) for axis in xp.meshgrid(*axes, indexing="ij"))
+    return xp.stack([rows, columns] if first == "rows" else [columns, rows], axis=-1)
+
+
+def library(lengths: Iterable[Any]) -> Any:
+    """numpy, or jax where a length is free while `jax.export` traces: numpy makes no arrays of such."""
+    return np if all(isinstance(each, int | np.integer) for each in lengths) else jnp
 
 
 def frequencies(width: int, base: float, periods: str = "exact") -> np.ndarray:
@@ -60,7 +68,8 @@ def frequencies(width: int, base: float, periods: str = "exact") -> np.ndarray:
 
 def axial(places: np.ndarray, width: int, base: float, periods: str = "exact") -> np.ndarray:
     """Axial angles [n, Dh/2], float64, of places [n, 2]: those of the first axis, then those of the second."""
-    return np.concatenate([axis[:, None] * frequencies(width, base, periods) for axis in places.T], axis=1)
+    of_axes = [places[:, i, None] * frequencies(width, base, periods) for i in range(2)]
+    return (np if isinstance(places, np.ndarray) else jnp).concatenate(of_axes, axis=1)
 
 
 def mixed_frequencies(heads: int, width: int, base: float) -> np.ndarray:
