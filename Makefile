@@ -10,7 +10,8 @@
 #                  that make test skips without these libraries; ARGS goes to python -m tests.parity and leaves the tests out
 # make lint        ruff and mypy
 # make examples    execute the notebooks of examples/, with data in $TFDS_DATA_DIR; ARGS names some: encoder_decoder
-# make docs        build the docs site in build/site, offline and strict; open build/site/index.html
+# make docs        build the docs site in build/site, offline and strict; open build/site/index.html (its search needs a
+#                  server: python -m http.server -d build/site)
 # make clean       remove .venv, .venv-newest, .venv-plan-* and caches; runs/ stays
 #
 # PYTHON           the interpreter for .venv, 3.11 or newer (default: python3, or the newest python3.x that is found)

@@ -81,7 +81,7 @@ def linked(text: str, path: str) -> tuple[str, list[str]]:
 
 
 def with_lines(text: str, folder: Path) -> str:
-    """A text whose links to lines of code have the numbers of today.
+    """A text whose links to lines of code have the numbers of today, as the site has them always.
 
     Args:
         text: of a page, or the JSON of a notebook.
@@ -147,9 +147,10 @@ def write(path: str) -> list[str]:
         shutil.copyfile(ROOT / path, place)
         return []
     if path.endswith(".md"):
-        text, found = linked((ROOT / path).read_text(encoding="utf-8"), path)
+        text = with_lines((ROOT / path).read_text(encoding="utf-8"), (ROOT / path).parent)
+        text, found = linked(text, path)
     elif path.endswith(".ipynb"):
-        made, own = notebook(path), str(Path(page_of(path)).with_suffix("").name)
+        made, own = with_lines(notebook(path), (ROOT / path).parent), str(Path(page_of(path)).with_suffix("").name)
         parts = re.split(rf"(!\[picture \d+ of this notebook\]\({own}/\d+\.png\))", made)
         texts = [(part, []) if i % 2 else linked(part, path) for i, part in enumerate(parts)]
         text, found = "".join(each for each, _ in texts), [link for _, links in texts for link in links]
@@ -175,6 +176,7 @@ def main(words: list[str]) -> int:
         if (path := waiting.pop()) not in done:
             done.add(path)
             waiting += write(path)
+    shutil.copyfile(ROOT / "docs" / "site.css", SITE / "site.css")
     for name, text in generated().items():
         (SITE / name).parent.mkdir(parents=True, exist_ok=True)
         (SITE / name).write_text(text, encoding="utf-8")

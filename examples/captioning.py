@@ -23,10 +23,12 @@
 # three seeds, the same batches in the same order and as many steps, and are asked for scenes that they have not seen.
 # Then the corrected network is trained by `vit_jax`, and we look at where it looks while it writes.
 #
-# The figures are stored in `prices/`; `PRICES=again` measures them again. `FULL=1` trains the corrected network for as
-# long as its preset says.
+# The figures are shipped in `prices/`. Change a number, a line of code or an image, and the variants that are then
+# others are trained on your machine and kept in `prices/own/`; all of them take {minutes} minutes of one core. A line
+# for each variant says which it is. `FULL=1` trains the corrected network for as long as its preset says.
 
 # %%
+import functools
 import os
 import subprocess
 import sys
@@ -38,9 +40,10 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
+from exercises import check_answers
 from flax import nnx
 from IPython.display import Markdown
-from race import Budget, Variant, markdown, race
+from race import Budget, Variant, race
 from safetensors.numpy import save_file
 
 import vit_jax
@@ -299,11 +302,18 @@ print(f"largest difference: {abs(jax.nn.gelu(x, approximate=False) - jax.nn.gelu
 approximate = replace(
     config, vit=replace(config.vit, activation="gelu_tanh"), text=replace(config.text, activation="gelu_tanh")
 )
-graph = nnx.split(network(0, approximate), nnx.Param)[0]
+
+
+@functools.cache
+def graph_of(config):
+    return nnx.split(network(0, config), nnx.Param)[0]
 
 
 def as_tanh(net):
-    return nnx.merge(graph, nnx.state(net, nnx.Param))  # the same weights
+    return nnx.merge(graph_of(approximate), nnx.state(net, nnx.Param))  # the same weights
+
+
+graph_of(approximate)  # outside jit
 
 
 swapped = replace(right, forward=lambda net, batch: forward(net if "epoch" in batch else as_tanh(net), batch))
@@ -340,7 +350,9 @@ post_norm = replace(right, network=lambda seed: network(seed, norms_last))
 # ## What each costs
 #
 # A price is the mean difference to the right network with the same seed, in points, with its 95 % interval (Student's
-# t, three seeds). Where the interval contains zero, these seeds cannot show that the fault costs anything.
+# t, three seeds). The last column says *costs* or *gains* where the interval does not contain zero. Where it does, it
+# says *next to nothing* if the interval stays within one point of zero, and else *unclear*: these seeds are too few
+# to tell.
 
 # %%
 variants = {
@@ -357,26 +369,28 @@ variants = {
 }
 budget = Budget(steps=500, batch=64, rate=3e-3, seeds=3)
 against = {"dropout that is never off": "right, with dropout"}
-race("captioning", variants, train, test, score, budget, against)
-Markdown("\n\n".join(markdown("captioning", metric) for metric in ("exact", "one of two", "on the fifty")))
+found = race("captioning", variants, train, test, score, budget, against)
+Markdown(found.markdown("exact", "one of two", "on the fifty"))
 
 # %% [markdown]
 # ## How to read it
 #
-# What was measured: the network that learned fifty scenes by heart says all of them right, with every seed, and 16 % of
-# new ones. One vector in place of sixteen costs nine points, though the ViT learns together with the decoder what to
-# put into it. Of scenes with two captions it has learned less in the same steps, 25 points less where both count; that
-# it is compared with only one of them takes another seven. Dropout that is never off costs six and a half points. (With
-# dropout the right network has 89 %, without it 96 %; three seeds cannot quite show that difference.)
+# What was measured: the network that learned fifty scenes by heart describes {score: fifty pictures| on the fifty} %
+# of these correctly, and {score: fifty pictures} % of new ones. One vector instead of sixteen costs {price: one
+# vector as memory} points, though the ViT learns together with the decoder what to put into it. With two captions a
+# scene it has learned less in the same steps: {price: two captions a scene| one of two} points less where both
+# captions count, {price: two captions a scene} where only the first one does. Dropout that is never off costs {price:
+# dropout that is never off} points. (With dropout the right network has {score: right, with dropout} %, without it
+# {score: right} %.)
 #
-# Padding in the divisor or in the loss, and norms after the sums, have no price that three seeds can show. With the
-# other GELU not a single score has changed.
+# For padding in the divisor or in the loss, and for norms after the sums, the table says *unclear*. With the other
+# GELU not a single score has changed.
 #
 # How we read it: Adam divides a gradient by its own size, so a loss that is smaller by a factor trains the same; with
-# SGD or with a bound on the gradient it would not. To learn the padding is easy, for after an end there is nothing
-# else. Two right orders are two things to learn, and a network that must choose between them at the first word needs to
-# know, at every later one, which it has begun with. And what one vector lacks may not be room, for 64 numbers are
-# enough to name two shapes, but that every word is given the same ones.
+# SGD, or with a bound on the gradient, it would not. To learn the padding is easy, since after an end there is
+# nothing else. Two right orders are two things to learn; and a network that must choose between them at the first
+# word needs to remember, at every later word, which one it began with. One vector of 64 numbers has enough room to
+# name two shapes. What it lacks may be that every word is given the same numbers.
 
 # %% [markdown]
 # ## The corrected network, trained
@@ -473,3 +487,32 @@ command += " --set text.heads=2"
 print(subprocess.run([sys.executable, "-m", *command.split()], capture_output=True, text=True).stdout)
 moved = vit_jax.load("ours.safetensors")
 print(moved.model(jnp.ones((4, 1, 20)), jnp.ones((4, 5), jnp.int32)).shape)
+
+# %% [markdown]
+# ## Exercises
+#
+# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another
+# depth, loss or budget in a cell above, and run the cells from there on. The table shows your figures.
+#
+# 1. What is the loss of a network that gives all 18 words the same probability?
+# 2. Write the mean of losses `[B, T]` over the real tokens alone; real is bool `[B, T]`.
+# 3. Write the share of captions that are right to the last word: ids `[B, T]` both, and what stands where right is 0
+#    (padding) does not count.
+#
+# Words that are new to you are in the [glossary](../docs/glossary.md). If a network of yours does not learn, [this
+# page](../docs/learning.md) helps.
+
+# %%
+answer_1 = None  # a number
+
+
+def my_mean_of_words(losses, real):
+    return None  # your answer
+
+
+def my_exact(said, right):
+    return None  # your answer
+
+
+# %%
+check_answers("captioning", answer_1, my_mean_of_words, my_exact)

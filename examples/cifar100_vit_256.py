@@ -23,9 +23,10 @@
 # differ in this one thing are trained with the same four seeds, the same batches in the same order and as many steps.
 # Then the corrected network is trained by `vit_jax`, and we look at what its layers look at.
 #
-# For this page the network is 48 wide, with three layers on patches of 8 x 8. The figures are stored in `prices/`;
-# `PRICES=again` measures them again. `FULL=1` trains the corrected network at full size for its 180 epochs, which wants
-# a GPU.
+# For this page the network is 48 wide, with three layers on patches of 8 x 8. The figures are shipped in `prices/`.
+# Change a number, a line of code or an image, and the variants that are then others are trained on your machine and
+# kept in `prices/own/`; all of them take {minutes} minutes of one core. A line for each variant says which it is.
+# `FULL=1` trains the corrected network at full size for its 180 epochs, which needs a GPU.
 
 # %%
 import os
@@ -41,9 +42,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import optax
 import tensorflow_datasets as tfds
+from exercises import check_answers
 from flax import nnx
 from IPython.display import Markdown
-from race import Budget, Variant, dotted, markdown, price, race
+from prices import price
+from race import Budget, Variant, dotted, race
 from safetensors.numpy import save_file
 
 import vit_jax
@@ -247,40 +250,42 @@ def score(predict, test):
 # ## What each costs
 #
 # A price is the mean difference to the right network with the same seed, in points of test accuracy, with its 95 %
-# interval (Student's t, four seeds). Where the interval contains zero, four seeds cannot show that the fault costs
-# anything, and the table says so. How a training should end may depend on how fast it went, so the schedule is measured
-# at three times the rate too.
+# interval (Student's t, four seeds). The last column says *costs* or *gains* where the interval does not contain
+# zero. Where it does, it says *next to nothing* if the interval stays within one point of zero, and else *unclear*:
+# these seeds are too few to tell. How a training should end may depend on how fast it went, so the schedule is
+# measured at three times the rate too.
 
 # %%
 budget = Budget(steps=400, batch=64, rate=3e-3, seeds=4)
 against = {"schedule for 4/3, at three times the rate": "right, at three times the rate"}
-scores = race("cifar100_vit_256", variants, train, test, score, budget, against)
-Markdown(markdown("cifar100_vit_256"))
+found = race("cifar100_vit_256", variants, train, test, score, budget, against)
+Markdown(found.markdown())
 
 # %% [markdown]
 # What the mean over batches takes from the F1 of the same networks:
 
 # %%
 for title in ("right", "both, as in the notebook"):
-    p = price(scores[title]["macro F1"], scores[title]["macro F1 by batches of 256"])
+    p = price(found.scores[title]["macro F1"], found.scores[title]["macro F1 by batches of 256"])
     print(f"{title:25} {100 * p.mean:+.2f} ({100 * p.low:+.2f} .. {100 * p.high:+.2f})  {p.verdict}")
 
 # %% [markdown]
 # ## How to read it
 #
-# What was measured: Adam with an L2 term of 0.1, as the text says, learns nothing here with any seed (1 % is chance),
-# so the text is hardly what gave 49.8 %; the code says AdamW. The schedule for a third too many steps, with beta1 as it
-# then moves, *gains* a point at this budget; the schedule alone gains 0.8, which four seeds cannot tell from nothing,
-# and neither can they at three times the rate, where the right network is ahead by 0.3. Weight decay on everything,
-# beta1 alone, and ten times as many outputs as classes cost nothing that four seeds can show. The mean over batches
-# takes about a seventh of the F1, of these networks as of answers that are right at 49.8 %; the 0.43 that the notebook
-# prints is close to what it would be.
+# What was measured: Adam with an L2 term of 0.1, as the text says, learns nothing here with any seed ({score: Adam
+# with L2 of 0.1, as its text says} %; 1 % is chance). So the text can hardly have given 49.8 %; the code says AdamW.
+# The schedule for a third too many steps, with beta1 as it then moves, *gains* {price: both, as in the notebook}
+# points at this budget. The schedule alone gains {price: schedule for 4/3 of the steps} and the table says *unclear*,
+# as it does at three times the rate, where the right network is ahead by {price: schedule for 4/3, at three times the
+# rate}. Weight decay on everything, beta1 alone, and ten times as many outputs as classes: their prices are small or
+# unclear. The mean over batches takes about a seventh of the F1, of these networks as of answers that are right at
+# 49.8 %; the 0.43 that the notebook prints is close to what it would be.
 #
 # How we read it: half an epoch is all learning, and a rate that is still high in its last steps learns more than one
-# that has gone to nothing. What a finished schedule is worth shows when there is something to settle, after many
-# epochs, and this budget cannot tell: the preset has it for that reason, and not for these figures. Decay by 0.03 times
-# the rate takes two hundredths of a parameter in 400 steps; it too is a matter of long trainings. That a fault costs
-# nothing here is thus no verdict on it. But the F1 is too low at any length.
+# that has gone to nothing. A finished schedule pays off when there is something to settle, after many epochs. This
+# budget cannot show that; the preset has it for that reason, and not for these figures. Decay by 0.03 times the rate
+# takes two hundredths of a parameter in 400 steps: it too matters in long trainings only. So a fault that costs
+# nothing here may still cost something elsewhere. But the F1 is too low at any length.
 
 # %% [markdown]
 # ## What the corrected network looks at
@@ -365,3 +370,31 @@ refused = subprocess.run(
     text=True,
 )
 print(refused.stderr)
+
+# %% [markdown]
+# ## Exercises
+#
+# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another
+# depth, loss or budget in a cell above, and run the cells from there on. The table shows your figures.
+#
+# 1. How many steps has an epoch of 45,000 images in batches of 256, where the last one is smaller?
+# 2. Write a schedule that falls along half a cosine, from rate at t = 0 to 0 at t = steps.
+# 3. Write the macro F1 of answers `[n]`; a class that is neither in the answers nor in the labels counts as 0.
+#
+# Words that are new to you are in the [glossary](../docs/glossary.md). If a network of yours does not learn, [this
+# page](../docs/learning.md) helps.
+
+# %%
+answer_1 = None  # a number
+
+
+def my_half_cosine(t, steps, rate):
+    return None  # your answer
+
+
+def my_macro_f1(answer, label, classes):
+    return None  # your answer
+
+
+# %%
+check_answers("cifar100_vit_256", answer_1, my_half_cosine, my_macro_f1)

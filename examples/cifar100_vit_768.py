@@ -23,8 +23,10 @@
 # differ in this one thing are trained with the same three seeds, the same batches in the same order and as many steps.
 # Then the corrected network is trained by `vit_jax`, and we look at what its patches look at.
 #
-# For this page the network is 64 wide, not 768. The figures are stored in `prices/`; `PRICES=again` measures them
-# again. `FULL=1` trains the corrected network at full width for its 50 epochs, which wants a GPU.
+# For this page the network is 64 wide, not 768. The figures are shipped in `prices/`. Change a number, a line of code
+# or an image, and the variants that are then others are trained on your machine and kept in `prices/own/`; all of
+# them take {minutes} minutes of one core. A line for each variant says which it is. `FULL=1` trains the corrected
+# network at full width for its 50 epochs, which needs a GPU.
 
 # %%
 import os
@@ -39,9 +41,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import optax
 import tensorflow_datasets as tfds
+from exercises import check_answers
 from flax import nnx
 from IPython.display import Markdown
-from race import Budget, Variant, markdown, race
+from race import Budget, Variant, race
 from safetensors.numpy import save_file
 
 import vit_jax
@@ -169,17 +172,18 @@ variants = {
         right, network=lambda seed: network(seed, replace(config, position="sincos2d"))
     ),
 }
-race("cifar100_vit_768", variants, train, test, score, Budget(steps=600, batch=64, rate=3e-3, seeds=3))
-Markdown("\n\n".join(markdown("cifar100_vit_768", metric) for metric in ("accuracy", "alone", "sorted")))
+found = race("cifar100_vit_768", variants, train, test, score, Budget(steps=600, batch=64, rate=3e-3, seeds=3))
+Markdown(found.markdown("accuracy", "alone", "sorted"))
 
 # %% [markdown]
 # ## How to read it
 #
-# Attention across the batch costs a quarter of what the right network has learned in the same steps, and what is left
-# depends on the company: an image that is asked alone, or beside others of its own class, loses nearly another third. A
-# service that answers one image at a time would not get the accuracy that the notebook prints. How we read it: what a
-# network without attention could know, it knows from averaging its patches; attention across the batch adds to it only
-# what it can tell of an image from those beside it.
+# Attention across the batch costs {price: attention across the batch} of the {score: right} points that the right
+# network has learned in the same steps. What is left depends on the other images: an image that is asked alone gives
+# {score: attention across the batch| alone} %, beside others of its own class {score: attention across the batch|
+# sorted} %, and in mixed batches {score: attention across the batch} %. A service that answers one image at a time
+# would not get the accuracy that the notebook prints. How we read it: a network without attention can still average
+# its patches; attention across the batch adds only what the other images tell about this one.
 
 # %% [markdown]
 # ## What the corrected network looks at
@@ -252,3 +256,32 @@ print(asked.stderr)
 # %%
 command += " --accept batch-attention --verify"
 print(subprocess.run([sys.executable, "-m", *command.split()], capture_output=True, text=True).stdout)
+
+# %% [markdown]
+# ## Exercises
+#
+# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another
+# depth, loss or budget in a cell above, and run the cells from there on. The table shows your figures.
+#
+# 1. Write the transposition that was forgotten: `[tokens, images, width]` becomes `[images, tokens, width]`.
+# 2. Write the cosine of the angle between each two rows of `[n, D]`: a matrix `[n, n]`.
+# 3. How many numbers has the linear map of the queries at the notebook's width of 768, with its bias?
+#
+# Words that are new to you are in the [glossary](../docs/glossary.md). If a network of yours does not learn, [this
+# page](../docs/learning.md) helps.
+
+# %%
+
+
+def my_batch_first(x):
+    return None  # your answer
+
+
+def my_likeness(rows):
+    return None  # your answer
+
+
+answer_3 = None  # a number
+
+# %%
+check_answers("cifar100_vit_768", my_batch_first, my_likeness, answer_3)

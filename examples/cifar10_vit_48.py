@@ -23,9 +23,11 @@
 # differ in this one thing are trained with the same seeds, the same batches in the same order and as many steps. Then
 # the corrected network is trained by `vit_jax`, and we look at what it has learned.
 #
-# For the prices patches have 8 x 8 pixels, so that there are 16 of them and not 64. The figures are stored in
-# `prices/`; `PRICES=again` measures them again. `FULL=1` trains the corrected network for its 100 epochs instead of
-# one.
+# For the prices patches have 8 x 8 pixels, so that there are 16 of them and not 64. The figures are shipped in
+# `prices/`. Change a number, a line of code or an image, and the variants that are then others are trained on your
+# machine and kept in `prices/own/`; those of the first table take {minutes} minutes of one core, those of the second
+# {minutes cifar10_vit_48_watched}. A line for each variant says which it is. `FULL=1` trains the corrected network
+# for its 100 epochs instead of one, which needs a GPU.
 
 # %%
 import os
@@ -39,9 +41,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import optax
 import tensorflow_datasets as tfds
+from exercises import check_answers
 from flax import nnx
 from IPython.display import Markdown
-from race import Budget, Variant, markdown, price, race
+from prices import price
+from race import Budget, Variant, race
 from safetensors.numpy import save_file
 
 import vit_jax
@@ -176,7 +180,9 @@ constant_rate = replace(right, optimizer=constant)
 # ## What each costs
 #
 # A price is the mean difference to the right network with the same seed, in points of test accuracy, with its 95 %
-# interval (Student's t, three seeds). "All four" are the first four faults together, as the original has them.
+# interval (Student's t, three seeds). The last column says *costs* or *gains* where the interval does not contain
+# zero. Where it does, it says *next to nothing* if the interval stays within one point of zero, and else *unclear*:
+# these seeds are too few to tell. "All four" are the first four faults together, as the original has them.
 
 # %%
 all_fields = {"model.init": "torch", "final_norm": False, "position_std": 1.0, "token_std": 1.0}
@@ -191,8 +197,8 @@ variants = {
     "constant rate, 0.01": replace(constant_rate, rate=10 / 3),
     "all four, 0.01": together,
 }
-race("cifar10_vit_48", variants, train, test, accuracy, Budget(steps=600, batch=64, rate=3e-3, seeds=3))
-Markdown(markdown("cifar10_vit_48"))
+found = race("cifar10_vit_48", variants, train, test, accuracy, Budget(steps=600, batch=64, rate=3e-3, seeds=3))
+Markdown(found.markdown())
 
 # %% [markdown]
 # ## Fault 5: who watches the test set, chooses by it
@@ -221,8 +227,8 @@ watched = {
     "constant rate, watched": replace(constant_rate, looks=LOOKS),
 }
 budget = Budget(steps=800, batch=64, rate=3e-3, seeds=4)
-found = race("cifar10_vit_48_watched", watched, few, test, halves, budget)
-Markdown(markdown("cifar10_vit_48_watched"))
+seen = race("cifar10_vit_48_watched", watched, few, test, halves, budget)
+Markdown(seen.markdown())
 
 
 # %%
@@ -242,7 +248,7 @@ def of_choice(whole, first):
 
 lines = ["| | last | best, same half | best, other half | its luck, points (95 %) |", "|---|---|---|---|---|"]
 fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True)
-for ax, (title, scores) in zip(axes, found.items(), strict=True):
+for ax, (title, scores) in zip(axes, seen.scores.items(), strict=True):
     whole, first = looks(scores, "accuracy"), looks(scores, "first half")
     last, same, other = of_choice(whole, first)
     p = price(list(same), list(other))
@@ -257,25 +263,28 @@ Markdown("\n".join(lines))
 # %% [markdown]
 # ## How to read it
 #
-# What was measured: in this budget the two starts that look like faults *gain*. PyTorch's own first weights are nearly
-# five points better than the preset's 0.02, and positions and a class token of standard deviation 1 three points better
-# than those of 0.02. The missing LayerNorm costs one point. A constant rate costs four, or nine at the original's 0.01;
-# each of three seeds loses by it, but by amounts so different that the interval contains zero. In the second table, at
-# another budget (4,000 images, each seen thirteen times) and with four seeds, it shows: four points. All four together
-# are better than the right network, by 3.7 points, though the single prices add up to a loss of two: prices do not add.
-# It may be that a network that starts larger bears the high rate better; that was not measured.
+# What was measured: in this budget the two starts that look like faults *gain*. PyTorch's own first weights are
+# {price: PyTorch's own first weights} points better than the preset's 0.02, and positions and a class token of
+# standard deviation 1 are {price: positions and class token of 1} points better than those of 0.02. The missing
+# LayerNorm costs {price: no final LayerNorm} points. A constant rate costs {price: constant rate}, or {price:
+# constant rate, 0.01} at the original's 0.01; each of three seeds loses by it, but by amounts so different that the
+# interval contains zero, and the table says *unclear*. In the second table, at another budget (4,000 images, each
+# seen thirteen times) and with four seeds, it shows: {price cifar10_vit_48_watched: constant rate, watched} points.
+# All four together are better than the right network, by {price: all four, 0.01} points, though the single prices add
+# up to a loss: prices do not add up. It may be that a network that starts larger bears the high rate better; that was
+# not measured.
 #
 # Luck came to 0.4 points of a constant rate with ten looks, and to 0.1 of one that falls. It cannot be negative, so an
 # interval that contains zero says only that it is small here; who looks a hundred times, as the original does, may find
 # more. To choose the best look by other images gained nothing: it is no better than the last one.
 #
-# How we read it: with 0.02 and 48 inputs a block adds next to nothing to its token, so the first hundreds of steps go
-# into making it larger; and large positions give attention something to tell tokens apart by from the first step.
-# Whether that lasts for 100 epochs was not measured, and the preset keeps the usual 0.02, because 600 steps are too few
-# to decide it. A rate that falls ends the noise of large steps, so that the last epoch is as good as the best, and
-# there is nothing to choose. That would be the better remedy: not to pick the epoch more honestly, but to have no need
-# of it. What is chosen all the same, `vit_jax.train` chooses on 5,000 images that it sets aside from train, and it
-# evaluates test once, at the end.
+# How we read it: with 0.02 and 48 inputs a block adds next to nothing to its token, so the first hundreds of steps
+# are spent on making it larger. Large positions help attention to tell tokens apart from the first step. Whether that
+# lasts for 100 epochs was not measured, and the preset keeps the usual 0.02, because 600 steps are too few to decide
+# it. A rate that falls ends the noise of large steps, so that the last epoch is as good as the best, and there is
+# nothing to choose. That would be the better remedy: not to choose the epoch more honestly, but to have nothing to
+# choose. If something is chosen all the same, `vit_jax.train` chooses it on 5,000 images that it sets aside from
+# train, and it evaluates test once, at the end.
 
 # %% [markdown]
 # ## What the corrected network looks at
@@ -367,3 +376,32 @@ convert("original.safetensors ours.safetensors --to vit-jax --set image=32 --ver
 # %%
 convert("original.safetensors timm.safetensors --to timm --set image=32")
 convert("original.safetensors hugging-face --to huggingface --set image=32")
+
+# %% [markdown]
+# ## Exercises
+#
+# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another
+# depth, loss or budget in a cell above, and run the cells from there on. The table shows your figures.
+#
+# 1. How many tokens enter the blocks, for 32 x 32 pixels, patches of 8 x 8 and a class token?
+# 2. Write LayerNorm over the last axis of `[n, D]`, without scale and bias.
+# 3. Write the price of a fault from two lists of scores with equal seeds: (mean, low, high) of the differences right
+#    - fault, with the 95 % interval of Student's t (`scipy.stats.t.ppf(0.975, n - 1)`).
+#
+# Words that are new to you are in the [glossary](../docs/glossary.md). If a network of yours does not learn, [this
+# page](../docs/learning.md) helps.
+
+# %%
+answer_1 = None  # a number
+
+
+def my_layer_norm(x, eps):
+    return None  # your answer
+
+
+def my_price_of(right, fault):
+    return None  # your answer
+
+
+# %%
+check_answers("cifar10_vit_48", answer_1, my_layer_norm, my_price_of)

@@ -23,8 +23,10 @@
 # are trained with the same five seeds, the same batches in the same order and as many steps. Then a student is trained
 # by `vit_jax`, and we look at what its two tokens look at.
 #
-# The figures are stored in `prices/`; `PRICES=again` measures them again. `FULL=1` trains the student at the full size
-# of its preset for its 100 epochs, by a teacher of 20, which wants a GPU.
+# The figures are shipped in `prices/`. Change a number, a line of code or an image, and the variants that are then
+# others are trained on your machine and kept in `prices/own/`; all of them take {minutes} minutes of one core. A line
+# for each variant says which it is. `FULL=1` trains the student at the full size of its preset for its 100 epochs, by
+# a teacher of 20, which needs a GPU.
 
 # %%
 import logging
@@ -41,9 +43,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import optax
 import tensorflow_datasets as tfds
+from exercises import check_answers
 from flax import nnx
 from IPython.display import Markdown
-from race import Budget, Variant, markdown, price, race
+from prices import price
+from race import Budget, Variant, race
 from safetensors.numpy import save_file
 
 import vit_jax
@@ -275,10 +279,11 @@ def score(predict, test):
 # %% [markdown]
 # ## Fault 3: a part of the loss that is a different size in each library
 #
-# Hinton et al. (2015, arXiv 1503.02531) multiply the divergence of softened probabilities by $T^2$, since its gradient
-# shrinks by that when the logits are divided by T. Without it, the teacher counts for only a ninth at T = 3. The
-# wrapper has it, and takes the mean over the images; DeiT's own code divides by the number of classes as well, so its
-# soft teacher counts for a tenth on CIFAR-10, and for a thousandth on ImageNet (here: `--loss.divide-by-classes`).
+# Hinton et al. (2015, arXiv 1503.02531) multiply the divergence of softened probabilities by
+# [T^2](../vit_jax/tasks/distil/learn.py#L140 "return c.temperature**2 * divergence"), since its gradient shrinks by
+# that when the logits are divided by T. Without it, the teacher counts for only a ninth at T = 3. The wrapper has it,
+# and takes the mean over the images; DeiT's own code divides by the number of classes as well, so its soft teacher
+# counts for a tenth on CIFAR-10, and for a thousandth on ImageNet (here: `--loss.divide-by-classes`).
 
 # %%
 one = (jnp.zeros((64, 10)), jnp.asarray(seen["taught"][:64]))  # a student that knows nothing
@@ -329,47 +334,50 @@ variants = {
 # ## What each costs
 #
 # A price is the mean difference to the right student with the same seed, in points of test accuracy, with its 95 %
-# interval (Student's t, five seeds). Where the interval contains zero, five seeds cannot show that the fault costs
-# anything, and the table says so.
+# interval (Student's t, five seeds). The last column says *costs* or *gains* where the interval does not contain
+# zero. Where it does, it says *next to nothing* if the interval stays within one point of zero, and else *unclear*:
+# these seeds are too few to tell.
 
 # %%
-scores = race("distillation", variants, seen, test, score, Budget(steps=500, batch=64, rate=5e-3))
-Markdown(markdown("distillation"))
+found = race("distillation", variants, seen, test, score, Budget(steps=500, batch=64, rate=5e-3))
+Markdown(found.markdown())
 
 # %% [markdown]
 # The same students by their class head alone, and by the class head without the distillation token, as the library's
 # student answers. Below, what these two cost the right student, and the one whose token is as in the library:
 
 # %%
-Markdown("\n\n".join(markdown("distillation", metric) for metric in ("class head", "without the token")))
+Markdown(found.markdown("class head", "without the token"))
 
 # %%
 for title in ("right: taught softly", "distillation token without a position, at std 1"):
     for metric in ("class head", "without the token"):
-        p = price(scores[title]["accuracy"], scores[title][metric])
+        p = price(found.scores[title]["accuracy"], found.scores[title][metric])
         print(f"{title:46} {metric:18} {100 * p.mean:+.2f} ({100 * p.low:+.2f} .. {100 * p.high:+.2f})  {p.verdict}")
 
 # %% [markdown]
 # ## How to read it
 #
-# What was measured: taught by a network that is right two times in three, a student knows 1.9 points more after 500
-# steps than one whose two heads both learn the labels, and with the teacher's predicted class alone there is no
-# difference that five seeds can show. A teacher in training mode that is asked about two images at a time takes away
-# 1.6 of the 1.9 points of a student that answers by both heads. Of one that answers as the library's does, by the class
-# head without the token, it takes 1.0, which five seeds cannot tell from nothing. Asked about 64 at a time, it takes
-# nothing that shows. Two images are fewer here than in the original: at 32 x 32 this teacher's last stage has one place
-# an image, so its statistics are those of 2 numbers; a ResNet-50 has 8 x 8 places of an image of 256 x 256, so those of
-# 128. Without $T^2$, divided by the classes, with a token and a second head that never train, or with a token as the
-# library draws it, students are 1.0 to 1.5 points worse on average, but five seeds cannot tell that from nothing.
-# Neither can they show a difference for a position of the token, for answering by the class head alone, or for leaving
-# the token out. (Of 27 intervals of 95 % one or two are expected to miss, a cost as well as a gain; as the three tables
-# are of the same students, they miss together. We know no reason for the one gain, of the class head under a teacher of
-# 64 at a time, and do not believe it without more seeds.)
+# What was measured: taught by a network that is right two times in three, a student knows {price: untaught: both
+# heads learn the labels} points more after 500 steps than one whose two heads both learn the labels. With the
+# teacher's predicted class alone the difference is unclear. A teacher in training mode that is asked about two images
+# at a time takes away {price: teacher in training mode, 2 at a time} of these points from a student that answers by
+# both heads. From one that answers as the library's does, by the class head without the token, it takes {price:
+# teacher in training mode, 2 at a time| without the token}, which is unclear. Two images are fewer here than in the
+# original: at 32 x 32 this teacher's last stage has one place an image, so its statistics are those of 2 numbers; a
+# ResNet-50 has 8 x 8 places of an image of 256 x 256, so those of 128. Without
+# [T^2](../vit_jax/tasks/distil/learn.py#L140 "return c.temperature**2 * divergence"), divided by the classes, with a
+# token and a second head that never train, or with a token as the library draws it, students are {price: token and
+# second head never train} to {price: divided by the classes} points worse on average, and all four are unclear. So
+# are a position of the token, answering by the class head alone, and leaving the token out. (Of 27 intervals of 95 %
+# one or two are expected to miss, a cost as well as a gain; the three tables are of the same students, so they miss
+# together. We know no reason for the one gain, of the class head under a teacher of 64 at a time, and do not believe
+# it without more seeds.)
 #
-# How we read it: the one fault that showed a price is one that nothing in a training loop shows. It depends on how many
-# numbers each statistic is taken from, images times places, so whoever tries it with large batches or large images may
-# see nothing of it, and still pay for it with small ones. That a token can be left out for nothing is a fact about 500
-# steps: patches first have to learn to look at it. And all of this is about a student that has hardly begun; what a
+# How we read it: the one fault that showed a price is one that nothing in a training loop shows. Its size depends on
+# how many numbers each statistic is taken from, images times places. With large batches or large images one may see
+# nothing of it, and still pay for it with small ones. That a token can be left out for nothing is a fact about 500
+# steps: patches first have to learn to look at it. And all of this is about a student that has hardly begun. What a
 # teacher is worth at the end of a training is another question.
 
 # %% [markdown]
@@ -502,3 +510,33 @@ whole = vit_jax.load("ours.safetensors").model
 student = vit_jax.load("student.safetensors", fields=known | {"pool": "cls"}).model
 print("the class head's logits, with the token and without:")
 print(np.round(np.stack([whole(see(test["image"][:1]))[0], student(see(test["image"][:1]))[0]]), 2))
+
+# %% [markdown]
+# ## Exercises
+#
+# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another
+# depth, loss or budget in a cell above, and run the cells from there on. The table shows your figures.
+#
+# 1. Write the softened probabilities of logits `[n, K]`.
+# 2. Write KL(p || q) of probabilities `[n, K]`, one number for each row.
+# 3. By which factor does the gradient of the divergence shrink, for large T, when T goes from 1 to 4 and the loss is
+#    not multiplied by T^2?
+#
+# Words that are new to you are in the [glossary](../docs/glossary.md). If a network of yours does not learn, [this
+# page](../docs/learning.md) helps.
+
+# %%
+
+
+def my_softened(logits, temperature):
+    return None  # your answer
+
+
+def my_divergence(p, q):
+    return None  # your answer
+
+
+answer_3 = None  # a number
+
+# %%
+check_answers("distillation", my_softened, my_divergence, answer_3)

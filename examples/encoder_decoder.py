@@ -23,8 +23,9 @@
 # the same batches in the same order and the same number of steps. Then the corrected network is trained by `vit_jax` to
 # translate number words, and we look at what it reads while it writes.
 #
-# The figures are stored in `prices/`; `PRICES=again` measures them again. `FULL=1` trains for the preset's eight epochs
-# instead of three.
+# The figures are shipped in `prices/`. Change a number, a line of code or an image, and the variants that are then
+# others are trained on your machine and kept in `prices/own/`; all of them take {minutes} minutes of one core. A line
+# for each variant says which it is. `FULL=1` trains for the preset's eight epochs instead of three.
 
 # %%
 import os
@@ -38,9 +39,10 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
+from exercises import check_answers
 from flax import nnx
 from IPython.display import Markdown
-from race import Budget, Variant, markdown, race
+from race import Budget, Variant, race
 from safetensors.numpy import save_file
 
 import vit_jax
@@ -112,11 +114,12 @@ right = Variant(network, forward, cross_entropy)
 # %% [markdown]
 # ## Fault 1: positions of one frequency
 #
-# A position is to be sines and cosines of many frequencies, as the hands of a clock are for hours, minutes and seconds.
-# The exponent that chooses the frequency of column i is computed as `i // width`, a division without remainder, which
-# is 0 for every column there is. So all hands turn together: every even column is sin(t), every odd one cos(t). Two
-# numbers still tell all whole t apart, but barely: 44 steps are seven turns, and places that are 44 apart look the
-# same.
+# A position should be [sines and cosines of many
+# frequencies](../vit_jax/models/layers.py#L379 "periods = 1 if kind =="), like the hands of a clock for hours, minutes
+# and seconds. The exponent that chooses the frequency of column i is computed as `i // width`, a division without
+# remainder, which is 0 for every column. So all hands turn together: every even column is sin(t), every odd one
+# cos(t). Two numbers still tell all whole t apart, but only just: 44 steps are seven turns, so places that are 44
+# apart look the same.
 
 
 # %%
@@ -145,7 +148,8 @@ one = replace(right, network=lambda seed: network(seed, replace(config, position
 # %% [markdown]
 # ## Fault 2: the decoder sees what it is to write
 #
-# There is no mask in the decoder, so the token at place t attends to those after it, and one of these is its answer.
+# There is no [causal mask](../vit_jax/models/attention.py#L295 "if causal:") in the decoder, so the token at place t
+# attends to those after it, and one of these is its answer.
 
 
 # %%
@@ -188,9 +192,10 @@ padded = replace(right, forward=unmasked)
 # %% [markdown]
 # ## Fault 4: a softmax at the end
 #
-# The last layer is followed by a softmax. Whoever trains the network with the usual cross entropy, which has its own,
-# gets a loss that cannot fall below $\ln(e + K - 1) - 1$ for K outputs: 1.69 for our 13, and 5.24 for the notebook's
-# 512.
+# The last layer is followed by a softmax. If one trains the network with the usual cross entropy, which has its own,
+# the loss cannot fall below [ln(e + K - 1) -
+# 1](../vit_jax/tasks/next_token.py#L110 "losses = jax.nn.logsumexp(logits, -1)") for K outputs: 1.69 for our 13, and
+# 5.24 for the notebook's 512.
 
 # %%
 for outputs in (13, 512):
@@ -254,7 +259,9 @@ narrow = replace(right, network=lambda seed: network(seed, replace(config, heads
 # ## What each costs
 #
 # A price is the mean difference to the right network with the same seed, in points, with its 95 % interval (Student's
-# t, five seeds). Where the interval contains zero, these seeds cannot show that the fault costs anything.
+# t, five seeds). The last column says *costs* or *gains* where the interval does not contain zero. Where it does, it
+# says *next to nothing* if the interval stays within one point of zero, and else *unclear*: these seeds are too few
+# to tell.
 
 # %%
 variants = {
@@ -269,23 +276,25 @@ variants = {
 }
 budget = Budget(steps=500, batch=64, rate=4e-3)
 against = {"from vectors that are changed": "right, from vectors"}
-race("encoder_decoder", variants, train, test, score, budget, against)
-Markdown(markdown("encoder_decoder", "exact") + "\n\n" + markdown("encoder_decoder", "tokens"))
+found = race("encoder_decoder", variants, train, test, score, budget, against)
+Markdown(found.markdown("exact", "tokens"))
 
 # %% [markdown]
 # ## How to read it
 #
-# What was measured: without a causal mask a training log shows the best score of all, 100 % of tokens with every seed,
-# and the network can write next to nothing: three seeds of five not one string, the others about a third. With the
-# second softmax every seed is worse than its right twin, by 9 to 89 points; they differ so much that the interval of
-# five of them just touches zero. The softmax here is a fault of the page that would be written around the notebook's
-# network, for the notebook has no loss. What is given and changed costs 89 points: from the second epoch on the network
+# What was measured: without a causal mask a training log shows the best score of all, {score: no causal mask| tokens}
+# % of tokens, and the network can write next to nothing: {score: no causal mask} % of strings, where the right one
+# writes {score: right} %; the worst seed writes {least: no causal mask} %, the best {greatest: no causal mask} %.
+# With the second softmax every seed is worse than its right twin, by {price: softmax before the loss} points on
+# average. But the seeds differ so much that the interval just contains zero, so the table says *unclear*; look at the
+# mean. (The notebook has no loss. This softmax is a fault of the training that one would write around its network.)
+# What is given and changed costs {price: from vectors that are changed} points: from the second epoch on the network
 # learns from positions that are counted twice, and on test it meets them once.
 #
-# Positions of one frequency, padding that is read and narrow heads have no price that these seeds can show, after 500
-# steps on strings of up to 16 digits. How we read it: sin(t) and cos(t) tell 16 places apart well enough; places that
-# are 44 apart they do not, which strings of this length cannot show. And a network can learn to leave 0 alone by
-# itself, since padding has a vector of its own; what remains is that an answer depends on how long its neighbours are.
+# Positions of one frequency, padding that is read and narrow heads: *unclear*, after 500 steps on strings of up to 16
+# digits. How we read it: sin(t) and cos(t) tell 16 places apart well enough. They do not tell apart places that are
+# 44 steps apart, but strings of this length cannot show that. And a network can learn by itself to ignore 0, since
+# padding has a vector of its own. What remains is that an answer depends on how long its neighbours are.
 
 # %% [markdown]
 # ## The corrected network, trained
@@ -358,3 +367,33 @@ command = [sys.executable, "-m", "convert", "original.safetensors", "ours.safete
 print(subprocess.run(command, capture_output=True, text=True).stdout)
 moved = vit_jax.load("ours.safetensors")
 print(moved.model.config.position, moved.model(jnp.ones((64, 32, 20)), jnp.ones((64, 16, 20))).shape)
+
+# %% [markdown]
+# ## Exercises
+#
+# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another
+# depth, loss or budget in a cell above, and run the cells from there on. The table shows your figures.
+#
+# 1. Write the causal mask of n tokens: bool `[n, n]`, True where the row's token may attend to the column's.
+# 2. Write attention for one head in NumPy: q, k, v are `[n, Dh]`, the mask is bool `[n, n]`.
+# 3. Positions of one frequency are sin(t) and cos(t). Which distance from 1 to 100 looks most like no distance at
+#    all?
+#
+# Words that are new to you are in the [glossary](../docs/glossary.md). If a network of yours does not learn, [this
+# page](../docs/learning.md) helps.
+
+# %%
+
+
+def my_causal_mask(n):
+    return None  # your answer
+
+
+def my_attention(q, k, v, mask):
+    return None  # your answer
+
+
+answer_3 = None  # a number
+
+# %%
+check_answers("encoder_decoder", my_causal_mask, my_attention, answer_3)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-MINUTES = 60  # that a cell may take, with PRICES=again
+MINUTES = 60  # that a cell may take, where prices are measured
 
 
 def names() -> list[str]:
@@ -23,9 +23,12 @@ def executed(name: str) -> Any:
     """A notebook with its outputs. Raises nbclient's CellExecutionError where a cell does."""
     import jupytext
     from nbclient import NotebookClient
+    from prices import with_figures
 
     notebook = jupytext.read(HERE / f"{name}.py")
     for number, cell in enumerate(notebook.cells):
+        if cell.cell_type == "markdown":
+            cell["source"] = with_figures(cell["source"], name)
         cell["id"] = f"cell-{number}"  # not a random one, so that a notebook changes where its content does
     client = NotebookClient(
         notebook, timeout=60 * MINUTES, coalesce_streams=True, resources={"metadata": {"path": str(HERE)}}

@@ -23,8 +23,9 @@
 # the same number of steps, and tested on the 10,000 test images. Then the corrected network is trained by `vit_jax`,
 # and we look at what it has learned.
 #
-# The figures are stored in `prices/`; `PRICES=again` measures them again, in about ten minutes of one core. `FULL=1`
-# trains the corrected network for its five epochs instead of one.
+# The figures are shipped in `prices/`. Change a number, a line of code or an image, and the variants that are then
+# others are trained on your machine and kept in `prices/own/`; all of them take {minutes} minutes of one core. A line
+# for each variant says which it is. `FULL=1` trains the corrected network for its five epochs instead of one.
 
 # %%
 import os
@@ -37,9 +38,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import optax
 import tensorflow_datasets as tfds
+from exercises import check_answers
 from flax import nnx
 from IPython.display import Markdown
-from race import Budget, Variant, markdown, race
+from race import Budget, Variant, race
 from safetensors.numpy import save_file
 
 import vit_jax
@@ -160,9 +162,10 @@ else:
 # %% [markdown]
 # ## Fault 3: a softmax before the loss
 #
-# The network ends in a softmax, and its output goes into a cross entropy that takes logits and applies a softmax of its
-# own. What comes in is between 0 and 1, so even a network that is certain, and right, has a loss of $\ln(e + 9) - 1 =
-# 1.461$, and the gradient of a network that is certain, and wrong, vanishes.
+# The network ends in a softmax, and its output goes into a cross entropy that takes logits and applies a softmax of
+# its own. What comes in is between 0 and 1. So even a network that is certain, and right, has a loss of [ln(e + 9) -
+# 1 = 1.461](../vit_jax/tasks/next_token.py#L110 "losses = jax.nn.logsumexp(logits, -1)"), and the gradient of a network
+# that is certain, and wrong, is nearly zero.
 
 # %%
 certain = 100 * jax.nn.one_hot(jnp.arange(10), 10)
@@ -175,8 +178,9 @@ slow, slow_twice = replace(right, rate=0.1), replace(twice, rate=0.1)
 # %% [markdown]
 # ## Fault 4: LayerNorm over the whole image
 #
-# Its norms are told the shape (50, 20), so they take mean and variance over all tokens and features at once: what a
-# token is depends on all the others before attention has begun, and tokens keep their different sizes.
+# Its norms are told the shape (50, 20), so they take mean and variance over all tokens and features at once ([ours:
+# over the last axis](../vit_jax/models/layers.py#L169 "inverse = jax.lax.rsqrt(store(jnp.square(x)")). What a token is
+# then depends on all others before attention has begun, and tokens keep their different sizes.
 
 
 # %%
@@ -207,9 +211,10 @@ wide = replace(right, network=with_wide_norms)
 # %% [markdown]
 # ## Fault 5: heads that see slices, and nothing that joins them
 #
-# Head 1 is given the features 1 to 10 of each token and head 2 the others, and their results lie side by side, without
-# the projection that in every published Transformer mixes what the heads have found. As weights of our network: the
-# maps of query, key and value have zeros where a head would read the other's half, and the projection is the identity.
+# Head 1 is given the features 1 to 10 of each token and head 2 the others, and their results are put side by side.
+# There is no [projection](../vit_jax/models/attention.py#L162 "return self.out(context if"), which in every published
+# Transformer mixes what the heads have found. As weights of our network: the maps of query, key and value have zeros
+# where a head would read the other's half, and the projection is the identity.
 
 # %%
 halves = jnp.kron(jnp.eye(2), jnp.ones((10, 10)))
@@ -247,9 +252,10 @@ large = replace(right, network=with_large_token)
 # ## What each costs
 #
 # A price is the mean difference to the right network with the same seed, in points of test accuracy, with its 95 %
-# interval (Student's t, five seeds). Where the interval contains zero, five seeds cannot show that the fault costs
-# anything, and the table says so. All variants are trained at the rate of the preset; since a loss that is squeezed
-# between 1.46 and 2.46 asks for another one, it is measured at a tenth of that rate too.
+# interval (Student's t, five seeds). The last column says *costs* or *gains* where the interval does not contain
+# zero. Where it does, it says *next to nothing* if the interval stays within one point of zero, and else *unclear*:
+# these seeds are too few to tell. All variants are trained at the rate of the preset. A loss that always lies between
+# 1.46 and 2.46 may need another rate, so it is also measured at a tenth of it.
 
 # %%
 together = Variant(
@@ -274,23 +280,25 @@ variants = {
 }
 budget = Budget(steps=1875, batch=32, rate=2e-2)  # an epoch
 against = dict.fromkeys([title for title in variants if "a tenth" in title], "right, at a tenth of the rate")
-race("mnist_vit_from_scratch", variants, train, test, accuracy, budget, against)
-Markdown(markdown("mnist_vit_from_scratch"))
+found = race("mnist_vit_from_scratch", variants, train, test, accuracy, budget, against)
+Markdown(found.markdown())
 
 # %% [markdown]
 # ## How to read it
 #
-# What was measured: the second softmax ruins the training. At this rate no seed gets beyond 27 %, and at a tenth of it,
-# where both learn, it still costs 14 points. Heads on slices cost two. Strips for patches, maps that never train and a
-# large class token have no price that five seeds can show. And the LayerNorm over the whole image *gains* two and a
-# half points at the rate of the preset, and nothing that shows at a tenth of it. All five together cost less than the
-# softmax alone: prices do not add up.
+# What was measured: the second softmax ruins the training. At this rate no seed gets beyond {greatest: softmax before
+# the loss} %. At a tenth of it, where both learn, it still costs {price: softmax, at a tenth of the rate} points.
+# Heads on slices cost {price: heads on slices, no projection}. For strips instead of patches, for maps that never
+# train and for a large class token the table says *unclear*. And the LayerNorm over the whole image *gains* {price:
+# LayerNorm over the whole image} points at the rate of the preset; at a tenth of it, it is unclear. All five together
+# cost less than the softmax alone ({price: the first five together} and {price: softmax before the loss} points):
+# prices do not add up.
 #
-# How we read it: maps that never train still mix tokens, at random, and what follows them learns to use the mixture.
-# Runs of 16 pixels are poor patches, but every digit is cut into the same 49 of them, and this network has to learn
-# about squares, too. The wide norm keeps a rate in bounds that is high for norms of single tokens, which would also be
-# why the softmax trains beside it. None of this is a reason to keep a part that does not do what its text says; but a
-# fault that is easily seen is not always the one that costs.
+# How we read it: maps that never train still mix tokens, at random, and the layers after them learn to use the
+# mixture. Runs of 16 pixels are poor patches, but every digit is cut into the same 49 runs, and the network has to
+# learn what its patches mean in both cases. The wide norm keeps a rate in bounds that is high for norms of single
+# tokens; this may also be why the softmax does less harm beside it. None of this is a reason to keep a part that does
+# not do what its text says. But the fault that is easiest to see is not always the one that costs most.
 
 # %% [markdown]
 # ## What the corrected network looks at
@@ -365,3 +373,33 @@ except vit_jax.UserError as error:
 vit_jax.export(net, "mnist.safetensors")
 again = vit_jax.load("mnist.safetensors")
 print("largest difference of the logits:", float(np.abs(again.logits(images) - net.logits(images)).max()))
+
+# %% [markdown]
+# ## Exercises
+#
+# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another
+# depth, loss or budget in a cell above, and run the cells from there on. The table shows your figures.
+#
+# 1. How many numbers (parameters) does the corrected network have if it has two blocks instead of one?
+#    (`vit_jax.build("mnist-20x1", depth=2)` is that network.)
+# 2. Write a softmax over the last axis that is also right for scores such as 1000 and 1001.
+# 3. Write the cut into patches: images `[n, 28, 28]` become `[n, 49, 16]`, squares of 4 x 4 pixels in the order of
+#    reading.
+#
+# Words that are new to you are in the [glossary](../docs/glossary.md). If a network of yours does not learn, [this
+# page](../docs/learning.md) helps.
+
+# %%
+answer_1 = None  # a number
+
+
+def my_softmax(scores):
+    return None  # your answer
+
+
+def my_patches(images):
+    return None  # your answer
+
+
+# %%
+check_answers("mnist_vit_from_scratch", answer_1, my_softmax, my_patches)

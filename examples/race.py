@@ -1,34 +1,34 @@
 """What a fault costs: networks that differ in one thing, trained with the same seeds, batches and steps.
 
-The notebooks state a `Variant` for each fault. What `race` has measured lies in prices/NAME.json and is read from
-there; the environment variable PRICES=again has it measured anew.
+The notebooks state a `Variant` for each fault. What was measured for them lies in prices/NAME.json. A variant that is
+another (a number, a line of code or an image was changed: digest.py) is measured on this machine and kept in
+prices/own/NAME.json, which git leaves out. PRICES=again measures all of them here again, PRICES=ship for everyone.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import prices
+from digest import digest
 from flax import nnx
 from jax import Array
-from scipy import stats
+from prices import Race
 
 Batch = Mapping[str, Any]  # {name: array [B, ...]}
 Forward = Callable[[Any, Batch], Array]
-PRICES = Path(__file__).parent / "prices"
 
 
 def as_they_are(name: str, x: Array) -> Array:
@@ -68,6 +68,11 @@ class Budget:
     rate: float
     seeds: int = 5
 
+    def __post_init__(self) -> None:
+        for name, least, why in (("steps", 1, ""), ("batch", 1, ""), ("seeds", 2, ": one has no spread")):
+            if getattr(self, name) < least:
+                raise ValueError(f"Budget.{name} is {getattr(self, name)}: give {least} or more{why}")
+
 
 Score = Callable[[Callable[[Batch], Array], Batch], dict[str, Array]]  # (forward of a batch, test) -> {metric: scalar}
 
@@ -80,26 +85,59 @@ def race(
     score: Score,
     budget: Budget,
     against: Mapping[str, str] | None = None,
-) -> dict[str, dict[str, list[float]]]:
-    """{variant: {metric: its value for each seed}} of trained variants on test: as stored, or else measured and stored.
+) -> Race:
+    """The scores of trained variants on test: as they were shipped, or as they were measured on this machine.
 
-    `train` and `test` are {name: array [n, ...]}. The first variant is the right one; `against` names another for those
-    that are to be compared with it.
+    It prints a line for each variant.
+
+    Args:
+        name: of the file of prices.
+        variants: by title; the first is the right one.
+        train: {name: array [n, ...]}.
+        test: likewise.
+        score: gives the metrics.
+        budget: the same for all.
+        against: {variant: the one that it is to be compared with, where that is not the first}.
     """
-    file = PRICES / f"{name}.json"
-    settings = {**asdict(budget), "train": len(next(iter(train.values()))), "test": len(next(iter(test.values())))}
-    known = stored(name) if file.exists() and os.environ.get("PRICES") != "again" else {}
-    known = known if known.get("settings") == settings else {}
-    found: dict[str, Any] = dict(known.get("variants", {}))
+    if unknown := {*(against or {}).values()} - {*variants}:
+        raise ValueError(f"against names {sorted(unknown)[0]!r}, which is none of the variants")
+    again, ship = (os.environ.get("PRICES", "") == mode for mode in ("again", "ship"))
+    file, own_file = prices.PRICES / f"{name}.json", prices.PRICES / "own" / f"{name}.json"
+    theirs, ours = prices.read(file), prices.read(own_file)
+    (of_all, numbers), found, own = digest(train, test, score, budget), {}, []
     for title, variant in variants.items():
-        if title not in found:
-            began = time.process_time()
-            scores = measured(variant, train, test, score, budget)
-            found[title] = {"core_seconds": round(time.process_time() - began, 1), "scores": scores}
-            content = {"settings": settings, "jax": jax.__version__, "against": dict(against or {}), "variants": found}
-            text = json.dumps(content, indent=1)
-            file.write_text(text + "\n", encoding="utf-8")
-    return {title: found[title]["scores"] for title in variants}
+        of_one, sketch = digest(variant)
+        entry = {"digest": f"{of_one}-{of_all}", "sketch": sketch + numbers}
+        known = {} if again or ship else prices.known_as(entry, theirs)
+        if known:
+            print(f"{title}: as shipped", flush=True)
+        else:
+            own.append(title)
+            known = {} if again or ship else prices.known_as(entry, ours)
+            if known:
+                print(f"{title}: as you measured it before", flush=True)
+        if not known:
+            known = entry | _told(title, theirs, variant, train, test, score, budget)
+            if not ship:
+                ours = prices.with_entry(ours, title, known)
+                prices.write(own_file, {"variants": ours})
+        found[title] = known
+    if ship:
+        prices.write(file, {"jax": jax.__version__, "against": dict(against or {}), "variants": found})
+    scores, seconds = ({t: each[part] for t, each in found.items()} for part in ("scores", "core_seconds"))
+    return Race(scores, dict(against or {}), seconds, () if ship else tuple(own))
+
+
+def _told(title: str, theirs: dict[str, Any], *what: Any) -> dict[str, Any]:
+    """What `measured` finds, with the time that it takes; a line says so before and after."""
+    budget = what[-1]
+    usual = statistics.median([each["core_seconds"] for each in theirs.values()]) if theirs else 0
+    about = f" (the shipped ones took {usual:.0f} s of a core)" if usual else ""
+    print(f"{title}: training {budget.seeds} seeds, {budget.steps:,} steps each{about} ...", end=" ", flush=True)
+    began, clock = time.process_time(), time.monotonic()
+    scores = measured(*what)
+    print(f"done after {time.monotonic() - clock:.0f} s", flush=True)
+    return {"core_seconds": round(time.process_time() - began, 1), "scores": scores}
 
 
 def measured(v: Variant, train: Batch, test: Batch, score: Score, budget: Budget) -> dict[str, list[float]]:
@@ -152,6 +190,8 @@ def trained(
     orders = [np.random.default_rng(seed) for seed in range(budget.seeds)]
     places = np.stack([np.concatenate([order.permutation(n) for _ in range(epochs)]) for order in orders])
     places = places[:, : budget.steps * budget.batch].reshape(budget.seeds, budget.steps, budget.batch)
+    if budget.steps % looks:
+        raise ValueError(f"Budget.steps is {budget.steps}: give a multiple of the {looks} looks")
     times = jnp.arange(budget.steps).reshape(looks, -1)
 
     def step(carry: Any, its: tuple[Array, Array]) -> tuple[Any, None]:
@@ -170,65 +210,3 @@ def trained(
         return jax.lax.scan(to_look, (state, optimizer.init(state)), (times, its))[1]
 
     return jax.jit(jax.vmap(every))(states, jnp.asarray(places))
-
-
-@dataclass(frozen=True)
-class Price:
-    """What a fault costs in a metric: the mean over seeds of (right - with the fault), and its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
-
-    @property
-    def verdict(self) -> str:
-        """What the measurement allows to say."""
-        if self.low > 0:
-            return "costs"
-        return "gains" if self.high < 0 else "costs nothing that these seeds can show"
-
-
-def price(right: list[float], fault: list[float]) -> Price:
-    """The price of a fault from the values of the same seeds without and with it (Student's t of the differences)."""
-    differences = [a - b for a, b in zip(right, fault, strict=True)]
-    mean, n = statistics.fmean(differences), len(differences)
-    half = float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(differences) / n**0.5
-    return Price(mean, mean - half, mean + half)
-
-
-def stored(name: str) -> dict[str, Any]:
-    """What `race` has stored."""
-    content: dict[str, Any] = json.loads((PRICES / f"{name}.json").read_text(encoding="utf-8"))
-    return content
-
-
-def rows(name: str, metric: str = "") -> list[tuple[str, ...]]:
-    """Of what is stored a row for each variant, in percent of a metric (empty: the first).
-
-    It has the variant, mean +- standard deviation over seeds, the price with its interval, and the verdict.
-    """
-    content, table = stored(name), []
-    against, variants = content["against"], content["variants"]
-    scores = {title: each["scores"][metric or next(iter(each["scores"]))] for title, each in variants.items()}
-    for title, values in scores.items():
-        row = (title, f"{100 * statistics.fmean(values):.2f} +- {100 * statistics.stdev(values):.2f}")
-        right = against.get(title, next(iter(scores)))
-        if title in (next(iter(scores)), *against.values()):
-            table.append((*row, "", ""))
-            continue
-        p = price(scores[right], values)
-        table.append((*row, f"{100 * p.mean:+.2f} ({100 * p.low:+.2f} .. {100 * p.high:+.2f})", p.verdict))
-    return table
-
-
-def markdown(name: str, metric: str = "") -> str:
-    """`rows` as a table of Markdown."""
-    scores = next(iter(stored(name)["variants"].values()))["scores"]
-    metric = metric or next(iter(scores))
-    title = f"| variant | {metric}, %, mean +- sd of {len(scores[metric])} seeds | price, points (95 %) | |"
-    return "\n".join([title, "|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows(name, metric))])
-
-
-if __name__ == "__main__":
-    for path in sorted(PRICES.glob("*.json")):
-        print(f"### {path.stem}\n\n{markdown(path.stem)}\n")

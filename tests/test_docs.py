@@ -165,6 +165,7 @@ NOT_RUN = {
     r"make .*": "installs packages; `make test` runs these tests",
     r"pip install .*": "installs packages",
     r"source \.venv/bin/activate": "its folder is made by make",
+    r"vit-jax plan .* --target h100:8": "needs a compiler of 3.4 GB; tests/accelerators run it",
     r"python -m benchmarks\..*": "measures for minutes; tests/test_benchmarks.py runs them in small",
     r"python -m tests\.parity\.curves .*": "trains for minutes; tests/parity/test_curves.py runs it in small",
 }
@@ -263,6 +264,8 @@ def prepared(folder: Path) -> None:
     for place in places:
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 256, (16, 20, 3), np.uint8)).save(folder / place)
+    (folder / "new").mkdir()
+    Image.new("RGB", (9, 9)).save(folder / "new" / "0.png")
     for i in range(40):
         place = folder / (f"jpegs/mole_{i}.jpg" if i % 2 else f"{i}.png")
         place.parent.mkdir(exist_ok=True)

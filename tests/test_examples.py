@@ -1,11 +1,10 @@
 """The notebooks of examples/: text and outputs belong together, and the figures that they state were measured."""
 
-import importlib.util
+import importlib
 import json
 import os
 import re
 import statistics
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,10 @@ NAMES = sorted(path.stem for path in EXAMPLES.glob("*.ipynb"))
 
 
 def module(name):
-    """A file of examples/, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    sys.modules[name] = loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
+    """A file of examples/, which is no package: it finds the others as in the folder of a notebook."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXAMPLES))
+        return importlib.import_module(name)
 
 
 def cells(text):
@@ -36,10 +34,16 @@ def notebook(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_notebook_has_the_cells_of_its_text_and_all_outputs(name):
+def test_the_notebook_has_the_cells_of_its_text_with_the_figures_of_today_and_all_outputs(name):
     text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+    with_figures = module("prices").with_figures
+    written = [
+        (kind, with_figures("\n".join(lines), name).splitlines() if kind == "markdown" else lines)
+        for kind, lines in cells(text)
+    ]
     found = [(cell["cell_type"], "".join(cell["source"]).splitlines()) for cell in notebook(name)["cells"]]
-    assert found == list(cells(text)), "make examples"
+    assert found == written, "make examples"
+    assert text.count("{minutes}") == 1 and not re.findall(r"\{(price|score|minutes)", str(found))
     counts = [cell["execution_count"] for cell in notebook(name)["cells"] if cell["cell_type"] == "code"]
     assert counts == list(range(1, len(counts) + 1))
 
@@ -67,36 +71,47 @@ def test_a_text_keeps_to_public_names(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_tables_are_those_of_the_stored_figures(name):
+def test_the_tables_are_those_of_the_shipped_figures(name):
     """In the notebook and in README.md; a price is computed here once more."""
-    race = module("race")
-    stored = json.loads((EXAMPLES / "prices" / f"{name}.json").read_text(encoding="utf-8"))
-    prices, against = stored["variants"], stored["against"]
-    outputs = json.dumps(notebook(name))
-    readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    first = next(iter(prices))
-    metric = next(iter(prices[first]["scores"]))
-    assert len(prices[first]["scores"][metric]) >= 3
-    for title, value, price, verdict in race.rows(name):
-        scores = prices[title]["scores"][metric]
+    race = module("prices").shipped(name)
+    outputs, readme = json.dumps(notebook(name)), (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    first, metric = next(iter(race.scores)), race.metrics[0]
+    assert len(race.scores[first][metric]) >= 3
+    for title, value, price, verdict in race.rows():
+        scores = race.scores[title][metric]
         assert value == f"{100 * statistics.fmean(scores):.2f} +- {100 * statistics.stdev(scores):.2f}"
-        assert value in outputs
+        assert value in outputs and f"{title}: as shipped" in outputs
         if price:
-            right = prices[against.get(title, first)]["scores"][metric]
+            right = race.scores[race.against.get(title, first)][metric]
             difference = 100 * (statistics.fmean(right) - statistics.fmean(scores))
             assert float(price.partition(" (")[0]) == pytest.approx(difference, abs=0.005 + 1e-9)  # two decimals
             assert price in outputs and f"| {title} | {value} | {price} | {verdict} |" in readme
 
 
-def test_a_price_has_the_interval_of_student():
+def test_a_price_has_the_interval_of_student_and_says_what_it_allows_to_say():
     """Of five differences 1, 2, 3, 4, 5: mean 3, standard error sqrt(2.5 / 5), t(4, 0.975) = 2.776."""
-    race = module("race")
-    found = race.price([2.0, 4.0, 6.0, 8.0, 10.0], [1.0, 2.0, 3.0, 4.0, 5.0])
+    price = module("prices").price
+    found = price([2.0, 4.0, 6.0, 8.0, 10.0], [1.0, 2.0, 3.0, 4.0, 5.0])
     assert found.mean == 3
     assert (found.low, found.high) == pytest.approx((3 - 2.776 * 0.5**0.5, 3 + 2.776 * 0.5**0.5), abs=1e-3)
     assert found.verdict == "costs"
-    assert race.price([1.0, 2.0, 3.0], [2.0, 2.0, 2.0]).verdict == "costs nothing that these seeds can show"
-    assert race.price([1.0, 2.0, 3.0], [6.0, 7.1, 8.0]).verdict == "gains"
+    assert price([1.0, 2.0, 3.0], [6.0, 7.1, 8.0]).verdict == "gains"
+    assert price([0.1, 0.2, 0.3], [0.2, 0.2, 0.2]).verdict == "unclear"
+    assert price([0.1, 0.2, 0.3], [0.101, 0.2, 0.299]).verdict == "next to nothing"
+    assert price([0.1, 0.2, 0.3], [0.101, 0.19, 0.3]).verdict == "unclear"  # to 1.8 points
+
+
+def test_figures_in_a_text_are_those_that_are_shipped(tmp_path, monkeypatch):
+    prices = module("prices")
+    monkeypatch.setattr(prices, "PRICES", tmp_path)
+    entries = {
+        "right": {"core_seconds": 60, "scores": {"a": [0.5, 0.7], "b": [1, 1]}},
+        "x, y": {"core_seconds": 130, "scores": {"a": [0.1, 0.5], "b": [1, 0]}},
+    }
+    for name in ("one", "two"):
+        prices.write(tmp_path / f"{name}.json", {"against": {}, "variants": entries})
+    text = "{minutes} {price: x, y} {price two: x,\n y| b} {score: right} {least: x, y| b} {greatest one: x, y} {other}"
+    assert prices.with_figures(text, "one") == "3 30.0 50.0 60.0 0.0 50.0 {other}"
 
 
 @pytest.mark.usefixtures("quick_compilation")
@@ -111,7 +126,8 @@ def test_variants_get_the_same_batches_and_what_changes_weights_also_changes_tho
     from flax import nnx
 
     race = module("race")
-    monkeypatch.setattr(race, "PRICES", tmp_path)
+    monkeypatch.setattr(race.prices, "PRICES", tmp_path)
+    monkeypatch.setenv("PRICES", "ship")
 
     class Line(nnx.Module):
         def __init__(self, seed):
@@ -134,8 +150,8 @@ def test_variants_get_the_same_batches_and_what_changes_weights_also_changes_tho
     found = race.race(
         "line", {"right": right, "frozen": frozen}, {"x": x}, {"x": np.ones(1, np.float32)}, score, budget
     )
-    assert found["right"]["slope"] == pytest.approx([3, 3, 3], abs=0.05)
-    assert found["frozen"]["slope"] == [1, 2, 3]
+    assert found.scores["right"]["slope"] == pytest.approx([3, 3, 3], abs=0.05)
+    assert found.scores["frozen"]["slope"] == [1, 2, 3]
     jax.effects_barrier()
     half = len(seen) // 2
     assert sorted(seen[:half]) == sorted(seen[half:]) and half == 540
@@ -150,22 +166,165 @@ def test_variants_get_the_same_batches_and_what_changes_weights_also_changes_tho
     )
     one = {"x": np.ones(1, np.float32)}
     looked = race.race("halving", {"v": halving}, one, one, score, race.Budget(steps=2, batch=1, rate=0.25, seeds=3))
-    assert looked["v"] == {"slope": [2.25, 2.5, 2.75], "slope after 1 of 2": [1.5, 2, 2.5]}  # from 0, 1, 2 towards 3
-    stored = json.loads((tmp_path / "line.json").read_text())
-    assert {k: v["scores"] for k, v in stored["variants"].items()} == found
-    monkeypatch.setattr(race, "measured", lambda *a: pytest.fail("what is stored is not measured again"))
-    assert race.race("line", {"frozen": frozen}, {"x": x}, {"x": x[:1]}, score, budget) == {"frozen": found["frozen"]}
+    slopes = {"slope": [2.25, 2.5, 2.75], "slope after 1 of 2": [1.5, 2, 2.5]}  # from 0, 1, 2 towards 3
+    assert looked.scores["v"] == slopes
+    assert race.prices.shipped("line").scores == found.scores
 
 
-def test_what_is_stored_for_other_settings_is_measured_again(tmp_path, monkeypatch):
-    race = module("race")
-    monkeypatch.setattr(race, "PRICES", tmp_path)
-    monkeypatch.setattr(race, "measured", lambda *a: {"m": [float(len(made))]} if made.append(1) is None else {})
-    made, budgets = [], [race.Budget(steps, 2, 0.1) for steps in (5, 5, 6)]
-    found = [race.race("n", {"v": None}, {"x": [1]}, {"x": [1]}, None, budget)["v"]["m"] for budget in budgets]
-    assert found == [[1.0], [1.0], [2.0]]
+LOSS, DEPTH = 1.0, {"depth": 2}
+
+
+def scaled(x):
+    return LOSS * x
+
+
+def raced(race, *, loss=None, title="v", budget=(5, 2, 0.1), data=(1, 2), network=None, name="n", score=None):
+    variant = race.Variant(network or (lambda seed: DEPTH["depth"]), scaled, loss or (lambda x, batch: scaled(x)))
+    values = {"x": data if hasattr(data, "dtype") else list(data)}
+    return race.race(
+        name, {title: variant}, values, {"x": [1]}, score or (lambda predict, test: {}), race.Budget(*budget)
+    )
+
+
+def test_a_variant_that_is_another_is_measured_and_kept_apart_and_what_is_shipped_stays(tmp_path, monkeypatch, capsys):
+    """Whatever changes: a number that a function reads, its code, the loss, the budget, the data, the score."""
+    import numpy as np
+
+    race, made = module("race"), []
+    monkeypatch.setattr(race.prices, "PRICES", tmp_path)
+    monkeypatch.setattr(race, "measured", lambda *a: made.append(1) or {"m": [float(len(made)), 0.0]})
+    monkeypatch.setenv("PRICES", "ship")
+    raced(race)
+    monkeypatch.delenv("PRICES")
+    before = (tmp_path / "n.json").read_bytes()
+
+    def is_measured(**changed):
+        count = len(made)
+        raced(race, **changed)
+        said = capsys.readouterr().out.splitlines()[-1]
+        assert said.startswith(f"{changed.get('title', 'v')}: ") and ("training" in said) == (len(made) > count), said
+        return len(made) > count
+
+    assert not is_measured() and not is_measured(title="renamed")
+    # fmt: off
+    assert not is_measured(loss=lambda x, batch:   scaled(x))  # spaces, and this comment
+    # fmt: on
+    changes = [
+        {"loss": lambda x, batch: 2 * scaled(x)},
+        {"budget": (6, 2, 0.1)},
+        {"budget": (5, 2, 0.2)},
+        {"budget": (5, 2, 0.1, 3)},
+        {"data": (1, 3)},
+        {"score": lambda predict, test: {"n": 1}},
+        {"network": lambda seed: DEPTH["depth"] + 1},
+        {"data": np.array([0.0, 1.0])},
+    ]  # fmt: skip
+    assert [is_measured(**change) for change in changes] == [True] * len(changes)
+    assert [is_measured(**change) for change in changes] == [False] * len(changes)  # each is kept
+    assert not is_measured(data=np.array([0.0, 1.00001]))  # the last digits of another machine
+    assert is_measured(data=np.array([0.0, 2.0]))
+    monkeypatch.setitem(DEPTH, "depth", 3)
+    assert is_measured() and not is_measured() and raced(race).own == ("v",)
+    monkeypatch.setitem(DEPTH, "depth", 2)
+    monkeypatch.setitem(globals(), "LOSS", 0.5)
+    assert is_measured()
+    monkeypatch.setitem(globals(), "LOSS", 1.0)
+    assert not is_measured() and not raced(race).own
     monkeypatch.setenv("PRICES", "again")
-    assert race.race("n", {"v": None}, {"x": [1]}, {"x": [1]}, None, budgets[0])["v"]["m"] == [3.0]
+    assert is_measured() and (tmp_path / "n.json").read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"n.json", "own"}
+
+
+def test_what_a_library_computes_counts_by_its_name_and_a_config_by_what_is_not_as_by_default():
+    import functools
+
+    import jax
+
+    import vit_jax
+
+    digest = module("digest").digest
+    small, other = vit_jax.ViTConfig(depth=2), vit_jax.ViTConfig(depth=2, pool="mean")
+    assert digest(small) == digest(vit_jax.ViTConfig(depth=2, width=vit_jax.ViTConfig().width)) != digest(other)
+    assert digest(jax.nn.gelu) != digest(jax.nn.relu)
+    assert digest(functools.partial(scaled, 1)) != digest(functools.partial(scaled, 2))
+    pair = [lambda x: x + 1, lambda x: x - 1]  # on one line
+    assert digest(pair[0]) != digest(pair[1])
+    assert digest(lambda: small.depth) == digest(lambda: small.depth)
+    run, longer = (vit_jax.preset("digits", fields={"epochs": n}).run for n in (1, 2))
+    assert digest(lambda of=run: of.model) != digest(lambda of=longer: of.model)  # a default is seen whole
+
+    def of(run):
+        return digest(lambda: run.model.depth)
+
+    assert of(run) == of(longer)  # of a run only what is read
+
+
+@pytest.mark.parametrize(("field", "value"), [("seeds", 1), ("steps", 0), ("batch", 0)])
+def test_a_budget_of_nothing_is_one_sentence(field, value):
+    race = module("race")
+    with pytest.raises(ValueError, match=rf"Budget.{field} is {value}: give \d or more"):
+        race.Budget(**{"steps": 5, "batch": 2, "rate": 0.1, field: value})
+
+
+def right_answers():
+    """A solution of each exercise, by NumPy."""
+    import numpy as np
+
+    def softmax(x):
+        e = np.exp(x - x.max(-1, keepdims=True))
+        return e / e.sum(-1, keepdims=True)
+
+    def attention(q, k, v, mask):
+        return softmax(np.where(mask, q @ k.T / np.sqrt(q.shape[1]), -np.inf)) @ v
+
+    def macro_f1(answer, label, classes):
+        answer, label = np.eye(classes)[answer], np.eye(classes)[label]
+        either = (answer + label).sum(0)
+        return (2 * (answer * label).sum(0) / np.maximum(either, 1)).mean()
+
+    def interval(right, fault):
+        d = np.subtract(right, fault)
+        half = {3: 4.302653, 4: 3.182446}[len(d)] * d.std(ddof=1) / len(d) ** 0.5
+        return d.mean(), d.mean() - half, d.mean() + half
+
+    def unit(x):
+        return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+    return {
+        "mnist_vit_from_scratch": (
+            6770,  # a patch 340, tokens 1,020, head 210, and two blocks of 2,600
+            softmax,
+            lambda x: x.reshape(-1, 7, 4, 7, 4).transpose(0, 1, 3, 2, 4).reshape(-1, 49, 16),
+        ),
+        "encoder_decoder": (lambda n: np.tri(n, dtype=bool), attention, 44),
+        "captioning": (
+            np.log(18),
+            lambda losses, real: np.where(real, losses, 0).sum() / real.sum(),
+            lambda said, right: ((said == right) | (right == 0)).all(1).mean(),
+        ),
+        "cifar100_vit_768": (lambda x: x.swapaxes(0, 1), lambda x: unit(x) @ unit(x).T, 590_592),
+        "cifar100_vit_256": (176, lambda t, n, rate: rate * (1 + np.cos(np.pi * t / n)) / 2, macro_f1),
+        "cifar10_overfit_and_train": (2.3026, lambda x: x / 127.5 - 1, lambda z, y: (z.argmax(1) == y).mean()),
+        "cifar10_vit_48": (
+            17,
+            lambda x, eps: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps),
+            interval,
+        ),
+        "distillation": (lambda z, t: softmax(z / t), lambda p, q: (p * np.log(p / q)).sum(-1), 16),
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_exercise_takes_a_right_answer_and_no_other(name):
+    exercises, answers = module("exercises"), right_answers()[name]
+    for check, right in zip(exercises.CHECKS[name], answers, strict=True):
+        assert exercises.verdict(check, right) == "right"
+        assert exercises.verdict(check, None) == "no answer yet"
+        nearly = (lambda *a, right=right: right(*a) + 0.01) if callable(right) else right * 1.01
+        assert exercises.verdict(check, nearly).startswith("not yet: ")
+        if callable(right):
+            assert exercises.verdict(check, lambda *a: None) == "no answer yet"
+            assert "ZeroDivisionError" in exercises.verdict(check, lambda *a: 1 / 0)
 
 
 @pytest.mark.slow

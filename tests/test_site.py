@@ -54,13 +54,17 @@ def test_a_link_to_what_is_not_there_is_an_error():
         module("pages").linked("see [this](tusks.py)", "docs/guide.md")
 
 
-def test_links_to_lines_of_code_have_the_numbers_of_today():
+def test_links_to_lines_of_code_lead_near_them_in_the_repository_as_well():
+    """The site has the numbers of today; those in the repository may lag behind by some lines."""
     pages, found = module("pages"), 0
     for page in pages.with_links_to_lines():
         text = page.read_text(encoding="utf-8")
-        assert pages.with_lines(text, page.parent) == text, f"{page.name}: python docs/pages.py --lines"
-        found += text.count("#L")
-    assert found > 30
+        for old, new in zip(
+            *(re.findall(r"\.py#L(\d+) ", t) for t in (text, pages.with_lines(text, page.parent))), strict=True
+        ):
+            assert abs(int(old) - int(new)) <= 30, f"{page.name}: python docs/pages.py --lines"
+            found += 1
+    assert found > 40
 
 
 @pytest.mark.parametrize("lines", [["a = 1"], ["b = 2", "b = 2"]])
