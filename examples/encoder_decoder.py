@@ -148,7 +148,7 @@ one = replace(right, network=lambda seed: network(seed, replace(config, position
 # %% [markdown]
 # ## Fault 2: the decoder sees what it is to write
 #
-# There is no [causal mask](../vit_jax/models/attention.py#L295 "if causal:") in the decoder, so the token at place t
+# There is no [causal mask](../vit_jax/models/attention.py#L312 "if causal:") in the decoder, so the token at place t
 # attends to those after it, and one of these is its answer.
 
 

@@ -212,7 +212,7 @@ wide = replace(right, network=with_wide_norms)
 # ## Fault 5: heads that see slices, and nothing that joins them
 #
 # Head 1 is given the features 1 to 10 of each token and head 2 the others, and their results are put side by side.
-# There is no [projection](../vit_jax/models/attention.py#L162 "return self.out(context if"), which in every published
+# There is no [projection](../vit_jax/models/attention.py#L174 "return self.out(context if"), which in every published
 # Transformer mixes what the heads have found. As weights of our network: the maps of query, key and value have zeros
 # where a head would read the other's half, and the projection is the identity.
 
