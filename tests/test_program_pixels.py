@@ -127,6 +127,9 @@ def test_nodes_of_onnx_compute_the_formula(kernel):
         run = in_onnx_runtime(c)
         for size in EDGES + drawn(8, 300):
             assert np.array_equal(run(noise(size)), by_pillow(c, noise(size))), (fit, size)
+        for empty in ((0, 5), (5, 0)):
+            with pytest.raises(Exception, match="Integer division by zero"):
+                run(np.zeros((1, *empty, 3), np.uint8))
 
 
 # ------------------------------------------------------------------------------------------ faults

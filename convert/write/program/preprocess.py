@@ -52,6 +52,7 @@ def normalise(xp: Arrays, x: Any, c: Preprocess) -> Any:
 def fit(xp: Arrays, pixels: Any, c: Preprocess) -> Any:
     """`Preprocess.apply`: pixels uint8 [B, h, w, C] to whole grey levels, float64 [B, H, W, C]."""
     h, w = xp.length(pixels, 1), xp.length(pixels, 2)
+    h, w = h // h * h, w // w * w  # of an image without pixels there is no answer: ONNX Runtime divides none by 0
     rows, columns = FITS[c.fit](xp, h, w, c)
     down = weights(xp, xp.indices(pixels, 1), h, rows, c.interpolation)  # [H, h]
     across = weights(xp, xp.indices(pixels, 2), w, columns, c.interpolation)  # [W, w]
