@@ -1,21 +1,32 @@
 """Explanations: against loops over torch's own derivatives in float64, and on scenes where it is known what counts."""
 
+import csv
+import dataclasses
+import functools
 import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 
+import vit_jax
+from tests import drawn_scenes
 from tests.parity.weights import weights
+from vit_jax.config.dotted import replace_fields
+from vit_jax.config.outputs import Outputs
 from vit_jax.config.trees import unflatten
-from vit_jax.explain import images, tokens
-from vit_jax.explain.methods import METHODS
+from vit_jax.explain import images, relevance, scores, tokens
+from vit_jax.explain.methods import METHODS, OF_ATTENTION
 from vit_jax.models.build import definition
 from vit_jax.models.captioner_config import CaptionerConfig
+from vit_jax.models.resnet_config import ResNetConfig
 from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
+from vit_jax.tasks.classify.explain import explain
+from vit_jax.tasks.classify.kinds.table import KINDS
 
 STEPS = 5
 SIZE = {"image": (8, 12), "patch": 4, "width": 8, "depth": 3, "heads": 2, "hidden": 12, "classes": 5}
@@ -27,6 +38,7 @@ POOLS = {
     "distilled": {"pool": "cls_distill", "distill_token": True, "distill_head": True},
 }
 TEXT = {"width": 8, "heads": 2, "hidden": 12, "encoder_depth": 2, "decoder_depth": 2, "max_length": 9}
+CLASSES = Outputs("class", tuple("abcde"))
 TRANSLATORS = {
     "apart": TransformerConfig(**TEXT, source_vocabulary=11, target_vocabulary=7, outputs=7),
     "tied": TransformerConfig(**TEXT, source_vocabulary=9, target_vocabulary=9, outputs=9, tie="all"),
@@ -34,7 +46,7 @@ TRANSLATORS = {
 
 
 @pytest.fixture(autouse=True, scope="module")
-def double():
+def double(quick_compilation):
     jax.config.update("jax_enable_x64", True)
     yield
     jax.config.update("jax_enable_x64", False)
@@ -107,7 +119,7 @@ def mean(layer):
     return layer.mean(0).tolist()
 
 
-def relevance(layers):
+def relevant(layers):
     total = identity(len(layers[0]))
     for layer in layers:
         total = plus(total, times(layer, total))
@@ -168,7 +180,7 @@ def looped_image(config, twin, x, k, method):
             return np.array([whole - float(value(other)) for other in hidden(x)]).reshape(config.grid)
     maps, slopes = twin.attention(value(x, ("attention",)))
     if method == "chefer":
-        tokens = relevance([*map(positive, maps, slopes)])
+        tokens = relevant([*map(positive, maps, slopes)])
     else:
         tokens = rolled([*map(mean, maps)])
     return np.array(read(tokens, config.pool, config.first_patch)).reshape(config.grid)
@@ -178,8 +190,10 @@ def some_images(config, n=2):
     return np.random.default_rng(0).normal(size=(n, *config.pixels()))
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize(
+    ("pool", "method"),
+    [*itertools.product(POOLS, OF_ATTENTION), ("registers", "ig"), ("distilled", "ig"), ("registers", "occlusion")],
+)
 def test_images_against_loops(pool, method, monkeypatch):
     config = ViTConfig(**SIZE, **POOLS[pool])
     network, twin, x, outputs = ours(config), Twin(config, monkeypatch), some_images(config), np.array([3, 1])
@@ -192,7 +206,7 @@ def of_decoder(maps, slopes, encoders, method):
     """The relevance of the encoder's tokens for those of the decoder: loops over its pairs of attentions."""
     pick = positive if method == "chefer" else lambda m, _: mean(m)
     layers = [pick(m, s) for m, s in zip(maps, slopes, strict=True)]
-    memory = (relevance if method == "chefer" else rolled)(layers[:encoders])
+    memory = (relevant if method == "chefer" else rolled)(layers[:encoders])
     return memory, [*zip(layers[encoders::2], layers[encoders + 1 :: 2], strict=True)]
 
 
@@ -213,8 +227,9 @@ def looped_decoder(maps, slopes, encoders, method, first):
     return total
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("memory", ["tokens", "patches"])
+@pytest.mark.parametrize(
+    ("memory", "method"), [*itertools.product(["tokens"], METHODS), *itertools.product(["patches"], OF_ATTENTION)]
+)
 def test_captions_against_loops(memory, method, monkeypatch):
     c = CaptionerConfig(
         vit=ViTConfig(**{**SIZE, "depth": 2, "classes": 0}),
@@ -246,8 +261,7 @@ def test_captions_against_loops(memory, method, monkeypatch):
         np.testing.assert_allclose(found[t], expected, rtol=0, atol=1e-12 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", TRANSLATORS)
+@pytest.mark.parametrize(("name", "method"), [*itertools.product(["apart"], METHODS), ("tied", "ig")])
 def test_translations_against_loops(name, method, monkeypatch):
     c = TRANSLATORS[name]
     network, twin = ours(c), Twin(c, monkeypatch)
@@ -281,3 +295,202 @@ def test_translations_against_loops(name, method, monkeypatch):
             maps, slopes = twin.attention(value(rows, t, names))
             expected = np.array(looped_decoder(maps, slopes, 2, method, 0)[t])
         np.testing.assert_allclose(found[t], expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+
+
+# What is wrong in an explanation shows: each fault against the loops, which the tests above hold to 1e-12.
+
+
+def attention_of(network, x, outputs):
+    """The weights and the derivatives of the sum of some outputs, [B, L, H, N, N] each."""
+    maps = network.capture(jnp.asarray(x), ["attention"])["attention"]
+
+    def total(nudge):
+        logits = network(jnp.asarray(x), intermediates={"attention": None, "attention.nudge": nudge})
+        return jnp.take_along_axis(logits, jnp.asarray(outputs)[:, None], 1).sum()
+
+    return np.asarray(maps), np.asarray(jax.grad(total)(jnp.zeros_like(maps)))
+
+
+FAULTS = {
+    "blocks reversed": lambda a, g: relevance.chefer(weigh(a, g)[::-1]),
+    "the layer on the wrong side": lambda a, g: functools.reduce(lambda r, m: r + r @ m, weigh(a, g), np.eye(7)),
+    "mean of heads before the clamp": lambda a, g: relevance.chefer(np.maximum((g * a).mean(1), 0)),
+    "no clamp": lambda a, g: relevance.chefer((g * a).mean(1)),
+    "gradients in reverse order": lambda a, g: relevance.chefer(weigh(a, g[::-1])),
+    "no gradient": lambda a, g: relevance.chefer(a.mean(1)),
+    "map transposed": lambda a, g: relevance.chefer(weigh(a, g).swapaxes(1, 2)),
+    "column for row": lambda a, g: relevance.chefer(weigh(a, g)).T,
+    "off by one token": lambda a, g: np.roll(relevance.chefer(weigh(a, g)), 1, -1),
+    "rollout without the token itself": lambda a, g: functools.reduce(lambda r, m: m @ r, a.mean(1), np.eye(7)),
+}
+
+
+def weigh(maps, slopes):
+    return np.maximum(slopes * maps, 0).mean(1)
+
+
+@pytest.fixture(scope="module")
+def looked_at():
+    config = ViTConfig(**SIZE, pool="cls")
+    x = some_images(config, 1)
+    maps, slopes = attention_of(ours(config), x, [3])
+    right = images.explain_images(ours(config), jnp.asarray(x), np.array([3]), config.grid, "chefer", STEPS, 1)
+    return right[0].reshape(-1), maps[0], slopes[0]
+
+
+def test_without_a_fault_it_is_the_same(looked_at):
+    right, maps, slopes = looked_at
+    np.testing.assert_allclose(relevance.chefer(weigh(maps, slopes))[0, 1:], right, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_far_beyond_the_tolerance(fault, looked_at):
+    right, maps, slopes = looked_at
+    wrong = FAULTS[fault](maps, slopes)[0, 1:]
+    assert np.abs(wrong - right).max() > 1e-3 * np.abs(right).max()
+
+
+# How far explanations can be trusted, and what is refused.
+
+
+def a_classifier(outputs=CLASSES, config=None, **fields):
+    config = config or ViTConfig(**{**SIZE, **fields})
+    network = vit_jax.load(ours(config), fields={"mean": [0.5] * 3, "std": [0.25] * 3})
+    kind = KINDS[outputs.kind](outputs) if config.classes else network.task.kind
+    return dataclasses.replace(network, task=dataclasses.replace(network.task, kind=kind))
+
+
+def pixels(n=2):
+    return np.random.default_rng(1).integers(0, 256, (n, 8, 12, 3), dtype=np.uint8)
+
+
+def test_insertion_and_deletion_against_loops():
+    image, cells = np.random.default_rng(2).random((4, 6, 1)) + 1, np.array([[3.0, 1, 5], [0, 4, 2]])
+    told = lambda some: np.sqrt(some).sum((1, 2, 3))  # noqa: E731
+    gone, come = image.copy(), np.zeros_like(image)
+    falls, rises = [float(told(gone[None])[0])], [float(told(come[None])[0])]
+    for cell in np.argsort(-cells.reshape(-1)):
+        part = np.s_[cell // 3 * 2 : cell // 3 * 2 + 2, cell % 3 * 2 : cell % 3 * 2 + 2]
+        gone[part], come[part] = 0, image[part]
+        falls.append(float(told(gone[None])[0]))
+        rises.append(float(told(come[None])[0]))
+    area = lambda curve: sum((a + b) / 2 for a, b in itertools.pairwise(curve)) / (len(curve) - 1)  # noqa: E731
+    found = scores.insertion_deletion(told, image, cells, 4)
+    np.testing.assert_allclose(found, (area(rises), area(falls)), rtol=1e-12)
+
+
+def test_a_class_is_explained_by_name_and_the_files_hold_it(tmp_path):
+    network, x = a_classifier(), pixels()
+    found = network.explain(x, class_name="d")
+    assert found.outputs == ("d", "d") and found.maps.shape == (2, 2, 3)
+    np.testing.assert_allclose(found.values, network.values(x)[:, 3], rtol=1e-6)
+    alone = network.explain(x[1], class_name="d", measured=False)
+    np.testing.assert_allclose(alone.maps, found.maps[1:], rtol=1e-9)
+    files = found.write(tmp_path / "why")
+    rows = list(csv.DictReader(open(files[1], encoding="utf-8")))
+    assert list(rows[0]) == ["file", "explained", "value", "row", "column", "relevance"] and len(rows) == 12
+    assert (rows[5]["row"], rows[5]["column"]) == ("2", "3")
+    assert float(rows[5]["relevance"]) == pytest.approx(found.maps[0, 1, 2], rel=1e-6)
+    with np.load(files[2]) as arrays:
+        assert np.array_equal(arrays["maps"], found.maps) and list(arrays["explained"]) == ["d", "d"]
+    check_png(files[0])
+
+
+def check_png(file):
+    with Image.open(file) as image:
+        assert image.format == "PNG" and np.asarray(image.convert("RGB")).std() > 5
+
+
+def test_the_most_probable_output_is_explained_of_classes_and_labels_and_a_number_by_name():
+    labels = a_classifier(Outputs("set", tuple("abcde")))
+    assert labels.explain(pixels(1), measured=False).outputs == ("abcde"[labels.logits(pixels(1))[0].argmax()],)
+    numbers = a_classifier(Outputs("number", tuple("abcde"), (1.0,) * 5, (2.0,) * 5))
+    with pytest.raises(vit_jax.UserError, match="this network tells 5 numbers: name the one to explain"):
+        numbers.explain(pixels(1))
+    found = numbers.explain(pixels(1), class_name="b")
+    whole = float(numbers.values(pixels(1))[0, 1])
+    assert found.values[0] == pytest.approx(whole) and np.isfinite(found.score).all()
+    one = a_classifier(Outputs("number", ("age",)), classes=1)
+    assert one.explain(pixels(1), measured=False).outputs == ("age",)
+
+
+REFUSED = {
+    "rollout of a pool with attention": (
+        {"pool": "map"}, {"method": "rollout"}, r"^explain is rollout, .* attention of its own \(map\).*: give ig"),
+    "chefer of it": ({"pool": "map_all"}, {"method": "chefer"}, "^explain is chefer, .*: give ig, which takes any"),
+    "an unknown class": ({}, {"class_name": "A"}, "^class is 'A', which this network does not tell; nearest: a"),
+    "an unknown method": ({}, {"method": "lime"}, "^explain is 'lime': give ig, chefer, rollout or occlusion"),
+    "no steps": ({}, {"steps": 0}, "^steps is 0: give a positive number"),
+    "no head": ({"classes": 0}, {}, "has no head and no classes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_explained_is_one_sentence(case):
+    fields, options, sentence = REFUSED[case]
+    with pytest.raises(vit_jax.UserError, match=sentence):
+        a_classifier(**fields).explain(pixels(1), **options)
+
+
+def test_a_network_without_patches_is_explained_by_cells():
+    config = ResNetConfig(image=16, stages=(1, 1, 1, 1), width=4, hidden=4, classes=5)
+    network = a_classifier(config=config)
+    x = np.random.default_rng(3).integers(0, 256, (1, 16, 16, 3), dtype=np.uint8)
+    found = network.explain(x, measured=False)
+    inputs = np.asarray(network.inputs(x), np.float64)
+    assert found.maps.shape == (1, 8, 8)
+    k = list("abcde").index(found.outputs[0])
+    total = network.explain(x, steps=200, class_name="abcde"[k], measured=False).maps.sum()
+    assert total == pytest.approx(float(network.model(inputs)[0, k] - network.model(0 * inputs)[0, k]), rel=0.05)
+    with pytest.raises(vit_jax.UserError, match="a ResNet has no attention: give ig"):
+        network.explain(x, "chefer")
+
+
+def explanation_of(network, scenes, method, target=0):
+    """The patch that counted most for a target of each scene, by its number, and the explanation."""
+    images, outputs = network.normalised(scenes.pixels), scenes.labels[:, target]
+    names, how = [""] * len(images), {"outputs": outputs, "steps": STEPS, "batch": 50}
+    found = explain(network.model, network.kind, images, scenes.pixels, names, method, measured=False, **how)
+    return found.maps.reshape(len(images), -1).argmax(1), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [{"pool": "cls"}, {"pool": "mean", "cls_token": False, "registers": 2}])
+def test_explanations_point_at_what_a_trained_network_must_have_seen(fields, tmp_path, monkeypatch):
+    """On scenes of a target and two crosses: at the target; on scenes of two targets: each at its own."""
+    sizes = {"image": 32, "channels": 3, "width": 64, "depth": 4, "heads": 4, "hidden": 256, "classes": 12, **fields}
+    settings = {f"model.{name}": value for name, value in sizes.items()}
+    settings |= {"model.patch": drawn_scenes.CELL, "epochs": 8, "batch": 64, "optim.lr": 2e-3, "name": "scenes"}
+    train, test = drawn_scenes.draw(8000, 1), drawn_scenes.draw(600, 2)
+    data = {name: (each.pixels, each.labels[:, 0]) for name, each in (("train", train), ("test", test))}
+    with jax.enable_x64(False):
+        run = replace_fields(vit_jax.preset("digits").run, {**settings, "dir": str(tmp_path)})
+        vit_jax.train(run, data=data, class_names=drawn_scenes.NAMES)
+        network = vit_jax.load(tmp_path / "scenes")
+        right = np.flatnonzero(network.logits(test.pixels).argmax(1) == test.labels[:, 0])[:400]
+        seen, two = drawn_scenes.Scenes(*(x[right] for x in test)), drawn_scenes.draw(200, 3, targets=2)
+        assert len(right) == 400
+
+        def points(method):
+            return seen.touches(explanation_of(network, seen, method)[0]).mean()
+
+        def owns(method):
+            return np.mean([two.touches(explanation_of(network, two, method, k)[0], k) for k in (0, 1)])
+
+        assert points("ig") > 0.95 and owns("ig") > 0.88
+        assert points("chefer") > 0.85 and owns("chefer") > 0.8 and owns("rollout") < 0.6  # rollout knows no class
+        score, random = network.explain(seen.pixels[:100], batch=50).score
+        assert score > 0.7 and random < 0.06
+        assert network.explain(seen.pixels[:100], "chefer", batch=50).score[0] > 0.65
+
+        maps = images._weighted
+        monkeypatch.setattr(images, "_weighted", lambda *args: maps(*args).swapaxes(-1, -2))
+        assert points("chefer") < 0.6  # transposed
+        monkeypatch.setattr(images, "_weighted", lambda model, x, k: maps(model, x, (k + 1) % 12))
+        assert owns("chefer") < 0.6  # of another class
+        monkeypatch.setattr(images, "_weighted", lambda model, x, k: images._attention(model, x))
+        assert owns("chefer") < 0.6  # without gradients
+        monkeypatch.setattr(images, "_weighted", maps)
+        read = images.read_by_head
+        monkeypatch.setattr(images, "read_by_head", lambda c, n: np.roll(read(c, n), 5))
+        assert points("chefer") < 0.8  # of another token
