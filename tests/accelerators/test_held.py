@@ -9,9 +9,10 @@ import vit_jax.models.build
 from tests.accelerators import held
 from tests.accelerators.compiling import compile_step
 from tests.accelerators.conftest import there
+from vit_jax.config.trees import flatten, unflatten
 from vit_jax.models import attention_kernels
 from vit_jax.training.engine.devices import Devices
-from vit_jax.training.engine.step import Engine
+from vit_jax.training.engine.shards import Shards
 
 
 def needs(name: str) -> None:
@@ -50,13 +51,14 @@ def unfuse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def gather(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every device gets the whole gradient of each parameter."""
-    gradients = Engine.batch_gradients
+    mean = Shards.mean
 
-    def whole(self, *given):
-        loss, metrics, split = gradients(self, *given)
-        return loss, metrics, jax.lax.with_sharding_constraint(split, self.devices.replicated)
+    def whole(self, gradients):
+        flat = flatten(mean(self, gradients))
+        every = jax.lax.optimization_barrier({name: self.whole(name, x) for name, x in flat.items()})
+        return unflatten({name: self.own_part(name, self.axes.get(name, 0), x) for name, x in every.items()})
 
-    monkeypatch.setattr(Engine, "batch_gradients", whole)
+    monkeypatch.setattr(Shards, "mean", whole)
 
 
 def copy(monkeypatch: pytest.MonkeyPatch) -> None:
