@@ -449,7 +449,7 @@ def test_a_network_without_patches_is_explained_by_cells():
 def explanation_of(network, scenes, method, target=0):
     """The patch that counted most for a target of each scene, by its number, and the explanation."""
     images, outputs = network.normalised(scenes.pixels), scenes.labels[:, target]
-    names, how = [""] * len(images), {"outputs": outputs, "steps": STEPS, "batch": 50}
+    names, how = [""] * len(images), {"outputs": outputs, "steps": 16, "batch": 50}
     found = explain(network.model, network.kind, images, scenes.pixels, names, method, measured=False, **how)
     return found.maps.reshape(len(images), -1).argmax(1), found
 
@@ -467,9 +467,9 @@ def test_explanations_point_at_what_a_trained_network_must_have_seen(fields, tmp
         run = replace_fields(vit_jax.preset("digits").run, {**settings, "dir": str(tmp_path)})
         vit_jax.train(run, data=data, class_names=drawn_scenes.NAMES)
         network = vit_jax.load(tmp_path / "scenes")
-        right = np.flatnonzero(network.logits(test.pixels).argmax(1) == test.labels[:, 0])[:400]
-        seen, two = drawn_scenes.Scenes(*(x[right] for x in test)), drawn_scenes.draw(200, 3, targets=2)
-        assert len(right) == 400
+        known = np.flatnonzero(network.logits(test.pixels).argmax(1) == test.labels[:, 0])[:400]
+        seen, two = drawn_scenes.Scenes(*(x[known] for x in test)), drawn_scenes.draw(200, 3, targets=2)
+        assert len(known) == 400
 
         def points(method):
             return seen.touches(explanation_of(network, seen, method)[0]).mean()
@@ -478,19 +478,21 @@ def test_explanations_point_at_what_a_trained_network_must_have_seen(fields, tmp
             return np.mean([two.touches(explanation_of(network, two, method, k)[0], k) for k in (0, 1)])
 
         assert points("ig") > 0.95 and owns("ig") > 0.88
-        assert points("chefer") > 0.85 and owns("chefer") > 0.8 and owns("rollout") < 0.6  # rollout knows no class
+        right = points("chefer")
+        assert right > 0.85 and owns("chefer") > 0.8 and owns("rollout") < 0.6  # rollout knows no class
         score, random = network.explain(seen.pixels[:100], batch=50).score
         assert score > 0.7 and random < 0.06
         assert network.explain(seen.pixels[:100], "chefer", batch=50).score[0] > 0.65
 
         maps = images._weighted
         monkeypatch.setattr(images, "_weighted", lambda *args: maps(*args).swapaxes(-1, -2))
-        assert points("chefer") < 0.6  # transposed
+        assert points("chefer") < right - 0.1  # transposed
         monkeypatch.setattr(images, "_weighted", lambda model, x, k: maps(model, x, (k + 1) % 12))
         assert owns("chefer") < 0.6  # of another class
         monkeypatch.setattr(images, "_weighted", lambda model, x, k: images._attention(model, x))
         assert owns("chefer") < 0.6  # without gradients
         monkeypatch.setattr(images, "_weighted", maps)
-        read = images.read_by_head
-        monkeypatch.setattr(images, "read_by_head", lambda c, n: np.roll(read(c, n), 5))
-        assert points("chefer") < 0.8  # of another token
+        if fields["pool"] == "cls":
+            read = images.read_by_head
+            monkeypatch.setattr(images, "read_by_head", lambda c, n: np.roll(read(c, n), 5))
+            assert points("chefer") < 0.6  # of another token
