@@ -115,9 +115,11 @@ def check_place(path: str, force: bool, wanted: Wanted) -> tuple[Target, Kind]:
     if not goal.folder:
         is_file = Text("is the name of a file, and ", Option("to", NAME), " writes a folder")
         raise UserError(path, is_file, "give a name without a suffix")
+    if os.path.lexists(path):
+        raise UserError(path, "exists", "choose another name")
     if force:
         never = "a folder for transformers.js is never replaced"
-        raise UserError(Option("force"), never, "remove it yourself, or choose another name")
+        raise UserError(Option("force"), never, "leave the flag out")
     model = os.path.join(path, MODEL)
     wanted.check(model)
     wanted.check_float32(path)
