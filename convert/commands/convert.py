@@ -24,9 +24,8 @@ from ..recognise.layouts import find
 from ..recognise.reading import Reading, read
 from ..recognise.weights_in import tied_names
 from ..write.into_program import as_used
-from ..write.into_transformers_js import is_named as is_transformers_js
 from ..write.origin import ALONG
-from ..write.programs import check_program, program_writer
+from ..write.programs import check_program, is_named, program_writer
 from ..write.write import Written, goal_of, holds_training, write
 from .arguments import options, wanted
 
@@ -108,7 +107,7 @@ def check_words(arguments: argparse.Namespace) -> None:
     if arguments.dst == STDOUT:
         raise UserError(STDOUT, AS_STDOUT, "give the name of one, or of a folder")
     program = program_writer(arguments.dst, arguments.to) is not None
-    if arguments.to and not is_transformers_js(arguments.to):
+    if arguments.to and not is_named(arguments.to):
         find(arguments.to, "to")
     for text in arguments.adapt:
         operation(text)
@@ -124,7 +123,7 @@ def check_words(arguments: argparse.Namespace) -> None:
 
 def _check_program(arguments: argparse.Namespace) -> None:
     """Raise UserError on a flag that has no meaning where DST is a program, and where a library is not installed."""
-    named = is_transformers_js(arguments.to)
+    named = is_named(arguments.to)
     for name, why in NOT_OF_PROGRAMS.items():
         if (value := getattr(arguments, name)) and not (name == "to" and named):
             flag = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")

@@ -18,7 +18,7 @@ from ..layout import Layout
 from ..plan.shared import find_shared
 from ..recognise.beside import KNOWN
 from ..verify.libraries import OURS, library_of
-from ..write import into_page, into_transformers_js
+from ..write import into_onnx_folder, into_page, into_transformers_js
 from ..write.into_program import image_networks
 from ..write.program.kinds import KINDS
 from .terminal import wrap
@@ -72,6 +72,7 @@ def show(reasons: bool) -> None:
         )
     )
     print(wrap(f"  a folder, with --to {into_transformers_js.NAME}: in transformers.js, for classifiers", 14))
+    print(wrap(f"  a folder, with --to {into_onnx_folder.NAME}: in ONNX Runtime, for networks that write texts", 14))
     print("\n" + wrap("Other names of layouts, which --from and --to take too (case, - and _ do not matter):", 0))
     for ours, others in OTHER_NAMES.items():
         print(wrap(f"  {ours}: {', '.join(others)}", 6))

@@ -16,7 +16,7 @@ from ..layout import Json
 from ..plan.plan import Plan
 from ..recognise.layouts import find
 from ..write.card import card
-from ..write.into_transformers_js import is_named as is_transformers_js
+from ..write.programs import is_named
 from ..write.tokenizer import tokenizer_with_weights
 from ..write.upload import README, repository, upload
 from ..write.write import Written, goal_of, holds_training
@@ -34,7 +34,7 @@ def publish(arguments: argparse.Namespace) -> int:
         raise UserError(
             f"--license {arguments.license}", "give the hub's name of a licence: apache-2.0, mit, cc-by-4.0"
         )
-    if is_transformers_js(arguments.to):
+    if is_named(arguments.to):
         what = f"its folder is a program, and {arguments.dst} takes weights that are compared with their source"
         raise UserError(f"--to {arguments.to}", what, "write the folder here, and upload it yourself")
     with tempfile.TemporaryDirectory(prefix="vit-jax-") as place:

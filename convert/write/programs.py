@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..containers import is_program
 from ..plan.plan import Plan
-from . import into_page, into_transformers_js
+from . import into_onnx_folder, into_page, into_transformers_js
 from .into_program import write_program
 from .program.interface import Wanted
 from .program.kinds import kind_of
@@ -19,15 +19,24 @@ def program_writer(path: str, to: str = "") -> WritesProgram | None:
     """What writes a target as a program; None where it is a file or a folder of weights."""
     if into_transformers_js.is_named(to):
         return into_transformers_js.write_transformers_js
+    if into_onnx_folder.is_named(to):
+        return into_onnx_folder.write_onnx_folder
     if into_page.is_page(path):
         return into_page.write_page
     return write_program if is_program(path) else None
+
+
+def is_named(to: str) -> bool:
+    """Whether --to names a library that runs a folder of programs, and no layout of weights."""
+    return into_transformers_js.is_named(to) or into_onnx_folder.is_named(to)
 
 
 def check_program(path: str, to: str, force: bool, wanted: Wanted) -> None:
     """Raise UserError where no such program is written there, or a library that writes it is missing."""
     if into_transformers_js.is_named(to):
         into_transformers_js.check_place(path, force, wanted)
+    elif into_onnx_folder.is_named(to):
+        into_onnx_folder.check_place(path, wanted)
     elif into_page.is_page(path):
         into_page.check_page(path, wanted)
     else:

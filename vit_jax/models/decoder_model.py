@@ -86,11 +86,11 @@ class Embedding(nnx.Module):
         rows = table[x].astype(dtype)
         return rows * math.sqrt(self.config.width) if self.config.scale_embedding else rows
 
-    def positions(self, length: int, dtype: Any) -> Array | None:
+    def positions(self, length: Any, dtype: Any) -> Array | None:
         """The positions of the first tokens.
 
         Args:
-            length: N, how many.
+            length: N, how many: int, or symbolic.
             dtype: of the result.
 
         Returns:
@@ -99,6 +99,10 @@ class Embedding(nnx.Module):
         c, last = self.config, self.config.position_offset + length
         if c.position == "none":
             return None
+        if not isinstance(length, int):  # symbolic, as in a program for any length: a part of all rows
+            known = c.position_offset + c.max_length
+            rows = sinusoids(c.position, known, c.width) if self.position is None else self.position[...]
+            return jax.lax.slice_in_dim(jnp.asarray(rows, dtype), c.position_offset, last)
         rows = sinusoids(c.position, last, c.width) if self.position is None else self.position[...]
         return jnp.asarray(rows[c.position_offset : last], dtype)
 

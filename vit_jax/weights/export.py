@@ -269,9 +269,8 @@ def export_weights(
     from convert.recognise.reading import Options, read
     from convert.recognise.tokenizer import special_ids
     from convert.write.into_program import as_used
-    from convert.write.into_transformers_js import is_named
     from convert.write.program.interface import Wanted
-    from convert.write.programs import check_program, program_writer
+    from convert.write.programs import check_program, is_named, program_writer
     from convert.write.write import write
 
     if path is None and is_named(layout):

@@ -9,9 +9,9 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -58,25 +58,37 @@ def save(model: ir.Model, path: Path) -> None:
 
 def trace(forward: Forward, interface: Interface) -> ir.Model:
     """The network as a model whose input is IMAGES, float32 [B, H, W, C], with a free B; its linear maps are MatMul."""
+    if interface.opset not in forward.traced:
+        inputs = {IMAGES: (BATCH, *forward.shape)}
+        forward.traced[interface.opset] = trace_function(forward, inputs, [interface.output], interface.opset)
+    return forward.traced[interface.opset].clone()
+
+
+def trace_function(function: Callable[..., Any], inputs: Mapping[str, Any], outputs: list[str], opset: int) -> ir.Model:
+    """A function of arrays as a model; its linear maps are MatMul.
+
+    Args:
+        function: to be traced.
+        inputs: {name: shape of float32, or ShapeDtypeStruct}, in order; lengths may be symbolic.
+        outputs: names.
+        opset: of ONNX.
+    """
     import jax
     import jax2onnx
 
-    if interface.opset in forward.traced:
-        return forward.traced[interface.opset].clone()
     # Where a function of jax is compiled inside another, jax2onnx fails on jax 0.12; the trace then holds no such call.
     with _silence(), _restore_jax(), on_cpu(), jax.disable_jit():
         model = jax2onnx.to_onnx(
-            forward,
-            inputs=[(BATCH, *forward.shape)],
-            input_names=[IMAGES],
-            output_names=[interface.output],
+            function,
+            inputs=[*inputs.values()],
+            input_names=[*inputs],
+            output_names=outputs,
             model_name="network",
-            opset=interface.opset,
+            opset=opset,
             return_mode="ir",
         )
     name_products(model)
-    forward.traced[interface.opset] = model
-    return model.clone()
+    return model
 
 
 def take_empty_batches(model: ir.Model) -> None:
