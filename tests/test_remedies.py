@@ -42,7 +42,10 @@ from vit_jax.reports import command, compare
 
 ROOT = Path(__file__).parents[1]
 # Flags of XLA, one that has no parser, and a word for any.
-FOREIGN = {"--xla_force_host_platform_device_count", "--xla_cpu_experimental_ynn_fusion_type", "--version", "--field"}
+FOREIGN = {
+    *("--xla_force_host_platform_device_count", "--xla_cpu_experimental_ynn_fusion_type", "--version", "--field"),
+    "--ignore-scripts",  # of npm
+}
 OTHERS = {"zero_to_fp32.py", "perfetto_trace.json", "metadata.jsonl"}  # files that other programs write
 GAP = "{}"  # what stands in a text for a value
 
