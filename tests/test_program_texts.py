@@ -15,8 +15,10 @@ import jax
 import jax.numpy as jnp
 
 import vit_jax
+from convert.write.program.interface import as_run_prepares
 from tests.test_captioner import IMAGE, TOKENS
 from vit_jax.config.decoding import Decoding
+from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.decode.search import generate
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition, start
@@ -62,32 +64,35 @@ def a_network(config):
 
 
 def inputs(config):
-    """(200 sources, which of their tokens are real)."""
+    """(200 sources, the same as programs take them, which of their tokens are real)."""
     draw, source = np.random.default_rng(1), config.inputs()[0]
     if source.kind == "pixels":
-        return draw.normal(size=(200, *config.pixels())).astype(np.float32), None
+        pixels = draw.integers(0, 256, (200, 9, 13, 3), np.uint8)
+        half = (0.5, 0.5, 0.5)
+        return as_run_prepares(Preprocess((4, 6), 3, "stretch", 0, "bicubic", 127, half, half), pixels), pixels, None
     mask = np.arange(7) < draw.integers(1, 8, (200, 1))
     shape = (200, 7) if source.kind == "ids" else (200, 7, source.size)
     ids = source.kind == "ids"
-    return (draw.integers(3, 11, shape).astype(np.int32) if ids else draw.normal(size=shape).astype(np.float32)), mask
+    given = draw.integers(3, 11, shape).astype(np.int32) if ids else draw.normal(size=shape).astype(np.float32)
+    return given, given, mask
 
 
 @pytest.mark.parametrize(("config", "ids"), CASES.values(), ids=CASES)
 def test_greedy_search_by_programs_equals_ours_for_200_inputs(config, ids, write, tmp_path):
     network, folder = a_network(config), tmp_path / "folder"
     fields = {} if config.pixels() is None else {"mean": [0.5] * 3, "std": [0.5] * 3}
-    vit_jax.export(network, folder, to="onnx", takes="images", fields=fields)
+    vit_jax.export(network, folder, to="onnx", fields=fields)
     stated = json.loads((folder / "generation_config.json").read_text())
     stated |= {"decoder_start_token_id": ids.begin, "eos_token_id": ids.end, "pad_token_id": ids.pad}
     stated |= {"bad_words_ids": [[each] for each in ids.banned]}
     stated |= {} if ids.forced_end is None else {"forced_bos_token_id": 4, "forced_eos_token_id": 2}
     (folder / "generation_config.json").write_text(json.dumps(stated))
-    source, mask = inputs(config)
+    source, given, mask = inputs(config)
     masked = hasattr(config, "encoder_depth")  # else an image, or vectors of which the decoder alone knows
     memory = network.encode(source, mask) if masked else network.encode(source)
     real = None if mask is None else jnp.asarray(mask)
     expected = generate(network, memory, real, ids, Decoding(), stated["max_length"])
-    found = write(folder, source, mask)
+    found = write(folder, given, mask)
     texts = np.asarray(expected.tokens)[:, 0]
     assert (found == texts[:, : found.shape[1]]).all() and (texts[:, found.shape[1] :] == ids.pad).all()
     assert len(np.unique(texts, axis=0)) > 2

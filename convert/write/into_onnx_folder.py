@@ -24,7 +24,7 @@ from ..plan.plan import Plan
 from ..plan.target import Target, sync, target
 from .into_program import LIMIT, PLAIN, ROUNDINGS, describe_comparison, relative
 from .origin import file_hash, origin, source_hash
-from .program.interface import OPSET, PIXELS, Interface, Wanted, preparation
+from .program.interface import OPSET, PIXELS, Interface, Wanted, as_run_prepares, preparation
 from .program.kinds import KINDS, kind_of
 from .program.onnx_file import save, take_pixels, trace_function
 from .program.writer import (
@@ -90,7 +90,7 @@ def write_onnx_folder(plan: Plan, path: str, force: bool = False, wanted: Wanted
         arrays = {name: array.astype(np.float32) for name, array in stream(plan) if name in plan.specs}
         writer = TextWriter(plan.config, arrays, room)
         described = _write_programs(writer, interface, workspace)
-        comparison = _compare(writer, workspace)
+        comparison = _compare(writer, interface, workspace)
         write_json(workspace / "generation_config.json", generation)
         for name, content in tokenizer_with_weights(plan).items():
             (workspace / name).write_bytes(content)
@@ -160,12 +160,12 @@ def _first_of(inputs: dict[str, list[str]]) -> Json:
     return {"name": name, "shape": shape}
 
 
-def _compare(writer: TextWriter, workspace: Path) -> Json:
+def _compare(writer: TextWriter, interface: Interface, workspace: Path) -> Json:
     """The largest difference from ours of the logits after some tokens, as a share. Raises CheckFailed."""
     run = open_programs(workspace)
     rng, apart, allowed = np.random.default_rng(0), 0.0, LIMIT
     for batch, length in zip(BATCHES, LENGTHS, strict=True):
-        source, taken = _noise(writer, rng, batch, length)
+        source, taken = _noise(writer, interface, rng, batch, length)
         tokens = rng.integers(0, writer.side.target_vocabulary, (batch, min(STEPS, writer.room)), np.int32)
         mask = np.arange(length) < rng.integers(1, length + 1, (batch, 1))
         given = {run["encoder_model"].get_inputs()[0].name: taken} | ({MASK: mask} if writer.masked else {})
@@ -185,12 +185,18 @@ def _compare(writer: TextWriter, workspace: Path) -> Json:
     return {"batches": list(BATCHES), "tokens": STEPS, "difference": apart, "allowed": allowed}
 
 
-def _noise(writer: TextWriter, rng: np.random.Generator, batch: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+def _noise(
+    writer: TextWriter, interface: Interface, rng: np.random.Generator, batch: int, length: int
+) -> tuple[np.ndarray, np.ndarray]:
     """(a source of ours, what the encoder's program is given)."""
     source = writer.source
     if source.kind == "ids":
         ids = rng.integers(0, source.size, (batch, min(length, source.longest or length)), np.int32)
         return ids, ids
+    if interface.preprocess:
+        h, w, channels = interface.shape
+        pixels = rng.integers(0, 256, (batch, 2 * h, w + 1, channels), np.uint8)
+        return as_run_prepares(interface.preprocess, pixels), pixels
     shape = (length, source.size) if source.kind == "vectors" else writer.config.pixels()
     assert shape is not None
     vectors = rng.standard_normal((batch, *shape), np.float32)
