@@ -31,8 +31,8 @@ from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 
 from . import layouts_captions, layouts_notebooks, layouts_timm, layouts_vit_pytorch
-from .cases import CAPTIONER, VIT, Config
-from .layouts_seq2seq import BART, M2M, MARIAN, MBART, NOTEBOOK, VECTORS, Notebook, some
+from .cases import CAPTIONER, T5, T5_1, VIT, Config
+from .layouts_seq2seq import BART, M2M, MARIAN, MBART, NOTEBOOK, T5_BASE, T5_ENCODER, UMT5, VECTORS, Notebook, some
 from .layouts_vit_pytorch import DUAL, NO_CLASS, SIMPLE, TOKEN
 from .sides import ours
 from .weights import inputs, weights
@@ -154,6 +154,16 @@ EXAMPLES: dict[str, Any] = {
     "mbart@base": replace(MBART, **HEADLESS),
     "m2m-100": M2M,
     "m2m-100@base": replace(M2M, **HEADLESS),
+    "t5": T5,
+    "t5, gated": T5_1,
+    "t5@base": T5_BASE,
+    "t5@encoder": T5_ENCODER,
+    "mt5": T5_1,
+    "mt5@base": T5_BASE,
+    "mt5@encoder": T5_ENCODER,
+    "umt5": UMT5,
+    "umt5@base": replace(T5_BASE, relative="blocks"),
+    "umt5@encoder": replace(T5_ENCODER, relative="blocks"),
     "flax-seq2seq@marian": MARIAN,
     "flax-seq2seq@bart": BART,
     "flax-seq2seq@mbart": MBART,

@@ -107,6 +107,7 @@ BART = replace(HF, norm_first=False, final_norm=False, position="learned", posit
 MBART = replace(BART, norm_first=True, final_norm=True)
 M2M = replace(HF, position="fairseq", position_offset=2, output_bias=False, scale_embedding=True)
 UMT5 = replace(T5_1, relative="blocks", scale_output=True)
+T5_BASE = replace(T5, tie="embeddings", outputs=0, scale_output=False, output_bias=True)
 T5_ENCODER = replace(T5, decoder_depth=0, target_vocabulary=0, outputs=0, tie="none")
 HUGGINGFACE: list[tuple[str, str, TransformerConfig]] = [
     ("Marian, swish, scaled embeddings", "marian", replace(MARIAN, activation="silu", scale_embedding=True)),
@@ -124,7 +125,7 @@ HUGGINGFACE: list[tuple[str, str, TransformerConfig]] = [
     ("T5 1.1", "t5", T5_1),
     ("T5 1.1 with a tied head", "t5", replace(T5_1, tie="all")),
     ("UL2: T5 with SiLU gates", "t5", replace(T5_1, activation="silu")),
-    ("T5 without a head", "t5@base", replace(T5, tie="embeddings", outputs=0, scale_output=False, output_bias=True)),
+    ("T5 without a head", "t5@base", T5_BASE),
     ("T5, the encoder alone", "t5@encoder", T5_ENCODER),
     ("mT5", "mt5", T5_1),
     ("UMT5", "umt5", UMT5),
