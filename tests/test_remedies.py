@@ -117,7 +117,7 @@ def run_flags() -> set[str]:
 def known_flags(place: str, text: str) -> set[str]:
     """The flags that a text may name: those of convert in its messages and commands, else those of vit_jax."""
     if place.startswith("convert") and "of a run" not in text:
-        return convert_flags()
+        return convert_flags() | FOREIGN
     of_convert = "python -m convert" in text or text.startswith(" ")  # the rest of such a command
     return run_flags() | FOREIGN | {"--help"} | (convert_flags() if of_convert else set())
 

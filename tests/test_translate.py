@@ -360,7 +360,8 @@ def test_what_a_run_leaves(trained):
     losses = [row["loss"] for row in rows]
     assert losses[-1] < losses[0], "it learns"
     assert sorted(p.name for p in folder.plots.iterdir()) == [
-        *("attention.json", "cross-attention.png", "curves.png", "texts.json", "worst.txt")
+        *("attention.json", "cross-attention.png", "curves.png", "explained.png", "explanations.json"),
+        *("texts.json", "worst.txt"),
     ]
     with open(folder.samples / "sentences.tsv", encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file, delimiter="\t"))

@@ -181,6 +181,13 @@ class Transformer(DecoderModel):
         known = [*self.config.captured(), "encoder.attention", "decoder.self_attention", "decoder.cross_attention"]
         return capture(self, names, known, lambda wanted: self(source, target, intermediates=wanted, **masks))
 
+    @property
+    def source_table(self) -> nn.Embedding | None:
+        """The embedding of the source, [V, D]; None if the source is vectors."""
+        if self.config.one_embedding:
+            return self.table
+        return None if self.source is None else self.source.embedding
+
     def encode(
         self,
         source: Tensor,
@@ -209,7 +216,7 @@ class Transformer(DecoderModel):
             check_vectors("source", source, self.config.width)
             memory = source
         else:
-            x = self.source(source, self.table if self.config.one_embedding else self.source.embedding)
+            x = self.source(source, self.source_table)
             mask = attention_mask(x.shape[0], x.shape[1], x.shape[1], padding=source_padding, mask=source_mask)
             memory = self.encoder(x, mask, intermediates=intermediates)
         sow(intermediates, "memory", memory)
