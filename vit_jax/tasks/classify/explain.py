@@ -16,11 +16,13 @@ from ...explain.methods import BATCH, OF_ATTENTION, STEPS, Method
 from ...explain.scores import insertion_deletion, random_relevance
 from ...figures.explanation import KEY, overlaid
 from ...figures.kept import Section
+from ...machine.targets import HERE
 from ..explained import ImageExplanation, describe_scores
 from .draw import visible
 from .kinds.base import Kind
 
 WORST = 8  # most images whose errors are explained in a report
+ON_A_CPU = 10**12  # FLOPs that this may take there
 
 
 def number_of(kind: Kind, name: str) -> int:
@@ -78,6 +80,12 @@ def explain(
     return replace(found, insertion=own, deletion=other, random=random)
 
 
+def affordable(network: Any) -> int:
+    """The most images whose errors a report explains: on a CPU as many as take some seconds, of a ViT-B/16 none."""
+    passes = 2 * 3 * STEPS  # for what was said and for what is true, each forward and backward
+    return min(WORST, ON_A_CPU // max(network.config.flops() * passes, 1)) if HERE.platform == "cpu" else WORST
+
+
 def worst_section(
     network: Any, kind: Kind, prepare: Callable[[np.ndarray], Array], split: Any, result: Any, caption: str
 ) -> list[Section]:
@@ -91,7 +99,8 @@ def worst_section(
         result: its Evaluation.
         caption: says what was measured, and by which weights.
     """
-    found = kind.worst(split, result, WORST)
+    most = affordable(network)
+    found = kind.worst(split, result, most) if most else ()
     if not found:
         return []
     numbers, outputs, words = zip(*found, strict=True)
