@@ -87,7 +87,7 @@ def covered(net, path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", NETWORKS)
-def test_a_page_opened_as_a_file_answers_as_predict_and_explains_by_occlusion(what, pages, driver, tmp_path):  # noqa: F811
+def test_a_page_opened_as_a_file_answers_and_explains_as_predict_does(what, pages, driver, tmp_path):  # noqa: F811
     page, (path, net) = None, pages[what]
     rng = np.random.default_rng(1)
     page = Page(driver, path)

@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.models.transformer_config import TransformerConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length, stated_fields, statement
 from ..operations import TRANSPOSE, Constant, Operation, Order, Tie
 from ..rules import Row, row, tied
 from .plain_transformer import PLAIN_TRANSFORMER
+from .special_ids import check_in_vocabulary, check_known
 
 # ------------------------------------------------------------------------------------------- names
 
@@ -329,22 +330,10 @@ def files(
     Raises:
         UserError: where ids of special tokens are not known or not below the size of the vocabulary.
     """
-    if missing := [name for name in IDS if name not in known.extra]:
-        options = Option("set", *(f"{name}=..." for name in missing))
-        raise UserError(
-            f"config.json of {layout.name} needs {', '.join(missing)}, which the source does not state",
-            remedy=Text("give ", options, ", or ", Option("weights-only")),
-        )
+    check_known(layout, (name for name in IDS if name not in known.extra))
     ids = {name: known.extra.get(name) for name in (*IDS, *MORE_IDS)}
     _check_padding(model_type, ids)
-    vocabulary = min(c.source_vocabulary, c.target_vocabulary)
-    for name, value in ids.items():
-        if isinstance(value, int) and not 0 <= value < vocabulary:
-            raise UserError(
-                "config.json",
-                f"{name} is {value}, but ids of {vocabulary} words end at {vocabulary - 1}",
-                Text("correct it with ", Option("set", f"{name}=...")),
-            )
+    check_in_vocabulary(ids, min(c.source_vocabulary, c.target_vocabulary))
     config = {
         "model_type": model_type,
         "architectures": [architecture],

@@ -16,13 +16,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.models.transformer_config import TransformerConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, has, length, stated_fields, statement
 from ..operations import TRANSPOSE, Tie
 from ..rules import Row, row, tied
 from .plain_transformer import PLAIN_TRANSFORMER
+from .special_ids import check_in_vocabulary, check_known
 
 Class = Literal["", "base", "encoder"]  # with a head, without, and the encoder alone
 
@@ -231,20 +232,9 @@ def write_side(layout: Layout, c: TransformerConfig, known: Facts, model: str, k
         UserError: where ids of special tokens are not known or not below the size of the vocabulary.
     """
     ids = {name: known.extra.get(name) for name in IDS}
-    missing = [name for name, value in ids.items() if value is None]
-    if missing and not kind:
-        options = Option("set", *(f"{name}=..." for name in missing))
-        raise UserError(
-            f"config.json of {layout.name} needs {', '.join(missing)}, which the source does not state",
-            remedy=Text("give ", options, ", or ", Option("weights-only")),
-        )
-    for name, value in ids.items():
-        if isinstance(value, int) and not 0 <= value < c.source_vocabulary:
-            raise UserError(
-                "config.json",
-                f"{name} is {value}, but ids of {c.source_vocabulary} words end at {c.source_vocabulary - 1}",
-                Text("correct it with ", Option("set", f"{name}=...")),
-            )
+    if not kind:
+        check_known(layout, (name for name, value in ids.items() if value is None))
+    check_in_vocabulary(ids, c.source_vocabulary)
     config = {
         "model_type": model,
         "architectures": [CLASSES[model] + HEADS[kind]],

@@ -129,10 +129,10 @@ def _occlusions(
 ) -> Iterator[np.ndarray]:
     for image, k in zip(np.asarray(images), outputs, strict=True):
 
-        def told(some: np.ndarray, k: int = k) -> np.ndarray:
+        def value_of(some: np.ndarray, k: int = k) -> np.ndarray:
             return logits_of(model, some)[:, k]
 
-        yield occlusion(told, image, grid, batch)
+        yield occlusion(value_of, image, grid, batch)
 
 
 _logits: Any = nnx.jit(lambda model, images: model(images))

@@ -103,14 +103,14 @@ def _through_decoder(encoder: str, found: dict[str, Array], rows: slice, method:
     return np.stack([*each])
 
 
-def _told(logits: Array, said: Array) -> Array:
+def _logits_of_tokens(logits: Array, said: Array) -> Array:
     """The logits of the tokens that were said: [m, T, K], [T] -> [m, T]."""
     return jnp.take_along_axis(logits, jnp.broadcast_to(said, logits.shape[:2])[..., None], -1)[..., 0]
 
 
 def _of_images(model: Any, images: Array, given: Array, said: Array, inner: Intermediates | None = None) -> Array:
     targets = jnp.broadcast_to(given, (len(images), len(given)))
-    return _told(model(images, targets, intermediates=inner), said)
+    return _logits_of_tokens(model(images, targets, intermediates=inner), said)
 
 
 def _of_sources(
@@ -126,7 +126,7 @@ def _of_sources(
     sources, targets = (jnp.broadcast_to(x, (len(nudges), len(x))) for x in (ids, given))
     inner = {} if inner is None else inner
     inner[f"source{NUDGE}"] = nudges
-    return _told(model(sources, targets, source_padding=sources != pad, intermediates=inner), said)
+    return _logits_of_tokens(model(sources, targets, source_padding=sources != pad, intermediates=inner), said)
 
 
 def _integrate_image(model: Any, image: Array, given: Array, said: Array, steps: int) -> Array:

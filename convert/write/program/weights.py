@@ -77,7 +77,7 @@ def compute_int8(model: ir.Model, images: np.ndarray, title: str) -> ir.Model:
     for number, node in enumerate(nodes):
         node.name = f"int8_{number}"
     (takes,) = model.graph.inputs
-    with tempfile.TemporaryDirectory() as folder, _quiet():
+    with tempfile.TemporaryDirectory() as folder, _without_warnings():
         given, made = Path(folder, "float32.onnx"), Path(folder, "int8.onnx")
         save(model, given)
         large = sum(file.stat().st_size for file in Path(folder).iterdir()) > LARGEST
@@ -124,7 +124,7 @@ def _reader(name: str, images: np.ndarray) -> Any:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _without_warnings() -> Iterator[None]:
     """Without the advice that ONNX Runtime's tools log."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)

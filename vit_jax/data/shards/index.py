@@ -152,15 +152,15 @@ def _known(store: Store, name: str, verify: bool) -> Index | Stat:
     if tag is None:
         raise UserError(f"{store.url}/{name}", "is not there", "put it there, or mend the pattern")
     if not verify:
-        if index := Index.from_file(name, _kept(store, name, tag)):
+        if index := Index.from_file(name, _cache_file(store, name, tag)):
             return index
-        if index := _beside(store, name, tag):
-            _keep(_kept(store, name, tag), index.to_bytes())
+        if index := _read_beside(store, name, tag):
+            _keep(_cache_file(store, name, tag), index.to_bytes())
             return index
     return store.stat(name)
 
 
-def _kept(store: Store, name: str, tag: str) -> Path:
+def _cache_file(store: Store, name: str, tag: str) -> Path:
     """The file of the cache for the index of a shard."""
     return cache_folder("shards") / f"{text_digest([store.url, name, tag, FORMAT])}.npz"
 
@@ -168,13 +168,13 @@ def _kept(store: Store, name: str, tag: str) -> Path:
 def _keep_all(store: Store, index: Index) -> None:
     """Keep the index of a shard in the cache, and, where that is allowed, beside it in an object store."""
     content = index.to_bytes()
-    _keep(_kept(store, index.name, index.tag), content)
+    _keep(_cache_file(store, index.name, index.tag), content)
     if not store.local:
         with suppress(UserError):
             store.put(index.name + INDEX, content)
 
 
-def _beside(store: Store, name: str, tag: str) -> Index | None:
+def _read_beside(store: Store, name: str, tag: str) -> Index | None:
     """The index beside a shard, if it is of this object."""
     try:
         content = store.load(name + INDEX)

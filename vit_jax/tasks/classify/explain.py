@@ -153,15 +153,15 @@ def measure(
     blind = random_relevance(maps.shape)
     for image, k, value, cells, noise in zip(images, outputs, values, maps, blind, strict=True):
 
-        def told(some: np.ndarray, k: int = k) -> np.ndarray:
+        def value_of(some: np.ndarray, k: int = k) -> np.ndarray:
             return np.asarray(kind.values(logits_of(network, some))[:, k], np.float64)
 
         empty, way = 0.0, 1.0
         if not kind.has_probabilities:
-            empty = float(told(np.zeros((batch, *image.shape), image.dtype))[0])
+            empty = float(value_of(np.zeros((batch, *image.shape), image.dtype))[0])
             way = value - empty or np.nan
         towards = np.sign(way) if method not in OF_ATTENTION and way < 0 else 1.0  # what lowers a number counts, too
-        own, other = (insertion_deletion(told, image, each, batch) for each in (towards * cells, noise))
+        own, other = (insertion_deletion(value_of, image, each, batch) for each in (towards * cells, noise))
         rows.append([(own[0] - empty) / way, (own[1] - empty) / way, (other[0] - other[1]) / way])
     insertion, deletion, random = np.array(rows).T
     return insertion, deletion, random
