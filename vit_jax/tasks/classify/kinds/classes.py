@@ -246,7 +246,7 @@ class ClassKind(Kind):
         return [
             (i, k, f"for {names[k]}, {what}")
             for i, said, true in pairs
-            for k, what in ((said, f"as which a {names[true]} was classified"), (true, "which is true"))
+            for k, what in ((said, f"its answer for a {names[true]}"), (true, "which is true"))
         ]
 
     def says(self, logits: np.ndarray, top: int) -> Said:
