@@ -166,7 +166,8 @@ class Caption(Captioning):
         keep_attention(plots, caption, examples)
         first = images[:1]
         said, counted = explained(self, network, self.inputs({"image": first}, network.dtype)[0], "ig", STEPS, BATCH)
-        pictures = [(word, "", overlaid(visible(first)[0], each)) for word, each in zip(said, counted, strict=True)]
+        name = split.name(0)
+        pictures = [(name, word, overlaid(visible(first)[0], each)) for word, each in zip(said, counted, strict=True)]
         about = f"{caption}: {truth[0]}; integrated gradients of each word; {KEY}"
         keep_sections(plots, [Section("What counted for each word", about, images=pictures)], "explanations")
         return f"{samples.name}/{saved[0]}" if saved else ""
