@@ -328,9 +328,14 @@ def test_unreadable_images_in_predict(images, refused, tmp_path):
 def test_unreadable_images_are_left_out_of_predictions_when_told_so(batch, images, refused, capsys, tmp_path):
     damage(images)
     out = tmp_path / "out.csv"
-    refused(["predict", "digits", images], "3.png: cannot be decoded", "leave such images out with --skip-unreadable")
+    flags = ["--batch", batch, "--top", 1, "--csv", out, "--force"]
+    out.write_text("a table of before")
+    refused(["predict", "digits", images, *flags], "3.png: cannot be decoded", "leave such images out with --skip-unr")
+    begun = [str(images / "train" / "cat" / f"{i}.png") for i in range(3)]  # what was answered before is kept
+    names = [row.split(",")[0] for row in out.read_text().splitlines()]
+    assert names == (["file", *begun] if batch == 1 else ["a table of before"])
     (images / "val" / "a.heic").touch()
-    flags = ["--skip-unreadable", "--batch", batch, "--top", 1, "--csv", out]
+    flags = ["--skip-unreadable", *flags]
     assert predict.command([str(each) for each in ("digits", images, *flags)]) == 0
     said = capsys.readouterr()
     bad = [str(images / "train/cat/3.png"), str(images / "val/dog/1.png")]

@@ -12,7 +12,7 @@ import unicodedata
 import numpy as np
 import pytest
 
-from vit_jax.commands.inputs import Inputs, sentences
+from vit_jax.commands.prediction.inputs import Inputs, sentences
 from vit_jax.data.batches import batches, evaluation_batches
 from vit_jax.data.order import TokenOrder
 from vit_jax.data.texts import numbers

@@ -7,7 +7,7 @@ TYPE_CHECKING = False  # importing typing would take longer than this package; t
 if TYPE_CHECKING:
     from .augmentation.batch import augment
     from .commands.evaluate import evaluate
-    from .commands.predict import predict
+    from .commands.prediction.function import predict
     from .config.run import RunConfig
     from .errors import UserError
     from .models.captioner import Captioner
@@ -44,7 +44,7 @@ _MODULES = {  # public name: the module that has it
     "figure": "reports.figure",
     "load": "weights.load",
     "optimizer": "training.engine.optim",
-    "predict": "commands.predict",
+    "predict": "commands.prediction.function",
     "preset": "weights.start.start",
     "report": "reports.command",
     "steps": "training.train",

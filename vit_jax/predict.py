@@ -7,6 +7,6 @@ if __name__ == "__main__":
 
     sys.exit(main())
 
-from .commands.predict import predict
+from .commands.prediction.function import predict
 
 sys.modules[__name__] = predict  # type: ignore[assignment]  # Python allows any object here

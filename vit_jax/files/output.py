@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import os
 import tempfile
 import unicodedata
@@ -31,6 +32,35 @@ def write_csv(path: str | os.PathLike[str], header: Sequence[str], rows: Iterabl
         writer.writerow(header)
         written = list(map(writer.writerow, rows))
     return len(written)
+
+
+class GrowingCsv:
+    """A CSV table whose rows are in its file, whole, when they are added, so that a process that is killed leaves them.
+
+    The file takes the place of another with the first rows, so that nothing is lost where there are none to be had.
+
+    Args:
+        path: of the file; empty: there is none, and rows are let go.
+        header: the names of the columns.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], header: Sequence[str]):
+        self.path, self.header, self.there, self.rows = path, header, False, 0
+
+    def add(self, rows: Sequence[Sequence[str | int]]) -> None:
+        """Add rows, which may be none: then the file is there with what it has."""
+        if not self.path:
+            return
+        text = io.StringIO(newline="")
+        csv.writer(text).writerows(rows if self.there else [self.header, *rows])
+        content = text.getvalue().encode("utf-8", "surrogateescape")
+        if self.there:
+            with open(self.path, "ab") as file:
+                file.write(content)
+        else:
+            with replacing(Path(self.path)) as temporary:
+                temporary.write_bytes(content)
+        self.there, self.rows = True, self.rows + len(rows)
 
 
 def digits(values: np.ndarray) -> list[str]:

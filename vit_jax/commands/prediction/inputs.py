@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
-from ..files.arriving import arriving_lines
-from ..files.lines import Line, read_lines
-from ..files.reading import open_regular
+from ...errors import UserError
+from ...files.arriving import arriving_lines
+from ...files.lines import Line, read_lines
+from ...files.reading import open_regular
 
 Note = Callable[[str], None]  # is told a remark
 STDIN = "-"
@@ -57,14 +57,15 @@ class Inputs:
         return None if None in self._parts else sum(len(part or ()) for part in self._parts)
 
     def groups(self, batch: int) -> Iterator[list[Any]]:
-        """All inputs in groups, those on stdin in groups of at most `batch`.
+        """All inputs in groups of at most `batch`; texts and vectors that are no lines of stdin are one group.
 
         Raises:
             UserError: naming the line, where one on stdin cannot be used.
         """
         for part in self._parts:
             if part is not None:
-                yield part
+                size = batch if self.kind == "pixels" else len(part)
+                yield from (part[i : i + size] for i in range(0, len(part), size))
                 continue
             errors = "strict" if self.kind == "ids" else "surrogateescape"  # names of files may be no UTF-8
             for lines in arriving_lines(sys.stdin.buffer, "stdin", batch, errors):
@@ -102,7 +103,7 @@ def files_of(kind: str, given: Sequence[str], note: Note) -> list[Any]:
     if kind == "pixels":
         return list(image_files(given, note))
     if kind == "vectors":
-        from ..data.captions.vectors import vectors_in
+        from ...data.captions.vectors import vectors_in
 
         vectors_in(given)
     return list(given)
@@ -118,8 +119,8 @@ def _one(kind: str, line: Line) -> Any:
             raise UserError(line.where, f"there is no image {line}", _ONE_A_LINE[kind])
         return path
     if kind == "vectors":
-        from ..data.captions.vectors import vectors_in
-        from ..errors import about
+        from ...data.captions.vectors import vectors_in
+        from ...errors import about
 
         with about(line.where):
             several = len(vectors_in([line]))
@@ -138,8 +139,8 @@ def image_files(paths: Iterable[str], note: Note) -> list[Path]:
     Raises:
         UserError: for a path that does not exist, and a folder without images.
     """
-    from ..data.images.preprocess import EXTENSIONS
-    from ..data.images.tree import Folder, Unused
+    from ...data.images.preprocess import EXTENSIONS
+    from ...data.images.tree import Folder, Unused
 
     found: list[Path] = []
     unused = Unused()
@@ -177,10 +178,10 @@ def with_images_of_tables(kind: str, inputs: Sequence[Any], file_column: str) ->
     """
     if kind != "pixels":
         return list(inputs)
-    from ..data.images.config import TABLE
-    from ..data.images.tables.columns import Stated
-    from ..data.images.tables.open import table_files
-    from ..data.images.tables.places import find_table
+    from ...data.images.config import TABLE
+    from ...data.images.tables.columns import Stated
+    from ...data.images.tables.open import table_files
+    from ...data.images.tables.places import find_table
 
     found: list[Any] = []
     for given in inputs:

@@ -9,12 +9,22 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..files.terminal import printable
+from ...files.terminal import print_wrapped, printable
 
 if TYPE_CHECKING:
-    from ..tasks.predictor import Answer
+    from ...tasks.predictor import Answer
 
 _PAUSE = 0.2  # seconds between two counts
+
+
+def note(remark: str) -> None:
+    """Print a remark on stderr."""
+    say("note", remark)
+
+
+def say(label: str, text: str) -> None:
+    """Print a line on stderr, where it is apart from answers."""
+    print_wrapped(f"{label:8} {printable(text)}", sys.stderr)
 
 
 def is_terminal() -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError
+from ...errors import UserError
 from .inputs import Inputs, is_blank
 
 if TYPE_CHECKING:
-    from ..tasks.predictor import Answer, Predictor
+    from ...tasks.predictor import Answer, Predictor
 
 Row = tuple[str | int, ...]
 
@@ -80,14 +80,14 @@ class Answering:
 
     def _nothing(self, given: Any) -> Answer:
         """The answer that says nothing; of a blank line a row of a table, of an image that is left out none."""
-        from ..tasks.predictor import Answer
+        from ...tasks.predictor import Answer
 
         rows: list[Row] = [(str(given), *[""] * (len(self.model.header) - 1))] if is_blank(given) else []
         return Answer(given, [], "", rows, ())
 
     def _note_wide(self, inputs: list[Any]) -> None:
         """Say once what becomes of pixels with more than 8 bits, where the network states no range of theirs."""
-        from ..data.inputs import wide_remarks
+        from ...data.inputs import wide_remarks
 
         if self._noted or self.model.metadata.get("preprocess", {"range": True}).get("range"):
             return
@@ -97,7 +97,7 @@ class Answering:
 
     def _report(self) -> None:
         """Say which images cannot be read. Raises UserError where there are no others."""
-        from ..data.unreadable import left_out
+        from ...data.unreadable import left_out
 
         errors = self.errors
         if errors and len(errors) == self.asked:

@@ -1,0 +1,1 @@
+"""Prediction: what is given to a network, what it answers, and where that goes."""

@@ -1,0 +1,155 @@
+"""The function `vit_jax.predict`: inputs from Python to answers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from ...config.ranges import check_ranges
+from ...errors import UserError
+from ...files.shown import predictions
+from ...text.languages import Spoken
+from .answering import Answering
+from .flags import BATCH, PredictFlags
+from .inputs import files_of, with_images_of_tables
+from .network import image_column, kind_of, open_network, takes
+from .printing import note
+
+if TYPE_CHECKING:
+    from flax import nnx
+
+    from ...tasks.predictor import Predictor
+
+Prediction = str | list[tuple[str, float]]  # of one input: a text, or [(class, probability), ...], or so
+
+
+@overload
+def predict(
+    path: str | os.PathLike[str] | Mapping[str, object] | Predictor | nnx.Module,
+    inputs: list[Any] | tuple[Any, ...],
+    top: int = 3,
+    which: str = "best",
+    ema: bool | None = None,
+    batch: int = BATCH,
+    skip_unreadable: bool = False,
+    source_language: str = "",
+    target_language: str = "",
+    **search: Any,
+) -> list[tuple[Any, Prediction]]: ...
+@overload
+def predict(
+    path: str | os.PathLike[str] | Mapping[str, object] | Predictor | nnx.Module,
+    inputs: Any,
+    top: int = 3,
+    which: str = "best",
+    ema: bool | None = None,
+    batch: int = BATCH,
+    skip_unreadable: bool = False,
+    source_language: str = "",
+    target_language: str = "",
+    **search: Any,
+) -> Prediction | list[tuple[Any, Prediction]]: ...
+def predict(
+    path: str | os.PathLike[str] | Mapping[str, object] | Predictor | nnx.Module,
+    inputs: Any,
+    top: int = 3,
+    which: str = "best",
+    ema: bool | None = None,
+    batch: int = BATCH,
+    skip_unreadable: bool = False,
+    source_language: str = "",
+    target_language: str = "",
+    **search: Any,
+) -> Prediction | list[tuple[Any, Prediction]]:
+    """Classify images, translate sentences or caption images with a run, or with a file or folder of weights.
+
+    `vit_jax.load` is the way to use one network many times. Features of images, as --features writes them, are what
+    `vit_jax.load(path).features(images, blocks=[-1])` returns.
+
+    Args:
+        path: a run, or a file or folder of weights of any layout; or a network in memory, as `vit_jax.load` returns it.
+        inputs: paths of images and of folders of images, csv:FILE[:FOLDER], or sentences; one of them, or a list. Also
+            images as Pillow has them, or arrays uint8 [h, w] or [h, w, C], or [n, h, w, C].
+        top: the number of classes of each image, the most probable first.
+        which: the weights of a run, as of `vit_jax.load`.
+        ema: likewise.
+        batch: inputs that are computed at a time.
+        skip_unreadable: leave out images that cannot be read, and say on stderr how many, instead of stopping.
+        source_language: as of `vit_jax.load`.
+        target_language: likewise.
+        search: settings of the search for a text, such as beam=5 (the fields of config.decoding.Decoding).
+
+    Returns:
+        For one image or sentence its prediction, else a list of (input, prediction). A prediction is a list of classes
+        [(name, probability), ...], or a text; with nbest=3, a list of three (text, score).
+
+    Raises:
+        UserError: where the weights or an input cannot be used.
+    """
+    inputs = _given(inputs)
+    one, spoken = isinstance(inputs, (str, os.PathLike)), Spoken(source_language, target_language)
+    name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "the network"
+    check_ranges(PredictFlags(run=name, inputs=(), top=top, batch=batch))
+    several = [inputs] if one else inputs
+    if isinstance(path, (str, os.PathLike)):  # inputs are checked before jax starts
+        found = _found(takes(name), several, image_column(name)) if _are_named(inputs) else None
+        network = open_network(name, which, ema, search, spoken)
+    else:
+        network = open_network(path, which, ema, search, spoken)
+        column = getattr(network.run.data, "file_column", "")
+        found = _found(kind_of(network.run.model), several, column) if _are_named(inputs) else None
+    if found is None:
+        return _predict_given(network, inputs, top, batch)
+    answering = Answering(network, top, batch, skip_unreadable, note)
+    answers = [(answer.input, answer.value) for answer in answering.answers(found) if answer.plain]
+    single = one and len(answers) == 1 and not _holds_several(inputs)
+    return _shown(answers[0][1] if single else answers, answers, network)
+
+
+def _given(inputs: Any) -> Any:
+    """The inputs of `predict`, those of an iterator as a list. Raises UserError where there are none."""
+    whole = isinstance(inputs, (str, os.PathLike, list, tuple)) or _is_array(inputs)
+    if not whole and not isinstance(inputs, Iterable):
+        raise UserError("inputs", f"is a {type(inputs).__name__}", "give paths, images or texts, one or a list of them")
+    given = inputs if whole else list(inputs)
+    if isinstance(given, (list, tuple)) and not given:
+        raise UserError("inputs", "none given", "give at least one")
+    return given
+
+
+def _is_array(inputs: Any) -> bool:
+    """Whether inputs are an array of any library, or an image of Pillow."""
+    return hasattr(inputs, "__array__") or hasattr(inputs, "__array_interface__")
+
+
+def _are_named(inputs: Any) -> bool:
+    """Whether inputs are texts or paths, as a command has them, and not images or vectors themselves."""
+    if not isinstance(inputs, (list, tuple)):
+        return not _is_array(inputs)
+    return all(isinstance(each, (str, os.PathLike)) for each in inputs)
+
+
+def _predict_given(network: Predictor, inputs: Any, top: int, batch: int) -> Any:
+    """`predict` of images or vectors in memory."""
+    classes = network.task.searching({}) is None
+    said = network.predict(inputs, **({"top": top} if classes else {}), batch=batch)
+    single = network.listed(inputs)[1]
+    pairs = [(0, said)] if single else [*enumerate(said)]
+    return _shown(said if single else [*zip(inputs, said, strict=True)], pairs, network)
+
+
+def _shown(said: Any, pairs: Sequence[tuple[Any, Any]], network: Predictor) -> Any:
+    """What is said, as a list that a notebook shows as a table; one text as it is."""
+    return said if isinstance(said, str) else predictions(said, pairs, network.header)
+
+
+def _found(kind: str, inputs: Sequence[Any], file_column: str) -> list[Any]:
+    """The inputs of a kind as image files (with those inside folders), vectors or texts. Raises UserError."""
+    given = with_images_of_tables(kind, inputs, file_column)
+    return given if kind == "ids" else files_of(kind, given, note)
+
+
+def _holds_several(given: str | os.PathLike[str]) -> bool:
+    """Whether an input is a folder or a table, whose answers are a list, and be it of one image."""
+    return os.path.isdir(given) or (os.fspath(given).startswith("csv:") and not os.path.lexists(given))
