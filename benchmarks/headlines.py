@@ -114,8 +114,7 @@ def headline(line: Line, note: str = "") -> Headline:
         config=str(read_json(member.folder.config_file)["digest"])[:8],
         machine=f"{environment['cpu']}, {environment['cores']} cores; "
         + ", ".join(f"{name} {versions[name]}" for name in names),
-        command="; ".join(AGAIN.sub("", command) for command in commands_of(member))
-        + (f" --{line.kind}s {len(line.members)}" if line.group else ""),
+        command="; ".join(AGAIN.sub("", command) for command in commands_of(line)),
         note=note,
         curves={split: points for split, points in curves.items() if points},
     )

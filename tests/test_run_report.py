@@ -144,7 +144,7 @@ def test_a_run_is_shown_with_settings_results_cost_versions_and_a_command_that_r
     for field, value in (("loss.name", "binary"), ("data.target", "class")):  # which data alone may decide otherwise
         stated = with_fields(run, {field: value, "data.source": "other.npz", "name": field})
         made(field, stated)
-        (words,) = tables.commands_of(gather([field]).lines[0].members[0])
+        (words,) = tables.commands_of(gather([field]).lines[0])
         by_data = {"model.classes": 0, "name": f"{field}-again"}
         assert train_command.parse(shlex.split(words)[3:])[1].run() == with_fields(stated, by_data)
     assert command(["a"]) == 0 and capsys.readouterr().out == "the report is in runs/a/report.html\n"
@@ -173,12 +173,14 @@ def test_a_comparison_begins_with_the_differing_field_and_draws_all_runs():
     assert all(name in json.dumps(drawn(page)["charts"][0]) for name in ("plain", "faulty"))
 
 
-def test_a_group_is_one_line_with_a_band():
-    for seed in range(3):
-        made(f"group/seed-{seed}", replace(BASE, seed=seed))
+def test_a_group_is_one_line_with_a_band_and_the_command_of_all_its_runs():
+    for seed in range(2, 5):  # without validation
+        made(f"group/seed-{seed}", replace(BASE, seed=seed, epochs=4), training(steps=9))
     page = page_of("group")
     assert runs.Run("runs/group").path.joinpath("report.html").is_file()
     assert '"VArea"' in json.dumps(drawn(page)["charts"][0])
+    assert "Training accuracy over epochs" in str(page.elements) and "epochs 4 30" in " ".join(page.said.split())
+    assert "python -m vit_jax.train digits --name group-again --seeds 3 --epochs 4 --seed 2" in page.said
 
 
 def test_converted_weights_are_shown_with_their_origin_and_certificate():

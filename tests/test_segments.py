@@ -278,7 +278,7 @@ def test_compare_and_report_show_the_segments_and_the_commands_that_repeat_them(
     first, last, metric = folder.segments()[0].ended, folder.summary(), found.lines[0].members[0].metric
     values = [f"{each['test']['best'][metric]:g}" for each in (first, last)]
     assert [table.rows[0][5], table.rows[2][5]] == values
-    _, *later = tables.commands_of(found.lines[0].members[0])
+    _, *later = tables.commands_of(found.lines[0])
     train_on = "python -m vit_jax.train --resume run-again --epochs "
     assert later == [
         f"{train_on}5 --continue again --max-steps 17", f"{train_on}7 --continue extended --patience 4 --max-steps 0"

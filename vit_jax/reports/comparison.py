@@ -313,10 +313,11 @@ def highlighted_lines(found: Comparison) -> list[int]:
 
 
 def panels_of(found: Comparison) -> dict[str, tuple[str, str]]:
-    """{title: (split, metric)} of the curves that a comparison shows."""
+    """{title: (split, metric)} of the curves that a comparison shows: training's own where a line has no validation."""
     metrics = dict.fromkeys(["loss", *(line.members[0].metric for line in found.lines)])
-    panels = {"training loss": ("training", "loss")}
-    return panels | {f"validation {name}".replace("_", " "): ("validation", name) for name in metrics}
+    panels = [("validation", name) for name in metrics]
+    panels[:0] = [("training", name) for name in metrics if name == "loss" or None in curves(found, "validation", name)]
+    return {" ".join(panel).replace("_", " "): panel for panel in panels}
 
 
 def curves(found: Comparison, split: str, name: str) -> list[Series | None]:

@@ -47,12 +47,12 @@ def contents_of(found: Comparison) -> Contents:
         title=first.name if len(found.lines) == 1 else f"{len(found.lines)} runs compared",
         single=single,
         headlines=tables.headlines(first.members[0]) if single else [],
-        differing=tables.from_preset(first.members[0]) if single else tables.differing(found),
+        differing=tables.from_preset(first.members[0]) if len(found.lines) == 1 else tables.differing(found),
         results=tables.results(found),
         charts=drawn,
         tables=[*tables.segments(found), tables.cost(found), tables.versions(found), *tables.certificates(found)],
         settings=tables.settings(found),
-        commands=[(line.name, command) for line in found.lines for command in tables.commands_of(line.members[0])],
+        commands=[(line.name, command) for line in found.lines for command in tables.commands_of(line)],
         missing=[*found.notes, *thinned],
     )
     for line in found.lines:

@@ -161,7 +161,7 @@ def show(outcomes: Outcomes) -> None:
     spread = f" +- {best.std:.4f}" if len(best.values) > 1 else ""
     print(printable(f"best       {best.point.name}: {name} {best.mean:.4f}{spread}"))
     print("next:")
-    for command in commands_of(best.line.members[0]):
+    for command in commands_of(best.line):
         print(printable(f"  {command}"))
     print(printable(f"  python -m vit_jax report {shlex.quote(show_path(outcomes.folder))}"))
 

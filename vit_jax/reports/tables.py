@@ -83,17 +83,19 @@ def settings(found: Comparison) -> Table:
     return _side_by_side("All settings", "setting", found, each)
 
 
-def commands_of(member: Member) -> list[str]:
-    """The commands that train the same run again, under another name: one for each of its segments."""
+def commands_of(line: Line) -> list[str]:
+    """The commands that train a run or a group again, under another name: one for each of its segments."""
+    member = line.members[0]
     if member.run.data.source == member.run.data.given:
         return ["the same call of vit_jax.train, with the same data"]
     if is_converted(member):
         return ["nothing was trained: the weights were converted, as the tables above say"]
     name, usual = _preset_of(member)
     first, *later = member.segments
-    again = f"{member.folder.path.name}-again"
+    folder = member.folder.path
+    again = f"{(folder.parent if line.group else folder).name}-again"
     words = [name] if usual else ["--config", str(member.folder.config_file)]
-    words += ["--name", again]
+    words += ["--name", again] + ([f"--{line.kind}s", str(len(line.members))] if line.group else [])
     for key, own in _fields_to_state(member, first.run, usual).items() if usual else ():
         part, _, last = key.replace("_", "-").rpartition(".")
         flag = f"--{part}." if part else "--"
