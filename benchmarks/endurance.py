@@ -74,8 +74,8 @@ SAVING = (
 )
 ELSE = (
     ("vit_jax.training.train", "", "loop", "steps"),
-    ("vit_jax.training.engine.step", "Engine", "train", "steps, the first compiles"),
-    ("vit_jax.training.engine.step", "Engine", "train_together", "steps, the first compiles"),
+    ("vit_jax.training.engine.engine", "Engine", "train", "steps, the first compiles"),
+    ("vit_jax.training.engine.engine", "Engine", "train_together", "steps, the first compiles"),
     ("vit_jax.training.engine.evaluator", "Evaluator", "measure", "evaluation"),
     ("vit_jax.training.train", "", "finish", "end"),
     ("vit_jax.training.finish", "", "draw", "pictures"),

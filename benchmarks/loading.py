@@ -150,7 +150,7 @@ def one_core(split: Any, images: int) -> float:
 def stream(names: int, images: int) -> dict[str, Any]:
     """Measure a folder of so many names, print the results and return them."""
     from vit_jax.data.batches import batches
-    from vit_jax.data.images.splits import open_images
+    from vit_jax.data.images.open import open_images
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"

@@ -9,7 +9,7 @@ from PIL import Image
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.run import RunConfig
 from vit_jax.data.images.config import ImageData
-from vit_jax.data.images.splits import open_images
+from vit_jax.data.images.open import open_images
 from vit_jax.models.vit_config import ViTConfig
 
 

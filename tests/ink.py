@@ -27,7 +27,7 @@ from vit_jax.config.network import Input, NetworkConfig
 from vit_jax.config.parameters import Table
 from vit_jax.config.run import OptimConfig, RunConfig
 from vit_jax.data.images.config import ImageData
-from vit_jax.data.images.splits import open_images
+from vit_jax.data.images.open import open_images
 from vit_jax.figures.figure import page
 from vit_jax.models.layers import Linear, fold
 from vit_jax.models.networks import NETWORKS

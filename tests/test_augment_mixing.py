@@ -16,7 +16,7 @@ from vit_jax.errors import UserError
 from vit_jax.presets.table import preset
 from vit_jax.tasks.classify.kinds.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
-from vit_jax.training.engine.step import check_together
+from vit_jax.training.engine.engine import check_together
 from vit_jax.training.setup import plan
 
 BATCH, SIZE, CLASSES = 1000, 12, 7

@@ -56,8 +56,8 @@ from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.translate.learn import Translate
 from vit_jax.text.ids import Ids
 from vit_jax.training import finish
+from vit_jax.training.engine.engine import Engine
 from vit_jax.training.engine.optim import Optimizer
-from vit_jax.training.engine.step import Engine
 
 # All that the compared nets have between them: a ReLU after the patches, a hidden layer in the head.
 SMALL = ViTConfig(

@@ -18,7 +18,7 @@ from vit_jax.errors import UserError
 from vit_jax.runs import Run
 from vit_jax.tasks.caption import text as caption_text
 from vit_jax.tasks.computed import task_class, task_of
-from vit_jax.training.engine.step import Engine
+from vit_jax.training.engine.engine import Engine
 
 SMALL = (
     "--model.vit.width 16 --model.vit.depth 1 --model.vit.heads 2 --model.vit.hidden 16 --model.text.width 12 "

@@ -13,8 +13,8 @@ from PIL import Image
 
 from tests.image_sources import a_run, everything, names, open_dataset, write_images, write_npz, write_tfds
 from vit_jax.data.base import Given
+from vit_jax.data.images.open import open_images
 from vit_jax.data.images.preprocess import open_image
-from vit_jax.data.images.splits import open_images
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs.check import check_run

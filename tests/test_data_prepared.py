@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.image_sources import a_run, open_dataset, write_tfds
-from vit_jax.data.images.splits import open_images
+from vit_jax.data.images.open import open_images
 from vit_jax.errors import UserError
 from vit_jax.files.reading import show_path
 

@@ -41,8 +41,8 @@ from vit_jax.tasks.distil.learn import distillation_loss
 from vit_jax.tasks.distil.spec import DistilLoss
 from vit_jax.tasks.table import TASKS
 from vit_jax.training import finish
+from vit_jax.training.engine.engine import Engine
 from vit_jax.training.engine.optim import Optimizer
-from vit_jax.training.engine.step import Engine
 from vit_jax.weights.teacher import open_teacher
 
 # Small, with nothing square; the names of vit-pytorch's DistillWrapper.

@@ -92,7 +92,7 @@ else:
     import vit_jax.weights.checkpoint, vit_jax.figures.curves
     import vit_jax.tasks.classify.learn as classify
     from vit_jax.training.engine.evaluator import Evaluator as evaluator
-    from vit_jax.training.engine.step import Engine as engine
+    from vit_jax.training.engine.engine import Engine as engine
     steps = lambda number: dict(number=number)
     MOMENTS = {
         "compilation": lambda: on_call(engine, "train", soon(0.05)),

@@ -37,8 +37,8 @@ PLANTED = """
 import importlib, os, signal, sys, time
 where, count, how, *words = sys.argv[1:]
 module, owner, name = {
-    "step": ("vit_jax.training.engine.step", "Engine", "train"),
-    "save": ("vit_jax.training.engine.step", "Engine", "gather"),
+    "step": ("vit_jax.training.engine.engine", "Engine", "train"),
+    "save": ("vit_jax.training.engine.engine", "Engine", "gather"),
     "evaluate": ("vit_jax.training.engine.evaluator", "Evaluator", "outputs"),
     "batch": ("vit_jax.data.batches", None, "_rows"),
 }[where]

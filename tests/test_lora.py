@@ -29,8 +29,8 @@ from vit_jax.runs import Run
 from vit_jax.runs.check import check_run
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.engine import devices, step
+from vit_jax.training.engine.engine import Engine
 from vit_jax.training.engine.optim import Optimizer
-from vit_jax.training.engine.step import Engine
 from vit_jax.weights.checkpoint import Checkpoints
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=10, width=8, depth=2, heads=2, hidden=12)

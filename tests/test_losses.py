@@ -292,7 +292,7 @@ from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.classify.kinds.table import kind_of
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.training.engine.optim import Optimizer
-from vit_jax.training.engine.step import Engine
+from vit_jax.training.engine.engine import Engine
 
 jax.config.update("jax_enable_x64", True)
 config = ViTConfig(image=4, channels=1, patch=4, classes=3, width=8, depth=1, heads=2, hidden=8)

@@ -15,9 +15,9 @@ from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.tasks.computed import task_of
 from vit_jax.tasks.table import task_spec
+from vit_jax.training.engine.engine import Engine
 from vit_jax.training.engine.evaluator import Evaluator
 from vit_jax.training.engine.optim import Optimizer
-from vit_jax.training.engine.step import Engine
 
 WORDS = ["<pad>", "<bos>", "<eos>", "<unk>", "one", "two"]
 METADATA = {

@@ -143,9 +143,9 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_is_neither_trained_
     from tests import ink
     from vit_jax.models.build import definition, start
     from vit_jax.models.networks import NETWORKS
+    from vit_jax.training.engine.engine import Engine
     from vit_jax.training.engine.evaluator import Evaluator
     from vit_jax.training.engine.optim import Optimizer
-    from vit_jax.training.engine.step import Engine
 
     monkeypatch.setitem(NETWORKS, "perceptron", ink.PerceptronConfig)
     run, table = ink.preset().run, ink.PerceptronConfig().parameters()

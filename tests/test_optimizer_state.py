@@ -41,8 +41,8 @@ from vit_jax.models.vit_config import ViTConfig  # noqa: E402
 from vit_jax.runs import Run  # noqa: E402
 from vit_jax.tasks.computed import task_of  # noqa: E402
 from vit_jax.tasks.table import task_spec  # noqa: E402
+from vit_jax.training.engine.engine import Engine  # noqa: E402
 from vit_jax.training.engine.optim import Optimizer, OptimizerState  # noqa: E402
-from vit_jax.training.engine.step import Engine  # noqa: E402
 
 torch.set_num_threads(1)
 

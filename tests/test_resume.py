@@ -48,8 +48,8 @@ from vit_jax.runs import Run
 from vit_jax.runs.values import to_dict
 from vit_jax.training import finish, loop, resume, session, setup, stopping
 from vit_jax.training import train as training
+from vit_jax.training.engine.engine import Engine
 from vit_jax.training.engine.evaluator import Evaluator
-from vit_jax.training.engine.step import Engine
 from vit_jax.training.preflight import Checked, preflight
 from vit_jax.training.saving import Saver
 from vit_jax.training.setup import open_data

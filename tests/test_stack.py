@@ -29,8 +29,8 @@ from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.engine import step
+from vit_jax.training.engine.engine import Engine
 from vit_jax.training.engine.optim import Optimizer
-from vit_jax.training.engine.step import Engine
 from vit_jax.weights.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -35,11 +35,12 @@ from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.dispatch import Batches, steps_together
 from vit_jax.training.engine import devices
+from vit_jax.training.engine.engine import Engine, check_divisible
 from vit_jax.training.engine.evaluator import Evaluator
 from vit_jax.training.engine.histograms import BINS, Histograms, histogram
 from vit_jax.training.engine.kernels import FewKernels
 from vit_jax.training.engine.optim import Optimizer
-from vit_jax.training.engine.step import Engine, check_divisible, example_keys
+from vit_jax.training.engine.step import example_keys
 from vit_jax.training.saving import on_host
 
 STEPS = 10

@@ -9,7 +9,7 @@ from PIL import Image
 
 import vit_jax
 from vit_jax.data.images.config import ImageData
-from vit_jax.data.images.splits import open_images
+from vit_jax.data.images.open import open_images
 from vit_jax.errors import UserError
 from vit_jax.runs.several import members
 

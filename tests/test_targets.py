@@ -9,8 +9,8 @@ import vit_jax
 from vit_jax.data.base import Given
 from vit_jax.data.folds import Positives, hold_out_groups
 from vit_jax.data.images.config import ImageData
+from vit_jax.data.images.open import open_images
 from vit_jax.data.images.sources.label_arrays import typed_labels
-from vit_jax.data.images.splits import open_images
 from vit_jax.errors import UserError
 from vit_jax.presets.images import digits
 from vit_jax.presets.table import PRESETS

@@ -27,7 +27,7 @@ from vit_jax.text.ids import Ids
 from vit_jax.text.record import make_one, make_tokenizers, open_tokenizers, record_tokenizers
 from vit_jax.training import finish, setup
 from vit_jax.training import train as training
-from vit_jax.training.engine.step import Engine
+from vit_jax.training.engine.engine import Engine
 from vit_jax.training.train import train
 
 tokenizers = pytest.importorskip("tokenizers")

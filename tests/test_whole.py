@@ -30,11 +30,12 @@ from vit_jax.tasks.computed import task_of
 from vit_jax.tasks.distil.learn import distillation_loss
 from vit_jax.tasks.distil.spec import DistilLoss
 from vit_jax.tasks.next_token import mean_loss
+from vit_jax.training.engine.engine import Engine
 from vit_jax.training.engine.evaluator import Evaluator
 from vit_jax.training.engine.histograms import BINS, histogram
 from vit_jax.training.engine.muon import newton_schulz
 from vit_jax.training.engine.optim import Optimizer
-from vit_jax.training.engine.step import Engine, mean_over_parts
+from vit_jax.training.engine.step import mean_over_parts
 
 ROWS, PARTS, K = 40_000, 5, 3  # 40,000 columns are more than 128 KiB, a part of them is less
 DRAW = np.random.default_rng(0)

@@ -19,7 +19,7 @@ from vit_jax.data.captions.features_config import FeatureData
 from vit_jax.data.captions.open import open_captions
 from vit_jax.data.captions.vectors import open_features
 from vit_jax.data.images.config import ImageData
-from vit_jax.data.images.splits import open_images
+from vit_jax.data.images.open import open_images
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.data.texts.sentences import open_sentences
 from vit_jax.errors import Field, UserError

@@ -28,7 +28,7 @@ from vit_jax.tasks import next_token
 from vit_jax.tasks.translate import learn as translate
 from vit_jax.training import setup
 from vit_jax.training.engine import optim
-from vit_jax.training.engine.step import Engine
+from vit_jax.training.engine.engine import Engine
 
 from . import dropping, losses, searches, torch_nn, training, twins
 from .cases import CAPTIONER, INDICES, MIXED, ROTARY, T5, TRANSFORMER, VIT

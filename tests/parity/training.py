@@ -26,8 +26,8 @@ from vit_jax.models.layers import fold
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.computed import task_of
 from vit_jax.text.vocabulary import COURSE
+from vit_jax.training.engine.engine import Engine
 from vit_jax.training.engine.optim import Optimizer
-from vit_jax.training.engine.step import Engine
 from vit_jax.training.setup import engine_at, engines_of
 
 from . import dropping

@@ -149,7 +149,7 @@ def views_of(run: RunConfig, images: int, views: int) -> Sheet:
 
     from ..augmentation.batch import augment
     from ..data.images.labels import labels_of
-    from ..data.images.splits import open_images
+    from ..data.images.open import open_images
     from ..data.order import SHUFFLE, permutation
     from ..models.layers import fold
     from ..tasks.classify.kinds.table import kind_of

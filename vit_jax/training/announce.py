@@ -20,7 +20,8 @@ from ..runs.values import differences
 from ..weights.teacher import describe_teacher
 
 if TYPE_CHECKING:
-    from .engine.step import Engine, TrainState
+    from .engine.engine import Engine
+    from .engine.step import TrainState
     from .setup import Setup
 
 

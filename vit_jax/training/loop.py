@@ -24,7 +24,7 @@ from .stopping import Decision
 if TYPE_CHECKING:
     from ..tasks.base import Evaluation, Task
     from .dispatch import Batch
-    from .engine.step import Engine
+    from .engine.engine import Engine
 
 Measured = tuple[int, dict[str, float]]  # a step, and its metrics
 TOKENS = "tokens_per_second"  # of targets, ends included, padding not

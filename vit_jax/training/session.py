@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from ..tasks.base import Task
     from ..tasks.predictor import Predictor
     from ..weights.checkpoint import Checkpoints
+    from .engine.engine import Engine
     from .engine.histograms import Histograms
-    from .engine.step import Engine, TrainState
+    from .engine.step import TrainState
     from .log import Log
     from .progress import Progress
 

@@ -27,8 +27,8 @@ from .preflight import Checked
 if TYPE_CHECKING:
     from ..data.base import Data, Given, Order
     from ..tasks.base import Task
+    from .engine.engine import Engine
     from .engine.evaluator import Evaluator
-    from .engine.step import Engine
 
 
 OVERFIT_STEPS = 100  # steps of a run with overfit_batches and no max_steps
@@ -114,9 +114,9 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE, products: str 
     """
     from ..models.build import definition
     from ..tasks.computed import task_of
+    from .engine.engine import Engine, check_divisible, check_together
     from .engine.evaluator import Evaluator
     from .engine.optim import Optimizer, Part
-    from .engine.step import Engine, check_divisible, check_together
 
     as_given = with_data(checked.run, dataset)
     run, order, epochs = plan(as_given, dataset)

@@ -26,7 +26,7 @@ from ..images.preprocess import Preprocess
 from ..images.sources.arrays import Arrays
 from ..images.sources.base import Examples
 from ..images.sources.layout import WHOLE
-from ..images.splits import statistics
+from ..images.statistics import statistics
 from ..order import SHUFFLE, TEST, VALIDATION, hold_out, permutation
 from ..other import Other
 from ..shards.open import names_shards

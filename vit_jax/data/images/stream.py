@@ -24,7 +24,8 @@ from .preprocess import Preprocess
 from .sources.given import open_given
 from .sources.items import NAMES, as_image, class_names_of, is_sequence
 from .sources.label_arrays import typed_labels
-from .splits import Dataset, Split, statistics
+from .splits import Dataset, Split
+from .statistics import statistics
 
 ONCE = "its batches come from an iterator, so a run on them that is stopped cannot go on: it would have to begin anew"
 

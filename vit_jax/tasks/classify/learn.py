@@ -19,8 +19,9 @@ from ...config.run import LossConfig, RunConfig
 from ...data.base import Given
 from ...data.images.config import ImageData
 from ...data.images.labels import labels_of
+from ...data.images.open import open_images
 from ...data.images.preprocess import Preprocess
-from ...data.images.splits import Dataset, Split, open_images
+from ...data.images.splits import Dataset, Split
 from ...data.images.stream import Length, open_stream, stream_in
 from ...data.other import Other, open_other_images
 from ...errors import UserError

@@ -10,7 +10,8 @@ from jax import Array
 
 from ...config.trees import Tree, flatten
 from ...tasks.base import Batch
-from .step import Engine, TrainState
+from .engine import Engine
+from .step import TrainState
 
 BINS = 30  # as TensorBoard shows
 

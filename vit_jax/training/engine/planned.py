@@ -40,9 +40,9 @@ class Compiled:
     def __init__(self, run: RunConfig, target: Target = HERE, length: int = 0):
         from ...models.build import definition
         from ...tasks.computed import task_of
+        from .engine import Engine, check_divisible, check_together
         from .evaluator import Evaluator
         from .optim import Optimizer
-        from .step import Engine, check_divisible, check_together
 
         self.target, self.given = target, task_spec(run.task).stand_in(run, length)
         self.run, self.teacher = self.given.run, open_teacher(run)

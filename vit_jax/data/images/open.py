@@ -1,0 +1,298 @@
+"""Open a set of images for training: decoded, checked, and split into train, validation and test.
+
+If all pixels fit in `data.memory`, every image is decoded once, before training, and stays in memory. If not, each
+batch decodes its images; that all can be read, and what they are, is found out at the first start on them and kept in
+an index (sources/index.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...config.fields import Size, pair
+from ...config.outputs import Outputs
+from ...errors import Field, UserError
+from ...files.digests import array_digest, text_digest
+from ..base import Given
+from ..lanes import Lanes
+from ..unreadable import left_out, refuse_unreadable, stood_in
+from .classes import unlabelled_remarks
+from .config import ImageData
+from .held_out import hold_out_splits
+from .labels import labels_of
+from .pixels import Images, Loaded, check_ranges, sizes
+from .preprocess import Preprocess, has_colours
+from .sources.arrays import Arrays
+from .sources.base import Source
+from .sources.open import open_image_source
+from .sources.sharded import Sharded
+from .splits import Dataset, Split
+from .statistics import statistics
+
+MANY = 20_000_000  # examples beyond which shards are read in blocks, if nothing else is stated
+ENLARGED = 3  # times larger than they are, from which on it is said that images are made so
+LOOKED_AT = 8  # images that are looked at for colours
+
+
+def open_images(
+    data: ImageData,
+    image: Size,
+    channels: int,
+    *,
+    normalize: str = "set",
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
+    classes: int = 0,
+    seed: int = 0,
+    repeats: int = 1,
+    given: Given | None = None,
+    fetch: bool = True,
+) -> Dataset:
+    """Open, check and split a set of images.
+
+    Args:
+        data: the config of the data.
+        image: height and width of the network's images.
+        channels: of the network's images.
+        normalize: `augment.normalize`.
+        mean: of each channel, where that is given.
+        std: likewise.
+        classes: the number of outputs of the network; 0: that of the data.
+        seed: determines the validation split.
+        repeats: copies of an image in a training batch.
+        given: examples from Python, in place of `data.source`.
+        fetch: whether a set that is not here may be downloaded; if not, black images stand for it.
+
+    Raises:
+        UserError: where there is no such data, or it does not suit the network.
+    """
+    _check_fields(data, pair(image))
+    source = open_image_source(data, given, fetch)
+    how = (data.fit, data.size, data.interpolation, data.background)
+    preprocess = Preprocess(pair(image), channels, *how, (), (), data.range, pair(data.trim))
+    _check_source(data, source, preprocess, classes)
+
+    blocks = _blocks(data, source, repeats)
+    images, loaded = _decode(data, source, preprocess)
+    rows, remarks = _readable(data, images, loaded, source.outputs)
+    remarks += check_ranges(data, images, loaded)
+    splits = _splits_of(data, source, images, rows, seed, blocks)
+    outputs = labels_of(source.outputs).fitted(f"data.source {data.source}", source.outputs, splits["train"].labels)
+    for split in splits.values():
+        split.outputs = outputs
+
+    if normalize != "given":
+        mean, std = statistics(normalize, data.source, preprocess, splits["train"])
+    identity = _identity(source, splits, images, rows, loaded)
+    return Dataset(
+        source.name,
+        outputs,
+        splits,
+        replace(preprocess, mean=mean, std=std),
+        identity,
+        source.remarks
+        + unlabelled_remarks(data, source)
+        + remarks
+        + labels_of(outputs).remarks(outputs, {name: split.labels for name, split in splits.items()})
+        + _crop_remark(loaded)
+        + _enlarged_remark(loaded, pair(image))
+        + _colour_remark(images["train"], rows["train"])
+        + _index_remarks(loaded),
+        repeats,
+        data.sampling,
+        source.stands_in,
+        {name: loaded[name].listing for name in loaded},
+        None if blocks is None else _lanes(data, blocks[splits["train"].rows]),
+    )
+
+
+def _decode(data: ImageData, source: Source, preprocess: Preprocess) -> tuple[dict[str, Images], dict[str, Loaded]]:
+    """({split: its images}, {split: what decoding them has shown}).
+
+    Test images in a container with checksums are decoded at the end of the run only, when they are used.
+    """
+    total = sum(len(examples.labels) for examples in source.splits.values())
+    in_memory = total * math.prod(preprocess.image) * preprocess.channels <= data.memory * 1e9
+    images = {name: Images(examples, preprocess, in_memory, data.threads) for name, examples in source.splits.items()}
+    for each in images.values():
+        each.replaces = data.skip_unreadable and each.examples.known is not None
+        each.room = data.read_ahead * 1e9
+    sealed = {name for name, examples in source.splits.items() if name == "test" and examples.sealed}
+    return images, {name: images[name].load(data.verify) for name in images if name not in sealed}
+
+
+def _identity(
+    source: Source,
+    splits: dict[str, Split],
+    images: dict[str, Images],
+    rows: dict[str, np.ndarray],
+    loaded: dict[str, Loaded],
+) -> dict[str, Any]:
+    """`Dataset.identity`: of each split a digest of its labels, and of its images if they were loaded."""
+    digests = []
+    for name in images:
+        digests += [loaded[name].digest] if name in loaded else []
+        digests.append(array_digest(images[name].examples.labels[rows[name]]))
+        digests += [array_digest(source.groups[name][rows[name]])] if name in source.groups else []
+    return {
+        "name": source.name,
+        "sizes": {name: len(split) for name, split in splits.items()},
+        "classes": text_digest(list(source.outputs.names)),
+        "version": 2,
+        "content": text_digest(digests),
+    }
+
+
+def _check_fields(data: ImageData, image: tuple[int, int]) -> None:
+    if any(cut >= side for cut, side in zip(pair(data.trim), image, strict=True)):
+        sizes = ("x".join(map(str, pair(size))) for size in (data.trim, image))
+        raise UserError(Field("data.trim"), "is {}, and model.image is {}".format(*sizes), "give less, or 0 for none")
+    if data.size and data.fit != "crop":
+        raise UserError(
+            Field("data.size"), f"is {data.size} but data.fit is {data.fit}", "only crop uses data.size, set it to 0"
+        )
+    if 0 < data.size < min(image):
+        raise UserError(
+            Field("data.size"),
+            f"{data.size} is smaller than model.image {image[0]}x{image[1]}",
+            "give at least that, or 0 for just enough to cover the image",
+        )
+
+
+def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wanted: int) -> None:
+    field, labels, names = f"data.source {data.source}", labels_of(source.outputs), source.outputs.names
+    if "train" not in source.splits:
+        raise UserError(field, f"has no train split, only {', '.join(source.splits)}", "give one to train on")
+    for name, examples in source.splits.items():
+        if not len(examples.labels):
+            raise UserError(field, f"its {name} split is empty", "add examples or choose another set")
+        if preprocess.channels not in (1, 3) and not (
+            isinstance(examples, Arrays) and preprocess.leaves_unchanged(*sizes(examples.pixels.shape[1:]))
+        ):
+            raise UserError(
+                Field("model.channels"), f"is {preprocess.channels}", "give 1 for grey or 3 for colour images"
+            )
+    labels.check(field, source)
+    if wanted not in (0, len(names)):
+        raise UserError(
+            Field("model.classes"),
+            f"is {wanted} but {field} has {labels.contents(source.outputs)}",
+            f"give --model.classes {len(names)}, or 0 for the number that the data has",
+        )
+
+
+def _blocks(data: ImageData, source: Source, repeats: int) -> np.ndarray | None:
+    """The block of each example of train, int64 [n], where training reads in blocks; else None. Raises UserError."""
+    train = source.splits["train"]
+    if not isinstance(train, Sharded):
+        for name in ("order", "lanes"):
+            if value := getattr(data, name):
+                what = f"is {value}, and data.source {data.source} has no shards"
+                raise UserError(Field(f"data.{name}"), what, "leave it out, or give wds:PATTERN or parquet:PATTERN")
+        return None
+    many = len(train.labels) > MANY or train.samples.grouped
+    if data.order == "global" or not (data.order or many):
+        return None
+    if data.sampling != "natural" or repeats > 1:
+        name, value = ("data.sampling", data.sampling) if repeats == 1 else ("augment.repeats", repeats)
+        raise UserError(
+            Field(name), f"is {value}, and data.order is blocks", "leave it out, or give --data.order global"
+        )
+    return train.samples.blocks(data.block)
+
+
+def _lanes(data: ImageData, blocks: np.ndarray) -> Lanes:
+    """How the blocks of the training examples are read."""
+    starts = np.flatnonzero(np.diff(blocks, prepend=-1, append=-1))
+    return Lanes(starts, data.lanes, data.window)
+
+
+def _readable(
+    data: ImageData, images: dict[str, Images], loaded: dict[str, Loaded], outputs: Outputs
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """({split: rows that can be read, as far as is known}, remarks on images that were left out)."""
+    rows: dict[str, np.ndarray] = {}
+    names: list[str] = []
+    replaced: list[str] = []
+    for split, split_images in images.items():
+        if split_images.replaces:  # so that the rows do not depend on whether all images are read before a run
+            rows[split] = np.arange(len(split_images))
+            replaced += [split_images.examples.name(row) for row in split_images.stand_ins]
+            continue
+        labels, kind = split_images.examples.labels, labels_of(outputs)
+        unreadable = loaded[split].unreadable if split in loaded else {}
+        rows[split] = np.delete(np.arange(len(labels)), list(unreadable))
+        names += [split_images.examples.name(row) for row in unreadable]
+        lost = np.setdiff1d(kind.present(labels), kind.present(labels[rows[split]]))
+        if len(lost) and data.skip_unreadable:
+            example = next(split_images.examples.name(row) for row in unreadable if kind.has(labels[row], lost))
+            raise UserError(
+                f"data.source {data.source}",
+                f"no {split} image of a {kind.each[0]} can be read, such as {example}",
+                f"replace them or remove the {kind.each[0]}",
+            )
+    if not names:
+        return rows, (stood_in(replaced),) if replaced else ()
+    if not data.skip_unreadable:
+        raise refuse_unreadable(f"data.source {data.source}", names)
+    return rows, (left_out(names),)
+
+
+def _crop_remark(loaded: dict[str, Loaded]) -> tuple[str, ...]:
+    """A remark if the centre crop leaves out more than half of the images' area, on average; else nothing."""
+    lost = 1 - float(np.concatenate([each.kept for each in loaded.values()]).mean())
+    if lost <= 0.5:
+        return ()
+    return (f"the centre crop leaves out {lost:.0%} of the images' area; to show whole images, give --data.fit pad",)
+
+
+def _enlarged_remark(loaded: dict[str, Loaded], image: tuple[int, int]) -> tuple[str, ...]:
+    """How many times larger the images are made, where that is much."""
+    times = max((min(image) / each.side for each in loaded.values() if each.side), default=1)
+    if times < ENLARGED:
+        return ()
+    return (
+        f"images are enlarged {times:.2g} times, from {min(image) / times:.0f} to {min(image)} pixels a side, and each "
+        "step costs as much as of such: a smaller --model.image is faster",
+    )
+
+
+def _colour_remark(images: Images, rows: np.ndarray) -> tuple[str, ...]:
+    """That a network of one channel does not see the colours which some of the first readable images have."""
+    if images.preprocess.channels != 1:
+        return ()
+    if not any(has_colours(images.open(row, images.examples.read(row))) for row in rows[:LOOKED_AT].tolist()):
+        return ()
+    return (
+        "the images have colours, but the network takes one channel, so they are made grey; to keep the colours, "
+        "give --model.channels 3",
+    )
+
+
+def _index_remarks(loaded: dict[str, Loaded]) -> tuple[str, ...]:
+    """Where an index cannot be kept, and why; once."""
+    return tuple({each.remark for each in loaded.values()} - {""})
+
+
+def _splits_of(
+    data: ImageData,
+    source: Source,
+    images: dict[str, Images],
+    rows: dict[str, np.ndarray],
+    seed: int,
+    blocks: np.ndarray | None,
+) -> dict[str, Split]:
+    """train, validation and test; those that the source lacks are held out from train, blocks of it whole."""
+    outputs, kind = source.outputs, labels_of(source.outputs)
+    whole = source if blocks is None else replace(source, groups={"train": blocks})
+    splits = hold_out_splits(data, {name: Split(images[name], rows[name], outputs) for name in rows}, whole, seed)
+    for name, split in splits.items():
+        split.groups = source.groups[name][rows[name]] if name in source.groups else None
+        present = kind.present(split.labels)
+        if name != "train" and len(present) < len(outputs.names):
+            split.classes = present
+    return splits

@@ -1,0 +1,237 @@
+"""A run's compiled training step, and its arrays on the devices."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ...config.run import RunConfig
+from ...config.trees import Tree, combine, partition
+from ...errors import Field, UserError
+from ...machine.hosts.group import ALONE, Hosts
+from ...machine.product_kinds import options
+from ...machine.targets import HERE, Target
+from ...tasks.base import Batch, Task
+from ...weights.checkpoint import State
+from .optim import Optimizer
+from .step import Step, TrainState
+
+
+def check_divisible(sizes: Mapping[str, int], devices: int, accumulate: int) -> None:
+    """Raise UserError if a batch size, {name in the message: size}, is no multiple of devices * accumulate."""
+    parts = devices * accumulate
+    for name, size in sizes.items():
+        if size % parts:
+            by = f"{devices} devices" + (f" x accumulate {accumulate}" if accumulate > 1 else "")
+            raise UserError(Field(name), f"is not divisible by {by}", f"choose a multiple of {parts}")
+
+
+def check_together(sizes: Mapping[str, int], devices: int, together: int) -> None:
+    """Raise UserError if the devices' shares of a batch, {name in the message: size}, cut examples that are mixed."""
+    for name, size in sizes.items():
+        if size % (devices * together):
+            raise UserError(
+                f"{name} on {devices} devices is {size // devices} each, but augmentation mixes {together} examples "
+                "with each other",
+                remedy=f"choose a multiple of {devices * together}",
+            )
+
+
+class Engine(Step):
+    """The compiled training step of a run, and its arrays on the devices."""
+
+    def __init__(
+        self,
+        run: RunConfig,
+        definition: Any,
+        task: Task,
+        optimizer: Optimizer,
+        hosts: Hosts = ALONE,
+        target: Target = HERE,
+        products: str = "",  # as `product_kinds.choose_kind` gives it
+    ):
+        super().__init__(run, definition, task, optimizer, hosts, target)
+        self.seed = np.uint32(run.seed)  # an argument of the step, so all seeds share one compiled program
+        self.auxiliary = self.to_devices(dict(task.auxiliary))
+        self.merged = jax.jit(self.merged_kernels)
+        self.compile(products)
+
+    def compile(self, products: str) -> None:
+        """Make the programs of the step, which are compiled at their first call."""
+        run = self.run
+        if run.parallel == "pmap":
+            self.prepared = jax.jit(self.prepare_and_cut, out_shardings=self.devices.sharded)
+            self.compiled: Any = jax.pmap(self.pmap_step, axis_name="data", devices=self.devices.all, donate_argnums=0)
+        else:
+            # With fixed shardings of the outputs, the second step does not compile again.
+            shardings: Any = self.devices.replicated
+            if run.fsdp > 1:
+                shardings = (self.devices.shardings_of(self.state_shapes()), self.devices.replicated)
+            how = options(products)
+            compiled = jax.jit(self.jit_step, donate_argnums=0, out_shardings=shardings, **how)
+            self.compiled = self.devices.compiled(compiled, batch_at=1)
+            compiled = jax.jit(self.jit_steps, donate_argnums=0, out_shardings=shardings, **how)
+            self.compiled_together = self.devices.compiled(compiled, batch_at=1)
+
+    def in_stage(self, run: RunConfig, definition: Any, products: str = "") -> Engine:
+        """The step of a stage of the run, in which its network drops at other rates; states and devices are the same.
+
+        Args:
+            run: of the stage.
+            definition: of its network.
+            products: as of the class.
+        """
+        stage = copy.copy(self)
+        vars(stage).pop("attention", None)
+        stage.run, stage.definition = run, definition
+        stage.compile(products)
+        return stage
+
+    def start(self, parameters: Tree) -> TrainState:
+        """The state before the first step, on the devices."""
+        return self.to_devices(self.initial_state(parameters))
+
+    def put(self, state: TrainState | None) -> TrainState:
+        """A state that host 0 has, and the others as None, on the devices of all."""
+        if self.devices.hosts.several:
+            return self.devices.broadcast(state, self.state_shapes())
+        return self.to_devices(state)
+
+    def to_devices(self, tree: Any) -> Any:
+        """A copy of a tree on the devices; the caller may go on using the given arrays.
+
+        Args:
+            tree: of arrays.
+
+        Returns:
+            The tree, divided as `Devices.shardings_of` says, or for pmap with a leading axis of replicas.
+        """
+        if not self.devices.target.present:
+            return self.shapes_on_devices(tree)
+        if self.devices.hosts.several:
+            return self.devices.put(tree)
+        if self.run.parallel != "pmap":
+            # The step donates the state. device_put copies numpy arrays, but with several devices it reuses a jax array
+            # on the device that has it, even with may_alias=False.
+            copied = jax.tree.map(lambda x: jnp.copy(x) if isinstance(x, jax.Array) else x, tree)
+            return jax.device_put(copied, self.devices.shardings_of(copied), may_alias=False)
+        n = len(self.devices)
+        return jax.device_put(
+            jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *jnp.shape(x))), tree), self.devices.sharded
+        )
+
+    def gather(self, state: TrainState) -> State:
+        """The state as a checkpoint holds it, on the devices: without replicas, LoRA's factors merged into kernels."""
+        if self.run.parallel == "pmap":
+            state = jax.tree.map(lambda x: x[0], state)
+        if not self.lora:
+            return State(state.step, state.parameters, state.moments, state.ema)
+        factors, given = partition(state.parameters, self.lora.factors)
+        apart = {"kernels": partition(given, self.lora.kernels)[0], "factors": factors}
+        parameters, ema = combine(given, self.merged(state.parameters)), None
+        if state.ema is not None:
+            averages, others = partition(state.ema, self.lora.factors)
+            apart["averages"] = averages
+            ema = combine(others, self.merged(combine(state.parameters, averages)))
+        return State(state.step, parameters, state.moments, ema, apart)
+
+    def restored(self, state: State) -> TrainState:
+        """The state of which `gather` made this one, as it was read from a checkpoint."""
+        parameters, ema = state.parameters, state.ema
+        if self.lora and state.lora:
+            parameters = combine(combine(parameters, state.lora["kernels"]), state.lora["factors"])
+            if ema is not None:
+                ema = combine(partition(ema, self.lora.kernels)[1], state.lora.get("averages", {}))
+        return TrainState(state.step, parameters, state.moments, ema)
+
+    def to_host(self, state: TrainState) -> State:
+        """`gather`; of several hosts as numpy arrays at the owner, and as None at the others."""
+        gathered = self.gather(state)
+        return self.devices.to_host(gathered) if self.devices.hosts.several else gathered
+
+    def train(
+        self, state: TrainState, batch: Batch, votes: np.ndarray | None = None
+    ) -> tuple[TrainState, dict[str, Array]]:
+        """Do one step. The given state is donated.
+
+        Args:
+            state: on the devices.
+            batch: {name: array [B, ...]}.
+            votes: bool [k] of this host, where there are several.
+
+        Returns:
+            (the next state, {metric: scalar}), both on the devices. The metric "votes", int32 [k], is 1 where any host
+                has one.
+        """
+        batch = self.devices.shard_batch(batch)
+        if self.run.parallel == "pmap":
+            pieces = self.prepared(state.step, batch, self.seed, self.auxiliary)
+            state, metrics = self.compiled(state, pieces, np.repeat(self.seed, len(self.devices)), self.auxiliary)
+            return state, {k: v[0] for k, v in metrics.items()}
+        return self.compiled(state, batch, self.seed, self.auxiliary, self.devices.of_each(votes))
+
+    def train_together(
+        self, state: TrainState, batches: Sequence[Batch], votes: np.ndarray | None = None
+    ) -> tuple[TrainState, dict[str, Array]]:
+        """Do `train` for several batches of the same shapes, one step after the other, by one call; not for pmap.
+
+        Args:
+            state: before the first step.
+            batches: n.
+            votes: of this host, as of `train`.
+
+        Returns:
+            (the state after the last step, metrics {name: [n]}).
+        """
+        batches = self.devices.shard_batch(tuple(batches))
+        return self.compiled_together(state, batches, self.seed, self.auxiliary, self.devices.of_each(votes))
+
+    def shapes_on_devices(self, tree: Any) -> Any:
+        """The shapes of what `to_devices` makes of a tree of arrays, or of shapes."""
+        if self.run.parallel != "pmap":
+            return self.devices.shapes(tree, self.devices.shardings_of(tree))
+        n = len(self.devices)
+        replicas = jax.tree.map(lambda x: jax.ShapeDtypeStruct((n, *np.shape(x)), x.dtype), tree)
+        return self.devices.shapes(replicas, self.devices.sharded)
+
+    def trace(self, batch: Batch) -> Any:
+        """The training step for a batch of these shapes, as jax.jit(...).trace gives it, without any array."""
+        state = self.shapes_on_devices(self.state_shapes())
+        batch = self.devices.shapes(batch, self.devices.sharded)
+        auxiliary = self.shapes_on_devices(self.auxiliary)
+        if self.run.parallel != "pmap":
+            return self.compiled.trace(state, batch, self.seed, auxiliary)
+        pieces = jax.eval_shape(self.prepare_and_cut, state.step, batch, self.seed, auxiliary)
+        return Pmapped(self.compiled, (state, pieces, np.repeat(self.seed, len(self.devices)), auxiliary))
+
+    def whole(self, state: TrainState, batch: Batch) -> tuple[TrainState, Batch, Any, Tree]:
+        """The arguments of `batch_gradients`, on the devices, for what `train` is given.
+
+        Args:
+            state: of the run.
+            batch: as the data gives it.
+        """
+        auxiliary = self.auxiliary
+        if self.run.parallel == "pmap":
+            its = jax.tree.map(lambda x: x[0], (state, auxiliary))
+            state, auxiliary = jax.device_put(its, self.devices.replicated)
+        return state, self.devices.shard_batch(batch), self.seed, auxiliary
+
+
+@dataclass(frozen=True)
+class Pmapped:
+    """A function of jax.pmap with its arguments, in place of what jax.jit(...).trace gives."""
+
+    program: Any
+    arguments: tuple[Any, ...]
+
+    def lower(self, lowering_platforms: tuple[str, ...] = ()) -> Any:
+        """The lowered function; its devices say for which platform."""
+        return self.program.lower(*self.arguments)
