@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import struct
 
 import pytest
 
@@ -19,16 +20,25 @@ LETTERS = "abz AZ09 \t\n.,'’-–éßÅñ＆Ａ①ﬁ日本ру́ไ👩‍👩
 HARD = [
     "a great dog<sep>Great", "greater <mask>,",
     "<s> a </s> b <unk>c <mask> d", "x <mask>", "a<mask>", "[MASK] [CLS] x", "de_DE en_XX fra_Latn", "I'M don't we'll",
+    "x <extra_id_0> y<extra_id_1></s>", "<extra_id_99>\n<extra_id_124>", "</s> a <unk> ", "<extra_id_5", "a </s></s>",
     "한국어 조선말", "हिन्दी में", "a\0b", "\ufeffbom", "½ ²", "http://x.y/z?q=1&r=2", "e\u0301\u0327",
 ]  # fmt: skip
 FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+AS_IT_IS = {"__type": "AddedToken", "lstrip": False, "rstrip": False}
 START, END = "<|startoftext|>", "<|endoftext|>"
 
 
-def texts():
+def texts(count=180):
     rng = random.Random(0)
-    drawn = ("".join(rng.choices(LETTERS, k=rng.randint(1, 30))) for _ in range(180))
+    drawn = ("".join(rng.choices(LETTERS, k=rng.randint(1, 30))) for _ in range(count))
     return [text for text in (*AWKWARD, *HARD, *SOURCES[:9], *TARGETS[:9], *drawn) if text.strip()]
+
+
+def of_t5(count):
+    """As `texts`, with pieces that mean something to T5 among the letters, texts of white space, and long ones."""
+    rng, parts = random.Random(1), [*LETTERS, *(f"<extra_id_{i}>" for i in (0, 1, 99, 100, 124)), "</s>", "<unk>", "\r"]
+    drawn = ("".join(rng.choices(parts, k=rng.randint(1, 12))) for _ in range(count))
+    return [*texts(), *drawn, "", " \n", "a great dog " * 300, "\N{CAT FACE}" * 999]
 
 
 def merged(specials, suffix=""):
@@ -76,6 +86,20 @@ def sentence_pieces(name="sentencepiece.bpe.model", kind="unigram", **ids):
     return {name: file.getvalue()}
 
 
+def spiece(**more):
+    """The vocabulary of T5, with its special ids."""
+    return sentence_pieces("spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1, **more)
+
+
+def with_rows(files, rows):
+    """The same with pieces that stand in no text, up to so many."""
+    (model,) = files.values()
+    count = spm.SentencePieceProcessor(model_proto=model).get_piece_size()
+    pieces = (f"\N{LOWER ONE EIGHTH BLOCK}piece{i}".encode() for i in range(count, rows))
+    messages = (b"\x0a" + bytes([len(piece)]) + piece + b"\x15" + struct.pack("<f", -30) for piece in pieces)
+    return {"spiece.model": b"".join([model, *(b"\x0a" + bytes([len(m)]) + m for m in messages)])}
+
+
 def of_m2m():
     model = sentence_pieces()
     pieces = spm.SentencePieceProcessor(model_proto=model["sentencepiece.bpe.model"])
@@ -105,7 +129,20 @@ CASES = {  # {case: (its files, model_type, tokenizer_config.json)}
     "bert": (word_pieces, "bert", {}),
     "bert-cased": (word_pieces, "x", {"tokenizer_class": "BertTokenizer", "do_lower_case": False}),
     "electra-accents": (word_pieces, "electra", {"strip_accents": False}),
-    "t5": (lambda: sentence_pieces("spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1), "t5", {}),
+    "t5": (lambda: spiece(), "t5", {}),
+    "mt5": (lambda: spiece(), "mt5", {"extra_ids": 0, "additional_special_tokens": None}),
+    "t5-sentinels-among-pieces": (
+        lambda: spiece(user_defined_symbols=["<extra_id_1>", "<extra_id_0>"]),
+        "t5",
+        {"extra_ids": 2},
+    ),
+    "t5-256000": (lambda: with_rows(spiece(), 256_000), "t5", {}),
+    "byt5": (dict, "t5", {"tokenizer_class": "ByT5Tokenizer"}),
+    "byt5-settings": (
+        dict,
+        "t5",
+        {"tokenizer_class": "ByT5Tokenizer", "extra_ids": 10, "eos_token": {"content": "</s>", **AS_IT_IS}},
+    ),
     "trocr": (sentence_pieces, "trocr", {"tokenizer_class": "XLMRobertaTokenizer"}),
     "mbart": (sentence_pieces, "mbart", {"src_lang": "ro_RO"}),
     "mbart50": (sentence_pieces, "mbart", {"tokenizer_class": "MBart50Tokenizer", "src_lang": "gl_ES"}),
@@ -129,11 +166,15 @@ def opened(folder):
 
 def ids_of(side, text):
     """As `encode`, also of texts that hold what pads."""
+    if hasattr(side, "bytes_of"):
+        return side.bytes_of(text)
     return side.trimmed(side.tokenizer.encode(text).ids) if hasattr(side, "trimmed") else side.encode(text).tolist()
 
 
 @pytest.mark.parametrize("form", ["older", "tokenizer.json"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] if case == "t5-256000" else []) for case in CASES]
+)
 def test_ids_and_texts_are_those_of_transformers(case, form, tmp_path):
     transformers = pytest.importorskip("transformers")
     make, model_type, config = CASES[case]
@@ -143,8 +184,10 @@ def test_ids_and_texts_are_those_of_transformers(case, form, tmp_path):
         theirs.save_pretrained(tmp_path)
         for name in ("merges.txt", "vocab.txt", *([] if case == "m2m-100" else ["vocab.json"])):
             (tmp_path / name).unlink(missing_ok=True)
-    ours, decoded, every = opened(folder), set(), texts()
+    of_family = "t5" in case
+    ours, decoded, every = opened(folder), set(), of_t5(300) if of_family else texts()
     special = {*theirs.all_special_ids, ours.ids.pad, ours.ids.end}
+    special |= {i for token, i in theirs.get_vocab().items() if "<extra_id_" in token}
     for text in every:
         if case == "m2m-100" and ("<pad>" in text or not theirs.tokenize(text)):
             continue  # refused
@@ -153,7 +196,9 @@ def test_ids_and_texts_are_those_of_transformers(case, form, tmp_path):
         inside = [i for i in ids if i not in special and (case != "m2m-100" or i < len(ours.vocabulary) - 100)]
         assert ours.decode(inside) == theirs.decode(inside, skip_special_tokens=True), text
         decoded.add(ours.decode(inside))
-    assert len(every) > 200 and len(decoded) > 60
+    assert len(every) > (500 if of_family else 200) and len(decoded) > 60
+    if of_family:
+        assert len(ours) == len(theirs)
 
 
 def test_nllb_of_its_pieces_has_its_languages_behind_them(tmp_path):

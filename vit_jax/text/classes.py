@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import UserError
 from . import rebuild
 from .languages import LEGACY_NLLB, M2M, MARIAN, MBART, MBART50, NLLB, WMT21, Languages
-from .older import FAIRSEQ, MERGED, SPIECE, WORD_PIECES
+from .older import FAIRSEQ, MERGED, OF_BYTES, SPIECE, WORD_PIECES
 from .rebuild import Parts
 
 
@@ -63,6 +63,7 @@ CLIP = TokenizerClass(
 )
 BERT = TokenizerClass(WORD_PIECES, OF_BERT, rebuild.bert, ("cls_token", "sep_token"))
 T5 = TokenizerClass(SPIECE, OF_T5, rebuild.t5, ("", "eos_token"))
+BYT5 = TokenizerClass((), OF_T5)  # it has no files: see byte_tokens.py
 XLM_ROBERTA = TokenizerClass(FAIRSEQ, OF_FAIRSEQ, rebuild.xlm_roberta, ("bos_token", "eos_token"))
 # The languages around the texts of these are those of a run.
 SPEAKING = {
@@ -85,7 +86,8 @@ CLASSES = {
     **dict.fromkeys((f"{name}Tokenizer" for name in ("Roberta", "Bart", "LED", "Longformer", "Mvp")), ROBERTA),
     "CLIPTokenizer": CLIP,
     **dict.fromkeys((f"{name}Tokenizer" for name in ("Bert", "DistilBert", "Electra", "MobileBert")), BERT),
-    "T5Tokenizer": T5,
+    **dict.fromkeys(("T5Tokenizer", "MT5Tokenizer"), T5),
+    OF_BYTES: BYT5,
     "XLMRobertaTokenizer": XLM_ROBERTA,
     **SPEAKING,
 }
@@ -94,6 +96,7 @@ OF_MODELS = {  # {model_type: the class of its tokenizer, where none is stated}
     **{"longformer": "LongformerTokenizer", "mvp": "MvpTokenizer", "clip": "CLIPTokenizer"},
     **{"bert": "BertTokenizer", "distilbert": "DistilBertTokenizer", "electra": "ElectraTokenizer"},
     **{"mobilebert": "MobileBertTokenizer", "t5": "T5Tokenizer", "mt5": "T5Tokenizer"},
+    "umt5": "T5Tokenizer",
     **{"xlm-roberta": "XLMRobertaTokenizer", "trocr": "XLMRobertaTokenizer", "mbart": "MBartTokenizer"},
     **{"m2m_100": "M2M100Tokenizer", "marian": "MarianTokenizer"},
 }

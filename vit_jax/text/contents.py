@@ -9,7 +9,8 @@ from typing import Any
 from ..config.vocabulary import SIDES
 from ..errors import UserError
 from ..files import strict_json
-from .classes import CLASSES, TokenizerClass, class_name, stated_class
+from .byte_tokens import byte_vocabulary
+from .classes import BYT5, CLASSES, TokenizerClass, class_name, stated_class
 from .ids import Ids
 from .older import FAIRSEQ
 from .pieces import PIECES, open_pieces
@@ -122,6 +123,9 @@ def numbers_of(files: Files, side: str, where: str) -> tuple[Callable[[str], int
     """(what gives the id of a token, {piece: id} of all)."""
     if has_spm(files):
         found = vocabulary_of(files, side, where)
+        return found.get, found
+    if class_of(files, where, side) is BYT5:
+        found = byte_vocabulary(tokens_of(files, side, where))
         return found.get, found
     tokenizer = open_pieces(of_side(files, side).get(PIECES, b""), f"{where}: {PIECES}")
     return tokenizer.token_to_id, tokenizer.get_vocab()

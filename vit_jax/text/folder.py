@@ -1,10 +1,11 @@
 """The files of a tokenizer: read from a folder, and opened as the tokenizers of source and target.
 
-Four forms are known: a tokenizer.json for both sides, or the older files of a class (classes.py), of which it is made;
+Five forms are known: a tokenizer.json for both sides, or the older files of a class (classes.py), of which it is made;
 one in each of the folders source/ and target/; source.spm, target.spm and vocab.json, with target_vocab.json where the
-vocabularies are separate; and sentencepiece.bpe.model with vocab.json, of M2M-100. ids.json, which a run adds, states
-the ids with a meaning of their own, and how many ids there are where a network's table has some more rows than its
-tokenizer has tokens.
+vocabularies are separate; sentencepiece.bpe.model with vocab.json, of M2M-100; and a tokenizer_config.json, or the
+config.json of a model, that names the class of ByT5, whose tokens are bytes. ids.json, which a run adds, states the ids
+with a meaning of their own, and how many ids there are where a network's table has some more rows than its tokenizer
+has tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from ..errors import UserError
 from ..files.digests import bytes_digest, text_digest
 from ..files.lines import without_mark
 from ..files.reading import read_regular
-from .classes import CLIP, TokenizerClass, check_class, class_name
+from .byte_tokens import ByteTokens, byte_vocabulary
+from .classes import BYT5, CLIP, TokenizerClass, check_class, class_name
 from .contents import (
     CONFIG,
     IDS,
@@ -42,7 +44,7 @@ from .contents import (
     with_config,
 )
 from .languages import UNSTATED, Languages, Spoken
-from .older import OLDER
+from .older import OF_BYTES, OLDER
 from .pieces import PIECES, Pieces, open_pieces
 from .rebuild import Parts, end_words, made_of, set_template
 from .sentence_pieces import SentencePieces
@@ -107,6 +109,8 @@ def _of_older(folder: Path, files: Files, model: Mapping[str, Any], where: str) 
     Raises UserError where there are none, or they are of no class that is known.
     """
     there = next((name for name in OLDER if os.path.lexists(folder / name)), "")
+    if class_name(tokens_of(files, SIDES[1], where, model), model) == OF_BYTES:
+        return with_config(files, where, tokenizer_class=OF_BYTES)
     if not there:
         raise UserError(where, "has no tokenizer", f"give words, bpe, unigram or {FORMS}")
     tokens = tokens_of(files, SIDES[1], where, model)
@@ -202,6 +206,10 @@ def _open_side(files: Files, side: str, where: str) -> Tokenizer:
     languages = known.languages if known else None
     if languages and has_spm(files):
         return _open_spm(files, side, languages, where)
+    if known is BYT5:
+        size = max(_size(byte_vocabulary(tokens)), _rows(files, where))
+        check_ids(ids, size, where)
+        return ByteTokens(tokens, ids, target, _record(size, files), files)
     tokenizer = open_pieces(
         of_side(files, side).get(PIECES, b""), f"{where}: {PIECES}", tokens.get("split_special_tokens") is True
     )

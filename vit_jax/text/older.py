@@ -9,3 +9,4 @@ OLDER = (
     *SPIECE,
     "tokenizer.model",
 )  # by which a folder has one; vocab.json may be of anything
+OF_BYTES = "ByT5Tokenizer"  # a class whose tokens are bytes, so that a folder only states its name

@@ -198,14 +198,13 @@ def bert(parts: Parts) -> Any:
 
 
 def t5(parts: Parts) -> Any:
-    """Of T5, whose sentinels follow the pieces, the last first."""
+    """Of T5, whose sentinels follow the pieces, the last first, also where a piece has the name of one."""
     spm = parts.spm()
-    settings = parts.settings
-    sentinels = settings.get("extra_ids", 100)
-    extra = [f"<extra_id_{i}>" for i in reversed(range(sentinels if type(sentinels) is int else 100))]
-    known = {piece for piece, _ in spm.pieces}
-    tokenizer = _unigram([*spm.pieces], 2, _normalizers(spm, spaces=False), words=True)
-    tokenizer.add_special_tokens([token for token in extra if token not in known])
+    count = parts.settings.get("extra_ids", 100)
+    sentinels = [f"<extra_id_{i}>" for i in reversed(range(count if type(count) is int else 100))]
+    pieces = [*spm.pieces, *((token, 0.0) for token in sentinels)]
+    tokenizer = _unigram(pieces, 2, _normalizers(spm, spaces=False), words=True)
+    tokenizer.add_special_tokens(sentinels)
     return tokenizer
 
 

@@ -36,11 +36,13 @@ from ..tasks.predictor import Predictor, Trained
 from ..tasks.searching import searching
 from ..tasks.table import task_spec, untrained_run
 from ..text.languages import UNSTATED, Spoken
+from ..text.older import OF_BYTES
 from ..text.record import with_spoken
 from .checkpoint import Checkpoints
 from .interop import InMemory, State, convert_first, of_load, read_weights, task_metadata
 
 NO_ID = -1  # of a token that no file states
+OF_BYT5 = 384  # rows of its table
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,7 +75,10 @@ class BareNetwork(Predictor):
         if error := _unusable(path, run, self.lacks):
             return error
         lacks = f"holds a {run.model.name} without its {', '.join(self.lacks)}"
-        return UserError(path, lacks, "give a run that was trained here, or put the files of its tokenizer beside it")
+        of_bytes = getattr(run.model, "source_vocabulary", 0) == OF_BYT5
+        bytes_named = f'; of ByT5 that is a tokenizer_config.json with {{"tokenizer_class": "{OF_BYTES}"}}' * of_bytes
+        remedy = f"give a run that was trained here, or put the files of its tokenizer beside it{bytes_named}"
+        return UserError(path, lacks, remedy)
 
     def read(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """It cannot be used.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from ...config.vocabulary import APART, FOLDER, SPECIALS, WORDS
 from ...errors import UserError
 from ...files.atomic import read_json
 from ...text.languages import Spoken
-from ...text.older import OLDER
+from ...text.older import OF_BYTES, OLDER
 from ...text.vocabulary import splits_marks
 
 GIVEN = "pairs"  # the data.source of a run whose sentences were given in Python
@@ -105,9 +106,18 @@ def tokenizer_with_weights(folder: Path) -> dict[str, Any]:
         where there is none.
     """
     for place in (folder / FOLDER, folder):
-        if any((place / name).is_file() for name in KINDS):
+        if any((place / name).is_file() for name in KINDS) or _names_bytes(place):
             return {"data.tokenizer": os.path.abspath(place)}
     return {}
+
+
+def _names_bytes(folder: Path) -> bool:
+    """Whether the files in a folder name the tokenizer whose tokens are bytes, which has no file of its own."""
+    for name in ("tokenizer_config.json", "config.json"):
+        with contextlib.suppress(UserError):  # what opens the tokenizer, or the weights, says more
+            if (folder / name).is_file() and (stated := read_json(folder / name).get("tokenizer_class")):
+                return bool(stated == OF_BYTES)
+    return False
 
 
 def is_side(value: Any) -> bool:

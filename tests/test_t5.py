@@ -1,0 +1,100 @@
+"""Folders of the T5 family in use: a text in, a text out, as `generate` of transformers says it; and back again."""
+
+import json
+import sys
+
+import pytest
+
+import vit_jax
+from tests.test_tokenizer_classes import spiece, write
+from vit_jax.errors import UserError
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("sentencepiece")
+SIZES = dict(d_model=24, d_kv=7, d_ff=40, num_layers=3, num_decoder_layers=2, num_heads=2, initializer_factor=3.0)
+SIZES |= dict(relative_attention_num_buckets=8, relative_attention_max_distance=20, decoder_start_token_id=0)
+TEXTS = ["The small dog sees seven cats.", "A", "Ein  Hund\nsieht <extra_id_0> Katzen", "👩‍👩‍👧 日本"]
+BYTES = {"tokenizer_class": "ByT5Tokenizer"}
+FAMILY = {  # {name: (class, its settings, the files of its tokenizer, tokenizer_config.json)}
+    "t5": ("T5", {}, spiece, {}),
+    "flan": ("T5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, spiece, {}),
+    "mt5": ("MT5", {}, spiece, {"extra_ids": 0, "tokenizer_class": "T5Tokenizer"}),
+    "umt5": ("UMT5", {}, spiece, {"extra_ids": 30, "tokenizer_class": "T5Tokenizer"}),
+    "byt5": ("T5", {"feed_forward_proj": "gated-gelu"}, dict, BYTES),
+}
+
+
+@pytest.fixture
+def transformers(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchvision", None)  # one that does not fit torch would keep models from loading
+    pytest.importorskip("torch")
+    return pytest.importorskip("transformers")
+
+
+def made(transformers, name, folder, rows=0, **more):
+    """(the network of a class with random weights, its tokenizer), saved in a folder."""
+    import torch
+
+    kind, settings, files, config = FAMILY[name]
+    folder.mkdir(exist_ok=True)
+    write(folder, files(), kind.lower(), config)
+    tokenizer_class = transformers.ByT5Tokenizer if config == BYTES else transformers.T5Tokenizer
+    tokenizer = tokenizer_class.from_pretrained(folder)
+    torch.manual_seed(1)
+    size = rows or -(-len(tokenizer) // 128) * 128
+    settings = getattr(transformers, f"{kind}Config")(vocab_size=size, **SIZES, **settings, **more)
+    model = getattr(transformers, f"{kind}ForConditionalGeneration")(settings).eval()
+    model.save_pretrained(folder)
+    return model, tokenizer
+
+
+def said(model, tokenizer, texts=TEXTS, **settings):
+    inputs = tokenizer(list(texts), return_tensors="pt", padding=True)
+    rows = model.generate(**inputs, **{"max_new_tokens": 24, **settings})
+    return [tokenizer.decode(cut(row), skip_special_tokens=True).strip() for row in rows.tolist()]
+
+
+def cut(row):
+    """The ids before the first end or padding after the decoder's first input, where ours stops; theirs skips them."""
+    ends = [i for i, token in enumerate(row) if token in (0, 1) and i]
+    return row[: ends[0] if ends else None]
+
+
+@pytest.mark.parametrize(
+    "name", ["t5", "umt5", "byt5", *(pytest.param(name, marks=pytest.mark.slow) for name in ("flan", "mt5"))]
+)
+def test_a_folder_says_what_generate_says_and_goes_back_with_its_tokenizer(name, transformers, tmp_path):
+    model, tokenizer = made(transformers, name, tmp_path / "theirs")
+    net = vit_jax.load(tmp_path / "theirs")
+    theirs = said(model, tokenizer)
+    assert [text.strip() for text in net.predict(TEXTS, max_length=24)] == theirs and len({*theirs}) > 2
+    layout = FAMILY[name][0].lower()
+    vit_jax.export(net, tmp_path / "run")
+    for source in (str(tmp_path / "theirs"), str(tmp_path / "run")):
+        back = tmp_path / f"back-{len(source)}"
+        vit_jax.export(source, back, to=layout)
+        again = transformers.AutoTokenizer.from_pretrained(back)
+        assert len(again) == len(tokenizer)
+        assert [again(text)["input_ids"] for text in TEXTS] == [tokenizer(text)["input_ids"] for text in TEXTS]
+
+
+@pytest.mark.parametrize(("name", "rows"), [("t5", 1024), ("umt5", 200), ("byt5", 259)])
+def test_a_tokenizer_with_other_ids_than_the_network_is_refused(name, rows, transformers, tmp_path):
+    _, tokenizer = made(transformers, name, tmp_path / "it", rows)
+    ids = f"{len(tokenizer):,}"
+    with pytest.raises(
+        UserError, match=rf"ids for {ids} and {ids}, and the network for {rows:,} and {rows:,}; put there the one"
+    ):
+        vit_jax.load(tmp_path / "it")
+
+
+def test_a_folder_of_bytes_that_names_no_tokenizer_is_told_how(transformers, tmp_path):
+    made(transformers, "byt5", tmp_path / "it")
+    (tmp_path / "it" / "tokenizer_config.json").unlink()
+    with pytest.raises(UserError, match=r'of ByT5 that is a tokenizer_config\.json with \{"tokenizer_class": "ByT5Tok'):
+        vit_jax.load(tmp_path / "it").predict("a")
+    config = tmp_path / "it" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | BYTES))  # as Google published it
+    assert isinstance(vit_jax.load(tmp_path / "it").predict("a", max_length=5), str)
+    vit_jax.export(str(tmp_path / "it"), tmp_path / "back", to="t5")
+    assert len(transformers.AutoTokenizer.from_pretrained(tmp_path / "back")) == 384

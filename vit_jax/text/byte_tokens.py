@@ -1,0 +1,135 @@
+"""Bytes as ids: the tokenizer of ByT5, which has no vocabulary in a file (Xue et al. 2021, arXiv 2105.13626)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .ids import Ids
+from .pieces import check_ids, compared
+from .stated import token_text
+
+FIRST = 3  # the id of byte 0, after padding, end and unknown
+BYTES = 256
+NAMES = ("pad_token", "eos_token", "unk_token")  # of the ids before that
+SENTINELS = 125
+
+
+def special_tokens(settings: Mapping[str, Any]) -> dict[str, int]:
+    """{token: id} of the tokens that stand for no byte.
+
+    Args:
+        settings: of tokenizer_config.json, with the three special tokens of the class.
+    """
+    found = {token_text(settings[name]): i for i, name in enumerate(NAMES)}
+    if isinstance(by_id := settings.get("added_tokens_decoder"), Mapping):
+        return found | {token_text(token): int(i) for i, token in by_id.items() if i.isdecimal() and token_text(token)}
+    count = settings.get("extra_ids")
+    listed = settings.get("additional_special_tokens")
+    count = count if type(count) is int and not listed else SENTINELS
+    tokens = map(token_text, listed) if isinstance(listed, list) else (f"<extra_id_{i}>" for i in range(count))
+    return found | {token: FIRST + BYTES + i for i, token in enumerate(tokens)}
+
+
+def byte_vocabulary(settings: Mapping[str, Any]) -> dict[str, int]:
+    """{token: id} of all tokens; that of a byte is the character with its number, as in transformers."""
+    return {chr(i): FIRST + i for i in range(BYTES)} | special_tokens(settings)
+
+
+class ByteTokens:
+    """One side of ByT5, a `Tokenizer`: ids and texts are those of ByT5Tokenizer of transformers.
+
+    A text is its bytes in UTF-8. The special tokens in it are found first; padding, end and unknown take the white
+    space around them with them, unless the settings say otherwise.
+
+    Args:
+        settings: of tokenizer_config.json, with the three special tokens of the class.
+        ids: those with a meaning of their own.
+        target: whether this side is the target; a source has an end.
+        kept: what a run keeps of it, with the number of its ids as "size".
+        files: those that a run keeps.
+    """
+
+    unit = "bytes"
+    open = True
+    cased = True
+    remark = ""
+
+    def __init__(self, settings: Mapping[str, Any], ids: Ids, target: bool, kept: Any, files: Mapping[str, bytes]):
+        self.ids, self.kept, self.files = ids, kept, files
+        self.after = () if target else (ids.end,)
+        self.specials = special_tokens(settings)
+        self.names = {i: token for token, i in self.specials.items()}
+        by_id = settings.get("added_tokens_decoder") or {}
+        self.strips = {i: _strips(by_id.get(str(i), settings[name])) for i, name in enumerate(NAMES)}
+        self._special = re.compile("|".join(map(re.escape, sorted(self.specials, key=len, reverse=True))))
+
+    def __len__(self) -> int:
+        return int(self.kept["size"])
+
+    def encode(self, text: str) -> np.ndarray:
+        """The ids of a sentence, int32 [N].
+
+        Raises:
+            UserError: it has no words, or holds the token that pads.
+        """
+        return check_ids(text, self.bytes_of(text), self)
+
+    def bytes_of(self, text: str) -> list[int]:
+        """The ids of a text, with what stands behind it."""
+        found, begin, strip = list[int](), 0, False
+        for special in self._special.finditer(text):
+            i = self.specials[special.group()]
+            left, right = self.strips.get(i, (False, False))
+            between = _stripped(text[begin : special.start()], strip, left)
+            found += [*(byte + FIRST for byte in between.encode()), i]
+            begin, strip = special.end(), right
+        found += [byte + FIRST for byte in _stripped(text[begin:], strip, False).encode()]
+        if found[-1:] == [self.ids.end]:  # it is not added again
+            found.pop()
+        return [*found, *self.after]
+
+    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids of each sentence."""
+        return [self.encode(text) for text in texts]
+
+    def cut(self, ids: np.ndarray, length: int) -> np.ndarray:
+        """The first ids of a sentence.
+
+        Args:
+            ids: int32 [N].
+            length: how many are kept, of a source with its end.
+        """
+        return np.concatenate([ids[: length - len(self.after)], np.array(self.after, np.int32)])
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The sentence of ids, up to the first end or padding, without special tokens and parts of characters."""
+        numbers = (i - FIRST for i in self.ids.until_end(ids) if i not in self.names)
+        return bytes(i for i in numbers if 0 <= i < BYTES).decode(errors="ignore")
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The character of each id; of a part of one, and of others, its number or name."""
+        return [self.names.get(int(i)) or _byte_name(int(i) - FIRST) for i in ids]
+
+    def compared(self, text: str) -> str:
+        """The text."""
+        return compared(text, self.cased)
+
+
+def _strips(token: Any) -> tuple[bool, bool]:
+    """Whether a special token takes the white space (before, after) it: it does, but where an object says otherwise."""
+    if not isinstance(token, Mapping):
+        return True, True
+    return token.get("lstrip") is True, token.get("rstrip") is True
+
+
+def _stripped(text: str, left: bool, right: bool) -> str:
+    text = text.lstrip() if left else text
+    return text.rstrip() if right else text
+
+
+def _byte_name(i: int) -> str:
+    return chr(i) if 32 <= i < 127 else f"<0x{i:02X}>" if 0 <= i < BYTES else str(i + FIRST)
