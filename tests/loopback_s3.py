@@ -7,7 +7,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from unittest import mock
@@ -22,12 +22,14 @@ class Bucket:
     """The objects of s3://bucket, and what went to and fro.
 
     `faults` {name of an object, "" for the listing, or "*": a fault, or a list of faults for one request each}: a
-    status, "late" (the listing lacks the object), "cut" (an upload is cut, or a body), "short" (fewer bytes than asked
-    for, as if that were all), "slow" (an answer after `delay` seconds) and "unconditional" (conditions are ignored).
+    status, {method: a fault}, "late" (the listing lacks the object), "cut" (an upload is cut, or a body), "short"
+    (fewer bytes than asked for, as if that were all), "slow" (an answer after `delay` seconds) and "unconditional"
+    (conditions are ignored).
     """
 
     objects: dict[str, bytes] = field(default_factory=dict)
     faults: dict[str, object] = field(default_factory=dict)
+    asked: Callable[[], None] = lambda: None  # called before each request is answered
     requests: list[tuple[str, str, int]] = field(default_factory=list)  # (method, name, bytes of the answer)
     delay: float = 0.0
     page: int = 1000  # names in an answer to a listing
@@ -62,6 +64,8 @@ class Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         bucket, _, name = unquote(parts.path).lstrip("/").partition("/")
         length, fault = int(self.headers.get("Content-Length", 0)), self.bucket.fault(name)
+        fault = fault.get(self.command) if isinstance(fault, dict) else fault
+        self.bucket.asked()
         if self.command == "PUT" and fault == "cut":
             self.rfile.read(length // 2)
             return self.hang_up()

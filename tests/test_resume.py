@@ -5,10 +5,12 @@ the data, with dropout, crops, flips, accumulation and averaging on. Here in one
 kills real ones. One case of a kind runs by default, all of them with the slow ones.
 """
 
+import contextlib
 import dataclasses
 import errno
 import functools
 import gzip
+import itertools
 import json
 import math
 import os
@@ -30,6 +32,7 @@ import numpy as np
 import pytest
 
 import vit_jax.weights.load
+from tests import loopback_s3
 from vit_jax import runs
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.run import OptimConfig, RunConfig
@@ -38,13 +41,15 @@ from vit_jax.data.base import Data
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import CheckFailed, Interrupted, UserError
 from vit_jax.files.digests import array_digest
+from vit_jax.files.stores import mirror as mirrors
+from vit_jax.files.stores.objects import ObjectStore
 from vit_jax.files.terminal import run_command
 from vit_jax.machine import mfu
 from vit_jax.machine.hosts.group import ALONE
 from vit_jax.machine.published import PUBLISHED, Published
 from vit_jax.models.build import start
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.runs import Run
+from vit_jax.runs import Run, mirror
 from vit_jax.runs.values import to_dict
 from vit_jax.training import finish, loop, resume, session, setup, stopping
 from vit_jax.training import train as training
@@ -263,6 +268,47 @@ def test_stopped_and_resumed_is_uninterrupted(reference, folder, seen, stop):
     assert go(folder)["status"] == "finished"
     assert_same(result(folder), ended(reference))
     assert [step for step, _ in seen] == list(range(STEPS))
+
+
+@pytest.mark.parametrize("requests", cases([9, 45, 100], [(n,) for n in range(1, 200, 5)]))
+def test_killed_between_two_requests_a_run_in_a_store_goes_on_elsewhere(
+    reference, monkeypatch, tmp_path, seen, requests
+):
+    monkeypatch.setattr(mirrors, "LEASE", 0.4)
+    monkeypatch.setattr(mirrors, "BEAT", 0.1)
+    asked, reported, ask, save = itertools.count(), list[int](), ObjectStore._ask, Saver._save
+
+    def ask_or_crash(self, what, name, *rest):
+        if not name.startswith("writers/") and next(asked) >= requests:
+            raise Crash
+        return ask(self, what, name, *rest)
+
+    def save_and_report(self, state, *rest):
+        save(self, state, *rest)
+        reported.append(int(state.step))
+
+    def elsewhere(number):
+        mirror._HELD.close(), mirror._MIRRORS.clear(), mirror._root.cache_clear()
+        monkeypatch.setattr(mirror, "cache_folder", lambda name: tmp_path / f"machine-{number}" / name)
+
+    run, kept = replace(TINY, dir="s3://bucket/runs", name="run"), {"keep": 1, "save_minutes": 0.0}
+    with loopback_s3.serving():
+        elsewhere(1)
+        with monkeypatch.context() as patch, contextlib.suppress(Crash):
+            patch.setattr(ObjectStore, "_ask", ask_or_crash)
+            patch.setattr(Saver, "_save", save_and_report)
+            train(replace(run, **kept), preset="digits")
+        seen.clear()
+        elsewhere(2)
+        summary = train(run, preset="digits")
+        assert seen[0][0] in ({reported[-1], reported[-1] + 1} if reported else {0, 1})
+        elsewhere(3)
+        found = vit_jax.runs.find(summary["folder"])
+        assert str(found) == summary["folder"] == "s3://bucket/runs/run"
+        found.bring_weights()
+        assert_same(result(found), ended(reference))
+        assert train(resume=summary["folder"])["step"] == STEPS, "of a finished run nothing is done"
+    elsewhere(4)
 
 
 def test_the_order_of_the_data_is_that_of_an_uninterrupted_run(folder, seen):

@@ -55,6 +55,7 @@ def open_run(path: str | os.PathLike[str], step: Step = None, training: bool = F
         UserError: for damage and an unknown step.
     """
     run = Run(path)
+    run.bring_weights()
     record = run.record()
     if remark := run.remark():
         print_note(remark, sys.stderr)

@@ -21,9 +21,15 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
 )  # fmt: skip
 
 
+COPIES: dict[str, str] = {}  # {a folder in which this process has copies of what is kept in stores: its URL}
+
+
 def show_path(path: str | os.PathLike[str]) -> str:
-    """A path as a user would type it: relative if that is shorter."""
+    """A path as a user would type it: relative if that is shorter; of a copy of what is kept in a store, its URL."""
     path = os.fspath(path)
+    for folder, url in COPIES.items():
+        if path.startswith(folder):
+            return url + path[len(folder) :].replace(os.sep, "/")
     try:
         relative = os.path.relpath(path)
     except ValueError:  # on another drive of Windows

@@ -17,6 +17,7 @@ from ..files.destination import check_apart
 from ..files.reading import show_path
 from .check import check_name
 from .folder import Run
+from .mirror import here, is_kept, join
 from .segments import SEGMENT_FIELDS
 from .several import SWEEP, VARIED, kind_of, members, there
 from .values import other_identity
@@ -50,7 +51,7 @@ def choose(run: RunConfig, name: str, named: bool, group: str = "", difference: 
     check_name(name)
     number = 1
     while True:
-        folder = Run(Path(run.dir) / (name if number == 1 else f"{name}-{number}"))
+        folder = Run(here(join(run.dir, name if number == 1 else f"{name}-{number}")))
         if folder.exists():
             folder.content()
         try:
@@ -186,10 +187,13 @@ def find(text: str, runs_dir: str = "runs", weights: bool = False) -> Run:
     Raises:
         UserError: there is none.
     """
-    for path in (Path(text), Path(runs_dir) / text):
+    for place in (text, join(runs_dir, text)):
+        path = Path(here(place))
         if Run(path).exists():
             return Run(path)
         _no_group(path)
+    if is_kept(text) or is_kept(runs_dir):
+        raise UserError(join(runs_dir, text), "no run here", "give the URL of a run, s3://BUCKET/PATH/NAME")
     if Path(text).is_file():
         raise UserError(text, "is a file and no run", f"to start a run from weights, train with --init {text}")
     if os.path.lexists(text):
@@ -210,10 +214,12 @@ def is_foreign(text: str, runs_dir: str = "runs") -> bool:
     Raises:
         UserError: it is a checkpoint inside a run's folder: only the run states the config of its network.
     """
-    here = Run(text)
-    for folder in here.path.parents[:3]:
-        if here.path.is_dir() and here.path.is_relative_to(Run(folder).checkpoints) and Run(folder).exists():
-            step = here.path.relative_to(folder).parts[1:2]
+    if text.startswith("hf://"):
+        return True
+    given = Run(here(text))
+    for folder in given.path.parents[:3]:
+        if given.path.is_dir() and given.path.is_relative_to(Run(folder).checkpoints) and Run(folder).exists():
+            step = given.path.relative_to(folder).parts[1:2]
             chosen = f" --step {step[0]}" if step else ""
             raise UserError(
                 text,
@@ -221,10 +227,10 @@ def is_foreign(text: str, runs_dir: str = "runs") -> bool:
                 f"give {Run(folder)}, or a file that `python -m convert {shlex.quote(str(Run(folder)))} "
                 f"X.safetensors{chosen}` writes",
             )
-    _no_group(here.path)
-    if here.exists():  # other libraries have a config.json, too
-        return not (here.checkpoints.is_dir() or here.is_ours())
-    return text.startswith("hf://") or (Path(text).exists() and not Run(Path(runs_dir) / text).exists())
+    _no_group(given.path)
+    if given.exists():  # other libraries have a config.json, too
+        return not (given.checkpoints.is_dir() or given.is_ours())
+    return Path(text).exists() and not Run(here(join(runs_dir, text))).exists()
 
 
 def read_from(text: str) -> list[Path]:

@@ -34,6 +34,7 @@ from ..files.digests import text_digest, with_digest, without_digest
 from ..files.locks import lock_file
 from ..files.metrics import HISTOGRAMS, has_log, histogram_rows, log_fault, read_rows
 from ..files.reading import check_regular, show_path
+from . import mirror
 from .formats import FORMAT
 from .record import check_record, differing, is_log_record, is_saved, is_summary
 from .segments import Segment, segments_of
@@ -82,6 +83,22 @@ class Run:
         for folder in (self.path.parent, self.path.parent.parent):  # a killed start may have made them
             with contextlib.suppress(OSError):  # somebody else's
                 sync_folder(folder)
+
+    def writing(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which the store that keeps the run, if one does, gets what `publish` says, and all at the end.
+
+        Raises:
+            UserError: as of `mirror.writing`.
+        """
+        return mirror.writing(self.path)
+
+    def publish(self) -> None:
+        """Bring what is new in the folder to the store that keeps the run, if one does. Raises UserError."""
+        mirror.publish(self.path)
+
+    def bring_weights(self) -> None:
+        """Have the checkpoints here of a run that a store keeps. Raises UserError."""
+        mirror.bring_weights(self.path)
 
     def check_paths(self) -> None:
         """Raise UserError where training cannot write, or would write outside the folder, through a link in it."""

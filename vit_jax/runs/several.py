@@ -12,6 +12,7 @@ from ..config.nearest import similar
 from ..config.run import RunConfig
 from ..errors import Field, UserError
 from .folder import Run
+from .mirror import here, is_kept, join
 from .values import flat
 
 SHOWN = 5  # most names that a message lists
@@ -32,6 +33,11 @@ def find_runs(name: str, runs_dir: str, named: bool) -> list[Path]:
     """
     if not name:
         raise UserError("the name of a run is empty", remedy="give the folder of one, or its name")
+    if is_kept(name) or (named and is_kept(runs_dir)):
+        url = join(runs_dir, name)
+        if not (inside := _runs_inside(Path(here(url)))):
+            raise UserError(url, "no run is here, or in it", "train one, or give the URL of one")
+        return inside
     plain = named and name not in (".", "..") and Path(name).name == name
     places = [path for path in (Path(name), Path(runs_dir) / name) if _runs_inside(path)] if plain else [Path(name)]
     if len({os.path.realpath(path) for path in places}) > 1:
@@ -70,7 +76,8 @@ def members_of(resume: str | os.PathLike[str] | Run, runs_dir: str = "runs") -> 
     """
     if isinstance(resume, Run):
         return []
-    return [Run(path) for place in ("", runs_dir) for path in members(Path(place) / os.fspath(resume))]
+    text = os.fspath(resume)
+    return [Run(path) for place in (text, join(runs_dir, text)) for path in members(Path(here(place)))]
 
 
 def of_folds(run: RunConfig, folds: int) -> RunConfig:

@@ -67,6 +67,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         sync_tree(folder)
     s.folder.write_summary(summary, s.log.written())
     leave_report(s.folder)
+    s.folder.publish()
     show(s.folder, summary)
     s.hosts.barrier()
     return summary

@@ -38,12 +38,16 @@ class Saver:
             rest: its other arguments.
         """
         if self._thread is None:
-            self.checkpoints.save(state, notes, *rest)
+            self._save(state, notes, *rest)
             return
         self.drain()
         # Training goes on and changes both.
         arguments = (on_host(state), copy.deepcopy(notes), *rest)
-        self._writing = self._thread.submit(self.checkpoints.save, *arguments)
+        self._writing = self._thread.submit(self._save, *arguments)
+
+    def _save(self, state: State, notes: dict[str, Any], *rest: Any) -> None:
+        self.checkpoints.save(state, notes, *rest)
+        self.checkpoints.run.publish()
 
     def check(self) -> None:
         """Raise what the save in the thread has failed with, if it has."""

@@ -24,6 +24,7 @@ from ..machine.numerics import fixed_settings
 from ..reports.group import sum_up
 from ..runs.check import check_complete
 from ..runs.ending import recorded_ending
+from ..runs.mirror import here
 from ..runs.segments import Continuation, Segment
 from ..runs.several import VARIED, members_of, of_folds
 from ..runs.values import flat, with_fields
@@ -251,7 +252,7 @@ def folder_given(folder: Any) -> runs.Run | None:
     if folder is None or isinstance(folder, runs.Run):
         return folder
     if isinstance(folder, (str, os.PathLike)) and os.fspath(folder):
-        return runs.Run(Path(os.fspath(folder)))
+        return runs.Run(here(os.fspath(folder)))
     raise UserError("folder", f"is {folder!r:.60}", "give the path of a run's folder, or leave it out")
 
 
@@ -323,6 +324,7 @@ def steps_with(
             with _undone_unless_begun(folder):
                 session = resume(setup, folder, preset, caught, hosts)
             with contextlib.closing(session.log), recorded_ending(folder) if hosts.owner else contextlib.nullcontext():
+                folder.publish()
                 summary = finish(session, (yield from loop(session)))
                 yield from session.new_events()
             return summary
@@ -357,7 +359,7 @@ def _own_folder(folder: runs.Run) -> Iterator[None]:
     if left is not None:
         with contextlib.suppress(ValueError):  # it is this very call that it makes
             left.close()
-    with folder.lock():
+    with folder.lock(), folder.writing():
         try:
             yield
         finally:

@@ -18,6 +18,7 @@ from ..config.fields import pair
 from ..config.network import NetworkConfig
 from ..config.outputs import Outputs
 from ..errors import Option, UserError
+from ..runs.mirror import here
 from ..tasks.table import task_spec
 from .hidden import with_convert
 from .memory import network_reading, state_source
@@ -290,7 +291,7 @@ def _fetch(path: str) -> str:
     """The path; of hf://owner/name, the local copy: the hub is asked once in a process."""
     from convert.containers.hub import fetch
 
-    return fetch(path) if path.startswith("hf://") else path
+    return fetch(path) if path.startswith("hf://") else here(path)
 
 
 @with_convert

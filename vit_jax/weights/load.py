@@ -410,6 +410,7 @@ def _chosen(folder: Run, model: NetworkConfig, which: str, ema: bool | None) -> 
     count = mean_of(which)
     if count and ema:
         raise UserError(f"ema is True, but {which} is the mean of the weights themselves", remedy="leave ema out")
+    folder.bring_weights()
     if remark := folder.remark():
         print_note(remark, sys.stderr)
     checkpoints, expected = Checkpoints(folder, factor_shapes(folder.config())), model.shapes()

@@ -87,10 +87,8 @@ def check_conditional(store: Store) -> None:
         UserError: it writes over another, or cannot be written to.
     """
     name = f".vit-jax-probe-{secrets.token_hex(8)}"
-    try:
-        won = [store.create(name, content) for content in (b"first", b"second")]
-    finally:
-        store.delete(name)
+    won = [store.create(name, content) for content in (b"first", b"second")]
+    store.delete(name)
     if won != [True, False]:
         what = "it does not honour conditional writes (If-None-Match), so two writers could not be kept apart"
         raise UserError(store.url, what, "take a store that does: S3, Google Cloud Storage, or a folder")

@@ -1,0 +1,213 @@
+"""A folder in a store: whole after a kill between any two requests, and of one writer."""
+
+import json
+import threading
+
+import pytest
+
+from tests import loopback_s3
+from vit_jax.errors import UserError
+from vit_jax.files.stores import mirror as mirrors
+from vit_jax.files.stores.mirror import Mirror
+from vit_jax.files.stores.open import open_store
+from vit_jax.files.stores.records import Records
+
+SAVES = 4
+
+
+class Kill(BaseException):
+    """As a kill is: nothing in the product catches it."""
+
+
+class Dying:
+    """A store that is asked nothing more after some requests."""
+
+    def __init__(self, store, requests):
+        self.store, self.left, self.lock = store, requests, threading.Lock()
+
+    def __getattr__(self, name):
+        found = getattr(self.store, name)
+        if not callable(found):
+            return found
+
+        def request(*args):
+            with self.lock:
+                self.left -= 1
+                if self.left < 0:
+                    raise Kill
+            return found(*args)
+
+        return request
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(mirrors, "BEAT", 0.05)
+    monkeypatch.setattr(mirrors, "LEASE", 0.4)
+
+
+@pytest.fixture
+def bucket():
+    with loopback_s3.serving() as found:
+        yield found
+
+
+def save(folder, number):
+    """What a run writes when it saves: a log that grows, a checkpoint in the place of the one before, its digests."""
+    folder.mkdir(exist_ok=True, parents=True)
+    with open(folder / "metrics.jsonl", "a") as log:
+        log.write(f"row {number}\n" * 3)
+    (folder / "config.json").write_text("{}")
+    (folder / "config.json.tmp").write_text("half")
+    (folder / f"checkpoints/{number}").mkdir(parents=True)
+    (folder / f"checkpoints/{number}/array").write_bytes(bytes([number]) * 100)
+    (folder / f"digests-{number}.json").write_text(str(number))
+    for old in (folder / f"checkpoints/{number - 1}/array", folder / f"digests-{number - 1}.json"):
+        old.unlink(missing_ok=True)
+
+
+def held(folder):
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def saved(tmp_path, number):
+    """What the folder holds once these saves are done."""
+    folder = tmp_path / f"expected-{number}"
+    if not folder.exists():
+        folder.mkdir()
+        for each in range(1, number + 1):
+            save(folder, each)
+        (folder / "config.json.tmp").unlink(missing_ok=True)
+    return held(folder)
+
+
+def take(store, folder, said=None, lives=lambda place: False):
+    taken = Mirror(store, folder)
+    taken.take(folder.name, folder.name, lives, (said if said is not None else []).append)
+    return taken
+
+
+def live(store, folder, reported):
+    """Go on from what is saved to the end; `reported` gets the number of each save that is done."""
+    mine = take(store, folder)
+    for number in range(len((folder / "metrics.jsonl").read_bytes()) // 18 + 1 if held(folder) else 1, SAVES + 1):
+        save(folder, number)
+        mine.commit()
+        reported.append(number)
+    mine.release()
+
+
+def test_a_kill_between_any_two_requests_loses_nothing_that_was_reported(tmp_path, monkeypatch):
+    monkeypatch.setattr(mirrors, "_Pulse", lambda *_: type("Pulse", (), {"stop": lambda self: None})())
+    for requests in range(1000):
+        store, reported = open_store(str(tmp_path / f"store-{requests}")), []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(mirrors, "PART", 60)
+            try:
+                live(Dying(store, requests), tmp_path / f"first-{requests}", reported)
+                break
+            except Kill:
+                pass
+        found, said = tmp_path / f"second-{requests}", []
+        take(store, found, said)
+        done = reported[-1] if reported else 0
+        assert held(found) in ([saved(tmp_path, done)] + ([saved(tmp_path, done + 1)] if done < SAVES else []))
+        assert not said
+        live(store, tmp_path / f"third-{requests}", reported)
+        assert Mirror(store, tmp_path / f"read-{requests}").bring(said.append)
+        assert held(tmp_path / f"read-{requests}") == saved(tmp_path, SAVES)
+        kept = [record for number in Records(store).numbers() if (record := Records(store).read(number))]
+        named = {name for record in kept for file in record.files.values() for name, _ in file.parts}
+        assert {*store.list("files/")} == named and not store.list("writers/")
+    assert requests > 40 and reported == [*range(1, SAVES + 1)]
+
+
+def test_a_log_is_kept_in_parts_and_what_is_not_new_is_not_sent_again(bucket, tmp_path):
+    mine = take(open_store("s3://bucket/run"), tmp_path / "a")
+    sizes = []
+    for number in (1, 2, 3):
+        save(tmp_path / "a", number)
+        bucket.requests.clear()
+        mine.commit()
+        sizes.append(len([name for method, name, _ in bucket.requests if method == "PUT" and "/files/" in name]))
+    assert sizes == [4, 3, 3]
+    parts = [bucket.objects[f"run/{name}"] for name, _ in mine.record.files["metrics.jsonl"].parts]
+    assert parts == [b"row 1\n" * 3, b"row 2\n" * 3, b"row 3\n" * 3]
+    assert [name for name in bucket.objects if "checkpoints/1/" in name] == []
+    mine.release()
+
+
+def test_a_second_writer_is_refused_and_a_dead_one_followed(bucket, tmp_path):
+    store, said = open_store("s3://bucket/run"), []
+    first = take(store, tmp_path / "first")
+    save(tmp_path / "first", 1)
+    first.commit()
+    for lives in (True, None):  # known at once here, by a sign of life elsewhere
+        with pytest.raises(UserError, match="in use by first; wait for it, end it, or choose another --name"):
+            take(open_store("s3://bucket/run"), tmp_path / "second", said, lambda place, known=lives: known)
+    assert len(said) == 1 and "waiting for a sign of its life" in said[0]
+    first._pulse.stop()  # as if its machine slept
+    second = take(open_store("s3://bucket/run"), tmp_path / "second", said, lambda place: None)
+    assert held(tmp_path / "second") == saved(tmp_path, 1)
+    save(tmp_path / "first", 2)
+    with pytest.raises(UserError, match="in use by second"):
+        first.commit()
+    first.release()
+    save(tmp_path / "second", 2)
+    second.commit()
+    second.release()
+    assert Mirror(store, tmp_path / "read").bring(said.append) and held(tmp_path / "read") == saved(tmp_path, 2)
+    third = take(store, tmp_path / "third", lives=lambda place: None)  # at once: the second has said that it ended
+    third.release()
+
+
+@pytest.mark.parametrize("harm", ["gone", "short", "changed", "record", "newest", "late"])
+def test_what_a_store_has_lost_is_passed_over(bucket, tmp_path, harm):
+    mine, said = take(open_store("s3://bucket/run"), tmp_path / "mine"), []
+    for number in (1, 2):
+        save(tmp_path / "mine", number)
+        mine.commit()
+    mine._pulse.stop()
+    last = f"run/records/{mine.record.number:08}.json"
+    array = f"run/{mine.record.files['checkpoints/2/array'].parts[0][0]}"
+    if harm == "gone":
+        del bucket.objects[array]
+    elif harm in ("short", "changed"):
+        bucket.objects[array] = bucket.objects[array][:-1] if harm == "short" else bytes(100)
+    elif harm == "record":
+        bucket.objects[last] = bucket.objects[last].replace(b'"open"', b'"oben"')
+    else:
+        bucket.objects["run/records/newest.json"] = json.dumps({"number": mine.record.number - 1}).encode()
+        bucket.faults[last] = "late"
+        bucket.objects.pop("run/records/newest.json") if harm == "newest" else None
+    if harm == "newest":
+        del bucket.faults[last]
+    assert Mirror(open_store("s3://bucket/run"), tmp_path / "read").bring(said.append)
+    expected = 2 if harm in ("newest", "late") else 1
+    assert held(tmp_path / "read") == saved(tmp_path, expected)
+    assert bool(said) == (harm in ("gone", "short", "changed"))
+    again = take(open_store("s3://bucket/run"), tmp_path / "again")
+    assert held(tmp_path / "again") == saved(tmp_path, expected)
+    save(tmp_path / "again", 3)
+    again.commit()
+    again.release()
+    assert Mirror(open_store("s3://bucket/run"), tmp_path / "end").bring(said.append)
+    left = held(tmp_path / "again")
+    assert held(tmp_path / "end") == {path: content for path, content in left.items() if not path.endswith(".tmp")}
+
+
+@pytest.mark.parametrize(
+    "fault, said",
+    [
+        ("unconditional", "does not honour conditional writes"),
+        ({"PUT": 403}, "s3:PutObject is wanted"),
+        ({"DELETE": 403}, "s3:DeleteObject is wanted"),
+        ({"HEAD": 403, "GET": 403}, "s3:GetObject is wanted"),
+        ({"GET": 403}, "s3:ListBucket is wanted"),
+    ],
+)
+def test_a_store_that_cannot_hold_it_is_refused(bucket, tmp_path, fault, said):
+    bucket.faults["*"] = fault
+    with pytest.raises(UserError, match=said):
+        take(open_store("s3://bucket/run"), tmp_path / "mine")
+    assert not bucket.objects or fault == {"DELETE": 403}

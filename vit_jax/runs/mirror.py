@@ -1,0 +1,185 @@
+"""Runs that are kept in an object store: this process has copies of them in a folder of its own, in the cache.
+
+cache/runs/<number>/<scheme>/<bucket>/<path>/    as in a folder of runs
+cache/runs/<number>/.lock    locked by the process that has it
+cache/runs/<number>/place    a word that is drawn for it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import secrets
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ..errors import UserError
+from ..files.atomic import make_folder, write_text
+from ..files.locks import is_locked, lock_file
+from ..files.reading import COPIES, show_path
+from ..files.stores.base import check_name
+from ..files.stores.mirror import Mirror
+from ..files.stores.open import is_remote, open_store
+from ..files.stores.records import NEWEST
+from ..files.terminal import print_note
+from ..machine.backend import cache_folder
+
+WEIGHTS = "checkpoints/"  # of a run: brought when they are needed
+_HELD = contextlib.ExitStack()  # the lock of this process's folder, as long as it lives
+_MIRRORS: dict[Path, Mirror] = {}
+
+
+class _Taken(Exception):
+    """Another process has a folder."""
+
+
+def is_kept(text: str) -> bool:
+    """Whether a text is the URL of what may be kept in an object store."""
+    return is_remote(text) and not text.startswith("hf:")
+
+
+def join(place: str, name: str) -> str:
+    """The path or URL of a name in a folder."""
+    if is_kept(name):
+        return name
+    return f"{place.rstrip('/')}/{name}" if is_kept(place) else os.path.join(place, name)
+
+
+def here(text: str) -> str:
+    """The path of what a text names; of a URL that of a copy here, of a run or of all runs below it, without weights.
+
+    Args:
+        text: a path, or the URL of a run or of a folder of runs, which need not be there.
+
+    Raises:
+        UserError: the store is of a kind that is not known, or cannot be read.
+    """
+    if not is_kept(text):
+        return text
+    folder = _folder(text)
+    mirror = _mirror(folder)
+    if mirror.writing or mirror.bring(_say, WEIGHTS):
+        _make_folders(mirror)
+        return str(folder)
+    names = mirror.store.list()
+    inside = [name.removesuffix(f"/{NEWEST}") for name in names if name.endswith(f"/{NEWEST}")]
+    if names and not inside:
+        raise UserError(text, "there are objects here, and no run", "give the URL of a run, or choose another --name")
+    if folder.exists():
+        shutil.rmtree(folder)
+    for name in inside:
+        here(join(text, name))
+    return str(folder)
+
+
+def bring_weights(path: Path) -> None:
+    """Bring the weights of a run that is kept in a store. Raises UserError where they cannot be had."""
+    if (mirror := _MIRRORS.get(path)) is not None and not mirror.writing:
+        mirror.bring_rest(_say)
+        _make_folders(mirror)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A context in which this process alone writes the run in a folder, where that is kept in a store.
+
+    It begins as the store has it, and at the end, however that comes, the store gets what is new.
+
+    Raises:
+        UserError: another process writes it, or the store cannot be written so that two are kept apart.
+    """
+    url = show_path(path)
+    if not is_kept(url):
+        yield
+        return
+    mirror = _mirror(path)
+    mirror.take(f"{socket.gethostname()}, process {os.getpid()}", _place(_root()), _lives, print_note)
+    _make_folders(mirror)
+    try:
+        yield
+    except BaseException:
+        try:
+            mirror.release()
+        except UserError as error:
+            print_note(f"what was not saved yet is lost: {error}", sys.stderr)
+        raise
+    mirror.release()
+
+
+def publish(path: Path) -> None:
+    """Bring what is new in the folder of a run that this process writes to the store that keeps it, if one does."""
+    if (mirror := _MIRRORS.get(path)) is not None and mirror.writing:
+        mirror.commit()
+
+
+def _mirror(folder: Path) -> Mirror:
+    if folder not in _MIRRORS:
+        _MIRRORS[folder] = Mirror(open_store(show_path(folder)), folder)
+    return _MIRRORS[folder]
+
+
+def _folder(url: str) -> Path:
+    """Where the copy of a URL is."""
+    store = open_store(url)
+    parts = urlsplit(store.url)
+    check_name(parts.path.strip("/"))
+    root = _root()
+    COPIES.setdefault(f"{root / parts.scheme}{os.sep}", f"{parts.scheme}://")
+    return root / parts.scheme / parts.netloc / parts.path.strip("/")
+
+
+def _make_folders(mirror: Mirror) -> None:
+    """The folders of a run that have no files in its copy."""
+    if (mirror.folder / "config.json").exists():
+        steps = {
+            path.split("/")[1] for path in (mirror.record.files if mirror.record else {}) if path.startswith(WEIGHTS)
+        }
+        for name in (WEIGHTS, "digests", *(f"{WEIGHTS}{step}" for step in steps)):
+            make_folder(mirror.folder / name)
+
+
+@functools.cache
+def _root() -> Path:
+    """The folder of copies that this process has, and keeps as long as it lives."""
+
+    def taken(process: str) -> None:
+        raise _Taken
+
+    for number in itertools.count():
+        root = cache_folder("runs") / str(number)
+        try:
+            _HELD.enter_context(lock_file(root / ".lock", taken))
+            return root
+        except _Taken:
+            continue
+        except OSError as error:
+            what = f"cannot be written ({error.strerror})"
+            raise UserError(show_path(root), what, "set XDG_CACHE_HOME to a folder that can be") from error
+    raise AssertionError
+
+
+def _place(root: Path) -> str:
+    """The word of a folder of copies: a process that has the folder knows that all that had it before have ended."""
+    file = root / "place"
+    if not file.exists():
+        write_text(file, secrets.token_hex(8))
+    return file.read_text()
+
+
+def _lives(place: str) -> bool | None:
+    """Whether the process that writes at a place lives; None if the place is not on this machine."""
+    for file in cache_folder("runs").glob("*/place"):
+        with contextlib.suppress(OSError):
+            if file.read_text() == place:
+                return file.parent != _root() and is_locked(file.parent / ".lock")
+    return None
+
+
+def _say(text: str) -> None:
+    print_note(text, sys.stderr)
