@@ -1,5 +1,6 @@
 """The benchmarks compare like with like, and what they print is what they measured."""
 
+import functools
 import importlib
 import itertools
 import json
@@ -386,19 +387,35 @@ def test_headlines_keep_what_a_group_learned_and_replace_their_table_alone(tmp_p
     fields = dict(status="finished", metric="accuracy", core_seconds=2e3, config="abc", machine="m", command="c")
     line = headlines.Headline("cifar10-48x4-fast", 100, test=[0.8, 0.82], note="", curves=curves, **fields)
     line = replace(line, command="cifar10-48x4-fast --epochs 100 --data.validation 0.2 --seeds 2")
-    row = dict(zip(headlines.HEAD, headlines.row(line), strict=True))
+    row = dict(zip(headlines.RUNS, headlines.run_row(line), strict=True))
     assert line.label == "fast: 100 epochs, 2 seeds" and row["recipe"] == "fast"
-    assert row["network"] == "`cifar10-48x4`" and row["test"] == "**0.8100**" and row["seeds"] == "2 (+-0.0141)"
+    assert row["run of"] == "`cifar10-48x4`" and row["test"] == "0.8100 +- 0.0141" and row["seeds"] == "2"
     assert row["passed its notebook after"] == "76 epochs, 1,520 core-seconds (validation)"
     missed = replace(line, curves={"train": curves["train"], "test": [[100.0, 2000.0, 0.75]]})
-    assert headlines.passed(missed) == "not passed"
-    text = headlines.replace_table("# Title\n\nbefore\n", headlines.table([line])) + "\nafter | this\n"
-    again = headlines.replace_table(text, headlines.table([line, missed]))
-    assert again.replace(headlines.table([line, missed]), headlines.table([line])) == text
-    stated = {"cifar10-48x4": "preset", "cifar10-48x4 --batch 64": "abc", "cifar10-128x6 --epochs 1": "fast"}
+    assert headlines.passed(missed) is None
+    own = {"preset": "cifar10-48x4-notebook", "command": "cifar10-48x4-notebook --max-steps 4", "core_seconds": 90.0}
+    own = replace(line, **own, curves={"train": [[3.0, 90.0, 0.3]]}, test=[0.3])
+    assert own.label == "notebook: 3 of 100 epochs" and headlines.run_row(own)[2] == "3 of 100"
+    (*_, cost, when, ratio, best) = headlines.network_row([own, missed, line])
+    assert (cost, ratio) == ("3,000", "1.97")
+    assert when == "fast: 76 epochs, 1,520 core-seconds (validation), 2 seeds"
+    assert best == "fast: 100 epochs, 2 seeds: **0.8100 +- 0.0141** on test, 2,000 core-seconds"
+    text = "# Title\n\nbefore\n"
+    for new in headlines.tables([line]):
+        text = headlines.replace_table(text, new) + "\nafter | this\n"
+    again = functools.reduce(headlines.replace_table, headlines.tables([line, missed]), text)
+    for before, after in zip(headlines.tables([line, missed]), headlines.tables([line]), strict=True):
+        again = again.replace(before, after)
+    assert again == text
+    stated = {
+        "cifar10-48x4": "preset",
+        "cifar10-48x4 --batch 64": "preset, other batch",
+        "cifar10-128x6 --epochs 1": "fast",
+    }
+    stated["cifar10-48x4 --batch 64 --ema 0.9 --model.eps 1e-3"] = "abc"
     named = [replace(line, preset=words.split()[0], command=words).recipe for words in stated]
     assert named == [*stated.values()]
-    headlines.draw([line, missed, replace(line, preset="cifar10-stem")], tmp_path / "headlines.png")
+    headlines.draw([own, line, missed, replace(line, preset="cifar10-stem")], tmp_path / "headlines.png")
     assert (tmp_path / "headlines.png").stat().st_size > 1000
 
 
