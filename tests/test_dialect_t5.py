@@ -23,6 +23,7 @@ BASE = replace(T5, outputs=0, tie="embeddings")
 CONFIGS = {
     **{"t5": T5, "t5@base": BASE, "t5@encoder": ALONE, "mt5": T5_1, "umt5": UMT5},
     **{"umt5@encoder": replace(ALONE, relative="blocks"), "umt5@base": replace(BASE, relative="blocks")},
+    **{"flax-t5": T5, "flax-t5@base": BASE, "flax-t5@encoder": ALONE},
 }
 EXTRA = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
 
@@ -50,7 +51,10 @@ def test_what_is_written_is_read_as_it_was_with_its_config_json(name):
     assert {key: value.tobytes() for key, value in back.items()} == {k: v.tobytes() for k, v in arrays.items()}
     files = json.loads(json.dumps(layout.write_side(replace(config, dropout=0.1), Facts(extra=EXTRA))))
     found, read_back, stated = read(name, config, files)
-    taken = {"mt5": "t5", "t5@base": "t5", "umt5@base": "umt5"}.get(name, name)  # --from names the others
+    unclear = {"mt5": "t5", **{f"{one}@base": one for one in ("t5", "umt5", "flax-t5")}}  # --from names them
+    taken = unclear.get(name, name)
+        name, name
+    )  # --from names the others
     assert found.name == taken and stated.config["final_dropout"] == 0.1
     same = config if config.outputs or not config.decoder_depth else replace(config, outputs=9, tie="all")
     if same is config:
@@ -98,6 +102,15 @@ def test_two_tables_that_differ_where_one_is_expected_are_no_guess():
         rules.read(rules.narrow(LAYOUTS["t5"].rows(T5), state), state)
 
 
+@pytest.mark.parametrize("config", [T5, T5_1], ids=["tied", "a head of its own"])
+def test_a_flax_file_tells_tie_and_scale_whatever_lies_beside_it(config):
+    """mT5's class scaled a tied head too, and torch's config.json of version 5 may lie there."""
+    for beside in ({"model_type": "mt5"}, {"tie_word_embeddings": not config.tied_head}, {"model_type": "t5"}):
+        files = {"config.json": {"feed_forward_proj": "gated-gelu" if config.gated else "relu", **beside}}
+        _, found, _ = read("flax-t5", config, files)
+        assert (found.tie, found.scale_output) == (config.tie, config.tied_head)
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -123,6 +136,8 @@ def test_a_config_json_of_another_class_is_refused(changed, said):
         ("mt5", dict(scale_output=True, tie="embeddings"), "scale_output is True"),
         ("umt5", dict(), "relative is 'shared'"),
         ("t5@encoder", dict(), "decoder_depth is 1"),
+        ("flax-t5", dict(scale_output=False), "scale_output is False and the head is tied"),
+        ("flax-t5", dict(tie="embeddings"), "scale_output is True and the head has its own table"),
     ],
 )
 def test_what_a_layout_cannot_say_is_named(name, changed, why):

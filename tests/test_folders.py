@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from convert.containers import folder, open_source, orbax, writer
+from convert.containers import folder, kinds, open_source, orbax, writer
 from convert.containers.source import Spec
+from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
 
 SQUARE = np.arange(36, dtype=np.float32).reshape(6, 6)
@@ -23,8 +24,8 @@ SQUARE = np.arange(36, dtype=np.float32).reshape(6, 6)
 
 def write(path: Path, arrays: Mapping[str, np.ndarray]) -> Path:
     """Write arrays by the path's suffix."""
-    specs = {name: Spec(array.dtype, array.shape) for name, array in arrays.items()}
-    writer(str(path))[1](str(path), specs, (((name,), array) for name, array in arrays.items()), {})
+    specs = unflatten({name.replace("/", "."): Spec(array.dtype, array.shape) for name, array in arrays.items()})
+    writer(str(path))[1](str(path), specs, ((tuple(name.split("/")), array) for name, array in arrays.items()), {})
     return path
 
 
@@ -191,9 +192,10 @@ def test_a_link_out_of_a_folder_is_refused(tmp_path: Path) -> None:
         open_source(str(tmp_path), "b.npz")
 
 
-@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
+@pytest.mark.parametrize("suffix", [".safetensors", ".bin", ".msgpack"])
 def test_shards_are_one_set(suffix: str, tmp_path: Path) -> None:
-    parts = {f"model-0000{i}-of-00002{suffix}": {f"w{i}": SQUARE + i, f"v{i}": SQUARE - i} for i in (1, 2)}
+    a, b = ("h/0/w/", "h/1/w/") if suffix == ".msgpack" else ("w", "v")  # which Flax nests
+    parts = {f"model-0000{i}-of-00002{suffix}": {f"{a}{i}": SQUARE + i, f"{b}{i}": SQUARE - i} for i in (1, 2)}
     for file, arrays in parts.items():
         write(tmp_path / file, arrays)
     listed = {name: file for file, arrays in parts.items() for name in arrays}
@@ -201,7 +203,7 @@ def test_shards_are_one_set(suffix: str, tmp_path: Path) -> None:
         json.dumps({"metadata": {"total_size": 576}, "weight_map": listed})
     )
     (found,) = folder.candidates(str(tmp_path))
-    container = "safetensors" if suffix == ".safetensors" else "torch"
+    container = kinds.SUFFIXES[suffix]
     assert (found.what, found.container, found.size) == (
         "2 shards",
         container,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vit_jax.config.trees import flatten
 from vit_jax.errors import Option, Text, UserError
 from vit_jax.files.reading import read_regular
 
@@ -267,12 +268,13 @@ def open_shards(index: str) -> Source:
             _check_inside(path)
             sources[file] = source = open_file(path)
             expected, name = {tensor for tensor, where in listed.items() if where == file}, os.path.basename(index)
-            if absent := sorted(expected - source.tree.keys()):
+            found = flatten(source.tree, source.separator, strict=False)
+            if absent := sorted(expected - found.keys()):
                 raise UserError(path, f"lacks {absent[0]}, which {name} says is in it", AGAIN)
-            if extra := sorted(source.tree.keys() - expected, key=str):
+            if extra := sorted(found.keys() - expected):
                 entry = f"says is in {listed[extra[0]]}" if extra[0] in listed else "does not list"
                 raise UserError(path, f"holds {extra[0]}, which {name} {entry}", AGAIN)
-            tree |= source.tree
+            tree |= found
     except BaseException:
         close()
         raise

@@ -6,16 +6,14 @@ patches (p, q, c, d). Images and patches are always square.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 from vit_jax.config.fields import pair
 from vit_jax.models.vit_config import ViTConfig
 
-from ..layout import Field, Layout, Names, Refusal, always
+from ..layout import Layout, Refusal, always
 from ..operations import Order
 from ..rules import Row, row
 from . import huggingface
+from .flax_names import field_of_flax
 
 
 def rows(config: ViTConfig) -> list[Row]:
@@ -33,23 +31,6 @@ def rows(config: ViTConfig) -> list[Row]:
     return out
 
 
-def _as_torch(names: Names) -> Names:
-    """The names and shapes of a file's tensors as a torch file of the same network has them."""
-    out = {}
-    for name, shape in names.items():
-        path, _, leaf = name.replace("/", ".").rpartition(".")
-        axes = {2: (1, 0), 4: (3, 2, 0, 1)}.get(len(shape)) if leaf == "kernel" else None
-        out[f"{path}.{'weight' if leaf in ('kernel', 'scale') else leaf}"] = (
-            tuple(shape[i] for i in axes) if axes else shape
-        )
-    return out
-
-
-def _field(field: Field) -> Field:
-    solve: Callable[[Names], object] | None = field.solve
-    return replace(field, solve=lambda names: solve(_as_torch(names))) if solve else field
-
-
 def cannot_hold(config: ViTConfig) -> list[str]:
     """Clauses for a network that the Flax classes cannot hold."""
     out = huggingface.cannot_hold(config)
@@ -62,7 +43,7 @@ def cannot_hold(config: ViTConfig) -> list[str]:
     return out
 
 
-FIELDS = {name: _field(field) for name, field in huggingface.fields("v4").items()} | {
+FIELDS = {name: field_of_flax(field) for name, field in huggingface.fields("v4").items()} | {
     "distill_token": always(False),
     "distill_head": always(False),
     "pool": always("cls"),

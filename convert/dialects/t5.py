@@ -41,19 +41,18 @@ HEAD = "lm_head.weight"
 FIRST = "encoder.block.0.layer."
 
 
-def tensor_name(c: TransformerConfig, name: str) -> str:
-    """transformers' name for one of our parameters that is not an embedding."""
+def module(c: TransformerConfig, name: str) -> str:
+    """transformers' module for one of our parameters that is not an embedding."""
     match name.split("."):
         case ["head", _]:
-            return HEAD
+            return "lm_head"
         case [stack, "norm", _]:
-            return f"{stack}.final_layer_norm.weight"
+            return f"{stack}.final_layer_norm"
         case [stack, "relative", _]:
-            return f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+            return f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias"
         case [stack, "blocks", i, part, *inner, _]:
             of_mlp = {"fc1": "wi_1", "gate": "wi_0"} if c.gated else {"fc1": "wi"}
-            path = ".".join([f"{stack}.block.{i}.layer.{LAYERS[stack][part]}", *((LINEAR | of_mlp)[p] for p in inner)])
-            return f"{path}.weight"
+            return ".".join([f"{stack}.block.{i}.layer.{LAYERS[stack][part]}", *((LINEAR | of_mlp)[p] for p in inner)])
     raise AssertionError(name)
 
 
@@ -65,7 +64,9 @@ def rows(c: TransformerConfig) -> list[Row]:
             copies = (HEAD,) if c.tied_head else ()
             out.append(tied([*(TABLES if c.decoder_depth else TABLES[:2]), *copies], name, shape, _UNTIED))
         else:
-            out.append(row(tensor_name(c, name), name, shape, *([TRANSPOSE] if name.endswith(".kernel") else [])))
+            out.append(
+                row(f"{module(c, name)}.weight", name, shape, *([TRANSPOSE] if name.endswith(".kernel") else []))
+            )
     return out
 
 
@@ -190,7 +191,7 @@ def read_side(layout: Layout, files: Mapping[str, Json]) -> Facts:
     if "config.json" not in files:
         return Facts()
     config = files["config.json"]
-    model = config.get("model_type", layout.dialect)
+    model = config.get("model_type", layout.dialect.removeprefix("flax-"))
     if model not in CLASSES:
         raise UserError(
             "config.json",

@@ -55,7 +55,7 @@ LIBRARIES: dict[str, Library] = {
     **dict.fromkeys(transformers_encoders.TOWERS, Library("transformers", transformers_encoders.encoder)),
     "huggingface-flax": Library("transformers", transformers.flax_images),
     **dict.fromkeys(("marian", "bart", "mbart", "m2m-100", "t5", "mt5", "umt5"), _SENTENCES),
-    "flax-seq2seq": Library("transformers", transformers.flax_sentences),
+    **dict.fromkeys(("flax-seq2seq", "flax-t5"), Library("transformers", transformers.flax_sentences)),
     "vision-encoder-decoder": Library("transformers", transformers.captions),
     "torch-transformer": Library("torch", torch_nn.torch_transformer),
 }

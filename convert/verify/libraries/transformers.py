@@ -126,7 +126,7 @@ def flax_images(weights: Weights) -> Built:
 
 
 def flax_sentences(weights: Weights) -> Built:
-    """Marian, BART and mBART of its former Flax classes."""
+    """Marian, BART, mBART and T5 of its former Flax classes."""
     return sentences(replace(weights, tensors=_from_flax(weights.tensors)))
 
 
