@@ -76,9 +76,10 @@ class Options(RunConfig):
     )
     hosts: str = option(
         "",
-        "train with several processes that all give this command: auto (those that Slurm, a TPU pod or "
-        "Kubernetes has started), or ADDRESS:PORT,COUNT,INDEX (where process 0 listens, how many there are, and "
-        "which this is, from 0); process 0 alone reads and writes the run's folder; empty: this process alone",
+        "train with several processes that all give this command: auto (those that Slurm, MPI, a TPU pod or "
+        "Kubernetes has started, or that JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID state), or "
+        "ADDRESS:PORT,COUNT,INDEX (where process 0 listens, how many there are, and which this is, from 0); process 0 "
+        "alone reads and writes the run's folder; empty: this process alone",
     )
     version: bool = option(False, "print the version and exit")
 

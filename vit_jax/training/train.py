@@ -73,9 +73,10 @@ def train(
         class_names: the names of the classes of `data`, in order; empty: their numbers.
         preset: names the folder of a run without a name.
         folder: the run's folder; None: run.dir/run.name, or run.dir/PRESET with a number appended if that is taken.
-        hosts: of several processes that all make this call and train the run together: "auto" where Slurm, a TPU pod or
-            Kubernetes has started them, or "ADDRESS:PORT,COUNT,INDEX"; process 0 owns the folder. It has to be the
-            first use of jax in the process. Empty: this process trains alone.
+        hosts: of several processes that all make this call and train the run together: "auto" where Slurm, MPI, a TPU
+            pod, Kubernetes or Ray has started them, or "ADDRESS:PORT,COUNT,INDEX"; process 0 owns the folder. It has to
+            be the first use of jax in the process, but for jax.distributed.initialize. Empty: this process trains
+            alone.
         resume: in place of `run`, a run to go on with (its folder, or its name in runs/), or a group of them.
         epochs: with `resume`, how many it is to have in all: more than it had train it on; 0: as many as it has.
         continue_: with more epochs, what the learning rate does in them: "again" (its schedule begins anew), "extended"

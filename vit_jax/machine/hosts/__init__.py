@@ -1,5 +1,5 @@
 """Several processes, on one machine or many, that train one run together: jax.distributed, and what it lacks.
 
-place.py reads what `--hosts` states, watch.py tells who is lost, group.py holds `Hosts`: what the processes tell each
-other.
+launchers.py reads what a launcher says of a process, place.py what `--hosts` states, watch.py tells who is lost,
+group.py holds `Hosts`: what the processes tell each other.
 """

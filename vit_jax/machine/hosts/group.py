@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...errors import BUG, CHECK, USER, CheckFailed, Interrupted, UserError, as_user_error
-from .place import FORMS, Place, read_place
+from .place import find_gpus, read_place
 from .watch import GRACE, Watch
 
 ANSWER = 120.0  # seconds in which process 0 has to answer, and all others to come
@@ -151,6 +151,7 @@ def join_hosts(text: str, stall_minutes: float = 0.0) -> Iterator[Hosts]:
     """
     global _here
     if not text:
+        _check_alone()
         yield ALONE
         return
     hosts = _here = _here or _begin(text, stall_minutes)
@@ -175,6 +176,17 @@ def join_hosts(text: str, stall_minutes: float = 0.0) -> Iterator[Hosts]:
     watch.working = False
 
 
+def _check_alone() -> None:
+    """Raise UserError where jax has devices of other processes, as it has after jax.distributed.initialize."""
+    if (jax := sys.modules.get("jax")) and jax.distributed.is_initialized():
+        from jax._src import distributed
+
+        if (count := distributed.global_state.num_processes) > 1:
+            raise UserError(
+                f"hosts is empty, but jax.distributed is initialized with {count} processes", remedy='give hosts="auto"'
+            )
+
+
 def _leave(watch: Watch, error: BaseException) -> None:
     """Tell the others why this process ends, and let it end without waiting for them, as JAX would."""
     reason = str(as_user_error(error) or error).partition("\n")[0] or type(error).__name__
@@ -197,12 +209,14 @@ def _begin(text: str, stall_minutes: float) -> Hosts:
     """Join the processes that `--hosts` names. Raises UserError."""
     import jax
 
-    stated = read_place(text)
-    place, more = (stated, {}) if stated else _find_place()
+    if jax.distributed.is_initialized():
+        return _join_initialized(text, stall_minutes)
+    place, gpus = read_place(text), find_gpus()
     if place.count == 1:
+        _choose_gpus(gpus)
         return Hosts()
     watch = Watch(place.index, stall_minutes)
-    try:
+    with _telling(watch):
         # Before jax: where a process is missing it would abort.
         if place.index == 0:
             _check_name(place.address)
@@ -216,11 +230,43 @@ def _begin(text: str, stall_minutes: float) -> Hosts:
             f"{place.address}:{place.port}",
             place.count,
             place.index,
+            local_device_ids=gpus,
+            cluster_detection_method="deactivate",  # which would leave each process one GPU of a machine
             initialization_timeout=int(ANSWER),
             heartbeat_timeout_seconds=HEARTBEAT,
             shutdown_timeout_seconds=HEARTBEAT,
-            **more,
         )
+    return _begun(watch, place.count)
+
+
+def _join_initialized(text: str, stall_minutes: float) -> Hosts:
+    """Join the processes for which jax.distributed was initialized before, as by Ray's JaxTrainer. Raises UserError."""
+    from jax._src.distributed import global_state as state
+
+    count, index, client = state.num_processes, state.process_id, state.client
+    if text != "auto":
+        raise UserError(
+            f"hosts is {text!r}, but jax.distributed is initialized already, with {count} processes",
+            remedy='give hosts="auto", or leave jax.distributed.initialize out',
+        )
+    if count == 1 or client is None:
+        return Hosts()
+    watch, name = Watch(index, stall_minutes), "vit-jax/port"
+    with _telling(watch):
+        if index == 0:  # jax listens at its own port
+            watch.gather(0, count, ANSWER, lambda port: client.key_value_set(name, str(port)))
+        else:
+            port = int(client.blocking_key_value_get(name, int(1000 * ANSWER)))
+            watch.join(str(state.coordinator_address).rpartition(":")[0], port, count, ANSWER)
+        _park_aborts()
+    return _begun(watch, count)
+
+
+@contextlib.contextmanager
+def _telling(watch: Watch) -> Iterator[None]:
+    """A context in which the processes come together; the others are told why this one does not."""
+    try:
+        yield
     except (UserError, RuntimeError) as error:
         if "before any JAX calls" in str(error):
             error = UserError(
@@ -229,6 +275,10 @@ def _begin(text: str, stall_minutes: float) -> Hosts:
         reason = UserError(error.what, remedy=error.remedy) if isinstance(error, UserError) else error
         watch.leave({"failed": str(reason).partition("\n")[0]})
         raise error from None
+
+
+def _begun(watch: Watch, count: int) -> Hosts:
+    """The processes that have come together."""
     # The client of jax's service, which keeps values and has barriers. Its name is private, as jax makes public only
     # jax.distributed.initialize, is_initialized and shutdown; what jax.experimental.multihost_utils offers in its
     # place (broadcast_one_to_all, sync_global_devices) computes on devices, which must not start before all processes
@@ -237,7 +287,15 @@ def _begin(text: str, stall_minutes: float) -> Hosts:
 
     watch.begin()
     atexit.register(watch.leave, {"done": 1})
-    return Hosts(place.index, place.count, distributed.global_state.client, watch)
+    return Hosts(watch.index, count, distributed.global_state.client, watch)
+
+
+def _choose_gpus(gpus: list[int] | None) -> None:
+    """Let jax see these GPUs only, as jax.distributed.initialize does; None: all."""
+    import jax
+
+    for vendor in ("cuda", "rocm") if gpus is not None else ():
+        jax.config.update(f"jax_{vendor}_visible_devices", ",".join(map(str, gpus or ())))
 
 
 def _check_name(address: str) -> None:
@@ -271,19 +329,3 @@ def _park_aborts() -> None:
     libc = ctypes.CDLL(None)
     libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
     libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
-
-
-def _find_place() -> tuple[Place, dict[str, Any]]:
-    """(the place of this process as jax finds it, the devices that are its own). Raises UserError."""
-    # What jax.distributed.initialize() finds by itself, whose name is private too: it is needed before that call, since
-    # without a process that is missing jax waits and then aborts where `Watch` says who is not there.
-    from jax._src.clusters import ClusterEnv
-
-    given = os.environ.get("JAX_COORDINATOR_ADDRESS")
-    address, count, index, devices = ClusterEnv.auto_detect_unset_distributed_params(
-        given, None, None, None, None, int(ANSWER)
-    )
-    if address is None or count is None or index is None:
-        raise UserError("hosts is auto, but jax finds no Slurm, TPU pod or Kubernetes job here", remedy=f"give {FORMS}")
-    host, _, port = address.rpartition(":")
-    return Place(host, int(port), count, index), {"local_device_ids": devices}

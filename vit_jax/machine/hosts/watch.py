@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...errors import USER, UserError
@@ -74,19 +74,23 @@ class Watch:
 
     # Beginning.
 
-    def gather(self, port: int, count: int, seconds: float) -> None:
+    def gather(
+        self, port: int, count: int, seconds: float, announce: Callable[[int], None] = lambda port: None
+    ) -> None:
         """At process 0: wait for all others, and tell them to go on.
 
         Args:
-            port: to listen at.
+            port: to listen at; 0: any that is free.
             count: of all processes.
             seconds: to wait.
+            announce: called with the port once it listens there.
 
         Raises:
             UserError: some have not come.
         """
         deadline = time.monotonic() + seconds
         with _listening(port) as server:
+            announce(server.getsockname()[1])
             while len(self.peers) < count - 1:
                 server.settimeout(max(0.01, deadline - time.monotonic()))
                 try:
