@@ -53,8 +53,6 @@ def test_what_is_written_is_read_as_it_was_with_its_config_json(name):
     found, read_back, stated = read(name, config, files)
     unclear = {"mt5": "t5", **{f"{one}@base": one for one in ("t5", "umt5", "flax-t5")}}  # --from names them
     taken = unclear.get(name, name)
-        name, name
-    )  # --from names the others
     assert found.name == taken and stated.config["final_dropout"] == 0.1
     same = config if config.outputs or not config.decoder_depth else replace(config, outputs=9, tie="all")
     if same is config:
