@@ -21,7 +21,12 @@ NAMES = ["ant", "<script>window.broken = 1</script>", "{{wasm}}"]
 NETWORKS = {  # {what: (fields of the network, what is stated beside it)}
     "grey": ({"channels": 1}, {"fit": "crop", "size": 12, "mean": 0.3, "std": 0.2}),
     "sets": ({"registers": 2, "pool": "mean"}, {"fit": "pad", "target": "set", "background": 90}),
+    "float16": ({}, {}),
+    "int8": ({}, {}),
 }
+WEIGHTS = {"float16": "float16", "int8": "int8"}
+# How far the answers of a page may be from those of predict, as a share of the largest, and how far they have to be.
+APART = {"float16": (2e-3, 1e-6), "int8": (0.2, 1e-4)}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +41,12 @@ def pages(tmp_path_factory):
         model.head.kernel[...] = model.head.kernel[...] + np.random.default_rng(0).normal(0, 0.3, (16, 3))
         stated = {"mean": [0.5, 0.4, 0.3], "std": [0.25, 0.2, 0.3]} | stated
         vit_jax.export(model, place / f"{what}.safetensors", class_names=NAMES, fields=stated)
-        vit_jax.export(place / f"{what}.safetensors", place / f"{what}.html", onnxruntime_web=MODULES)
+        options = {"onnxruntime_web": MODULES, "weights": WEIGHTS.get(what, "float32")}
+        if options["weights"] == "int8":
+            pixels = np.random.default_rng(2).integers(0, 256, (40, 8, 12, 3), np.uint8)
+            np.savez(place / "images.npz", train_images=pixels, train_labels=np.arange(40) % 3, class_names=NAMES)
+            options["calibrate"] = str(place / "images.npz")
+        vit_jax.export(place / f"{what}.safetensors", place / f"{what}.html", **options)
         out[what] = place / f"{what}.html", vit_jax.load(place / f"{what}.safetensors")
     return out
 
@@ -98,8 +108,13 @@ def test_a_page_opened_as_a_file_answers_and_explains_as_predict_does(what, page
         assert page.give(file) == "explained", page.status
         found = page.js("[Array.from(answer.logits), answer.cells.map((each) => Array.from(each))]")
         logits = net.logits(str(file))
-        np.testing.assert_allclose(found[0], logits, atol=1e-5 * np.abs(logits).max())
-        np.testing.assert_allclose(found[1], covered(net, file), atol=1e-5 * np.abs(logits).max())
+        most, least = APART.get(what, (1e-5, 0))
+        np.testing.assert_allclose(found[0], logits, rtol=0, atol=most * np.abs(logits).max())
+        np.testing.assert_allclose(found[1], covered(net, file), rtol=0, atol=2 * most * np.abs(logits).max())
+        assert np.abs(found[0] - logits).max() >= least * np.abs(logits).max()
+    if what in WEIGHTS:
+        assert f"{what} weights:" in page.js("document.body.textContent")
+        return
     told = page.js("document.getElementById('answer').textContent")
     labels = {"grey": [NAMES[logits.argmax()]], "sets": [NAMES[k] for k in np.argsort(-logits) if logits[k] > 0]}[what]
     assert told == (", ".join(labels) or "none of the labels")
@@ -132,7 +147,7 @@ REFUSED = {
         {},
         {},
         {},
-        "runs the network by onnxruntime-web, .*npm install.*give onnxruntime_web='node_modules'",
+        "runs the network by onnxruntime-web, .*npm install.*give onnxruntime_web=node_modules",
     ),
     "not there": ({}, {}, {"onnxruntime_web": "nowhere"}, "there is no ort.wasm.bundle.min.mjs"),
     "of weights": ({}, {}, {"path": "x.onnx", "onnxruntime_web": "y"}, "x.onnx does not contain it; give X.html"),

@@ -116,6 +116,50 @@ def test_a_folder_states_how_far_its_answers_are_from_those_of_predict(folders):
         vit_jax.export(build(), folder, to="transformers-js")
 
 
+SMALLER = """
+lib.env.allowRemoteModels = false; lib.env.localModelPath = process.argv[2] + '/';
+const out = {};
+for (const dtype of [undefined, 'fp32', 'fp16', 'q8']) {
+  const classify = await lib.pipeline('image-classification', 'folder', dtype ? {dtype} : {});
+  out[dtype ?? 'default'] = await Promise.all(process.argv.slice(3).map((p) => classify(p, {top_k: null})));
+}
+console.log(JSON.stringify(out));
+"""
+
+
+def test_smaller_weights_are_those_of_a_program_by_the_names_of_the_library(digits_run, tmp_path):
+    """By each of the library's dtypes; without one it takes the weights that were named first."""
+    pytest.importorskip("jax2onnx")
+    import onnxruntime as ort
+
+    vit_jax.export(digits_run, tmp_path / "folder", to="transformers-js", weights=["int8", "float16"])
+    stated = json.loads((tmp_path / "folder/provenance.json").read_text())["weights"]["measured"]
+    sizes = {name: (tmp_path / "folder/onnx" / name).stat().st_size for name in
+             ("model.onnx", "model_quantized.onnx", "model_fp16.onnx")}  # fmt: skip
+    assert stated["int8"]["bytes"] == [sizes["model.onnx"], sizes["model_quantized.onnx"]]
+    assert stated["float16"]["bytes"] == [sizes["model.onnx"], sizes["model_fp16.onnx"]]
+    readme = (tmp_path / "folder/README.md").read_text()
+    net = vit_jax.load(digits_run)
+    images = net.task.open_data(net.run).splits["validation"].take(np.arange(12))
+    for i, image in enumerate(images):
+        Image.fromarray(image[..., 0]).save(tmp_path / f"{i}.png")
+    expected = {}
+    for dtype, weights in (("fp32", "float32"), ("fp16", "float16"), ("q8", "int8")):
+        vit_jax.export(digits_run, tmp_path / f"{weights}.onnx", weights=weights)
+        logits = ort.InferenceSession(tmp_path / f"{weights}.onnx").run(None, {"pixels": images})[0].astype(np.float64)
+        expected[dtype] = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        if weights != "float32":
+            alone = json.loads((tmp_path / f"{weights}.onnx.json").read_text())["weights"]["measured"]
+            assert stated[weights]["metrics"] == alone["metrics"]
+            assert f"accuracy {alone['metrics']['accuracy'][0]:.4f} before" in readme
+    assert np.abs(expected["q8"] - expected["fp32"]).max() > 1e-3
+    found = node(tmp_path, SMALLER, str(tmp_path), *(f"{i}.png" for i in range(12)))
+    for dtype, answers in found.items():
+        scores = [{each["label"]: each["score"] for each in one} for one in answers]
+        by_name = [[one[name] for name in net.class_names] for one in scores]
+        np.testing.assert_allclose(by_name, expected["q8" if dtype == "default" else dtype], atol=1e-5)
+
+
 REFUSED = {
     "unprepared": ({}, {}, {}, "does not state the mean and std of its images.*has to prepare them; give fields="),
     "no head": ({"classes": 0}, {}, {}, "has no classes"),
@@ -126,6 +170,8 @@ REFUSED = {
     "two channels": ({"channels": 2}, {}, {}, "have 2 channels"),
     "a file": ({}, {}, {"path": "x.pt"}, "x.pt: is the name of a file"),
     "another dtype": ({}, {}, {"dtype": "float16"}, "computes in float32"),
+    "int8 of no data": ({}, {}, {"weights": ["float16", "int8"]}, "so there are no images to calibrate by"),
+    "weights named twice": ({}, {}, {"weights": ["int8", "int8"]}, "^weights=int8,int8: .*; give one of them"),
 }  # fmt: skip
 
 

@@ -162,8 +162,9 @@ def _about_target(add: Any) -> None:
     takes = f"of a program: {PIXELS} (default), uint8 of any size, prepared as by the run; {IMAGES}, prepared "
     takes += f"and normalised, float32; {ANY_IMAGES}, such ones of other sizes (.stablehlo, rotary positions)"
     version = f"of X.onnx: the opset of ONNX, {OPSETS[0]} to {OPSETS[-1]} (default: {OPSET}), or newer, of a runtime"
-    smaller = "of X.onnx: float16 halves the file, int8 also computes in int8, by ranges of 256 training images; what "
-    smaller += "that changes is measured on the run's validation, and stated"
+    smaller = "of X.onnx and X.html: float16 halves the file, int8 also computes in int8, by ranges of 256 training "
+    smaller += "images; what that changes is measured on the run's validation, and stated; of --to transformers-js "
+    smaller += "several may be named, such as float16,int8"
     source = "images for --weights int8, as data.source names them (folder:PATH), where SRC is no run"
     runtime = "of X.html: where npm has installed onnxruntime-web, which the page contains: node_modules"
     licence = "of hf://owner/name: the licence, such as apache-2.0, that its model card states (default: none)"
@@ -216,8 +217,8 @@ def dtype(text: str) -> str:
 
 def wanted(arguments: argparse.Namespace) -> Wanted:
     """What the arguments ask of a program."""
-    asked = {"weights": arguments.weights or WEIGHTS[0], "calibrate": arguments.calibrate}
-    return Wanted(arguments.takes or PIXELS, arguments.opset, arguments.onnxruntime_web, **asked)
+    weights = tuple(arguments.weights.split(",")) if arguments.weights else WEIGHTS[:1]
+    return Wanted(arguments.takes or PIXELS, arguments.opset, arguments.onnxruntime_web, weights, arguments.calibrate)
 
 
 def opset(text: str) -> int:

@@ -25,6 +25,7 @@ from ..recognise.reading import Reading, read
 from ..recognise.weights_in import tied_names
 from ..write.into_program import as_used
 from ..write.origin import ALONG
+from ..write.program.interface import check_no_program
 from ..write.programs import check_program, is_named, program_writer
 from ..write.write import Written, goal_of, holds_training, write
 from .arguments import options, wanted
@@ -114,9 +115,8 @@ def check_words(arguments: argparse.Namespace) -> None:
     if program:
         _check_program(arguments)
         return
-    for name in ("takes", "opset", "weights", "calibrate"):
-        if value := getattr(arguments, name):
-            raise UserError(f"--{name} {value}", f"{arguments.dst} is no program", "give X.onnx, or leave the flag out")
+    flags = ("takes", "opset", "weights", "calibrate", "onnxruntime-web")
+    check_no_program({name: getattr(arguments, name.replace("-", "_")) for name in flags}, arguments.dst)
     if os.path.splitext(arguments.dst)[1]:
         writer(arguments.dst)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -22,8 +23,9 @@ from .origin import file_hash, origin, source_hash
 from .program.interface import Interface, Wanted
 from .program.kinds import KINDS, kind_of
 from .program.network import Forward
-from .program.onnx_file import open_onnx
+from .program.onnx_file import open_onnx, trace
 from .program.page import NETWORK, PREPARE, compose, write_graphs
+from .program.smaller import LIMITS, describe, examples_for, make_smaller
 from .runtime import find_runtime
 from .write import Written, remarks
 
@@ -44,7 +46,7 @@ def check_page(path: str, wanted: Wanted) -> None:
         raise UserError(Option("takes", wanted.takes), f"{path} takes pictures", "leave it out")
     if wanted.opset:
         raise UserError(Option("opset", str(wanted.opset)), f"{path} contains its runtime", "leave it out")
-    wanted.check_float32(path)
+    wanted.check(path)
     find_runtime(path, wanted.runtime)
     kind_of(str(Path(path).with_suffix(".onnx")))
 
@@ -56,7 +58,7 @@ def write_page(plan: Plan, path: str, force: bool = False, wanted: Wanted = PLAI
         plan: of the conversion.
         path: of the page.
         force: whether an existing one is replaced.
-        wanted: where onnxruntime-web is.
+        wanted: where onnxruntime-web is, and the weights.
 
     Raises:
         UserError: with everything on the disk as it was, where the target exists or cannot be written, something that
@@ -69,6 +71,7 @@ def write_page(plan: Plan, path: str, force: bool = False, wanted: Wanted = PLAI
     check()
     _check_classifier(plan)
     interface = interface_of(plan, wanted, kind)
+    examples, why_not = examples_for(plan, wanted)
     with goal.workspace() as workspace, ThreadPoolExecutor(1) as aside, tempfile.TemporaryDirectory() as place:
         check()  # once more: from here on no other conversion writes there
         known, graphs = aside.submit(source_hash, plan.reading.source), Path(place)
@@ -78,27 +81,43 @@ def write_page(plan: Plan, path: str, force: bool = False, wanted: Wanted = PLAI
         if forward.nbytes > LARGEST:
             size = f"{forward.nbytes / 1e6:.0f} MB of weights are more than a page holds ({LARGEST / 1e6:.0f} MB)"
             raise UserError(path, size, "write X.onnx")
-        needs = write_graphs(forward, interface, graphs)
-        prepare, network = (open_onnx(graphs / name) for name in (PREPARE, NETWORK))
-        comparison = compare_program(lambda pixels: network(prepare(pixels)), forward, interface, goal.name)
+        needs = write_graphs(trace(forward, interface), interface, graphs)
+        comparison, smaller, told = compare_program(_opened(graphs), forward, interface, goal.name), {}, []
+        for weights in wanted.smaller:
+            before = (graphs / NETWORK).stat().st_size
+            model, smaller = make_smaller(forward, interface, goal.name, weights, examples)
+            write_graphs(model, interface, graphs)
+            changed = compare_program(_opened(graphs), forward, interface, goal.name, LIMITS[weights])
+            comparison["smaller"] = changed["difference"]
+            smaller["bytes"] = [before, (graphs / NETWORK).stat().st_size]
+            told.append(describe(weights, smaller, why_not))
         provenance = origin(plan, False)
         provenance["source"]["sha256"] = known.result()
         described = {
             "program": "HTML", **needs,
             "input": interface.described(),
             "output": {"name": interface.output, "shape": ["batch", *comparison.pop("outputs")], "dtype": "float32"},
+            **({"weights": {"stored": wanted.weights[0], "measured": smaller}} if smaller else {}),
             "files": {name: file_hash(graphs / name) for name in (PREPARE, NETWORK)},
             "versions": kind.versions() | {"onnxruntime-web": runtime.version}, "compared": comparison,
             **{name: value for name, value in provenance.items() if name != "layout"},
         }  # fmt: skip
         data = _data(plan, interface) | {"provenance": described}
-        title, about, details = _texts(plan, described)
+        title, about, details = _texts(plan, described, told)
         page = compose(title, about, details, data, graphs, runtime)
         (workspace / goal.name).write_text(page, encoding="utf-8")
         sync(workspace)
         check()  # what another program put there meanwhile stays
         files = goal.settle(workspace)
-    return Written(goal.weights, files, described, [describe_comparison(comparison), *remarks(plan, goal, False)], "")
+    return Written(
+        goal.weights, files, described, [describe_comparison(comparison), *told, *remarks(plan, goal, False)], ""
+    )
+
+
+def _opened(folder: Path) -> Callable[[np.ndarray], np.ndarray]:
+    """The graphs in a folder as one function of pixels."""
+    prepare, network = (open_onnx(folder / name) for name in (PREPARE, NETWORK))
+    return lambda pixels: network(prepare(pixels))
 
 
 def _check_classifier(plan: Plan) -> None:
@@ -139,7 +158,7 @@ def _grid(config: Any, size: tuple[int, int]) -> tuple[int, int]:
     return (h // p, w // q) if patch else (min(CELLS, h), min(CELLS, w))
 
 
-def _texts(plan: Plan, described: Json) -> tuple[str, str, list[str]]:
+def _texts(plan: Plan, described: Json, smaller: list[str]) -> tuple[str, str, list[str]]:
     """(the title, the sentence below it, paragraphs) for the reader of the page."""
     outputs, source = plan.facts.outputs, described["source"]["name"]
     names = list(outputs.names)
@@ -154,8 +173,9 @@ def _texts(plan: Plan, described: Json) -> tuple[str, str, list[str]]:
         "shown is how much the score (the logit) of the answer falls. It says what this network needed, not whether "
         "it is right; parts that count only together with others can look unimportant.",
         "Compared with vit-jax when the page was written, on noise: outputs differ by "
-        f"{described['compared']['difference']:.0e} of the largest. A browser may decode JPEG files, and transparent "
-        "pixels, one or two grey levels otherwise than Pillow, and reads more than 8 bits a channel as 8.",
+        f"{described['compared']['difference']:.0e} of the largest (in float32). A browser may decode JPEG files, and "
+        "transparent pixels, one or two grey levels otherwise than Pillow, and reads more than 8 bits a channel as 8.",
+        *(f"Measured when the page was written: {each}." for each in smaller),
         f"{described['made_by']}, from {source}: {plan.config.describe()[0]}; ONNX Runtime Web "
         f"{described['versions']['onnxruntime-web']} (MIT licence, Microsoft).",
     ]  # fmt: skip

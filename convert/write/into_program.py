@@ -41,7 +41,8 @@ from .program.interface import (
 )
 from .program.kinds import Kind, kind_of
 from .program.network import Forward
-from .program.smaller import LIMITS, describe, examples_for, write_smaller
+from .program.onnx_file import finish
+from .program.smaller import LIMITS, describe, examples_for, make_smaller
 from .write import Written, remarks
 
 PLAIN = Wanted()
@@ -73,7 +74,7 @@ def write_program(plan: Plan, path: str, force: bool = False, wanted: Wanted = P
     if error := unsettled(plan.reading.path, plan.config, plan.facts.outputs):
         raise error
     interface = interface_of(plan, wanted, kind)
-    examples, why_not = examples_for(plan, wanted) if wanted.weights in LIMITS else (None, "")
+    examples, why_not = examples_for(plan, wanted)
     with goal.workspace() as workspace, ThreadPoolExecutor(1) as aside:
         check()  # once more: from here on no other conversion writes there
         known = aside.submit(source_hash, plan.reading.source)
@@ -82,13 +83,11 @@ def write_program(plan: Plan, path: str, force: bool = False, wanted: Wanted = P
         needs = kind.write(forward, interface, workspace / goal.name)
         comparison = compare_program(kind.open(workspace / goal.name), forward, interface, goal.name)
         notes, smaller = [describe_comparison(comparison)], {}
-        if wanted.weights in LIMITS:
-            smaller = _make_smaller(forward, interface, workspace / goal.name, wanted.weights, examples)
-            changed = compare_program(
-                kind.open(workspace / goal.name), forward, interface, goal.name, LIMITS[wanted.weights]
-            )
+        for weights in wanted.smaller:
+            smaller = _write_smaller(forward, interface, workspace / goal.name, weights, examples)
+            changed = compare_program(kind.open(workspace / goal.name), forward, interface, goal.name, LIMITS[weights])
             comparison["smaller"] = changed["difference"]
-            notes += describe(wanted.weights, smaller, tuple(smaller["bytes"]), why_not)
+            notes.append(describe(weights, smaller, why_not))
         provenance = origin(plan, False)
         provenance["source"]["sha256"] = known.result()
         output = {"name": interface.output, "shape": [BATCH, *comparison.pop("outputs")], "dtype": "float32"}
@@ -100,7 +99,7 @@ def write_program(plan: Plan, path: str, force: bool = False, wanted: Wanted = P
             "stated": interface.stated,
             "weights": {
                 "sha256": joint_hash(sorted((name, values_hash(array)) for name, array in arrays.items())),
-                **({"stored": wanted.weights, "measured": smaller} if smaller else {}),
+                **({"stored": wanted.weights[0], "measured": smaller} if smaller else {}),
             },
             "files": {file.name: file_hash(file) for file in sorted(workspace.iterdir())},
             "versions": kind.versions(),
@@ -114,12 +113,13 @@ def write_program(plan: Plan, path: str, force: bool = False, wanted: Wanted = P
     return Written(goal.weights, files, described, [*notes, *remarks(plan, goal, False)], "")
 
 
-def _make_smaller(forward: Forward, interface: Interface, path: Path, weights: str, examples: Examples | None) -> Json:
+def _write_smaller(forward: Forward, interface: Interface, path: Path, weights: str, examples: Examples | None) -> Json:
     """Write a program with smaller weights in the place of that of float32; returns what that changes."""
     before = _bytes(path)
     for file in path.parent.glob(f"{path.name}*"):
         file.unlink()
-    _, measured = write_smaller(forward, interface, path, weights, examples)
+    model, measured = make_smaller(forward, interface, path.name, weights, examples)
+    finish(model, interface, path)
     return {**measured, "bytes": [before, _bytes(path)]}
 
 

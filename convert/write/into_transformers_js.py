@@ -23,10 +23,12 @@ from ..recognise.outputs import unsettled
 from ..recognise.preprocessing import STATED_BY, UNSTATED
 from .into_program import BATCHES, LIMIT, PLAIN, ROUNDINGS, check_network, relative
 from .origin import file_hash, origin, source_hash
-from .program.interface import OPSET, Wanted
+from .program.examples import Examples
+from .program.interface import OPSET, Interface, Wanted
 from .program.kinds import Kind, kind_of
 from .program.network import LARGEST
-from .program.onnx_file import open_onnx
+from .program.onnx_file import open_onnx, trace
+from .program.smaller import LIMITS, describe, examples_for, make_smaller
 from .program.transformers_js import (
     COLOURS,
     INPUT,
@@ -41,6 +43,12 @@ from .write import Written, remarks
 
 NAME = "transformers-js"  # what --to calls it
 MODEL = "onnx/model.onnx"
+# {weights: (what the library calls them, its name of their file)}
+DTYPES = {
+    "float32": ("fp32", MODEL),
+    "float16": ("fp16", "onnx/model_fp16.onnx"),
+    "int8": ("q8", "onnx/model_quantized.onnx"),
+}
 OTHERWISE = "write X.onnx, which takes pictures of any size"
 
 
@@ -56,7 +64,8 @@ def write_transformers_js(plan: Plan, path: str, force: bool = False, wanted: Wa
         plan: of the conversion.
         path: of the folder.
         force: is refused: a folder with other folders in it is not replaced.
-        wanted: the opset; nothing else is asked of it.
+        wanted: the opset, and the weights: float32 is always there, and the first that is named is what the library
+            runs unless its user names another.
 
     Raises:
         UserError: with everything on the disk as it was, where the folder exists or cannot be written, a library is
@@ -67,6 +76,7 @@ def write_transformers_js(plan: Plan, path: str, force: bool = False, wanted: Wa
     check = partial(goal.check, plan.reading.source, force=False)
     check()
     steps, images = _check_pictures(plan)
+    examples, why_not = examples_for(plan, wanted)
     count = plan.config.classes  # type: ignore[attr-defined]  # a classifier
     with goal.workspace() as workspace, ThreadPoolExecutor(1) as aside:
         check()  # once more: from here on no other conversion writes there
@@ -77,11 +87,16 @@ def write_transformers_js(plan: Plan, path: str, force: bool = False, wanted: Wa
             size = f"{forward.nbytes / 1e9:.1f} GB of weights"
             raise UserError(path, f"{size} are more than a browser holds ({LARGEST / 1e9:.1f} GB)", OTHERWISE)
         (workspace / MODEL).parent.mkdir()
-        made = write_graph(forward, wanted.opset or OPSET, workspace / MODEL)
+        interface = Interface(forward.shape, OUTPUT, opset=wanted.opset or OPSET)
+        made = write_graph(trace(forward, interface), interface.opset, workspace / MODEL)
         comparison, resized = _compare(forward, workspace / MODEL), measure_resizing(forward)
-        write_json(workspace / "config.json", _config(plan, forward))
+        smaller = {
+            weights: _write_smaller(forward, interface, workspace, weights, examples) for weights in wanted.smaller
+        }
+        told = [describe(weights, found, why_not) for weights, found in smaller.items()]
+        write_json(workspace / "config.json", _config(plan, forward, wanted.weights[0]))
         write_json(workspace / "preprocessor_config.json", steps)
-        (workspace / "README.md").write_text(_readme(plan, comparison["difference"], resized), encoding="utf-8")
+        (workspace / "README.md").write_text(_readme(plan, comparison["difference"], resized, told), encoding="utf-8")
         provenance = origin(plan, False)
         provenance["source"]["sha256"] = known.result()
         files = {str(p.relative_to(workspace)): file_hash(p) for p in sorted(workspace.rglob("*")) if p.is_file()}
@@ -89,6 +104,7 @@ def write_transformers_js(plan: Plan, path: str, force: bool = False, wanted: Wa
             "program": "transformers.js", **made,
             "input": {"name": INPUT, "shape": ["batch", *forward.shape], "axes": "NCHW", "dtype": "float32"},
             "output": {"name": OUTPUT, "shape": ["batch", count], "dtype": "float32"},
+            **({"weights": {"measured": smaller}} if smaller else {}),
             "files": files, "versions": kind.versions(), "compared": comparison, "resizing": resized,
             **{name: value for name, value in provenance.items() if name != "layout"},
         }  # fmt: skip
@@ -96,12 +112,11 @@ def write_transformers_js(plan: Plan, path: str, force: bool = False, wanted: Wa
         sync(workspace)
         check()  # what another program put there meanwhile stays
         goal.settle(workspace)
-    told = (
-        f"run on batches of {' and '.join(map(str, BATCHES))}, it differs from ours by {comparison['difference']:.1e} "
-    )
     worst = max(each["probability"] for each in resized)
     notes = [
-        told + "of the largest output where a picture needs no resizing",
+        f"run on batches of {' and '.join(map(str, BATCHES))}, it differs from ours by {comparison['difference']:.1e} "
+        "of the largest output where a picture needs no resizing",
+        *told,
         f"transformers.js resizes pictures otherwise than predict: drawn ones moved a probability by up to {worst:.2g} "
         "(README.md in the folder)",
     ]
@@ -121,8 +136,7 @@ def check_place(path: str, force: bool, wanted: Wanted) -> tuple[Target, Kind]:
         never = "a folder for transformers.js is never replaced"
         raise UserError(Option("force"), never, "leave the flag out")
     model = os.path.join(path, MODEL)
-    wanted.check(model)
-    wanted.check_float32(path)
+    wanted.check(model, several=True)
     if wanted.takes != PLAIN.takes:
         raise UserError(Option("takes", wanted.takes), "transformers.js prepares pictures itself", "leave it out")
     return goal, kind_of(model)
@@ -157,7 +171,18 @@ def _check_pictures(plan: Plan) -> tuple[Json, Json]:
     return steps, images
 
 
-def _config(plan: Plan, forward: OfColours) -> Json:
+def _write_smaller(
+    forward: OfColours, interface: Interface, folder: Path, weights: str, examples: Examples | None
+) -> Json:
+    """Write the graph with smaller weights beside that of float32; returns what that changes."""
+    path = folder / DTYPES[weights][1]
+    model, measured = make_smaller(forward, interface, path.name, weights, examples)
+    write_graph(model, interface.opset, path)
+    sizes = [file.stat().st_size for file in (folder / MODEL, path)]
+    return {**measured, "bytes": sizes, "difference": _compare(forward, path, LIMITS[weights])["difference"]}
+
+
+def _config(plan: Plan, forward: OfColours, weights: str) -> Json:
     """config.json: the class that runs any classifier of images by its graph, and the names of the classes."""
     return {
         **CLASSIFIER,
@@ -165,13 +190,13 @@ def _config(plan: Plan, forward: OfColours) -> Json:
         "num_channels": COLOURS,
         **labels(plan.config, plan.facts),  # type: ignore[arg-type]  # a classifier of images
         "problem_type": PROBLEMS["class"],
-        "transformers.js_config": {"dtype": "fp32"},  # else it looks for a file of 8 bits
+        "transformers.js_config": {"dtype": DTYPES[weights][0]},  # else it looks for a file of 8 bits
     }
 
 
-def _compare(forward: OfColours, path: Path) -> Json:
+def _compare(forward: OfColours, path: Path, limit: float = LIMIT) -> Json:
     """The largest difference of the graph from ours on pictures that need no resizing. Raises CheckFailed."""
-    run, rng, apart, allowed = open_onnx(path), np.random.default_rng(0), 0.0, LIMIT
+    run, rng, apart, allowed = open_onnx(path), np.random.default_rng(0), 0.0, limit
     for batch in BATCHES:
         pictures = rng.integers(0, 256, (batch, *forward.shape[1:], COLOURS), np.uint8)
         found, images = run(normalised(pictures, forward.preprocess)), prepared(pictures, forward.preprocess)
@@ -188,7 +213,7 @@ def _compare(forward: OfColours, path: Path) -> Json:
     return {"batches": list(BATCHES), "difference": apart, "allowed": allowed}
 
 
-def _readme(plan: Plan, apart: float, resized: list[Json]) -> str:
+def _readme(plan: Plan, apart: float, resized: list[Json], smaller: list[str]) -> str:
     """README.md: how the folder is used, and how far its answers are from those of `predict`."""
     images = whole(plan.facts.preprocess or {})
     h, w = images["image"]
@@ -218,6 +243,11 @@ def _readme(plan: Plan, apart: float, resized: list[Json]) -> str:
         ), "",
         "For the same answers as `predict`, resize pictures before (with antialiasing, as Pillow does), or use the "
         "program X.onnx or the page X.html of vit-jax, which contain the resizing.", "",
+        *(
+            ["## Smaller weights", "", "`pipeline` takes `{ dtype: \"fp32\" }`, `\"fp16\"` or `\"q8\"` (int8).", "",
+             *(f"- {each}." for each in smaller), ""]
+            if smaller else []
+        ),
         "transformers.js leaves out transparency, which `predict` lays over a background, and, in Node, the "
         "orientation that a camera states.",
     ]  # fmt: skip

@@ -53,7 +53,7 @@ def export(
     takes: Takes = "pixels",
     opset: int = 0,
     onnxruntime_web: str | os.PathLike[str] = "",
-    weights: Weights = "float32",
+    weights: Weights | Sequence[Weights] = "float32",
     calibrate: str = "",
 ) -> list[Path]: ...
 @overload
@@ -72,7 +72,7 @@ def export(
     takes: Takes = "pixels",
     opset: int = 0,
     onnxruntime_web: str | os.PathLike[str] = "",
-    weights: Weights = "float32",
+    weights: Weights | Sequence[Weights] = "float32",
     calibrate: str = "",
 ) -> dict[str, np.ndarray]: ...
 @with_fixed_settings
@@ -91,7 +91,7 @@ def export(
     takes: Takes = "pixels",
     opset: int = 0,
     onnxruntime_web: str | os.PathLike[str] = "",
-    weights: Weights = "float32",
+    weights: Weights | Sequence[Weights] = "float32",
     calibrate: str = "",
 ) -> list[Path] | dict[str, np.ndarray]:
     """Write a network's weights and config to a new file or folder, as `python -m convert` writes them.
@@ -122,8 +122,9 @@ def export(
             prepared and normalised before; or "images-of-any-size", such ones of other sizes than it was trained on.
         opset: of X.onnx: the opset of ONNX; 0: the usual one.
         onnxruntime_web: of X.html: where npm has installed onnxruntime-web, which the page contains: "node_modules".
-        weights: of X.onnx: "float16" halves the file; "int8" also computes in int8, by ranges of 256 training images;
-            what that changes is measured on the run's validation, printed and left beside the file.
+        weights: of X.onnx and X.html: "float16" halves the file; "int8" also computes in int8, by ranges of 256
+            training images; what that changes is measured on the run's validation, printed and left beside the file.
+            A folder for transformers.js takes several, such as ["float16", "int8"].
         calibrate: images for that where the network is no run's, as data.source names them, such as "folder:PATH".
 
     Returns:
@@ -145,7 +146,8 @@ def export(
     options: dict[str, Any] = {"sets": fields or {}, "dtype": dtype, "verify": verify, "shard": _bytes(shard_size)}
     run = str(network.trained.folder or "") if isinstance(network, Predictor) else ""
     asked = {"takes": takes, "opset": opset, "runtime": os.fspath(onnxruntime_web)}
-    options["asked"] = {**asked, "weights": weights, "calibrate": calibrate, "run": run}
+    held = (weights,) if isinstance(weights, str) else tuple(weights)
+    options["asked"] = {**asked, "weights": held, "calibrate": calibrate, "run": run}
     if options["shard"] and (path is None or os.path.splitext(path)[1]):
         what = "is of the files in a folder of safetensors"
         raise UserError("shard_size", what, "give the path of a folder, or leave it out")
@@ -269,7 +271,7 @@ def export_weights(
     from convert.recognise.reading import Options, read
     from convert.recognise.tokenizer import special_ids
     from convert.write.into_program import as_used
-    from convert.write.program.interface import Wanted
+    from convert.write.program.interface import Wanted, check_no_program
     from convert.write.programs import check_program, is_named, program_writer
     from convert.write.write import write
 
@@ -282,9 +284,13 @@ def export_weights(
             why = NOT_OF_PROGRAMS[what]
             raise UserError(f"{what} {value!r}", f"{path} is a program, which {why}", "leave it out")
     wanted = Wanted(**asked or {})
-    if path is not None and write_as is not None:
-        check_program(path, layout, False, wanted)
     with convert_first(given if isinstance(given, str) else "", of_export):
+        if path is not None and write_as is not None:
+            check_program(path, layout, False, wanted)
+        else:
+            flags = {"takes": wanted.takes if wanted.takes != Wanted.takes else "", "weights": wanted.smaller}
+            flags |= {"opset": wanted.opset, "calibrate": wanted.calibrate, "onnxruntime-web": wanted.runtime}
+            check_no_program(flags, path or "a state dict")
         reading = (
             read(given, Options(sets=sets, **chosen or {})) if isinstance(given, str) else network_reading(*given, sets)
         )

@@ -419,6 +419,8 @@ of_export = functools.partial(
         "takes": "takes",
         "opset": "opset",
         "onnxruntime-web": "onnxruntime_web",
+        "weights": "weights",
+        "calibrate": "calibrate",
     },
 )
 

@@ -116,7 +116,7 @@ def _check_channels(source: str, split: Split, preprocess: Preprocess) -> None:
     channels = pixels.shape[3] if pixels is not None and pixels.ndim == 4 else preprocess.channels
     if channels != preprocess.channels:
         what = f"its images have {channels} channels, and those of the network have {preprocess.channels}"
-        raise UserError(f"--calibrate {source}", what, "give images such as the network was trained on")
+        raise UserError(Option("calibrate", source), what, "give images such as the network was trained on")
 
 
 def _halves(name: str, split: Split) -> tuple[tuple[str, Split], tuple[str, Split]]:

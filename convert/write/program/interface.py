@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vit_jax.errors import Option, UserError, install
+from vit_jax.errors import Option, Text, UserError, install
 
 if TYPE_CHECKING:
     from vit_jax.config.outputs import Outputs
@@ -39,7 +39,7 @@ class Wanted:
         takes: one of TAKES: pixels, which it prepares as the run does, or images that are prepared already.
         opset: of ONNX; 0: OPSET.
         runtime: where onnxruntime-web is, of a page that contains it.
-        weights: one of WEIGHTS.
+        weights: of WEIGHTS; several where each gets a file of its own.
         calibrate: where the images are by which int8 is calibrated, as data.source names it; empty: those of the run.
         run: the folder of the run that a network in memory is of; empty: the source, if it is a run.
     """
@@ -47,12 +47,17 @@ class Wanted:
     takes: str = PIXELS
     opset: int = 0
     runtime: str = ""
-    weights: str = WEIGHTS[0]
+    weights: tuple[str, ...] = WEIGHTS[:1]
     calibrate: str = ""
     run: str = ""
 
-    def check(self, path: str) -> None:
-        """Raise UserError where there is no such program at a path."""
+    @property
+    def smaller(self) -> tuple[str, ...]:
+        """The weights that are smaller than float32."""
+        return tuple(each for each in self.weights if each != WEIGHTS[0])
+
+    def check(self, path: str, several: bool = False) -> None:
+        """Raise UserError where there is no such program at a path, of which there may be several in a folder."""
         given = Option("takes", self.takes)
         if self.takes not in TAKES:
             raise UserError(given, "a program takes no such thing", f"give {', '.join(TAKES[:-1])} or {TAKES[-1]}")
@@ -62,7 +67,7 @@ class Wanted:
         if self.runtime and not path.lower().endswith(".html"):
             given = Option("onnxruntime-web", self.runtime)
             raise UserError(given, f"{path} does not contain it", "give X.html, or leave it out")
-        self._check_weights(path)
+        self._check_weights(path, several)
         if not self.opset:
             return
         given = Option("opset", str(self.opset))
@@ -71,23 +76,35 @@ class Wanted:
         if self.opset not in OPSETS:
             raise UserError(given, "is not written", f"give one from {OPSETS[0]} to {OPSETS[-1]}, or leave it out")
 
-    def _check_weights(self, path: str) -> None:
+    def _check_weights(self, path: str, several: bool) -> None:
         """Raise UserError on weights that are not written at a path."""
-        given = Option("weights", self.weights)
-        if self.weights not in WEIGHTS:
+        given = Option("weights", ",".join(self.weights))
+        if not set(self.weights) <= {*WEIGHTS}:
             raise UserError(given, "is no way to hold weights", f"give {', '.join(WEIGHTS)}")
-        if not path.lower().endswith(".onnx"):
+        if not path.lower().endswith((".onnx", ".html")):
             self.check_float32(path)
-        if self.calibrate and self.weights == WEIGHTS[0]:
+        if len(set(self.weights)) < len(self.weights) or not (several or len(self.weights) == 1):
+            raise UserError(given, f"{path} holds its weights once", "give one of them")
+        if self.calibrate and not self.smaller:
             what = "nothing is calibrated of float32"
-            raise UserError(Option("calibrate", self.calibrate), what, "add --weights int8, or leave it out")
-        if self.weights == "int8":
+            remedy = Text("add ", Option("weights", "int8"), ", or leave it out")
+            raise UserError(Option("calibrate", self.calibrate), what, remedy)
+        if "int8" in self.weights:
             check_int8()
 
     def check_float32(self, path: str) -> None:
         """Raise UserError where smaller weights are asked of a program that holds them in float32 alone."""
-        if self.weights != WEIGHTS[0]:
-            raise UserError(Option("weights", self.weights), f"{path} is no X.onnx", "give X.onnx, or leave it out")
+        if self.smaller:
+            given = Option("weights", ",".join(self.weights))
+            raise UserError(given, f"{path} is no X.onnx", "give X.onnx or X.html, or leave it out")
+
+
+def check_no_program(asked: Mapping[str, Any], path: str) -> None:
+    """Raise UserError where something, {flag: value}, is asked of a program, and the target is none."""
+    for name, value in asked.items():
+        if value:
+            given = Option(name, ",".join(value) if isinstance(value, tuple) else str(value))
+            raise UserError(given, f"{path} is no program", "give X.onnx, or leave it out")
 
 
 def check_int8() -> None:

@@ -18,23 +18,22 @@ from typing import TYPE_CHECKING
 
 from ...layout import Json
 from .interface import PIXELS, Interface
-from .network import Forward
 from .onnx_arrays import Array, OnnxArrays
-from .onnx_file import trace
 from .preprocess import as_network_takes
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from ..runtime import Runtime
 
 PREPARE, NETWORK = "prepare.onnx", "network.onnx"
 
 
-def write_graphs(forward: Forward, interface: Interface, folder: Path) -> Json:
-    """Write both graphs as ONNX files into a folder; returns what a runtime needs."""
+def write_graphs(model: ir.Model, interface: Interface, folder: Path) -> Json:
+    """Write both graphs, that of the network as it was traced, as ONNX files; returns what a runtime needs."""
     import onnx_ir as ir
 
     assert interface.preprocess is not None
-    model = trace(forward, interface)
     ir.save(model, folder / NETWORK)
     xp = OnnxArrays("preprocess")
     pixels = ir.Value(name=PIXELS, shape=ir.Shape(interface.axes), type=ir.TensorType(ir.DataType.UINT8))

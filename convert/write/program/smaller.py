@@ -19,7 +19,7 @@ from ...plan.plan import Plan
 from .examples import Examples, measured, open_examples
 from .interface import Interface, Wanted
 from .network import Forward
-from .onnx_file import finish, save, trace
+from .onnx_file import save, trace
 from .weights import compute_int8, store_float16
 
 if TYPE_CHECKING:
@@ -32,48 +32,50 @@ LIMITS = {"float16": 0.05, "int8": 0.5}
 
 
 def examples_for(plan: Plan, wanted: Wanted) -> tuple[Examples | None, str]:
-    """The images by which a smaller program is calibrated and measured, or why float16 goes without them."""
+    """The images by which smaller programs are calibrated and measured, or why float16 goes without them."""
+    if not wanted.smaller:
+        return None, ""
     try:
         return open_examples(plan, wanted.run, wanted.calibrate), ""
     except UserError as error:
-        if wanted.weights == "int8" or wanted.calibrate:
+        if "int8" in wanted.weights or wanted.calibrate:
             raise
         return None, str(error)
 
 
-def write_smaller(
-    forward: Forward, interface: Interface, path: Path, weights: str, examples: Examples | None
-) -> tuple[Json, Json]:
-    """Write an ONNX file with smaller weights.
+def make_smaller(
+    forward: Forward, interface: Interface, title: str, weights: str, examples: Examples | None
+) -> tuple[ir.Model, Json]:
+    """A network with smaller weights.
 
     Args:
         forward: the network.
         interface: of the program.
-        path: of the file.
+        title: of the file that it is for, for messages.
         weights: float16 or int8.
         examples: images to calibrate by and to measure on; None: outputs and time are those of noise.
 
     Returns:
-        (what a runtime needs, as of `write_onnx`; what changes: see `measured`, with "cpu_ms", of an image by one
-        thread, before and after).
+        (the model, as of `trace`; what changes: see `measured`, with "cpu_ms", of an image by one thread, before and
+        after).
 
     Raises:
         UserError: where the network cannot have such weights.
     """
     plain, model = trace(forward, interface), trace(forward, interface)
     if weights == "float16":
-        store_float16(model, path.name)
+        store_float16(model, title)
     else:
         assert examples is not None
-        model = compute_int8(model, examples.images(examples.known), path.name)
+        model = compute_int8(model, forward.given(examples.images(examples.known)), title)
     with tempfile.TemporaryDirectory() as folder:
         sessions = [_session(each, Path(folder, f"{i}.onnx")) for i, each in enumerate((plain, model))]
         found: Json = {}
         if examples is not None:
-            outputs = [_computed(session, examples) for session in sessions]
+            outputs = [_computed(session, forward, examples) for session in sessions]
             found = measured(examples, (outputs[0], outputs[1]), outputs[0].shape[-1])
         found["cpu_ms"] = _cpu_times(sessions, forward)
-    return finish(model, interface, path), found
+    return model, found
 
 
 def _session(model: ir.Model, path: Path) -> Any:
@@ -90,10 +92,11 @@ def _run(session: Any, images: np.ndarray) -> np.ndarray:
     return np.asarray(session.run(None, {session.get_inputs()[0].name: images})[0])
 
 
-def _computed(session: Any, examples: Examples) -> np.ndarray:
+def _computed(session: Any, forward: Forward, examples: Examples) -> np.ndarray:
     """The outputs [n, K] for the images that are measured."""
-    starts, split = range(0, len(examples.measured), AT_A_TIME), examples.measured
-    return np.concatenate([_run(session, examples.images(split, slice(i, i + AT_A_TIME))) for i in starts])
+    split = examples.measured
+    parts = (slice(i, i + AT_A_TIME) for i in range(0, len(split), AT_A_TIME))
+    return np.concatenate([_run(session, forward.given(examples.images(split, part))) for part in parts])
 
 
 def _cpu_times(sessions: list[Any], forward: Forward) -> list[float]:
@@ -107,11 +110,12 @@ def _cpu_times(sessions: list[Any], forward: Forward) -> list[float]:
     return [float(f"{1e3 * min(times[i :: len(sessions)]) / TIMED:.3g}") for i in range(len(sessions))]
 
 
-def describe(weights: str, found: Json, sizes: tuple[int, int], why_not: str = "") -> list[str]:
-    """Sentences for the user on what smaller weights change."""
+def describe(weights: str, found: Json, why_not: str = "") -> str:
+    """A sentence for the user on what smaller weights change."""
+    sizes = found["bytes"]
     size = f"{weights} weights: {sizes[1] / 1e6:.2f} MB in place of {sizes[0] / 1e6:.2f}"
     if "images" not in found:
-        return [f"{size}; not measured on data: {why_not}"]
+        return f"{size}; not measured on data: {why_not}"
     told = [size, f"on {found['of']}"]
     if found.get("agreement") is not None:
         told.append(f"the same answer for {found['agreement']:.2%}")
@@ -119,4 +123,4 @@ def describe(weights: str, found: Json, sizes: tuple[int, int], why_not: str = "
     if metric := found.get("metrics", {}).get("accuracy") or found.get("metrics", {}).get(found.get("chosen_by")):
         name = "accuracy" if "accuracy" in found["metrics"] else found["chosen_by"]
         told.append(f"{name} {metric[0]:.4f} before and {metric[1]:.4f} after")
-    return ["; ".join(told)]
+    return "; ".join(told)

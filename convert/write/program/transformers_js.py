@@ -11,16 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vit_jax.config.network import NetworkConfig
 
 from ...layout import Json, whole
-from .interface import Interface
 from .network import Forward
-from .onnx_file import take_empty_batches, trace
+from .onnx_file import take_empty_batches
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 INPUT, OUTPUT = "pixel_values", "logits"  # what transformers.js calls them
 COLOURS = 3
@@ -49,12 +51,18 @@ class OfColours(Forward):
             images = ((jnp.floor((grey + 32768) / 65536) / 255 - mean) / std)[..., None]
         return super().__call__(images)
 
+    def given(self, images: np.ndarray) -> np.ndarray:
+        """Normalised images [B, H, W, C] as `pixel_values`, where those are larger with zeros around."""
+        colours = np.moveaxis(np.broadcast_to(images, (*images.shape[:3], COLOURS)), -1, 1)
+        return np.pad(
+            colours, [(0, 0), (0, 0), *((0, n - m) for n, m in zip(self.shape[1:], self.taken, strict=False))]
+        )
 
-def write_graph(forward: OfColours, opset: int, path: Path) -> Json:
-    """Write the graph as an ONNX file; returns what a runtime needs."""
+
+def write_graph(model: ir.Model, opset: int, path: Path) -> Json:
+    """Write the traced graph as an ONNX file; returns what a runtime needs."""
     import onnx_ir
 
-    model = trace(forward, Interface(forward.shape, OUTPUT, opset=opset))
     model.graph.inputs[0].name = INPUT
     take_empty_batches(model)
     onnx_ir.save(model, path)
