@@ -13,19 +13,19 @@
 # %% [markdown]
 # # Captions of pictures, corrected and measured
 #
-# A course has its readers write a captioner: two layers of a Transformer's decoder, 256 wide, that say what is in a
-# picture. What they are told of it is a single vector of 512 numbers, which another network has made. It learns fifty
-# captions of photographs until it knows them by heart, and that is all that is measured: nothing says how it does on a
-# picture that is new to it. The teaching notebook that we start from imports this network and never trains it.
+# In a course, students write a captioner: two layers of a Transformer's decoder, 256 wide, that say what is in a
+# picture. All that the decoder gets of a picture is one vector of 512 numbers, which another network has computed. It
+# learns fifty captions of photographs by heart, and nothing else is measured: nobody knows how well it describes a new
+# picture. The teaching notebook that we start from imports this network and never trains it.
 #
-# Here its faults, and some that are often made beside it, are shown in a few lines of code that were written for this
-# page, with **what each costs**: networks that differ in this one thing learn to describe drawn scenes, with the same
-# three seeds, the same batches in the same order and as many steps, and are asked for scenes that they have not seen.
-# Then the corrected network is trained by `vit_jax`, and we look at where it looks while it writes.
+# Here its faults, and some that other courses have, are shown in a few lines of code that were written for this page,
+# with **what each costs**: networks that differ in this one thing learn to describe drawn scenes, with the same three
+# seeds, the same batches in the same order and as many steps, and are asked for scenes that they have not seen. Then
+# the corrected network is trained by `vit_jax`, and we see which patches it looks at while it writes.
 #
-# The figures are shipped in `prices/`. Change a number, a line of code or an image, and the variants that are then
-# others are trained on your machine and kept in `prices/own/`; all of them take {minutes} minutes of one core. A line
-# for each variant says which it is. `FULL=1` trains the corrected network for as long as its preset says.
+# The figures are shipped in `prices/`. If you change a number, a line of code or an image, the variants that this
+# concerns are trained on your machine and kept in `prices/own/`; all of them take {minutes} minutes of one core. For
+# each variant a line says which figures it shows. `FULL=1` trains the corrected network for as long as its preset says.
 
 # %%
 import functools
@@ -54,10 +54,9 @@ os.chdir(tempfile.mkdtemp())  # for the files that are written below
 # %% [markdown]
 # ## The scenes
 #
-# Like those of the preset `shapes`, of which `python -m vit_jax.train shapes --help` says more, but with one or two
-# coloured shapes where the preset always has two: before a grey ground, side by side or one above the other. For this
-# page a scene of two has two captions, which say the same in either order, and a scene of one has its only caption
-# twice.
+# A scene has one or two coloured shapes on a grey background, side by side or one above the other. (The preset `shapes`
+# always has two; `python -m vit_jax.train shapes --help` says more.) On this page a scene with two shapes has two
+# captions, which say the same in two orders, and a scene with one shape has its only caption twice.
 
 # %%
 SIZES = {"small": 0.14, "big": 0.22}
@@ -116,9 +115,9 @@ fig.tight_layout()
 # ## The network, and three scores
 #
 # The network of the preset `shapes`: a ViT makes a token of each of sixteen patches, and the decoder attends to all of
-# them. *Exact* is the share of new scenes whose caption it writes right to the last word, going on from its own words;
-# *one of two* counts both captions of a scene as right; *on the fifty* is *exact* on fifty scenes from training, which
-# is what the course's readers get to see.
+# them. *Exact* is the share of new scenes whose caption is right to the last word; after each word the network goes on
+# from its own words, not from the right ones. *One of two* counts both captions of a scene as right. *On the fifty* is
+# *exact* on fifty scenes from training, which is all that the course shows.
 
 # %%
 original = vit_jax.preset("shapes").run.model
@@ -176,9 +175,9 @@ right = Variant(network, forward, cross_entropy)
 # ## Fault 1: a picture is one vector
 #
 # Attention chooses among the tokens of its memory. Here the memory is one token, so there is nothing to choose: the
-# weight is 1 whatever query and key say, and neither of the two ever gets a gradient. The network carries, and saves,
-# maps that do nothing; and all that the picture has to say must fit into the one vector, which is the same for every
-# word. Here it is the mean of the sixteen tokens. (A gradient of 1e-9 is what rounding leaves of zero.)
+# weight is 1 whatever query and key say, and neither of the two ever gets a gradient. The network still computes and
+# saves these maps, which do nothing. And everything about the picture must fit into the one vector, which is the same
+# for every word. Here it is the mean of the sixteen tokens. (A gradient of 1e-9 is what rounding leaves of zero.)
 
 
 # %%
@@ -204,8 +203,8 @@ vector = replace(right, network=one_vector)
 # %% [markdown]
 # ## Fault 2: it is judged on what it has learned by heart
 #
-# Fifty pictures, again and again, and the captions that are shown as its success are theirs. To learn a few examples by
-# heart is a good test that nothing is broken; it is no measure of anything else.
+# It sees fifty pictures again and again, and the captions that are shown as its success are of these fifty. To learn a
+# few examples by heart is a good test that nothing is broken; it measures nothing else.
 
 
 # %%
@@ -245,9 +244,9 @@ several = replace(
 # %% [markdown]
 # ## Fault 4: padding in the loss
 #
-# Captions are filled up to one length. The course leaves padding out of the sum of the losses and counts it in the
-# number that the sum is divided by, so the loss depends on how much padding there is. Beside it the plainer slip: the
-# padding is learned like words.
+# Captions are filled up to one length. The course leaves padding out of the sum of the losses but counts it in the
+# number that the sum is divided by, so the loss depends on how much padding there is. A simpler slip is measured too:
+# the padding is learned like words.
 
 # %%
 for length in (12, 30):
@@ -262,9 +261,10 @@ like_words = replace(right, loss=lambda logits, batch: token_losses(logits, batc
 # %% [markdown]
 # ## Fault 5: dropout that is never off
 #
-# Dropout belongs to training. In the course it stays on when captions are written, unless whoever calls remembers to
+# Dropout belongs to training. In the course it stays on when captions are written, unless the caller remembers to
 # switch it off; a well-known example of translation leaves it on in every call. Then the same picture, asked twice,
-# gives two answers. Measured with dropout of 0.1 in four places of the decoder, against the same that is switched off.
+# gives two answers. Here a network with dropout of 0.1 in four places of the decoder is compared with the same one that
+# switches it off.
 
 # %%
 tenth = {f"{place}dropout": 0.1 for place in ("", "attention_", "activation_", "embedding_")}
@@ -291,9 +291,9 @@ never_off = replace(switched, forward=noisy)
 # %% [markdown]
 # ## Fault 6: another GELU than the one that it learned with
 #
-# There are two functions of that name: the exact one, by the error function, and an approximation by tanh. Which of
-# them weights belong to stands in no file of weights, and well-known examples compute the one with weights of the
-# other.
+# There are two functions of that name: the exact one, by the error function, and an approximation by tanh. No file of
+# weights says which of the two it was trained with, and well-known examples use one of them with weights that were
+# trained with the other.
 
 # %%
 x = jnp.linspace(-5, 5, 10_001)
@@ -331,8 +331,8 @@ for name, padding in (("with", {"target_padding": some["target"][:, :-1] != 0}),
     print(f"{name} a padding mask: loss {cross_entropy(logits, some):.6f}")
 
 # %% [markdown]
-# The course's norms stand behind each sum, as in Vaswani et al. (2017), and there is none at the end. It is harder to
-# train when it is deep; it is measured here as it is, with two layers.
+# The course's norms come after each sum, as in Vaswani et al. (2017), and there is none at the end. Such a network is
+# harder to train when it is deep; here it has two layers, as in the course.
 
 # %%
 norms_last = replace(config, text=replace(config.text, norm_first=False, final_norm=False))
@@ -343,16 +343,17 @@ post_norm = replace(right, network=lambda seed: network(seed, norms_last))
 #
 # These have no price here. The loop that writes a caption does not stop at its end: it fills all places, computes every
 # earlier place again for each of them, and the printing cuts off what follows the end. Batches are drawn with
-# replacement, so no epoch sees every caption. And the function that is to draw all initial weights is called before
-# the last layer exists, which keeps PyTorch's own, and writes over the embedding of the padding, which was zero.
+# replacement, so no epoch sees every caption. And the function that draws all initial weights is called too early: the
+# last layer does not exist yet and keeps PyTorch's own, and the embedding of the padding, which was zero, is
+# overwritten.
 
 # %% [markdown]
 # ## What each costs
 #
 # A price is the mean difference to the right network with the same seed, in points, with its 95 % interval (Student's
 # t, three seeds). The last column says *costs* or *gains* where the interval does not contain zero. Where it does, it
-# says *next to nothing* if the interval stays within one point of zero, and else *unclear*: these seeds are too few
-# to tell.
+# says *next to nothing* if the interval stays within one point of zero, and else *unclear*: these seeds are too few to
+# tell.
 
 # %%
 variants = {
@@ -375,42 +376,42 @@ Markdown(found.markdown("exact", "one of two", "on the fifty"))
 # %% [markdown]
 # ## How to read it
 #
-# What was measured: the network that learned fifty scenes by heart describes {score: fifty pictures| on the fifty} %
-# of these correctly, and {score: fifty pictures} % of new ones. One vector instead of sixteen costs {price: one
-# vector as memory} points, though the ViT learns together with the decoder what to put into it. With two captions a
-# scene it has learned less in the same steps: {price: two captions a scene| one of two} points less where both
-# captions count, {price: two captions a scene} where only the first one does. Dropout that is never off costs {price:
-# dropout that is never off} points. (With dropout the right network has {score: right, with dropout} %, without it
-# {score: right} %.)
+# What was measured: the network that learned fifty scenes by heart describes {score: fifty pictures| on the fifty} % of
+# these correctly, and {score: fifty pictures} % of new ones. One vector instead of sixteen costs {price: one vector as
+# memory} points, though the ViT learns together with the decoder what to put into it. With two captions a scene it has
+# learned less in the same steps: {price: two captions a scene| one of two} points less where both captions count,
+# {price: two captions a scene} where only the first one does. Dropout that is never off costs {price: dropout that is
+# never off} points. (With dropout the right network has {score: right, with dropout} %, without it {score: right} %.)
 #
-# For padding in the divisor or in the loss, and for norms after the sums, the table says *unclear*. With the other
-# GELU not a single score has changed.
+# For padding in the divisor or in the loss, and for norms after the sums, the table says *unclear*. With the other GELU
+# not a single score has changed.
 #
-# How we read it: Adam divides a gradient by its own size, so a loss that is smaller by a factor trains the same; with
-# SGD, or with a bound on the gradient, it would not. To learn the padding is easy, since after an end there is
-# nothing else. Two right orders are two things to learn; and a network that must choose between them at the first
-# word needs to remember, at every later word, which one it began with. One vector of 64 numbers has enough room to
-# name two shapes. What it lacks may be that every word is given the same numbers.
+# How we read it: Adam divides a gradient by its own size, so half the loss trains the same way; with SGD, or with a
+# bound on the gradient, it would not. To learn the padding is easy, since nothing else follows the end of a caption.
+# Two right orders are two things to learn; and a network that must choose between them at the first word needs to
+# remember, at every later word, which one it began with. One vector of 64 numbers has enough room to name two shapes.
+# What it lacks may be that every word is given the same numbers.
 
 # %% [markdown]
 # ## The corrected network, trained
 #
-# The preset, on fewer scenes than its 60,000, and for three epochs instead of five. Its own scenes all have two shapes
-# and one right caption, and splits that keep it honest: *unseen* has pairs of colour and shape that training never
-# showed; *shuffled* has the captions of test with the pictures of others, and *blank* with grey ones: whoever gets
-# these right has not looked. Its *attention in box* is the share of the attention, at the word that names a shape, that
-# lies on the patches which that shape touches.
+# This is the preset, on fewer scenes than its 60,000, and for three epochs instead of five. All its scenes have two
+# shapes and one right caption. It is also tested on scenes that show whether it looks: *unseen* has pairs of colour and
+# shape that training never showed; *shuffled* has the captions of test, each with the picture of another one, and
+# *blank* with a grey picture: a network that gets these right has not looked at the picture. Its *attention in box* is
+# the share of the attention, at the word that names a shape, that lies on the patches which that shape touches.
 
 # %%
 fields = {} if FULL else {"data.drawn": 24_000, "epochs": 3}
 summary = vit_jax.train(vit_jax.preset("shapes", fields=fields).run, preset="shapes")
 
 # %% [markdown]
-# New scenes it describes almost without an error, and of a red triangle or a blue circle, of which it knows both words,
-# it gets next to none right: it has learned the pairs that it was shown. Without the picture it gets none.
+# It describes new scenes almost without an error. But of the scenes with a red triangle or a blue circle it gets next
+# to none right, although it knows both words: it has learned the pairs that it was shown. Without the picture it gets
+# none right.
 #
-# Where it looks while it writes, on two scenes of this page: for each word the patches that it attends to, a mean over
-# the heads of the last layer; the brighter, the more.
+# Where it looks while it writes, on two scenes of this page: for each word, the patches that it attends to are bright
+# (mean over the heads of the last layer).
 
 # %%
 net = vit_jax.load(summary["folder"])
@@ -427,9 +428,8 @@ for ax in axes.ravel():
 fig.tight_layout()
 
 # %% [markdown]
-# Its patches, as projections see them: the first sixteen of the learned filters of 8 x 8 pixels. And its positions,
-# which start at random: how much each is like each other (cosine), at the start and after training, in the order of
-# reading.
+# The first sixteen filters of 8 x 8 pixels that it has learned, by which it reads a patch. And its positions, which
+# start at random: how similar each is to each other (cosine), at the start and after training, in the order of reading.
 
 # %%
 filters = np.asarray(net.model.vit.patch.kernel[...]).reshape(8, 8, 3, -1)[..., :16]
@@ -452,9 +452,9 @@ fig.tight_layout()
 # %% [markdown]
 # ## Weights of the original
 #
-# `convert` reads the state dict of the course's captioner, in both forms in which it was handed out. How many heads
-# there are stands in no tensor, so it asks. Here is a file with the names of the original, of a small network with
-# random weights.
+# `convert` reads the state dict of the course's captioner, in both forms in which it was handed out. No tensor says how
+# many heads there are, so it asks. Here is a file with the names of the original, of a small network with random
+# weights.
 
 
 # %%
@@ -479,8 +479,8 @@ command = "convert original.safetensors ours.safetensors --to vit-jax --verify"
 print(subprocess.run([sys.executable, "-m", *command.split()], capture_output=True, text=True).stderr)
 
 # %% [markdown]
-# With the number of heads, and `--verify`, which computes both files as functions and keeps what it prints as a
-# certificate beside the file:
+# Now with the number of heads, and with `--verify`: it computes both files as functions, compares them, and keeps the
+# result as a certificate beside the file:
 
 # %%
 command += " --set text.heads=2"
@@ -491,8 +491,8 @@ print(moved.model(jnp.ones((4, 1, 20)), jnp.ones((4, 5), jnp.int32)).shape)
 # %% [markdown]
 # ## Exercises
 #
-# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another
-# depth, loss or budget in a cell above, and run the cells from there on. The table shows your figures.
+# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another depth,
+# loss or budget in a cell above, and run the cells from there on. The table shows your figures.
 #
 # 1. What is the loss of a network that gives all 18 words the same probability?
 # 2. Write the mean of losses `[B, T]` over the real tokens alone; real is bool `[B, T]`.

@@ -14,8 +14,8 @@
 # # A deep Vision Transformer on CIFAR-100 whose schedule never ends, corrected and measured
 #
 # A teaching notebook trains 24 layers, 256 wide, on CIFAR-100, and six of them on CIFAR-10. It prints 49.8 % and 78.8
-# %, both of its validation images after the last epoch; the test that it defines is never run. Its network is sound but
-# for its first and last layers, and its faults are in what surrounds it: a schedule that was computed for more steps
+# %, both of its validation images after the last epoch; the test that it defines is never run. Its network is sound,
+# except for its first and last layers. Its faults are around the network: a schedule that was computed for more steps
 # than are done, a beta1 of AdamW that the schedule changes without being asked, weight decay on everything, and an F1
 # that is a mean over batches.
 #
@@ -23,9 +23,9 @@
 # differ in this one thing are trained with the same four seeds, the same batches in the same order and as many steps.
 # Then the corrected network is trained by `vit_jax`, and we look at what its layers look at.
 #
-# For this page the network is 48 wide, with three layers on patches of 8 x 8. The figures are shipped in `prices/`.
-# Change a number, a line of code or an image, and the variants that are then others are trained on your machine and
-# kept in `prices/own/`; all of them take {minutes} minutes of one core. A line for each variant says which it is.
+# For this page the network is 48 wide, with three layers on patches of 8 x 8. The figures are shipped in `prices/`. If
+# you change a number, a line of code or an image, the variants that this concerns are trained on your machine and kept
+# in `prices/own/`; all of them take {minutes} minutes of one core. For each variant a line says which figures it shows.
 # `FULL=1` trains the corrected network at full size for its 180 epochs, which needs a GPU.
 
 # %%
@@ -57,8 +57,8 @@ os.chdir(tempfile.mkdtemp())  # for the run that is trained below
 # %% [markdown]
 # ## The corrected network
 #
-# It is a preset, here in small; `cifar10-256x6` is that of the six layers. Its help lists what was corrected:
-# `python -m vit_jax.train cifar100-256x24 --help`.
+# It is a preset, here in small; `cifar10-256x6` is that of the six layers. Its help lists what was corrected: `python
+# -m vit_jax.train cifar100-256x24 --help`.
 
 # %%
 small = {"patch": 8, "width": 48, "depth": 3, "heads": 4, "hidden": 96, "head_hidden": 96}
@@ -97,15 +97,16 @@ def cross_entropy(logits, batch):
 # %% [markdown]
 # ## Fault 1: a schedule for more steps than there are
 #
-# The rate shall rise to its peak and fall to nothing. For that the schedule has to know how many steps there are, and
-# the notebook states 60,000 images, as MNIST has them, in batches of 256: 234 steps an epoch. CIFAR's 50,000 less the
-# 5,000 for validation make 176. So the training stops where the rate is still at more than a quarter of its peak, and
+# The rate should rise to its peak and then fall to nothing. For that the schedule has to know how many steps there are,
+# and the notebook states 60,000 images, as MNIST has them, in batches of 256: 234 steps an epoch. CIFAR's 50,000 less
+# the 5,000 for validation make 176. So the training stops while the rate is still more than a quarter of its peak, and
 # the last part, in which a network settles, never comes.
 #
 # ## Fault 2: a beta1 that cycles
 #
-# PyTorch's one-cycle schedule moves the momentum against the rate, unless it is told not to. AdamW's is beta1, which
-# the notebook sets to 0.9, in vain: it runs from 0.95 to 0.85 and, as the schedule is not finished, back to 0.92.
+# PyTorch's one-cycle schedule lowers the momentum while the rate rises, and raises it again while the rate falls,
+# unless it is told not to. The momentum of AdamW is beta1. The notebook sets it to 0.9, in vain: it goes from 0.95 down
+# to 0.85 and, as the schedule is not finished, back up to 0.92.
 
 
 # %%
@@ -181,8 +182,8 @@ as_in_the_text = replace(right, optimizer=adam_with_l2)
 # images each, and some none at all: such a class counts as 0. That is no noise, which a mean would remove, but a bias.
 # Precision and recall are treated alike; their "micro" kinds, which it prints too, are the accuracy by definition.
 #
-# Here answers are drawn that are right at 49.8 %, the notebook's accuracy, and else any class; then those of the
-# network above, on the test images.
+# Here are random answers, of which 49.8 % are right, the notebook's accuracy, and the rest name any class; and then the
+# answers of the network above, on the test images.
 
 
 # %%
@@ -214,11 +215,11 @@ fig.tight_layout()
 # %% [markdown]
 # ## Smaller ones
 #
-# The head has 100 outputs also where there are ten classes, as in CIFAR-10, so that ninety of them have to learn that
-# they are never right; here, with 100 classes, that is a head of 1000 outputs. (The preset `cifar10-256x6` has ten.)
-# There is no LayerNorm after the last block, and positions and class token start at a standard deviation of 1. What
-# these two cost is measured in [cifar10_vit_48](cifar10_vit_48.ipynb): there the norm is worth a point, and the preset
-# has it, while the large start gains three, and the preset keeps it.
+# The head has 100 outputs even for the ten classes of CIFAR-10, so that ninety of them have to learn that they are
+# never right. Here, with 100 classes, this is measured with a head of 1000 outputs. (The preset `cifar10-256x6` has
+# ten.) There is no LayerNorm after the last block, and positions and class token start at a standard deviation of 1.
+# What these two cost is measured in [cifar10_vit_48](cifar10_vit_48.ipynb): there the norm is worth a point, and the
+# preset has it, while the large start gains three, and the preset keeps it.
 
 # %%
 too_wide = replace(right, network=partial(network, classes=1000))
@@ -250,10 +251,10 @@ def score(predict, test):
 # ## What each costs
 #
 # A price is the mean difference to the right network with the same seed, in points of test accuracy, with its 95 %
-# interval (Student's t, four seeds). The last column says *costs* or *gains* where the interval does not contain
-# zero. Where it does, it says *next to nothing* if the interval stays within one point of zero, and else *unclear*:
-# these seeds are too few to tell. How a training should end may depend on how fast it went, so the schedule is
-# measured at three times the rate too.
+# interval (Student's t, four seeds). The last column says *costs* or *gains* where the interval does not contain zero.
+# Where it does, it says *next to nothing* if the interval stays within one point of zero, and else *unclear*: these
+# seeds are too few to tell. How a training should end may depend on how fast it went, so the schedule is measured at
+# three times the rate too.
 
 # %%
 budget = Budget(steps=400, batch=64, rate=3e-3, seeds=4)
@@ -272,20 +273,20 @@ for title in ("right", "both, as in the notebook"):
 # %% [markdown]
 # ## How to read it
 #
-# What was measured: Adam with an L2 term of 0.1, as the text says, learns nothing here with any seed ({score: Adam
-# with L2 of 0.1, as its text says} %; 1 % is chance). So the text can hardly have given 49.8 %; the code says AdamW.
-# The schedule for a third too many steps, with beta1 as it then moves, *gains* {price: both, as in the notebook}
-# points at this budget. The schedule alone gains {price: schedule for 4/3 of the steps} and the table says *unclear*,
-# as it does at three times the rate, where the right network is ahead by {price: schedule for 4/3, at three times the
-# rate}. Weight decay on everything, beta1 alone, and ten times as many outputs as classes: their prices are small or
-# unclear. The mean over batches takes about a seventh of the F1, of these networks as of answers that are right at
-# 49.8 %; the 0.43 that the notebook prints is close to what it would be.
+# What was measured: Adam with an L2 term of 0.1, as the text says, learns nothing here with any seed ({score: Adam with
+# L2 of 0.1, as its text says} %; 1 % is chance). So the text can hardly have given 49.8 %; the code says AdamW. The
+# schedule for a third too many steps, with beta1 as it then moves, *gains* {price: both, as in the notebook} points at
+# this budget. The schedule alone gains {price: schedule for 4/3 of the steps} and the table says *unclear*, as it does
+# at three times the rate, where the right network is ahead by {price: schedule for 4/3, at three times the rate}.
+# Weight decay on everything, beta1 alone, and ten times as many outputs as classes: their prices are small or unclear.
+# The mean over batches takes about a seventh of the F1, of these networks as of answers that are right at 49.8 %; the
+# 0.43 that the notebook prints is close to what it would be.
 #
-# How we read it: half an epoch is all learning, and a rate that is still high in its last steps learns more than one
-# that has gone to nothing. A finished schedule pays off when there is something to settle, after many epochs. This
-# budget cannot show that; the preset has it for that reason, and not for these figures. Decay by 0.03 times the rate
-# takes two hundredths of a parameter in 400 steps: it too matters in long trainings only. So a fault that costs
-# nothing here may still cost something elsewhere. But the F1 is too low at any length.
+# How we read it: in half an epoch a network is still learning fast, and a rate that is still high in the last steps
+# learns more than one that has gone to nothing. A finished schedule pays off after many epochs, when a network can
+# settle. This budget cannot show that; the preset has it for that reason, and not for these figures. Decay by 0.03
+# times the rate makes a parameter two hundredths smaller in 400 steps: it too matters only in long trainings. So a
+# fault that costs nothing here may still cost something elsewhere. But the F1 is too low at any length.
 
 # %% [markdown]
 # ## What the corrected network looks at
@@ -374,10 +375,10 @@ print(refused.stderr)
 # %% [markdown]
 # ## Exercises
 #
-# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another
-# depth, loss or budget in a cell above, and run the cells from there on. The table shows your figures.
+# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another depth,
+# loss or budget in a cell above, and run the cells from there on. The table shows your figures.
 #
-# 1. How many steps has an epoch of 45,000 images in batches of 256, where the last one is smaller?
+# 1. How many steps does an epoch of 45,000 images have, in batches of 256 of which the last one is smaller?
 # 2. Write a schedule that falls along half a cosine, from rate at t = 0 to 0 at t = steps.
 # 3. Write the macro F1 of answers `[n]`; a class that is neither in the answers nor in the labels counts as 0.
 #

@@ -15,17 +15,17 @@
 #
 # A teaching notebook cuts images of 32 x 32 into 16 patches, projects each to 768 numbers and hands them to three
 # layers of PyTorch's own encoder. It reaches 41.9 % on its validation images. But that encoder expects the tokens in
-# its first axis, unless it is told `batch_first=True`, and the notebook gives it the images there. So a patch never
-# attends to another patch of its image: it attends to the patches in the same place of **all the other images of the
-# batch**.
+# the first axis, unless it is told `batch_first=True`, and in the notebook the first axis is that of the images. So a
+# patch never attends to another patch of its image: it attends to the patches in the same place of **all the other
+# images of the batch**.
 #
 # Here that is shown in a few lines of code that were written for this page, with **what it costs**: networks that
 # differ in this one thing are trained with the same three seeds, the same batches in the same order and as many steps.
 # Then the corrected network is trained by `vit_jax`, and we look at what its patches look at.
 #
-# For this page the network is 64 wide, not 768. The figures are shipped in `prices/`. Change a number, a line of code
-# or an image, and the variants that are then others are trained on your machine and kept in `prices/own/`; all of
-# them take {minutes} minutes of one core. A line for each variant says which it is. `FULL=1` trains the corrected
+# For this page the network is 64 wide, not 768. The figures are shipped in `prices/`. If you change a number, a line of
+# code or an image, the variants that this concerns are trained on your machine and kept in `prices/own/`; all of them
+# take {minutes} minutes of one core. For each variant a line says which figures it shows. `FULL=1` trains the corrected
 # network at full width for its 50 epochs, which needs a GPU.
 
 # %%
@@ -92,7 +92,7 @@ right = Variant(network, see, cross_entropy)
 # %% [markdown]
 # ## The fault: attention across the batch
 #
-# In our network it takes two transpositions around each attention.
+# To make this fault in our network takes two transpositions around each attention.
 
 
 # %%
@@ -114,7 +114,8 @@ def faulty(seed):
 across = replace(right, network=faulty)
 
 # %% [markdown]
-# What an output depends on: the images of a batch of four (across) of which one is changed (down).
+# Does an output depend on other images? In a batch of four, one image is changed (row), and the numbers say by how much
+# the outputs of each image (column) change.
 
 
 # %%
@@ -135,12 +136,13 @@ for name, net in (("among the patches of an image", network(0)), ("across the ba
 # %% [markdown]
 # ## What it costs
 #
-# Three scores, for the answer now depends on who else is asked: the test images in batches of 100 as they come; each
-# image **alone**; and in batches of 100 that are **sorted** by class. For the right network all three are the same.
+# There are three scores, because an answer now depends on the other images of the batch: the test images in batches of
+# 100 as they come; each image **alone**; and in batches of 100 that are **sorted** by class. For the right network all
+# three are the same.
 #
-# Beside the fault a small matter is measured: the notebook's docstring announces positions in two dimensions, and its
-# code makes those of one. Another one has no price but misleads: its validation loss is divided by the number of
-# images, its training loss by the number of batches, so that the two curves have no common scale.
+# A smaller slip is measured too: the notebook's docstring announces positions in two dimensions, and its code makes
+# those of one. Another slip has no price but misleads: its validation loss is divided by the number of images, its
+# training loss by the number of batches, so that the two curves have no common scale.
 
 
 # %%
@@ -179,17 +181,17 @@ Markdown(found.markdown("accuracy", "alone", "sorted"))
 # ## How to read it
 #
 # Attention across the batch costs {price: attention across the batch} of the {score: right} points that the right
-# network has learned in the same steps. What is left depends on the other images: an image that is asked alone gives
-# {score: attention across the batch| alone} %, beside others of its own class {score: attention across the batch|
-# sorted} %, and in mixed batches {score: attention across the batch} %. A service that answers one image at a time
-# would not get the accuracy that the notebook prints. How we read it: a network without attention can still average
-# its patches; attention across the batch adds only what the other images tell about this one.
+# network has learned in the same steps. What is left depends on the other images: the accuracy is {score: attention
+# across the batch| alone} % for images that are given alone, {score: attention across the batch| sorted} % beside
+# others of their own class, and {score: attention across the batch} % in mixed batches. A service that answers one
+# image at a time would not get the accuracy that the notebook prints. How we read it: a network without attention can
+# still average its patches; attention across the batch adds only what the other images tell about this one.
 
 # %% [markdown]
 # ## What the corrected network looks at
 #
-# The run that was trained at the top of this page. For some test images, what the sixteen patches look at on average in
-# the last block: which patches give what is then averaged and named.
+# The run that was trained at the top of this page. For some test images, which patches the sixteen patches attend to in
+# the last block, on average. The network averages its patches and names the class by this mean.
 
 # %%
 net = vit_jax.load(summary["folder"])
@@ -205,9 +207,9 @@ for ax in axes.ravel():
 fig.tight_layout()
 
 # %% [markdown]
-# Its patches, as projections see them: the first sixteen of the learned filters of 8 x 8 pixels. And its positions,
-# which start as the sinusoids of one dimension: how much each is like each other (cosine), at the start and after
-# training. After a single epoch both are still near to where they began.
+# The first sixteen filters of 8 x 8 pixels that it has learned, by which it reads a patch. And its positions, which
+# start as the sinusoids of one dimension: how similar each is to each other (cosine), at the start and after training.
+# After a single epoch both are still close to where they began.
 
 # %%
 filters = np.asarray(net.model.patch.kernel[...]).reshape(8, 8, 3, -1)[..., :16]
@@ -250,8 +252,8 @@ asked = subprocess.run([sys.executable, "-m", *command.split()], capture_output=
 print(asked.stderr)
 
 # %% [markdown]
-# With the flag that it names, and `--verify`, which computes both files as functions and keeps what it prints as a
-# certificate beside the file (this needs PyTorch):
+# Now with the flag that it names, and with `--verify`: it computes both files as functions, compares them, and keeps
+# the result as a certificate beside the file (this needs PyTorch):
 
 # %%
 command += " --accept batch-attention --verify"
@@ -260,12 +262,12 @@ print(subprocess.run([sys.executable, "-m", *command.split()], capture_output=Tr
 # %% [markdown]
 # ## Exercises
 #
-# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another
-# depth, loss or budget in a cell above, and run the cells from there on. The table shows your figures.
+# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another depth,
+# loss or budget in a cell above, and run the cells from there on. The table shows your figures.
 #
 # 1. Write the transposition that was forgotten: `[tokens, images, width]` becomes `[images, tokens, width]`.
 # 2. Write the cosine of the angle between each two rows of `[n, D]`: a matrix `[n, n]`.
-# 3. How many numbers has the linear map of the queries at the notebook's width of 768, with its bias?
+# 3. How many numbers are in the linear map of the queries at the notebook's width of 768, with its bias?
 #
 # Words that are new to you are in the [glossary](../docs/glossary.md). If a network of yours does not learn, [this
 # page](../docs/learning.md) helps.

@@ -14,8 +14,8 @@
 # # Overfit one batch, then train: a check and two epochs on CIFAR-10, corrected and measured
 #
 # A teaching notebook takes torchvision's Vision Transformer, 128 wide with six blocks, and follows good advice: before
-# training on 50,000 images, see whether the network can learn 64 of them by heart. Its check fails, at 84 %, printed at
-# step 90 of 100, instead of 100 %; further down the same check prints 20 %; and it trains for its two epochs all the
+# training on 50,000 images, see whether the network can learn 64 of them by heart. Its check fails: at step 90 of 100
+# it prints 84 %, not 100 %, and further down the same check prints 20 %. The notebook trains for its two epochs all the
 # same, from the weights that the check has left. The better of two test accuracies is 42.3 %.
 #
 # The network is right. What is wrong is how it is trained, and how the notebook was run. Here each fault is shown in a
@@ -23,11 +23,11 @@
 # trained with the same seeds, the same batches in the same order and as many steps. Then the check and the training are
 # done by `vit_jax`.
 #
-# For this page the network is 64 wide and has four blocks. The figures are shipped in `prices/`. Change a number, a
-# line of code or an image, and the variants that are then others are trained on your machine and kept in
-# `prices/own/`; those of the training take {minutes} minutes of one core, those of the check {minutes
-# cifar10_overfit}. A line for each variant says which it is. `FULL=1` trains the corrected network for its two epochs
-# at full size.
+# For this page the network is 64 wide and has four blocks. The figures are shipped in `prices/`. If you change a
+# number, a line of code or an image, the variants that this concerns are trained on your machine and kept in
+# `prices/own/`; those of the training take {minutes} minutes of one core, those of the check {minutes cifar10_overfit}.
+# For each variant a line says which figures it shows. `FULL=1` trains the corrected network for its two epochs at full
+# size.
 
 # %%
 import os
@@ -120,7 +120,7 @@ right = Variant(network, see, cross_entropy, optimizer=decoupled)
 # %% [markdown]
 # ## Fault 1: a rate 20 times too low
 #
-# The notebook's rate is 0.0001, which is what is used to fine-tune a network that is trained already.
+# The notebook's rate is 0.0001, which is usual for fine-tuning a network that is already trained.
 
 # %%
 slow = replace(right, rate=1 / 20)
@@ -144,12 +144,12 @@ bright = replace(right, forward=from_zero)
 # %% [markdown]
 # ## Fault 3: a decay that Adam divides away
 #
-# The check hands a weight decay to Adam, which adds it to the gradient (L2) and then divides by the size of gradients.
-# So weights with large gradients hardly decay, and of those with small ones nothing may be left. AdamW takes the decay
-# off the weight itself, and was invented for this reason (Loshchilov and Hutter 2019). The notebook's check has a
-# coefficient of 0.0001, and its training none. Below, L2 gets 0.05, the coefficient of the right network, so its price
-# is what the mix-up would cost, not what the notebook paid. Here are three weights of 1, whose gradients differ in size
-# and take turns in sign, so that they come to nothing:
+# The check hands a weight decay to Adam, which adds it to the gradient (L2) and then divides by the size of the
+# gradients. So weights with large gradients hardly decay, and weights with small ones may decay to nothing. AdamW takes
+# the decay off the weight itself, and was invented for this reason (Loshchilov and Hutter 2019). The notebook's check
+# has a coefficient of 0.0001, and its training none. Below, L2 gets 0.05, the coefficient of the right network, so its
+# price is what the mix-up would cost, not what the notebook paid. Here are three weights of 1, whose gradients differ
+# in size and change their sign in every step, so that they add up to nothing:
 
 
 # %%
@@ -254,8 +254,8 @@ Markdown(found.markdown())
 # ## Fault 5: the best of two
 #
 # The notebook evaluates the test set after each of its two epochs and reports the better one. Choosing on test is a
-# fault of method, and [cifar10_vit_48](cifar10_vit_48.ipynb) measures its price, with ten looks. With two, of a network
-# that still learns, there is little to choose:
+# fault of method, and [cifar10_vit_48](cifar10_vit_48.ipynb) measures its price, with ten looks. With two looks, at a
+# network that is still learning, there is little to choose:
 
 # %%
 for title in ("right", "all, as in the original"):
@@ -267,8 +267,8 @@ for title in ("right", "all, as in the original"):
 #
 # A notebook keeps what each cell printed when it was run last, and nothing tells when that was. The two results of one
 # check cannot both be of the code that stands above them. Nor can another output: it shows a matrix of 2304 x 768 in
-# layer 11, of a network that is said to be 128 wide with six layers. It comes about as here: a cell is changed and
-# executed, one that depends on it is not, and a third is.
+# layer 11, of a network that is said to be 128 wide with six layers. This is how it can happen: a cell is changed and
+# executed, a second one that depends on it is not executed again, and a third one is.
 
 # %%
 width, build, show = "width = 128", "weights = np.zeros((3 * width, width))", "print(width, 'wide:', weights.shape)"
@@ -285,11 +285,12 @@ kernel(width, build, show)
 print("the same three cells after the first was tried with 768 and changed back, ", end="")
 kernel("width = 768", build, width, show)
 
-# %% [markdown] The price is not in points: nobody can tell of which network the printed accuracy is. (By the
-# notebook's recipe the network of its text reaches 42.8 +- 0.8 %, two seeds ([measured
-# here](../benchmarks/results/2026-11-23-recipes.md)), so the 42.3 % may well be its own.) The remedy is to restart
-# and run all before anything is believed: the numbers beside the cells are then 1, 2, 3, ..., as they are on this
-# page, of which a test makes sure. And what a page prints of a network can be compared with its text:
+# %% [markdown]
+# The price is not in points: nobody can tell of which network the printed accuracy is. (By the notebook's recipe the
+# network of its text reaches 42.8 +- 0.8 %, two seeds ([measured here](../benchmarks/results/2026-11-23-recipes.md)),
+# so the 42.3 % may well be its own.) The remedy is to restart and run all before anything is believed: the numbers
+# beside the cells are then 1, 2, 3, ..., as they are on this page, of which a test makes sure. And one can compare what
+# a page prints about a network with what its text says:
 
 # %%
 for name, fields in (
@@ -304,21 +305,21 @@ for name, fields in (
 # %% [markdown]
 # ## How to read it
 #
-# What was measured: the rate costs most. At a twentieth of the right one the check gets to {score cifar10_overfit:
-# rate 20 times lower} % in its 100 steps, not to 100 %, and the training loses {price: rate 20 times lower} of
-# {score: right} points. At the right rate the check passes whatever else is wrong, but for one image of 64 in one of
-# five seeds. For inputs between 0 and 1, and for starting from weights that know a batch by heart, the table says
-# *unclear*. A decay of 0.05 that is added to the gradient is nothing to the check and costs {price: decay added to
-# the gradient} points of the training; the notebook's own 0.0001 is in the check alone, and its price by itself was
-# not measured. All together, as the original trains, cost {price: all, as in the original} points, less than the low
-# rate alone: that run has no decay, and its rate is constant, so that it is on average about twice that of a schedule
-# with the same peak. That is how we explain it; it was not measured apart.
+# What was measured: the rate costs most. At a twentieth of the right one the check gets to {score cifar10_overfit: rate
+# 20 times lower} % in its 100 steps, not to 100 %, and the training loses {price: rate 20 times lower} of {score:
+# right} points. At the right rate the check passes whatever else is wrong, but for one image of 64 in one of five
+# seeds. For inputs between 0 and 1, and for starting from weights that know a batch by heart, the table says *unclear*.
+# A decay of 0.05 that is added to the gradient is nothing to the check and costs {price: decay added to the gradient}
+# points of the training; the notebook's own 0.0001 is in the check alone, and its price by itself was not measured. All
+# together, as the original trains, cost {price: all, as in the original} points, less than the low rate alone: that run
+# has no decay, and its rate is constant, so that it is on average about twice that of a schedule with the same peak.
+# That is how we explain it; it was not measured apart.
 #
 # How we read it: the check did its work. It failed, and it was right to fail: with this rate the network learns too
-# little in so many steps. The fault was to go on all the same. But a check that passes says less than one might
-# think, since the decay that ruins the training passes it. In 600 steps, weights that know one batch by heart forget
-# it again at a rate like this. That they cost nothing is no reason to start from them: the result is then that of two
-# trainings, and the page describes one.
+# little in so many steps. The fault was to go on all the same. But a check that passes says less than one might think,
+# since the decay that ruins the training passes it. In 600 steps, weights that know one batch by heart forget it again
+# at a rate like this. That they cost nothing is no reason to start from them: the result is then that of two trainings,
+# and the page describes one.
 
 # %% [markdown]
 # ## What the corrected network looks at
@@ -344,8 +345,8 @@ fig.tight_layout()
 
 # %% [markdown]
 # Its patches: an image cut into the sixteen squares of 8 x 8 pixels, and the first 24 of the filters by which the
-# numbers of a token are computed from one of them. And how much the position of each place is like each other (cosine):
-# every small square compares one place with all sixteen.
+# numbers of a token are computed from one of them. And how similar the positions of the places are to each other
+# (cosine): every small square compares one place with all sixteen.
 
 # %%
 filters = np.asarray(net.model.patch.kernel[...]).reshape(8, 8, 3, -1)[..., :24]
@@ -416,10 +417,10 @@ for layout in ("torchvision", "timm"):
 # %% [markdown]
 # ## Exercises
 #
-# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another
-# depth, loss or budget in a cell above, and run the cells from there on. The table shows your figures.
+# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another depth,
+# loss or budget in a cell above, and run the cells from there on. The table shows your figures.
 #
-# 1. Which loss has a network that gives all ten classes the same probability?
+# 1. What is the loss of a network that gives all ten classes the same probability?
 # 2. Write the scaling of pixels 0..255 (uint8) to -1..1.
 # 3. Write the accuracy of logits `[n, K]` and labels `[n]`.
 #

@@ -16,18 +16,18 @@
 # A teaching notebook cuts images of 32 x 32 into 64 patches and reads them with four blocks, 48 wide, each of whose
 # four heads has projections of its own. Its text says 75.5 % on CIFAR-10. As printed it cannot even be built, for it
 # calls a function that it never defines; there is no LayerNorm after the last block; positions and class token start
-# fifty times as large as is usual; the rate never falls; and the test set is evaluated after every epoch, so that
-# whoever reports the best point of the curve has chosen it on the test set.
+# fifty times as large as is usual; the rate never falls; and the test set is evaluated after every epoch, so that the
+# best point of the curve, if it is what one reports, was chosen on the test set.
 #
 # Here each is shown in a few lines of code that were written for this page, with **what it costs**: networks that
 # differ in this one thing are trained with the same seeds, the same batches in the same order and as many steps. Then
 # the corrected network is trained by `vit_jax`, and we look at what it has learned.
 #
 # For the prices patches have 8 x 8 pixels, so that there are 16 of them and not 64. The figures are shipped in
-# `prices/`. Change a number, a line of code or an image, and the variants that are then others are trained on your
+# `prices/`. If you change a number, a line of code or an image, the variants that this concerns are trained on your
 # machine and kept in `prices/own/`; those of the first table take {minutes} minutes of one core, those of the second
-# {minutes cifar10_vit_48_watched}. A line for each variant says which it is. `FULL=1` trains the corrected network
-# for its 100 epochs instead of one, which needs a GPU.
+# {minutes cifar10_vit_48_watched}. For each variant a line says which figures it shows. `FULL=1` trains the corrected
+# network for its 100 epochs instead of one, which needs a GPU.
 
 # %%
 import os
@@ -56,8 +56,8 @@ os.chdir(tempfile.mkdtemp())  # for the run that is trained below
 # %% [markdown]
 # ## The corrected network
 #
-# It is a preset, with all its 64 patches, for one epoch. Its help lists what was corrected:
-# `python -m vit_jax.train cifar10-48x4 --help`.
+# It is a preset, with all its 64 patches, for one epoch. Its help lists what was corrected: `python -m vit_jax.train
+# cifar10-48x4 --help`.
 
 # %%
 short = {"epochs": 1, "batch": 64, "optim.lr": 3e-3, "optim.warmup": 0.1}
@@ -104,7 +104,7 @@ right = Variant(network, see, cross_entropy)
 # %% [markdown]
 # ## Fault 1: a function that is not there
 #
-# The class ends its constructor with a call of its own method that gives all weights their first values, and has no
+# The constructor ends by calling a method of the class that gives all weights their first values, but the class has no
 # such method. So nobody ever ran the network as it is printed (this cell needs PyTorch, and says so where there is
 # none):
 
@@ -128,8 +128,8 @@ else:
     print(f"without that line, kernels start with a standard deviation of {nn.Linear(48, 48).weight.std():.2f}")
 
 # %% [markdown]
-# If the call is deleted, PyTorch's own start remains, which for 48 inputs is four times as large as the 0.02 that is
-# usual for Vision Transformers, most of them ten times as wide, and that the preset has.
+# If the call is deleted, PyTorch's own first weights remain. For 48 inputs they are four times as large as the 0.02
+# that the preset has. That value is usual for Vision Transformers, most of which are ten times as wide.
 
 # %%
 deleted = with_fields(**{"model.init": "torch"})
@@ -138,8 +138,8 @@ deleted = with_fields(**{"model.init": "torch"})
 # ## Fault 2: no LayerNorm after the last block
 #
 # In a pre-norm network each block adds to what it was given, and only what a block *reads* is normalised. What leaves
-# the last block is a sum of everything that was ever added, of whatever size. Published pre-norm Vision Transformers
-# normalise it once more, after the last block or just before the head.
+# the last block is a sum of everything that was ever added, and can have any size. Published pre-norm Vision
+# Transformers normalise it once more, after the last block or just before the head.
 
 # %%
 no_norm = with_fields(final_norm=False)
@@ -151,8 +151,8 @@ for name, net in (("a final LayerNorm", network(0)), ("none", network(0, final_n
 # %% [markdown]
 # ## Fault 3: positions and a class token that start at standard deviation 1
 #
-# They are drawn by `randn`. A patch, projected by the weights of the start, is much smaller, so a token says where it
-# is and hardly what it shows. Here is how alike (cosine) the tokens of one place are in different images:
+# They are drawn by `randn`. At the start a projected patch is much smaller than that, so a token says where it is, and
+# hardly anything about what it shows. Here is how alike (cosine) the tokens of one place are in different images:
 
 # %%
 large = with_fields(position_std=1.0, token_std=1.0)
@@ -165,8 +165,8 @@ for name, fields in (("0.02", {}), ("1", {"position_std": 1.0, "token_std": 1.0}
 # ## Fault 4: a rate that never falls
 #
 # All variants here use Adam with a rate that rises to the same peak and falls to nothing; this one keeps the peak from
-# the first step to the last. Since a constant rate may ask for a smaller one, it gets a third of it too; and since the
-# original has 0.01, about three times as much.
+# the first step to the last. A constant rate may have to be smaller, so it is also measured at a third of the peak; and
+# at the original's 0.01, about three times the peak.
 
 
 # %%
@@ -180,9 +180,9 @@ constant_rate = replace(right, optimizer=constant)
 # ## What each costs
 #
 # A price is the mean difference to the right network with the same seed, in points of test accuracy, with its 95 %
-# interval (Student's t, three seeds). The last column says *costs* or *gains* where the interval does not contain
-# zero. Where it does, it says *next to nothing* if the interval stays within one point of zero, and else *unclear*:
-# these seeds are too few to tell. "All four" are the first four faults together, as the original has them.
+# interval (Student's t, three seeds). The last column says *costs* or *gains* where the interval does not contain zero.
+# Where it does, it says *next to nothing* if the interval stays within one point of zero, and else *unclear*: these
+# seeds are too few to tell. "All four" are the first four faults together, as the original has them.
 
 # %%
 all_fields = {"model.init": "torch", "final_norm": False, "position_std": 1.0, "token_std": 1.0}
@@ -203,14 +203,14 @@ Markdown(found.markdown())
 # %% [markdown]
 # ## Fault 5: who watches the test set, chooses by it
 #
-# This one is of method. The test images are evaluated after each epoch, and there is nothing else to look at; so the
-# epoch that is reported, the rate, and when to stop are chosen by them. The best of many test accuracies is too good,
-# because it was taken for being good: a part of it is luck, which new images do not have.
+# This is a fault of method. The test images are evaluated after each epoch, and there is nothing else to look at; so
+# the epoch that is reported, the rate, and when to stop are chosen by them. The best of many test accuracies is too
+# good, because it was chosen for being good: a part of it is luck, which does not help on new images.
 #
 # Its price needs two sets of images that the network was not trained on: the halves of the test set. The right network
 # and that of the constant rate learn from 4,000 images, each seen thirteen times, and are looked at ten times. Then the
 # best look is chosen by one half, and its accuracy read on the **same** half, as the original does, or on the
-# **other**. Both halves take both parts. (There are four seeds.)
+# **other**. Each half is used both ways. (There are four seeds.)
 
 # %%
 LOOKS = 10
@@ -263,28 +263,27 @@ Markdown("\n".join(lines))
 # %% [markdown]
 # ## How to read it
 #
-# What was measured: in this budget the two starts that look like faults *gain*. PyTorch's own first weights are
-# {price: PyTorch's own first weights} points better than the preset's 0.02, and positions and a class token of
-# standard deviation 1 are {price: positions and class token of 1} points better than those of 0.02. The missing
-# LayerNorm costs {price: no final LayerNorm} points. A constant rate costs {price: constant rate}, or {price:
-# constant rate, 0.01} at the original's 0.01; each of three seeds loses by it, but by amounts so different that the
-# interval contains zero, and the table says *unclear*. In the second table, at another budget (4,000 images, each
-# seen thirteen times) and with four seeds, it shows: {price cifar10_vit_48_watched: constant rate, watched} points.
-# All four together are better than the right network, by {price: all four, 0.01} points, though the single prices add
-# up to a loss: prices do not add up. It may be that a network that starts larger bears the high rate better; that was
-# not measured.
+# What was measured: in this budget the two starts that look like faults *gain*. PyTorch's own first weights are {price:
+# PyTorch's own first weights} points better than the preset's 0.02, and positions and a class token of standard
+# deviation 1 are {price: positions and class token of 1} points better than those of 0.02. The missing LayerNorm costs
+# {price: no final LayerNorm} points. A constant rate costs {price: constant rate}, or {price: constant rate, 0.01} at
+# the original's 0.01; each of three seeds loses by it, but by amounts so different that the interval contains zero, and
+# the table says *unclear*. In the second table, at another budget (4,000 images, each seen thirteen times) and with
+# four seeds, it shows: {price cifar10_vit_48_watched: constant rate, watched} points. All four together are better than
+# the right network, by {price: all four, 0.01} points, though the single prices add up to a loss: prices do not add up.
+# Perhaps a network with larger first weights bears the high rate better; that was not measured.
 #
-# Luck came to 0.4 points of a constant rate with ten looks, and to 0.1 of one that falls. It cannot be negative, so an
-# interval that contains zero says only that it is small here; who looks a hundred times, as the original does, may find
-# more. To choose the best look by other images gained nothing: it is no better than the last one.
+# Luck was worth 0.4 points with ten looks at a constant rate, and 0.1 at one that falls. It cannot be negative, so an
+# interval that contains zero says only that it is small here; with a hundred looks, as in the original, it may be more.
+# To choose the best look by other images gained nothing: it is no better than the last one.
 #
-# How we read it: with 0.02 and 48 inputs a block adds next to nothing to its token, so the first hundreds of steps
-# are spent on making it larger. Large positions help attention to tell tokens apart from the first step. Whether that
-# lasts for 100 epochs was not measured, and the preset keeps the usual 0.02, because 600 steps are too few to decide
-# it. A rate that falls ends the noise of large steps, so that the last epoch is as good as the best, and there is
-# nothing to choose. That would be the better remedy: not to choose the epoch more honestly, but to have nothing to
-# choose. If something is chosen all the same, `vit_jax.train` chooses it on 5,000 images that it sets aside from
-# train, and it evaluates test once, at the end.
+# How we read it: with 0.02 and 48 inputs a block adds next to nothing to its token, so the first hundreds of steps are
+# spent on making it larger. Large positions help attention to tell tokens apart from the first step. Whether that lasts
+# for 100 epochs was not measured, and the preset keeps the usual 0.02, because 600 steps are too few to decide it. A
+# rate that falls ends the noise of large steps, so that the last epoch is as good as the best, and there is nothing to
+# choose. That would be the better remedy: not to choose the epoch more honestly, but to have nothing to choose. If
+# something is chosen all the same, `vit_jax.train` chooses it on 5,000 images that it sets aside from train, and it
+# evaluates test once, at the end.
 
 # %% [markdown]
 # ## What the corrected network looks at
@@ -310,7 +309,7 @@ fig.tight_layout()
 
 # %% [markdown]
 # Its patches: an image cut into the 64 squares of 4 x 4 pixels, and the filters by which all 48 numbers of a token are
-# computed from one of them. And how much the position of each place is like each other (cosine): every small square
+# computed from one of them. And how similar the positions of the places are to each other (cosine): every small square
 # compares one place with all 64.
 
 # %%
@@ -370,8 +369,8 @@ def convert(command):
 convert("original.safetensors ours.safetensors --to vit-jax --set image=32 --verify")
 
 # %% [markdown]
-# The missing LayerNorm goes along: a network that has none is another function than one that has. timm can be told to
-# do without it; Hugging Face's ViT cannot, and `convert` refuses instead of adding one:
+# The missing LayerNorm stays missing: with one, the network would be another function. timm can be told to do without
+# it; Hugging Face's ViT cannot, and `convert` refuses instead of adding one:
 
 # %%
 convert("original.safetensors timm.safetensors --to timm --set image=32")
@@ -380,13 +379,13 @@ convert("original.safetensors hugging-face --to huggingface --set image=32")
 # %% [markdown]
 # ## Exercises
 #
-# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another
-# depth, loss or budget in a cell above, and run the cells from there on. The table shows your figures.
+# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another depth,
+# loss or budget in a cell above, and run the cells from there on. The table shows your figures.
 #
 # 1. How many tokens enter the blocks, for 32 x 32 pixels, patches of 8 x 8 and a class token?
 # 2. Write LayerNorm over the last axis of `[n, D]`, without scale and bias.
-# 3. Write the price of a fault from two lists of scores with equal seeds: (mean, low, high) of the differences right
-#    - fault, with the 95 % interval of Student's t (`scipy.stats.t.ppf(0.975, n - 1)`).
+# 3. Write the price of a fault from two lists of scores with equal seeds: (mean, low, high) of the differences right -
+#    fault, with the 95 % interval of Student's t (`scipy.stats.t.ppf(0.975, n - 1)`).
 #
 # Words that are new to you are in the [glossary](../docs/glossary.md). If a network of yours does not learn, [this
 # page](../docs/learning.md) helps.

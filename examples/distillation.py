@@ -18,15 +18,15 @@
 # prints nothing, so nothing in it shows that its teacher is not in evaluation mode.
 #
 # Here the same is done in small, to its end: a ResNet is trained on CIFAR-10, students learn from it, and whatever that
-# notebook or the library under it does otherwise than the paper (DeiT: Touvron et al. 2021, arXiv 2012.12877) is shown
-# in a few lines of code that were written for this page, with **what it costs**: students that differ in this one thing
-# are trained with the same five seeds, the same batches in the same order and as many steps. Then a student is trained
-# by `vit_jax`, and we look at what its two tokens look at.
+# notebook or its library does differently from the paper (DeiT: Touvron et al. 2021, arXiv 2012.12877) is shown in a
+# few lines of code that were written for this page, with **what it costs**: students that differ in this one thing are
+# trained with the same five seeds, the same batches in the same order and as many steps. Then a student is trained by
+# `vit_jax`, and we look at what its two tokens look at.
 #
-# The figures are shipped in `prices/`. Change a number, a line of code or an image, and the variants that are then
-# others are trained on your machine and kept in `prices/own/`; all of them take {minutes} minutes of one core. A line
-# for each variant says which it is. `FULL=1` trains the student at the full size of its preset for its 100 epochs, by
-# a teacher of 20, which needs a GPU.
+# The figures are shipped in `prices/`. If you change a number, a line of code or an image, the variants that this
+# concerns are trained on your machine and kept in `prices/own/`; all of them take {minutes} minutes of one core. For
+# each variant a line says which figures it shows. `FULL=1` trains the student at the full size of its preset for its
+# 100 epochs, by a teacher of 20, which needs a GPU.
 
 # %%
 import logging
@@ -77,8 +77,8 @@ train, test = cifar10("train"), cifar10("test")
 # ## The teacher
 #
 # A ResNet in the form of torchvision, as the original's is, but 16 wide and with one block in each stage. Its batch
-# norm is written out, because the page is about it: with `together`, mean and variance are those of so many images at
-# once, and what is stored moves a tenth of the way towards them; without, they are what is stored.
+# norm is written out, because the page is about it: with `together=n` it takes mean and variance from n images at a
+# time, and the stored ones move a tenth of the way towards these; without it, the stored ones are used.
 
 
 # %%
@@ -174,8 +174,8 @@ for together in (0, 64, 16, 4, 2):
     print(f"{how:40} {right_of(answers(teacher, test['image'], together))}")
 
 # %% [markdown]
-# It is worse: in training mode each call also moves the stored statistics, whoever calls, with a gradient or without.
-# The original's images are noise. Here noise goes through the teacher in training mode, two images at a time, and
+# It is worse: in training mode each call also moves the stored statistics, even a call without a gradient. The
+# original's images are noise. Here noise goes through the teacher in training mode, two images at a time, and
 # afterwards it is tested in evaluation mode:
 
 # %%
@@ -212,7 +212,7 @@ fig.tight_layout()
 # the teacher's softened probabilities by the other one; it answers by the mean of both.
 #
 # The teacher is asked once for all of them, about the 32,000 images that each student sees once. In training mode it
-# sees them in an order of its own, so each stands beside others as random as those of a batch.
+# sees them in a random order of its own, so that the images beside each one are as random as in a batch.
 
 # %%
 small = {"patch": 8, "depth": 2, "hidden": 96}
@@ -334,9 +334,9 @@ variants = {
 # ## What each costs
 #
 # A price is the mean difference to the right student with the same seed, in points of test accuracy, with its 95 %
-# interval (Student's t, five seeds). The last column says *costs* or *gains* where the interval does not contain
-# zero. Where it does, it says *next to nothing* if the interval stays within one point of zero, and else *unclear*:
-# these seeds are too few to tell.
+# interval (Student's t, five seeds). The last column says *costs* or *gains* where the interval does not contain zero.
+# Where it does, it says *next to nothing* if the interval stays within one point of zero, and else *unclear*: these
+# seeds are too few to tell.
 
 # %%
 found = race("distillation", variants, seen, test, score, Budget(steps=500, batch=64, rate=5e-3))
@@ -358,36 +358,36 @@ for title in ("right: taught softly", "distillation token without a position, at
 # %% [markdown]
 # ## How to read it
 #
-# What was measured: taught by a network that is right two times in three, a student knows {price: untaught: both
-# heads learn the labels} points more after 500 steps than one whose two heads both learn the labels. With the
-# teacher's predicted class alone the difference is unclear. A teacher in training mode that is asked about two images
-# at a time takes away {price: teacher in training mode, 2 at a time} of these points from a student that answers by
-# both heads. From one that answers as the library's does, by the class head without the token, it takes {price:
-# teacher in training mode, 2 at a time| without the token}, which is unclear. Two images are fewer here than in the
-# original: at 32 x 32 this teacher's last stage has one place an image, so its statistics are those of 2 numbers; a
-# ResNet-50 has 8 x 8 places of an image of 256 x 256, so those of 128. Without
+# What was measured: a student whose teacher is right two times in three is {price: untaught: both heads learn the
+# labels} points better after 500 steps than one whose two heads both learn the labels. With the teacher's predicted
+# class alone the difference is unclear. A teacher in training mode that is asked about two images at a time takes away
+# {price: teacher in training mode, 2 at a time} of these points from a student that answers by both heads. From one
+# that answers as the library's does, by the class head without the token, it takes {price: teacher in training mode, 2
+# at a time| without the token}, which is unclear. Two images are worth less here than in the original. For images of 32
+# x 32 this teacher's last stage has one place for each image, so each mean is taken from 2 numbers; a ResNet-50 has 8 x
+# 8 places for an image of 256 x 256, so each mean is taken from 128. Without
 # [T^2](../vit_jax/tasks/distil/learn.py#L140 "return c.temperature**2 * divergence"), divided by the classes, with a
 # token and a second head that never train, or with a token as the library draws it, students are {price: token and
-# second head never train} to {price: divided by the classes} points worse on average, and all four are unclear. So
-# are a position of the token, answering by the class head alone, and leaving the token out. (Of 27 intervals of 95 %
-# one or two are expected to miss, a cost as well as a gain; the three tables are of the same students, so they miss
-# together. We know no reason for the one gain, of the class head under a teacher of 64 at a time, and do not believe
-# it without more seeds.)
+# second head never train} to {price: divided by the classes} points worse on average, and all four are unclear. Also
+# unclear are the position of the token, answering by the class head alone, and leaving the token out. (Of 27 intervals
+# of 95 % one or two are expected to miss the truth, on either side; the three tables are of the same students, so they
+# miss together. We know no reason for the one gain, of the class head under a teacher of 64 at a time, and do not
+# believe it without more seeds.)
 #
-# How we read it: the one fault that showed a price is one that nothing in a training loop shows. Its size depends on
-# how many numbers each statistic is taken from, images times places. With large batches or large images one may see
-# nothing of it, and still pay for it with small ones. That a token can be left out for nothing is a fact about 500
-# steps: patches first have to learn to look at it. And all of this is about a student that has hardly begun. What a
-# teacher is worth at the end of a training is another question.
+# How we read it: the one fault that had a clear price is one that no training loop shows. The price depends on how many
+# numbers each mean is taken from: images times places. With large batches or large images it may be too small to see,
+# and with small ones it is still there. That a token can be left out for nothing is a fact about 500 steps: patches
+# first have to learn to look at it. And all of this is about a student that has hardly begun. What a teacher is worth
+# at the end of a training is another question.
 
 # %% [markdown]
 # ## The corrected student
 #
 # The teacher becomes a file in torchvision's names, `convert` states how its images were normalised, and `--teacher`
-# takes it from there, as it would take a ResNet-50 of torchvision or a run of one's own. It is always computed from
-# stored statistics, and it sees the same augmented image as the student. This is
-# `python -m vit_jax.train cifar10-48x4-distil --teacher teacher.safetensors`; the notebook's own network is the preset
-# `distil-1024x6`, for a folder of images of 256 x 256.
+# takes it from there, as it would take a ResNet-50 of torchvision or a run of one's own. Its batch norm always uses the
+# stored statistics, and it sees the same augmented image as the student. This is `python -m vit_jax.train
+# cifar10-48x4-distil --teacher teacher.safetensors`; the notebook's own network is the preset `distil-1024x6`, for a
+# folder of images of 256 x 256.
 
 # %%
 tensors = {"fc.weight": teacher.head.kernel[...].T, "fc.bias": teacher.head.bias[...]}
@@ -420,8 +420,8 @@ preset = vit_jax.preset(
 summary = vit_jax.train(preset.run, preset="cifar10-48x4-distil")
 
 # %% [markdown]
-# A teacher may also be a file of logits. But then the student must not see other images than those that the logits
-# belong to, and a run that would augment them is refused:
+# A teacher may also be a file of logits. But then the student must see exactly the images that the logits belong to, so
+# a run that would augment them is refused:
 
 # %%
 np.savez("logits.npz", logits=np.zeros((50000, 10), np.float32))
@@ -453,7 +453,7 @@ for ax in axes.ravel():
 fig.tight_layout()
 
 # %% [markdown]
-# The filters of its patches, and how much its positions are like each other (cosine): the first two rows are those of
+# The filters of its patches, and how similar its positions are to each other (cosine): the first two rows are those of
 # the two tokens.
 
 # %%
@@ -475,8 +475,8 @@ fig.tight_layout()
 # The file of a wrapper as the notebook's version of the library, 0.29, saves it: the student under `student.`, the
 # distillation token and the second head beside it (the teacher's tensors would be left out). Here as small as above,
 # with random weights; `--verify` computes both files as functions and keeps what it prints as a certificate (this needs
-# PyTorch). `convert` calls the layout `@0.10`, after the first version that had it. It builds networks with vit-pytorch
-# from 1.4 on only, so nothing but our own table has computed this one, and the verdict says so.
+# PyTorch). `convert` calls the layout `@0.10`, after the first version that had it. `--verify` can only build networks
+# of vit-pytorch 1.4 and later, so no library has computed this one, and the verdict says so.
 
 # %%
 shapes = {"student.cls_token": (1, 1, 48), "student.pos_embedding": (1, 17, 48), "distillation_token": (1, 1, 48)}
@@ -514,8 +514,8 @@ print(np.round(np.stack([whole(see(test["image"][:1]))[0], student(see(test["ima
 # %% [markdown]
 # ## Exercises
 #
-# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another
-# depth, loss or budget in a cell above, and run the cells from there on. The table shows your figures.
+# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another depth,
+# loss or budget in a cell above, and run the cells from there on. The table shows your figures.
 #
 # 1. Write the softened probabilities of logits `[n, K]`.
 # 2. Write KL(p || q) of probabilities `[n, K]`, one number for each row.

@@ -15,17 +15,17 @@
 #
 # A teaching notebook writes the Transformer of Vaswani et al. (2017): six layers that read, six that write, 512 wide.
 # It ends by printing the shape of the output, (64, 16, 512), and never trains. So nothing shows what its functions do:
-# all its positions have one frequency, nothing is masked, what it is given is changed, and the loss that one would
-# write for its output has a floor.
+# all its positions have one frequency, nothing is masked, the array that it is given is changed, and the usual loss of
+# its output can never come near 0.
 #
 # Here each of these is shown in a few lines of code that were written for this page, with **what it costs** when the
 # network does train: networks that differ in this one thing learn to write digits backwards, with the same five seeds,
 # the same batches in the same order and the same number of steps. Then the corrected network is trained by `vit_jax` to
 # translate number words, and we look at what it reads while it writes.
 #
-# The figures are shipped in `prices/`. Change a number, a line of code or an image, and the variants that are then
-# others are trained on your machine and kept in `prices/own/`; all of them take {minutes} minutes of one core. A line
-# for each variant says which it is. `FULL=1` trains for the preset's eight epochs instead of three.
+# The figures are shipped in `prices/`. If you change a number, a line of code or an image, the variants that this
+# concerns are trained on your machine and kept in `prices/own/`; all of them take {minutes} minutes of one core. For
+# each variant a line says which figures it shows. `FULL=1` trains for the preset's eight epochs instead of three.
 
 # %%
 import os
@@ -79,8 +79,8 @@ print("reads ", train["source"][0])
 print("writes", train["target"][0])
 
 # %% [markdown]
-# Two scores: how many *tokens* are right when the decoder is given the right ones before each, which is what a training
-# log shows, and how many strings are *exactly* right when it has to go on from its own.
+# Two scores: how many *tokens* are right when the decoder is given the right tokens before each, which is what a
+# training log shows, and how many strings are *exactly* right when it has to go on from its own tokens.
 
 
 # %%
@@ -117,9 +117,9 @@ right = Variant(network, forward, cross_entropy)
 # A position should be [sines and cosines of many
 # frequencies](../vit_jax/models/layers.py#L379 "periods = 1 if kind =="), like the hands of a clock for hours, minutes
 # and seconds. The exponent that chooses the frequency of column i is computed as `i // width`, a division without
-# remainder, which is 0 for every column. So all hands turn together: every even column is sin(t), every odd one
-# cos(t). Two numbers still tell all whole t apart, but only just: 44 steps are seven turns, so places that are 44
-# apart look the same.
+# remainder, which is 0 for every column. So all hands turn together: every even column is sin(t), every odd one cos(t).
+# These two numbers still differ for all whole t, but only just: 44 steps are almost exactly seven turns, so places that
+# are 44 apart look the same.
 
 
 # %%
@@ -168,8 +168,8 @@ peeking = replace(right, network=open_network)
 # %% [markdown]
 # ## Fault 3: padding is read like words
 #
-# Strings in a batch are filled up to one length. Without a mask, both halves attend to what fills them up, and a string
-# gives other outputs alone than beside a longer one.
+# Strings in a batch are filled up to one length with padding. Without a mask, encoder and decoder attend to the
+# padding, so the outputs of a string depend on how long the longest string of its batch is.
 
 
 # %%
@@ -192,8 +192,8 @@ padded = replace(right, forward=unmasked)
 # %% [markdown]
 # ## Fault 4: a softmax at the end
 #
-# The last layer is followed by a softmax. If one trains the network with the usual cross entropy, which has its own,
-# the loss cannot fall below [ln(e + K - 1) -
+# The last layer is followed by a softmax. If one trains the network with the usual cross entropy, which has a softmax
+# of its own, the loss cannot fall below [ln(e + K - 1) -
 # 1](../vit_jax/tasks/next_token.py#L110 "losses = jax.nn.logsumexp(logits, -1)") for K outputs: 1.69 for our 13, and
 # 5.24 for the notebook's 512.
 
@@ -208,8 +208,8 @@ twice = replace(right, loss=lambda logits, batch: cross_entropy(jax.nn.softmax(l
 # %% [markdown]
 # ## Fault 5: what it is given is changed
 #
-# The positions are added to the source by `+=`, which writes them into the caller's array. Who gives the network the
-# same vectors again, as every epoch does, has the positions in them twice, then three times.
+# The positions are added to the source by `+=`, which writes them into the caller's array. If the network gets the same
+# vectors again, as in every epoch, they contain the positions twice, then three times.
 
 
 # %%
@@ -225,7 +225,8 @@ for epoch in (1, 2, 3):
 
 # %% [markdown]
 # To measure it, the source is given as vectors, a fixed random one for each digit. The right network gets them as they
-# are; the other gets, in epoch e (from 0), what e additions have made of them. The test set is read for the first time.
+# are; the other one gets them with the positions already added e times, where e is the epoch, from 0. The vectors of
+# the test set are still unchanged.
 
 # %%
 vectors = jnp.asarray(np.random.default_rng(0).normal(size=(13, 32)), jnp.float32)
@@ -249,8 +250,8 @@ changing = replace(of_vectors, forward=from_changed_vectors)
 # %% [markdown]
 # ## No fault: six heads of 85
 #
-# 512 is no multiple of 6, so the notebook's heads are 85 wide, together 510. It looks wrong and is not: the projection
-# after the heads makes 512 of it. Measured here with three heads of 10 in a width of 32.
+# 512 is no multiple of 6, so the notebook's six heads are 85 wide, together 510. It looks wrong and is not: the
+# projection after the heads turns 510 numbers into 512. Here it is measured with three heads of 10 in a width of 32.
 
 # %%
 narrow = replace(right, network=lambda seed: network(seed, replace(config, heads=3, head_width=10)))
@@ -260,8 +261,8 @@ narrow = replace(right, network=lambda seed: network(seed, replace(config, heads
 #
 # A price is the mean difference to the right network with the same seed, in points, with its 95 % interval (Student's
 # t, five seeds). The last column says *costs* or *gains* where the interval does not contain zero. Where it does, it
-# says *next to nothing* if the interval stays within one point of zero, and else *unclear*: these seeds are too few
-# to tell.
+# says *next to nothing* if the interval stays within one point of zero, and else *unclear*: these seeds are too few to
+# tell.
 
 # %%
 variants = {
@@ -282,19 +283,19 @@ Markdown(found.markdown("exact", "tokens"))
 # %% [markdown]
 # ## How to read it
 #
-# What was measured: without a causal mask a training log shows the best score of all, {score: no causal mask| tokens}
-# % of tokens, and the network can write next to nothing: {score: no causal mask} % of strings, where the right one
-# writes {score: right} %; the worst seed writes {least: no causal mask} %, the best {greatest: no causal mask} %.
-# With the second softmax every seed is worse than its right twin, by {price: softmax before the loss} points on
-# average. But the seeds differ so much that the interval just contains zero, so the table says *unclear*; look at the
-# mean. (The notebook has no loss. This softmax is a fault of the training that one would write around its network.)
-# What is given and changed costs {price: from vectors that are changed} points: from the second epoch on the network
-# learns from positions that are counted twice, and on test it meets them once.
+# What was measured: without a causal mask a training log shows the best score of all, {score: no causal mask| tokens} %
+# of tokens, and the network can write next to nothing: {score: no causal mask} % of strings, where the right one writes
+# {score: right} %; the worst seed writes {least: no causal mask} %, the best {greatest: no causal mask} %. With the
+# second softmax every seed is worse than its right twin, by {price: softmax before the loss} points on average. But the
+# seeds differ so much that the interval just contains zero, so the table says *unclear*; look at the mean. (The
+# notebook has no loss. This softmax is a fault of the training that one would write around its network.) Changing the
+# source costs {price: from vectors that are changed} points: from the second epoch on the network learns from vectors
+# with the positions added twice or more, and on test they are added once.
 #
 # Positions of one frequency, padding that is read and narrow heads: *unclear*, after 500 steps on strings of up to 16
-# digits. How we read it: sin(t) and cos(t) tell 16 places apart well enough. They do not tell apart places that are
-# 44 steps apart, but strings of this length cannot show that. And a network can learn by itself to ignore 0, since
-# padding has a vector of its own. What remains is that an answer depends on how long its neighbours are.
+# digits. How we read it: sin(t) and cos(t) tell 16 places apart well enough. They do not tell apart places that are 44
+# steps apart, but strings of this length cannot show that. And a network can learn by itself to ignore 0, since padding
+# has a vector of its own. One thing remains: an answer depends on how long the other strings of its batch are.
 
 # %% [markdown]
 # ## The corrected network, trained
@@ -313,8 +314,8 @@ for text in ("seven", "forty two", "twenty one thousand one"):
     print(f"{text}: {net.predict(text)}")
 
 # %% [markdown]
-# What it reads while it writes: for each German word (row) the English words that the last block attends to, a mean
-# over its heads. German says the one before the ten, "ein und zwanzig" for twenty one, and the attention goes back and
+# What it reads while it writes: for each German word (row) the English words that the last block attends to (mean over
+# its heads). German says the ones before the tens, "ein und zwanzig" for twenty one, so the attention goes back and
 # forth.
 
 # %%
@@ -357,10 +358,10 @@ save_file(
 )
 
 # %% [markdown]
-# `--verify` computes both files as functions and compares; what it prints is kept in the file as its certificate. It
-# says of this layout that no library builds it, so the table by which it was read is not proven by one; the tests of
-# `vit_jax` compare it with modules of PyTorch that were written from the notebook's description. The positions of one
-# frequency (fault 1) come along as a field of the network, since the weights belong to them.
+# `--verify` computes both files as functions and compares them; the result is kept beside the file as its certificate.
+# It says that no library builds networks of this layout, so the table by which it was read is not proven by one; the
+# tests of `vit_jax` compare it with modules of PyTorch that were written from the notebook's description. The positions
+# of one frequency (fault 1) come along as a field of the network, since the weights belong to them.
 
 # %%
 command = [sys.executable, "-m", "convert", "original.safetensors", "ours.safetensors", "--to", "vit-jax", "--verify"]
@@ -371,13 +372,12 @@ print(moved.model.config.position, moved.model(jnp.ones((64, 32, 20)), jnp.ones(
 # %% [markdown]
 # ## Exercises
 #
-# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another
-# depth, loss or budget in a cell above, and run the cells from there on. The table shows your figures.
+# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another depth,
+# loss or budget in a cell above, and run the cells from there on. The table shows your figures.
 #
 # 1. Write the causal mask of n tokens: bool `[n, n]`, True where the row's token may attend to the column's.
 # 2. Write attention for one head in NumPy: q, k, v are `[n, Dh]`, the mask is bool `[n, n]`.
-# 3. Positions of one frequency are sin(t) and cos(t). Which distance from 1 to 100 looks most like no distance at
-#    all?
+# 3. Positions of one frequency are sin(t) and cos(t). Which distance from 1 to 100 looks most like no distance at all?
 #
 # Words that are new to you are in the [glossary](../docs/glossary.md). If a network of yours does not learn, [this
 # page](../docs/learning.md) helps.

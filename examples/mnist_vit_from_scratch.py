@@ -23,9 +23,10 @@
 # the same number of steps, and tested on the 10,000 test images. Then the corrected network is trained by `vit_jax`,
 # and we look at what it has learned.
 #
-# The figures are shipped in `prices/`. Change a number, a line of code or an image, and the variants that are then
-# others are trained on your machine and kept in `prices/own/`; all of them take {minutes} minutes of one core. A line
-# for each variant says which it is. `FULL=1` trains the corrected network for its five epochs instead of one.
+# The figures are shipped in `prices/`. If you change a number, a line of code or an image, the variants that this
+# concerns are trained on your machine and kept in `prices/own/`; all of them take {minutes} minutes of one core. For
+# each variant a line says which figures it shows. `FULL=1` trains the corrected network for its five epochs instead of
+# one.
 
 # %%
 import os
@@ -61,9 +62,9 @@ summary = vit_jax.train(preset.run, preset="mnist-20x1")
 # %% [markdown]
 # ## The data, and what all variants have in common
 #
-# `vit_jax.train` has prepared MNIST if it was not there. Below, everything is trained by one short loop in `race.py`,
-# because a fault is not something that a library should be able to do: it takes a network, how it sees a batch, its
-# loss, and what becomes of its weights before each use.
+# `vit_jax.train` has prepared MNIST if it was not there. A library should not be able to make these faults, so below
+# everything is trained by one short loop in `race.py`. The loop takes a network, how it sees a batch, its loss, and
+# what is done to its weights before each use.
 
 
 # %%
@@ -142,7 +143,7 @@ def untrained(name, x):
 frozen = replace(right, weights=untrained)
 
 # %% [markdown]
-# That it is an easy mistake is best seen where it happens (this cell needs PyTorch, and says so where there is none):
+# In PyTorch this mistake is easily made (this cell needs PyTorch, and says so where there is none):
 
 # %%
 try:
@@ -162,9 +163,9 @@ else:
 # %% [markdown]
 # ## Fault 3: a softmax before the loss
 #
-# The network ends in a softmax, and its output goes into a cross entropy that takes logits and applies a softmax of
-# its own. What comes in is between 0 and 1. So even a network that is certain, and right, has a loss of [ln(e + 9) -
-# 1 = 1.461](../vit_jax/tasks/next_token.py#L110 "losses = jax.nn.logsumexp(logits, -1)"), and the gradient of a network
+# The network ends in a softmax, and its output goes into a cross entropy that takes logits and applies a softmax of its
+# own. What comes in is between 0 and 1. So even a network that is certain, and right, has a loss of [ln(e + 9) - 1 =
+# 1.461](../vit_jax/tasks/next_token.py#L110 "losses = jax.nn.logsumexp(logits, -1)"), and the gradient of a network
 # that is certain, and wrong, is nearly zero.
 
 # %%
@@ -179,8 +180,8 @@ slow, slow_twice = replace(right, rate=0.1), replace(twice, rate=0.1)
 # ## Fault 4: LayerNorm over the whole image
 #
 # Its norms are told the shape (50, 20), so they take mean and variance over all tokens and features at once ([ours:
-# over the last axis](../vit_jax/models/layers.py#L169 "inverse = jax.lax.rsqrt(store(jnp.square(x)")). What a token is
-# then depends on all others before attention has begun, and tokens keep their different sizes.
+# over the last axis](../vit_jax/models/layers.py#L169 "inverse = jax.lax.rsqrt(store(jnp.square(x)")). So each token
+# depends on all others before attention has begun, and tokens keep their different sizes.
 
 
 # %%
@@ -211,8 +212,8 @@ wide = replace(right, network=with_wide_norms)
 # %% [markdown]
 # ## Fault 5: heads that see slices, and nothing that joins them
 #
-# Head 1 is given the features 1 to 10 of each token and head 2 the others, and their results are put side by side.
-# There is no [projection](../vit_jax/models/attention.py#L174 "return self.out(context if"), which in every published
+# Head 1 gets the features 1 to 10 of each token and head 2 the other ten, and their results are put side by side. There
+# is no [projection](../vit_jax/models/attention.py#L174 "return self.out(context if"), which in every published
 # Transformer mixes what the heads have found. As weights of our network: the maps of query, key and value have zeros
 # where a head would read the other's half, and the projection is the identity.
 
@@ -232,11 +233,11 @@ slices = replace(right, weights=sliced)
 # ## Smaller slips
 #
 # The class token starts as uniform numbers between 0 and 1, fifty times as large as is usual; that is measured below,
-# too. Three more have no price in accuracy, since they are not in the training at all: the printed loss of an epoch is
-# a sum of means that are divided by the size of the batch once more (16), so it must be multiplied by 16 and divided by
-# the number of batches to be compared with the floor of 1.461; attention is computed twice in each step and one of the
-# results thrown away; and the loop over the test set keeps what a backward pass would need, because nothing tells it
-# not to.
+# too. Three more have no price in accuracy, since training does not use them. The printed loss of an epoch is a sum of
+# means, each divided by the size of the batch (16) once more: to compare it with the floor of 1.461, multiply it by 16
+# and divide it by the number of batches. Attention is computed twice in each step, and one of the results is thrown
+# away. And the loop over the test set stores what a backward pass would need, because it is not told that there is
+# none.
 
 
 # %%
@@ -252,10 +253,10 @@ large = replace(right, network=with_large_token)
 # ## What each costs
 #
 # A price is the mean difference to the right network with the same seed, in points of test accuracy, with its 95 %
-# interval (Student's t, five seeds). The last column says *costs* or *gains* where the interval does not contain
-# zero. Where it does, it says *next to nothing* if the interval stays within one point of zero, and else *unclear*:
-# these seeds are too few to tell. All variants are trained at the rate of the preset. A loss that always lies between
-# 1.46 and 2.46 may need another rate, so it is also measured at a tenth of it.
+# interval (Student's t, five seeds). The last column says *costs* or *gains* where the interval does not contain zero.
+# Where it does, it says *next to nothing* if the interval stays within one point of zero, and else *unclear*: these
+# seeds are too few to tell. All variants are trained at the rate of the preset. A loss that always lies between 1.46
+# and 2.46 may need another rate, so it is also measured at a tenth of it.
 
 # %%
 together = Variant(
@@ -287,24 +288,24 @@ Markdown(found.markdown())
 # ## How to read it
 #
 # What was measured: the second softmax ruins the training. At this rate no seed gets beyond {greatest: softmax before
-# the loss} %. At a tenth of it, where both learn, it still costs {price: softmax, at a tenth of the rate} points.
-# Heads on slices cost {price: heads on slices, no projection}. For strips instead of patches, for maps that never
-# train and for a large class token the table says *unclear*. And the LayerNorm over the whole image *gains* {price:
-# LayerNorm over the whole image} points at the rate of the preset; at a tenth of it, it is unclear. All five together
-# cost less than the softmax alone ({price: the first five together} and {price: softmax before the loss} points):
-# prices do not add up.
+# the loss} %. At a tenth of it, where both learn, it still costs {price: softmax, at a tenth of the rate} points. Heads
+# on slices cost {price: heads on slices, no projection}. For strips instead of patches, for maps that never train and
+# for a large class token the table says *unclear*. And the LayerNorm over the whole image *gains* {price: LayerNorm
+# over the whole image} points at the rate of the preset; at a tenth of it, it is unclear. All five together cost less
+# than the softmax alone ({price: the first five together} and {price: softmax before the loss} points): prices do not
+# add up.
 #
-# How we read it: maps that never train still mix tokens, at random, and the layers after them learn to use the
-# mixture. Runs of 16 pixels are poor patches, but every digit is cut into the same 49 runs, and the network has to
-# learn what its patches mean in both cases. The wide norm keeps a rate in bounds that is high for norms of single
-# tokens; this may also be why the softmax does less harm beside it. None of this is a reason to keep a part that does
-# not do what its text says. But the fault that is easiest to see is not always the one that costs most.
+# How we read it: maps that never train still mix tokens, at random, and the layers after them learn to use the mixture.
+# Runs of 16 pixels are poor patches, but every digit is cut into the same 49 runs, and the network has to learn what
+# its patches mean in both cases. The rate is high for norms of single tokens, and the wide norm may bear it better;
+# this may also be why the softmax does less harm beside it. None of this is a reason to keep a part that does not do
+# what its text says. But the fault that is easiest to see is not always the one that costs most.
 
 # %% [markdown]
 # ## What the corrected network looks at
 #
-# The run that was trained at the top of this page, as anybody would use it. Its 49 patches, in the order in which they
-# are read, and the attention of the class token in both heads, for the first images of the test set:
+# Here is the run that was trained at the top of this page: its answers for the first images of the test set, and how
+# much the class token attends to each of their 49 patches, in both heads:
 
 # %%
 net = vit_jax.load(summary["folder"])
@@ -324,9 +325,9 @@ for ax in axes.ravel():
 fig.tight_layout()
 
 # %% [markdown]
-# Positions start as the sinusoids of Vaswani et al. (2017) and are trained. Which of them are alike, by the cosine of
-# the angle between them: at the start, and after training. Each small square compares one patch with all 49. What the
-# sinusoids know is the order of reading; what training adds is that patches at the edge, which are black in every
+# Positions start as the sinusoids of Vaswani et al. (2017) and are trained. The pictures show how similar they are (the
+# cosine of the angle between two of them), at the start and after training. Each small square compares one patch with
+# all 49. The sinusoids know the order of reading; training adds that patches at the edge, which are black in every
 # image, are much the same.
 
 
@@ -377,8 +378,8 @@ print("largest difference of the logits:", float(np.abs(again.logits(images) - n
 # %% [markdown]
 # ## Exercises
 #
-# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another
-# depth, loss or budget in a cell above, and run the cells from there on. The table shows your figures.
+# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another depth,
+# loss or budget in a cell above, and run the cells from there on. The table shows your figures.
 #
 # 1. How many numbers (parameters) does the corrected network have if it has two blocks instead of one?
 #    (`vit_jax.build("mnist-20x1", depth=2)` is that network.)

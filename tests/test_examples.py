@@ -24,6 +24,7 @@ def cells(text):
     """(kind, source) of each cell of a file in the percent format."""
     parts = re.split(r"^# %%(.*)\n", text.partition("# ---\n\n")[2], flags=re.M)[1:]
     for kind, source in zip(parts[::2], parts[1::2], strict=True):
+        assert kind.strip() in ("", "[markdown]"), f"{kind}: a sentence on that line is lost"
         markdown = kind.strip() == "[markdown]"
         lines = source.strip("\n").splitlines()
         yield "markdown" if markdown else "code", [re.sub(r"^# ?", "", line) if markdown else line for line in lines]
