@@ -27,6 +27,7 @@ def executed(name: str) -> Any:
 
     notebook = jupytext.read(HERE / f"{name}.py")
     for number, cell in enumerate(notebook.cells):
+        cell["source"] = cell["source"].strip("\n")
         if cell.cell_type == "markdown":
             cell["source"] = with_figures(cell["source"], name)
         cell["id"] = f"cell-{number}"  # not a random one, so that a notebook changes where its content does
@@ -37,6 +38,7 @@ def executed(name: str) -> Any:
     client.execute(env={name: value for name, value in os.environ.items() if name != "MPLBACKEND"})
     for cell in notebook.cells:
         cell["metadata"].pop("execution", None)  # times of day
+        cell["metadata"].pop("lines_to_next_cell", None)  # how NAME.py is laid out
     notebook.metadata.pop("language_info", None)
     notebook.metadata.pop("jupytext", None)
     return notebook

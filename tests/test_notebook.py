@@ -103,7 +103,8 @@ def test_names_of_users_are_no_markup_and_long_tables_end():
 @pytest.mark.parametrize(
     ("what", "said", "shown"), [("full", True, True), ("short", False, True), ("none", False, False)]
 )
-def test_what_is_told_while_a_run_trains_can_be_less(cell, capsys, run, what, said, shown):
+def test_what_is_told_while_a_run_trains_can_be_less(cell, capsys, monkeypatch, run, what, said, shown):
+    monkeypatch.chdir(run)
     with telling(what), Progress(1, 10, 1, 8) as bar:
         bar.say("compiling")
         print("results")
@@ -115,7 +116,7 @@ def test_what_is_told_while_a_run_trains_can_be_less(cell, capsys, run, what, sa
     left = {path.name for path in (run / "plots").glob("*.png") if path.stem not in HIDDEN}
     assert {each["text/plain"].rpartition("/")[2] for each in figures} == (left if what == "full" else set())
     if figures:
-        assert figures[0]["text/plain"].endswith("curves.png")
+        assert figures[0]["text/plain"] == "plots/curves.png"
         assert base64.b64decode(figures[0]["image/png"]) == (run / "plots" / "curves.png").read_bytes()
 
 

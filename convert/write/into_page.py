@@ -82,7 +82,9 @@ def write_page(plan: Plan, path: str, force: bool = False, wanted: Wanted = PLAI
             size = f"{forward.nbytes / 1e6:.0f} MB of weights are more than a page holds ({LARGEST / 1e6:.0f} MB)"
             raise UserError(path, size, "write X.onnx")
         needs = write_graphs(trace(forward, interface), interface, graphs)
-        comparison, smaller, told = compare_program(_opened(graphs), forward, interface, goal.name), {}, []
+        comparison = compare_program(_opened(graphs), forward, interface, goal.name)
+        smaller: Json = {}
+        told: list[str] = []
         for weights in wanted.smaller:
             before = (graphs / NETWORK).stat().st_size
             model, smaller = make_smaller(forward, interface, goal.name, weights, examples)

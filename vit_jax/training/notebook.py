@@ -58,7 +58,8 @@ def show_figures(plots: Path) -> None:
     files = [file for file in plots.glob("*.png") if file.stem not in HIDDEN]
     for file in sorted(files, key=lambda file: (file.stem != "curves", file.name)):
         picture = base64.b64encode(file.read_bytes()).decode()
-        display({"image/png": picture, "text/plain": f"{plots}/{file.name}"}, raw=True)
+        name = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+        display({"image/png": picture, "text/plain": str(name)}, raw=True)
 
 
 def cell_display() -> Callable[..., Any] | None:

@@ -288,8 +288,9 @@ def export_weights(
         if path is not None and write_as is not None:
             check_program(path, layout, False, wanted)
         else:
-            flags = {"takes": wanted.takes if wanted.takes != Wanted.takes else "", "weights": wanted.smaller}
-            flags |= {"opset": wanted.opset, "calibrate": wanted.calibrate, "onnxruntime-web": wanted.runtime}
+            takes = "" if wanted.takes == Wanted.takes else wanted.takes
+            flags: dict[str, Any] = {"takes": takes, "opset": wanted.opset, "weights": wanted.smaller}
+            flags |= {"calibrate": wanted.calibrate, "onnxruntime-web": wanted.runtime}
             check_no_program(flags, path or "a state dict")
         reading = (
             read(given, Options(sets=sets, **chosen or {})) if isinstance(given, str) else network_reading(*given, sets)
