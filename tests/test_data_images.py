@@ -1,6 +1,7 @@
 """One image: decoding, orientation, modes and sizes, each against Pillow or numpy used by hand."""
 
 import dataclasses
+import io
 import json
 import os
 import struct
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from vit_jax.data.images import jpeg
 from vit_jax.data.images.preprocess import Preprocess, decode_image, open_image
 from vit_jax.data.images.wide import Kind, eight_bits
 from vit_jax.errors import UserError
@@ -278,3 +280,50 @@ def test_unreadable_files_are_named_in_one_sentence(tmp_path):
         with pytest.raises(UserError) as caught:
             open_image(tmp_path / name)
         assert name in str(caught.value) and "\n" not in str(caught.value)
+
+
+def draw_jpeg(rng, height, width) -> bytes:
+    """A JPEG file of some kind: grey or coloured, of any subsampling, progressive or not, CMYK, with an orientation."""
+    small = rng.integers(0, 256, (height // 6 + 2, width // 6 + 2, 3), dtype=np.uint8)
+    smooth = np.asarray(Image.fromarray(small).resize((width, height))).astype(int)
+    noisy = (smooth + rng.integers(-30, 31, smooth.shape)).clip(0, 255).astype(np.uint8)
+    options = {"quality": int(rng.integers(5, 101)), "progressive": bool(rng.random() < 0.4)}
+    options |= {"subsampling": int(rng.integers(0, 3)), "restart_marker_blocks": int(rng.integers(0, 9))}
+    if rng.random() < 0.1:
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        options["exif"] = exif
+    if rng.random() < 0.1:
+        options = {"keep_rgb": True}
+    file = io.BytesIO()
+    Image.fromarray(noisy).convert(rng.choice(["RGB", "RGB", "RGB", "L", "CMYK"])).save(file, "JPEG", **options)
+    return file.getvalue()
+
+
+def test_simplejpeg_gives_pillows_pixels_on_a_thousand_files_and_leaves_it_the_others():
+    pytest.importorskip("simplejpeg")
+    rng, taken = np.random.default_rng(0), []
+    for i in range(1000):
+        (height, width), channels = rng.integers(1, 90, 2).tolist(), int(rng.choice([1, 3, 3]))
+        encoded = draw_jpeg(rng, height, width)
+        if i % 5 == 4:  # damaged
+            damaged = bytearray(encoded[: int(rng.integers(len(encoded) // 2, len(encoded) + 1))])
+            damaged[int(rng.integers(2, len(damaged)))] ^= 1 << int(rng.integers(8))
+            encoded = bytes(damaged)
+        as_it_is = preprocess((height, width), channels)
+        pixels = jpeg.decode_unchanged(encoded, as_it_is)
+        taken.append(pixels is not None)
+        if pixels is not None:
+            assert np.array_equal(pixels, as_it_is.apply(decode_image(encoded, "x"))), i
+    assert 400 < sum(taken) < 700  # of one channel only grey ones, none of CMYK, of RGB as it is, or turned
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(file, "PNG")
+    assert jpeg.decode_unchanged(file.getvalue(), preprocess((8, 8), 3)) is None
+    assert jpeg.decode_unchanged(draw_jpeg(rng, 9, 8), preprocess((8, 8), 3)) is None  # to be resized
+
+
+def test_a_simplejpeg_with_other_pixels_is_not_used(monkeypatch):
+    simplejpeg = pytest.importorskip("simplejpeg")
+    decode = simplejpeg.decode_jpeg
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", lambda data, colours: decode(data, colours, fastupsample=True))
+    assert jpeg.equal_kinds.__wrapped__() == {"444", "Gray"}

@@ -17,6 +17,7 @@ from ..listing import Listing
 from ..progress import progress
 from . import identity
 from .config import FittedImages
+from .jpeg import decode_unchanged
 from .preprocess import Preprocess, decode_image
 from .sources.arrays import Arrays
 from .sources.base import Examples, Stamps
@@ -231,6 +232,8 @@ class Images:
     def _decoded(self, row: int) -> np.ndarray:
         """The preprocessed pixels of an image. Raises UserError where it cannot be read."""
         raw = self.examples.read(row)
+        if isinstance(raw, bytes) and (unchanged := decode_unchanged(raw, self.preprocess)) is not None:
+            return unchanged
         image = self.open(row, raw)
         if not isinstance(raw, np.ndarray):
             extent = self.preprocess.check(image, self.examples.name(row))
