@@ -12,7 +12,8 @@ import unicodedata
 import numpy as np
 import pytest
 
-from vit_jax.commands.prediction.inputs import Inputs, sentences
+from vit_jax.commands.prediction.inputs import Inputs
+from vit_jax.commands.prediction.sources import sentences
 from vit_jax.data.batches import batches, evaluation_batches
 from vit_jax.data.order import TokenOrder
 from vit_jax.data.texts import numbers
@@ -473,7 +474,7 @@ def test_lines_end_with_lf_or_crlf_and_nothing_else_in_every_kind_of_file(tmp_pa
     assert list(read_pairs(f"pairs:{tmp_path}/a,{tmp_path}/b")["train"]) == pairs
     assert list(read_pairs(f"tsv:{tmp_path}/t")["train"]) == pairs
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper((tmp_path / "a").open("rb")))
-    given = Inputs("ids", [str(tmp_path / "a"), "-"], print)
+    given = Inputs("ids", [str(tmp_path / "a"), "-"], "", print)
     assert [text for group in given.groups(64) for text in group] == texts * 2
 
 

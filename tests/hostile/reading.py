@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vit_jax.commands.prediction.inputs import sentences
+from vit_jax.commands.prediction.sources import sentences
 from vit_jax.data.captions.captioned import read_captioned
 from vit_jax.data.images.preprocess import Preprocess, open_image
 from vit_jax.data.images.sources.arrays import open_npz

@@ -21,11 +21,16 @@ from ..config import flags
 from ..config.decoding import AnswerFlags
 from ..errors import DONE, Field, UserError
 from ..explain.methods import BATCH as EXPLAINED
+from ..files.destination import check_outputs
 from ..files.output import GrowingCsv, digits
+from ..files.stores.open import open_store
 from ..files.terminal import lasting_output, printable, run_command
+from .parts.flags import MergeOptions, merges_alone
+from .parts.job import facts_of
+from .parts.predictions import begin_predictions, merge_predictions, predict_parts
 from .prediction.answering import Answering
 from .prediction.flags import BATCH, Options, blocks, check_flags, layers
-from .prediction.inputs import STDIN, Inputs, is_piped, with_images_of_tables
+from .prediction.inputs import STDIN, Inputs, is_piped
 from .prediction.network import caption, image_column, open_network, takes
 from .prediction.printing import Count, as_json, for_eyes, in_lines, is_terminal, note, prepare_stdout, say
 from .unreadable import flag_advised
@@ -43,6 +48,8 @@ def command(arguments: list[str]) -> int:
     Raises:
         UserError: an argument is wrong, or an input cannot be used.
     """
+    if merges_alone(arguments):
+        return _merge_alone(arguments)
     o = flags.parse(Options, arguments, prog="python -m vit_jax.predict")
     given = o.inputs or ((STDIN,) if is_piped() else ())
     if not given:
@@ -51,7 +58,9 @@ def command(arguments: list[str]) -> int:
     stated = flags.given_fields(arguments, Options)
     check_flags(o, stated)
     kind = takes(o.run)
-    inputs = Inputs(kind, with_images_of_tables(kind, given, o.data.file_column or image_column(o.run)), note)
+    inputs = Inputs(kind, given, o.data.file_column or image_column(o.run), note)
+    if o.parts and inputs.total is None:
+        raise UserError("inputs", "is stdin, which another worker cannot read", "give a file that lists them")
     model = open_network(o.run, o.weights, o.averaged, flags.given_values(arguments, o, AnswerFlags), o.data.spoken)
     if "top" in stated and model.task.searching({}) is not None:
         raise UserError(
@@ -66,11 +75,34 @@ def command(arguments: list[str]) -> int:
         model.check_columns(o.probabilities)
     if o.explain:
         model.check_explained(o.explain, o.class_)
+    if o.parts:
+        return _answer_part(o, model, inputs)
     writes = (
         o.csv or o.probabilities or o.attention or o.explain or o.features
     )  # to a file, also if nobody reads what is printed
     with flag_advised(o.skip_unreadable), lasting_output() if writes else contextlib.nullcontext():
         _answer(o, model, inputs, o.top if "top" in stated else o.nbest)
+    return DONE
+
+
+def _answer_part(o: Options, model: Predictor, inputs: Inputs) -> int:
+    """Compute a share of all answers, or join all of them to a table."""
+    settings = {"part_size": o.part_size, "format": o.format, "top": o.top}
+    if o.merge:
+        facts_of(open_store(o.parts))
+        begin_predictions(o.parts, model, inputs, settings)
+        print(printable(merge_predictions(o.parts, o.merge)))
+        return DONE
+    predict_parts(o.parts, model, inputs, settings, o.batch, note)
+    print(printable(f"join them with --parts {o.parts} --merge TABLE.{o.format}"))
+    return DONE
+
+
+def _merge_alone(arguments: list[str]) -> int:
+    """Join parts to a table without the network that they are of."""
+    o = flags.parse(MergeOptions, arguments, prog="python -m vit_jax.predict")
+    check_outputs({"merge": o.merge}, o.force)
+    print(printable(merge_predictions(o.parts, o.merge)))
     return DONE
 
 

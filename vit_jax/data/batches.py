@@ -38,7 +38,7 @@ def batches(split: Split, order: Order, start: int, stop: int, rows: Rows = None
         return _rows(split, split.batch, reading.plan(step) if reading else order.indices(step), rows)
 
     try:
-        yield from _prefetch(make, range(start, stop), _makers(split))
+        yield from prefetch(make, range(start, stop), _makers(split))
     finally:
         if reading:
             reading.close()
@@ -72,7 +72,7 @@ def evaluation_batches(split: Split, batch: int, rows: Rows = None) -> Generator
         return _rows(split, split.examples, padded[i], rows), parts[i]
 
     try:
-        yield from _prefetch(make, range(len(starts)), _makers(split))
+        yield from prefetch(make, range(len(starts)), _makers(split))
     finally:
         if reading:
             reading.close()
@@ -94,7 +94,7 @@ def _makers(split: Split) -> int:
     return MAKERS if images is not None and not images.in_memory else 1
 
 
-def _prefetch(make: Callable[[A], B], items: Iterable[A], makers: int = 1) -> Generator[B, None, None]:
+def prefetch(make: Callable[[A], B], items: Iterable[A], makers: int = 1) -> Generator[B, None, None]:
     """Like map(make, items), but `makers` threads make up to DEPTH results in advance.
 
     The threads end with the iterator: when that is exhausted, closed, deleted or raises. An exception of `make` is

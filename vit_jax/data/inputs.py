@@ -4,19 +4,49 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import UserError
-from .images.preprocess import Preprocess, is_wide, open_image
+from .images.preprocess import Preprocess, decode_image, is_wide, open_image
 from .images.sources.arrays import narrowed
 from .images.wide import extent_of, remark_on
 from .unreadable import Unreadable
 
 _WANTED = "give paths, Pillow images or uint8 arrays"
+
+
+class Stored:
+    """An encoded image that is no file by itself, but a part of a shard or an object of a store.
+
+    Args:
+        name: what messages and tables call it.
+        read: gives its bytes.
+    """
+
+    def __init__(self, name: str, read: Callable[[], bytes]):
+        self.name, self.read = name, read
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Prepared:
+    """The pixels of an image as a network takes them, and what it is called.
+
+    Args:
+        name: as of `Stored`.
+        pixels: uint8 [h, w, C].
+    """
+
+    def __init__(self, name: str, pixels: np.ndarray):
+        self.name, self.pixels = name, pixels
+
+    def __str__(self) -> str:
+        return self.name
 
 
 def list_images(images: Any, channels: int) -> tuple[list[Any], bool]:
@@ -55,7 +85,7 @@ def prepare_image(image: Any, preprocess: Preprocess) -> np.ndarray:
     """The pixels of one image as a network takes them.
 
     Args:
-        image: a path, an image of Pillow or an array [h, w] or [h, w, C].
+        image: a path, an image of Pillow or an array [h, w] or [h, w, C]; or one that is Stored or Prepared.
         preprocess: of the network.
 
     Returns:
@@ -66,6 +96,8 @@ def prepare_image(image: Any, preprocess: Preprocess) -> np.ndarray:
     """
     from PIL import Image
 
+    if isinstance(image, Prepared):
+        return image.pixels
     wanted = (*preprocess.image, preprocess.channels)
     if hasattr(image, "__array__"):
         pixels = _array(image)
@@ -84,7 +116,7 @@ def prepare_image(image: Any, preprocess: Preprocess) -> np.ndarray:
         return preprocess.apply(
             Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[-1] == 1 else pixels)
         )
-    if not isinstance(image, (str, os.PathLike, Image.Image)):
+    if not isinstance(image, (str, os.PathLike, Image.Image, Stored)):
         raise UserError("images", f"{type(image).__name__} is no image", _WANTED)
     if preprocess.channels not in (1, 3):
         raise UserError(
@@ -92,17 +124,20 @@ def prepare_image(image: Any, preprocess: Preprocess) -> np.ndarray:
             f"this network takes {preprocess.channels} channels, which image files do not have",
             f"give uint8 arrays {list(wanted)}",
         )
-    opened = image if isinstance(image, Image.Image) else open_image(image)
+    if isinstance(image, Stored):
+        opened = decode_image(image.read(), image.name)
+    else:
+        opened = image if isinstance(image, Image.Image) else open_image(image)
     preprocess.check(opened, "images" if opened is image else str(image))
     return preprocess.apply(opened)
 
 
-def wide_remarks(paths: Iterable[Path]) -> tuple[str, ...]:
+def wide_remarks(paths: Iterable[Any]) -> tuple[str, ...]:
     """Remarks on image files with pixels of more than 8 bits. Only these are decoded, as far as they can be read."""
     extents = []
     for path in paths:
         with contextlib.suppress(Unreadable):
-            if path.is_file() and is_wide(path):
+            if isinstance(path, Path) and path.is_file() and is_wide(path):
                 extents.append(extent_of(open_image(path)))
     return remark_on(np.array(extents).reshape(-1, 4), (), flag=False)
 

@@ -11,9 +11,10 @@ from jax import Array
 
 from ..augmentation.batch import normalise
 from ..data.images.preprocess import Preprocess
-from ..data.inputs import list_images, prepare_image
+from ..data.inputs import Prepared, list_images, prepare_image
 from ..data.unreadable import Unreadable
 from ..errors import UserError
+from ..files.stores.base import StoreError
 from ..machine.numerics import with_fixed_settings
 from .predictor import Predictor
 
@@ -57,6 +58,17 @@ class ImagePredictor(Predictor):
             except Unreadable as error:
                 errors.append(error)
         return found, errors
+
+    def prepared(self, given: Any) -> Any:
+        """An image with its pixels, or the UserError of one that cannot be read."""
+        try:
+            return Prepared(str(given), prepare_image(given, self.preprocess))
+        except StoreError:
+            raise
+        except UserError as error:
+            if error.subject != str(given):  # of all images
+                raise
+            return error
 
     def pixels(self, images: Any) -> np.ndarray:
         """Images preprocessed but not normalised.

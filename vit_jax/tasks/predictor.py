@@ -180,6 +180,21 @@ class Predictor:
         """
         raise UserError(Field("skip_unreadable"), "is for images, and this network takes none", "leave it out")
 
+    def prepared(self, given: Any) -> Any:
+        """An input as `answer` takes it, with what can be done before the network is used; called by several threads.
+
+        Args:
+            given: as of `answer`.
+
+        Returns:
+            The UserError of one that cannot be read.
+        """
+        try:
+            self.read([given])
+        except UserError as error:
+            return error
+        return given
+
     def answer(self, inputs: Sequence[Any], top: int = 3, batch: int = BATCH, begin: int = 0) -> Iterator[Answer]:
         """One Answer per input, in order.
 

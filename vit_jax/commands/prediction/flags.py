@@ -15,11 +15,13 @@ from ...config.run import paths_in
 from ...errors import Field, UserError
 from ...explain.methods import IMAGES, TEXTS
 from ...files.destination import check_outputs
+from ..parts.flags import PartsFlags, check_parts
 from ..selection import FileFlags, LanguageFlags, SelectionFlags
 from ..unreadable import UnreadableFlags
 
 BATCH = 64  # inputs that are computed at a time
 FILES = (".png", ".csv", ".npz")  # of an explanation
+WHOLE = ("csv", "json", "probabilities", "attention", "explain", "features", "skip_unreadable")  # not with --parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,7 @@ class DataFlags(LanguageFlags, FileFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictFlags(UnreadableFlags, SelectionFlags):
+class PredictFlags(PartsFlags, UnreadableFlags, SelectionFlags):
     """What is predicted, by which weights, and what is written."""
 
     run: str = field(
@@ -39,12 +41,12 @@ class PredictFlags(UnreadableFlags, SelectionFlags):
     )
     inputs: tuple[str, ...] = field(
         metadata={
-            "help": "image files, folders of images and csv:FILE[:FOLDER], the images of a table; or sentences, or "
-            "files of them, one per line; or files of vectors (.npy, .npz, .h5), of one row as FILE:ROW. - stands for "
-            "stdin, as no input does in a pipe: each line a sentence, an image file or FILE:ROW. Where stdout is no "
-            "terminal, each answer is a line: the best class (--top of them), a text (--nbest of them), all labels or "
-            "numbers with tabs between them; a blank "
-            "line has a blank answer"
+            "help": "image files, folders of images, also in s3:// and gs://, a .txt that lists images, "
+            "csv:FILE[:FOLDER], the images of a table, wds:PATTERN and parquet:PATTERN, those of shards; or sentences, "
+            "or files of them, one per line; or files of vectors (.npy, .npz, .h5), of one row as FILE:ROW. - stands "
+            "for stdin, as no input does in a pipe: each line a sentence, an image file or FILE:ROW. Where stdout is "
+            "no terminal, each answer is a line: the best class (--top of them), a text (--nbest of them), all labels "
+            "or numbers with tabs between them; a blank line has a blank answer"
         }
     )
     top: int = option(3, "number of classes to print for each image, the most probable first", at_least=1)
@@ -112,6 +114,8 @@ def check_flags(o: Options, stated: Sequence[str]) -> None:
 
     `stated` are the fields that the command line sets.
     """
+    reads = [*runs.read_from(o.run), *paths_in(*o.inputs)]
+    check_parts(o, stated, WHOLE, reads)
     if o.layer and not o.attention:
         raise UserError(Field("layer"), f"is {o.layer}, but nothing is to be drawn", "add --attention FILE.png")
     if o.attention and not o.attention.lower().endswith(".png"):
@@ -134,7 +138,13 @@ def check_flags(o: Options, stated: Sequence[str]) -> None:
         raise UserError(
             f"--features {o.features}", "in a folder of weights it would be taken for such", "choose another"
         )
-    outputs = {"csv": o.csv, "probabilities": o.probabilities, "attention": o.attention, "features": o.features}
+    outputs = {
+        "merge": o.merge,
+        "csv": o.csv,
+        "probabilities": o.probabilities,
+        "attention": o.attention,
+        "features": o.features,
+    }
     reads = [*runs.read_from(o.run), *paths_in(*o.inputs)]
     for file in [f"{o.explain_to}{suffix}" for suffix in FILES] if o.explain else [""]:
         check_outputs({**outputs, "explain-to": file}, o.force, reads)

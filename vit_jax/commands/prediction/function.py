@@ -7,14 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from ...config.ranges import check_ranges
+from ...data.inputs import Stored
 from ...errors import UserError
 from ...files.shown import predictions
 from ...text.languages import Spoken
 from .answering import Answering
 from .flags import BATCH, PredictFlags
-from .inputs import files_of, with_images_of_tables
 from .network import image_column, kind_of, open_network, takes
 from .printing import note
+from .sources import sources_of
 
 if TYPE_CHECKING:
     from flax import nnx
@@ -102,7 +103,7 @@ def predict(
     if found is None:
         return _predict_given(network, inputs, top, batch)
     answering = Answering(network, top, batch, skip_unreadable, note)
-    answers = [(answer.input, answer.value) for answer in answering.answers(found) if answer.plain]
+    answers = [(_as_given(answer.input), answer.value) for answer in answering.answers(found) if answer.plain]
     single = one and len(answers) == 1 and not _holds_several(inputs)
     return _shown(answers[0][1] if single else answers, answers, network)
 
@@ -145,11 +146,20 @@ def _shown(said: Any, pairs: Sequence[tuple[Any, Any]], network: Predictor) -> A
 
 
 def _found(kind: str, inputs: Sequence[Any], file_column: str) -> list[Any]:
-    """The inputs of a kind as image files (with those inside folders), vectors or texts. Raises UserError."""
-    given = with_images_of_tables(kind, inputs, file_column)
-    return given if kind == "ids" else files_of(kind, given, note)
+    """The inputs of a kind as image files (with those inside folders and shards), vectors or texts.
+
+    Raises:
+        UserError: something is not there.
+    """
+    return [each for source in sources_of(kind, inputs, file_column, note) for each in source.read(0, len(source))]
 
 
 def _holds_several(given: str | os.PathLike[str]) -> bool:
-    """Whether an input is a folder or a table, whose answers are a list, and be it of one image."""
-    return os.path.isdir(given) or (os.fspath(given).startswith("csv:") and not os.path.lexists(given))
+    """Whether an input is a folder, a table or shards, whose answers are a list, and be it of one image."""
+    several = ("csv:", "wds:", "parquet:")
+    return os.path.isdir(given) or (os.fspath(given).startswith(several) and not os.path.lexists(given))
+
+
+def _as_given(given: Any) -> Any:
+    """An input, of what is no file its name."""
+    return str(given) if isinstance(given, Stored) else given

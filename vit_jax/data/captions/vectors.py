@@ -180,18 +180,21 @@ class Vector(NamedTuple):
     values: np.ndarray  # float32 [C]
 
 
-def vectors_in(inputs: Sequence[str | os.PathLike[str]]) -> list[Vector]:
+def vectors_in(inputs: Sequence[str | os.PathLike[str] | Vector]) -> list[Vector]:
     """The vectors of files.
 
     Args:
         inputs: FILE for all its rows, or FILE:ROW for one, counted from 0. A file is a .npy [C] or [n, C], or a .npz or
-            .h5 with such an array under the name `features`.
+            .h5 with such an array under the name `features`. A Vector stays as it is.
 
     Raises:
         UserError: where one cannot be read.
     """
     found: list[Vector] = []
     for one in inputs:
+        if isinstance(one, Vector):
+            found.append(one)
+            continue
         given = os.fspath(one)
         file, colon, row = given.rpartition(":")
         if not (colon and row.isdecimal() and not os.path.exists(given)):
