@@ -18,7 +18,7 @@ from .images.sources.arrays import Arrays
 from .images.sources.base import Source
 from .images.sources.folders import open_test_folder
 from .images.sources.layout import WHOLE
-from .images.sources.open import check_target, open_image_source, table_of
+from .images.sources.open import check_target, folder_of, open_image_source, table_of
 from .images.splits import Split
 from .images.tables.open import open_test_table, stated_in
 from .unreadable import left_out
@@ -91,7 +91,7 @@ def _open(data: ImageData, outputs: Outputs, given: Given | None) -> Source:
     if given is None and (place := table_of(data)):
         return open_test_table(place, stated_in(data), outputs)
     if given is None and data.source.startswith(FOLDER):
-        return open_test_folder(data.source.removeprefix(FOLDER))
+        return open_test_folder(folder_of(data))
     return open_image_source(data, given)
 
 

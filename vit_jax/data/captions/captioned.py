@@ -17,6 +17,7 @@ from ...files import strict_json
 from ...files.lines import quote, read_lines
 from ...files.reading import open_regular
 from ..base import Given, not_given
+from ..fetch.copies import copy_images
 from ..images.sources.arrays import Arrays, arrays_split
 from ..images.sources.base import Examples
 from ..images.sources.folders import Files
@@ -96,7 +97,7 @@ def without_captions(source: str, there: Found) -> tuple[str, ...]:
     """A remark on images in the folder of a source that have no captions; none if all have some."""
     if not source.startswith((FOLDER, COCO)):
         return ()
-    path = source.removeprefix(FOLDER) if source.startswith(FOLDER) else source.rpartition(":")[2]
+    path = copy_images(source.removeprefix(FOLDER)) if source.startswith(FOLDER) else source.rpartition(":")[2]
     folder = Folder(os.path.expanduser(path))
     used = {os.path.normpath(images.name(i)) for images, said in there.values() for i in range(len(said))}
     left = [path for path in folder.image_paths(Unused()) if os.path.normpath(path) not in used]
@@ -145,7 +146,7 @@ def read_captioned(source: str) -> Captioned:
         UserError: a file is missing or damaged, or there are fewer than 3 images.
     """
     if source.startswith(FOLDER):
-        folder = source.removeprefix(FOLDER)
+        folder = copy_images(source.removeprefix(FOLDER))
         file, pairs, entry = os.path.join(folder, TABLE), _table, "line"
     else:
         file, _, folder = source.removeprefix(COCO).rpartition(":")

@@ -9,8 +9,8 @@ from pathlib import Path
 from ...errors import UserError
 from ...files.atomic import read_json
 
-_MARK = "dataset_info.json"  # the file that a prepared set has
-_VERSION = r"\d+\.\d+\.\d+"  # folders of other names are unfinished, ours or TFDS's
+MARK = "dataset_info.json"  # the file that a prepared set has
+VERSION = r"\d+\.\d+\.\d+"  # folders of other names are unfinished, ours or TFDS's
 
 
 def data_dir(stated: str) -> Path:
@@ -36,9 +36,9 @@ def find_prepared(root: Path, name: str, version: str = "") -> Path | None:
 
 def prepared_in(root: Path) -> dict[str, list[str]]:
     """{name of each set that is prepared in a data.dir: its versions, the newest last}."""
-    folders = {file.parents[1] for file in root.glob(f"*/*/{_MARK}")}
+    folders = {file.parents[1] for file in root.glob(f"*/*/{MARK}")}
     # A folder of configs is that of a set, and no other data.dir.
-    nested = (file for file in root.glob(f"*/*/*/{_MARK}") if _set_name(file) == file.parents[2].name)
+    nested = (file for file in root.glob(f"*/*/*/{MARK}") if _set_name(file) == file.parents[2].name)
     folders |= {file.parents[1] for file in nested}
     found = {str(folder.relative_to(root)): _versions(folder) for folder in sorted(folders)}
     return {name: versions for name, versions in found.items() if versions}
@@ -54,7 +54,7 @@ def prepared_around(folder: Path) -> tuple[Path, dict[str, list[str]]] | None:
         (data.dir, {set: its versions}); None where no set is prepared.
     """
     folder = folder.resolve()
-    if (folder / _MARK).is_file() and re.fullmatch(_VERSION, folder.name):
+    if (folder / MARK).is_file() and re.fullmatch(VERSION, folder.name):
         version, folder = folder.name, folder.parent
     elif _versions(folder):
         version = ""
@@ -62,7 +62,7 @@ def prepared_around(folder: Path) -> tuple[Path, dict[str, list[str]]] | None:
         there = prepared_in(folder)
         return (folder, there) if there else None
     # A config lies in the folder of its set.
-    nested = _set_name(next(folder.glob(f"{version or '*'}/{_MARK}"))) == folder.parent.name != folder.name
+    nested = _set_name(next(folder.glob(f"{version or '*'}/{MARK}"))) == folder.parent.name != folder.name
     root = folder.parents[1] if nested else folder.parent
     return root, {str(folder.relative_to(root)): [version] if version else _versions(folder)}
 
@@ -77,5 +77,5 @@ def _set_name(info: Path) -> str:
 
 def _versions(folder: Path) -> list[str]:
     """The versions of a set that stand in its folder, the newest last."""
-    found = [file.parent.name for file in folder.glob(f"*/{_MARK}")]
-    return sorted(filter(re.compile(_VERSION).fullmatch, found), key=lambda name: [*map(int, name.split("."))])
+    found = [file.parent.name for file in folder.glob(f"*/{MARK}")]
+    return sorted(filter(re.compile(VERSION).fullmatch, found), key=lambda name: [*map(int, name.split("."))])

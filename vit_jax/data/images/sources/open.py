@@ -8,6 +8,7 @@ from pathlib import Path
 from ....config.outputs import KINDS
 from ....errors import Field, UserError
 from ...base import Given, not_given
+from ...fetch.copies import copy_images
 from ...shards.open import names_shards
 from ..config import FOLDER, GIVEN, TABLE, ImageData
 from ..tables.open import open_table, stated_in
@@ -59,11 +60,12 @@ def table_of(data: ImageData) -> Place | None:
     """
     if data.source.startswith(TABLE):
         return find_table(data.source)
-    return (
-        metadata_in(Path(os.path.expanduser(data.source.removeprefix(FOLDER))))
-        if data.source.startswith(FOLDER)
-        else None
-    )
+    return metadata_in(Path(os.path.expanduser(folder_of(data)))) if data.source.startswith(FOLDER) else None
+
+
+def folder_of(data: ImageData) -> str:
+    """The folder of a source folder:PATH, on this machine: of a URL a copy. Raises UserError."""
+    return copy_images(data.source.removeprefix(FOLDER), data.verify)
 
 
 def _open_table(data: ImageData, place: Place) -> Source:
@@ -97,7 +99,7 @@ def _open(data: ImageData, given: Given | None, fetch: bool) -> Source:
     if data.source == "digits":
         return open_digits()
     if data.source.startswith(FOLDER):
-        return open_folder(data.source.removeprefix(FOLDER))
+        return open_folder(folder_of(data))
     if data.source.lower().endswith(".npz"):
         return open_npz(data.source, data.range, data.target)
     return open_tfds(data, fetch)

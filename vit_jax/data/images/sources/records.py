@@ -13,7 +13,9 @@ from ....config.outputs import Outputs
 from ....errors import UserError
 from ....files.atomic import read_json
 from ....files.reading import check_regular
+from ....files.stores.open import is_remote
 from ...fetch.archives import OFFICIAL
+from ...fetch.copies import copy_prepared
 from ...fetch.places import data_dir, find_prepared
 from ...fetch.prepare import clear_fetched, plan, prepare
 from ..config import ImageData, numbered_classes
@@ -65,8 +67,11 @@ def open_tfds(data: ImageData, fetch: bool) -> Source:
     Raises:
         UserError: where it is not there, or cannot be read.
     """
-    root = data_dir(data.dir)
     name, _, version = data.source.partition(":")
+    if is_remote(data.dir):
+        root, version = copy_prepared(data.dir, name, version, data.verify)
+    else:
+        root = data_dir(data.dir)
     folder = find_prepared(root, name, version)
     if folder is None:
         if root.is_dir():

@@ -1,0 +1,129 @@
+"""A folder of a store on this machine: its files are fetched once, and kept in the cache.
+
+For what is read file by file: folders of classes, and prepared sets. Shards are read where they lie.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import re
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ...errors import UserError
+from ...files.digests import text_digest
+from ...files.stores.base import Store, check_name
+from ...files.stores.open import is_remote, open_store
+from ...machine.backend import cache_folder
+from ..images.preprocess import EXTENSIONS
+from ..progress import progress
+from .places import MARK, VERSION
+
+AT_ONCE = 32  # files that are fetched at the same time
+_PIECE = 64 << 20  # bytes of a large file that are held
+_TABLES = (".csv", ".json", ".jsonl", ".txt")  # beside images
+
+
+def copy_images(place: str, verify: bool = False) -> str:
+    """A folder of images on this machine; of other files there only their names are.
+
+    Args:
+        place: a folder, which is returned as it is, or its URL.
+        verify: fetch all files, those too that were fetched before.
+
+    Raises:
+        UserError: it cannot be listed or fetched, or holds nothing.
+    """
+    if not is_remote(place):
+        return place
+    store = _listed_store(place)
+    names = store.list()
+    if not names:
+        raise UserError(store.url, "holds nothing", "check the path")
+    return str(_copy(store, names, "", EXTENSIONS | {*_TABLES}, verify))
+
+
+def copy_prepared(place: str, name: str, version: str = "", verify: bool = False) -> tuple[Path, str]:
+    """A prepared set on this machine.
+
+    Args:
+        place: the URL of a data.dir.
+        name: of the set, or NAME/CONFIG.
+        version: of it; empty: the newest.
+        verify: fetch all files, those too that were fetched before.
+
+    Returns:
+        (the data.dir that holds it, its version).
+
+    Raises:
+        UserError: it is not there, or cannot be fetched.
+    """
+    store = _listed_store(place)
+    names = store.list(f"{name}/")
+    found = [x.split("/")[-2] for x in names if re.fullmatch(rf"{re.escape(name)}/{VERSION}/{MARK}", x)]
+    found.sort(key=lambda each: [*map(int, each.split("."))])
+    if not found or (version and version not in found):
+        title = f"{name}:{version}" if version else name
+        what = f"is not prepared in {store.url}" + (f" (versions there: {', '.join(found)})" if found else "")
+        raise UserError(f"data.source {title}", what, f"copy its folder there, so that {name}/VERSION/{MARK} is there")
+    version = version or found[-1]
+    folder = f"{name}/{version}"
+    return _copy(store, [x for x in names if x.startswith(f"{folder}/")], folder, frozenset(), verify), version
+
+
+def _listed_store(place: str) -> Store:
+    """The store of a URL that can be listed. Raises UserError."""
+    if place.startswith("http"):
+        raise UserError(place, "a plain server lists no files", "give s3:// or gs://, or write shards: vit-jax shards")
+    return open_store(place)
+
+
+def _copy(store: Store, names: list[str], below: str, kinds: frozenset[str], verify: bool) -> Path:
+    """The folder on this machine that has these files of a store. Small tables are fetched at every start.
+
+    Args:
+        store: that has them.
+        names: of the files.
+        below: the folder in which there are to be no others; empty: all.
+        kinds: endings of those whose content is fetched; none: of all.
+        verify: fetch those too that are there.
+    """
+    root = cache_folder("folders") / text_digest(store.url)[:16] / posixpath.basename(store.url)
+    names = [check_name(name) for name in names if name and not name.endswith("/")]  # marks of a folder
+    there = {path.relative_to(root).as_posix() for path in (root / below).rglob("*") if path.is_file()}
+    for name in there - {*names}:
+        (root / name).unlink(missing_ok=True)
+    missing = [name for name in names if verify or name not in there or name.endswith(_TABLES)]
+    if not missing:
+        return root
+    (root / below).mkdir(parents=True, exist_ok=True)
+    with progress(f"fetching {store.url}", len(missing), "files") as show, ThreadPoolExecutor(AT_ONCE) as pool:
+
+        def fetch(name: str) -> None:
+            _fetch(store, name, root, not kinds or posixpath.splitext(name)[1].lower() in kinds)
+
+        for done, _ in enumerate(pool.map(fetch, missing), 1):
+            show(done)
+    return root
+
+
+def _fetch(store: Store, name: str, root: Path, whole: bool) -> None:
+    """Fetch a file, which is there when it is complete; or make an empty one of its name."""
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, unfinished = tempfile.mkstemp(prefix="fetching-", dir=root.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            if whole and name.lower().endswith(tuple(EXTENSIONS)):
+                file.write(store.load(name) or b"")  # by one request; an image that is gone since cannot be read
+            elif whole:
+                size, tag = store.stat(name)
+                for start in range(0, size, _PIECE):
+                    file.write(store.read(name, start, min(start + _PIECE, size), tag))
+        os.replace(unfinished, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(unfinished)
