@@ -35,6 +35,7 @@ from vit_jax.weights.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 STEPS, BATCH = 3, 8
+H100 = read_target("h100")
 # Their updates are linear in the gradient, so that what has none, as a bias of keys, does not move by rounding.
 MOMENTUM = OptimConfig(name="momentum", lr=0.1, momentum=0.8, weight_decay=0.05, clip=1.0)
 SGD = OptimConfig(name="sgd")
@@ -194,12 +195,21 @@ def test_a_step_for_a_gpu_has_the_same_numbers(monkeypatch):
         shapes.add(query.shape)
         return real(self, query, *arguments, **others)
 
-    monkeypatch.setattr(step, "as_chosen", lambda network, run, _: as_chosen(network, run, (9, 0)))
+    monkeypatch.setattr(step, "as_chosen", lambda network, run, _: as_chosen(network, run, H100))
     monkeypatch.setattr(vit, "needs_even", lambda *_: True)
     monkeypatch.setattr(Attention, "attend", attend)
     for name, x in trained(run).items():
         np.testing.assert_allclose(x, expected[name], rtol=0, atol=1e-12, err_msg=name)
     assert {tokens % 2 for _, tokens, _ in shapes} == {0}
+
+
+@pytest.mark.parametrize("name", ["ViT", "Transformer"])
+def test_a_step_for_a_tpu_has_the_same_numbers(name, monkeypatch):
+    """In float64, with heads as an axis of products, and patches that are projected by a convolution."""
+    monkeypatch.setattr(step, "as_chosen", lambda network, run, _: as_chosen(network, run, read_target("v5e:2x2")))
+    expected = plain(name)
+    for each, x in trained(RUNS[name]).items():
+        np.testing.assert_allclose(x, expected[each], rtol=0, atol=1e-12, err_msg=each)
 
 
 @pytest.mark.parametrize("how", [{}, CHOICES["scan"]])
@@ -212,7 +222,7 @@ def test_weights_that_are_cast_together_give_the_same_step_to_the_bit(how, monke
         return real(mlp, x, **more)
 
     monkeypatch.setattr(Mlp, "__call__", call)
-    monkeypatch.setattr(step, "as_chosen", lambda network, run, _: as_chosen(network, run, (9, 0)))
+    monkeypatch.setattr(step, "as_chosen", lambda network, run, _: as_chosen(network, run, H100))
     for cast in (stack.cast_together, lambda *_: None):
         monkeypatch.setattr(stack, "cast_together", cast)
         engine, tree = engine_of(replace(run, compute_dtype="bfloat16"), "float32")

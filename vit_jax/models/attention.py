@@ -80,10 +80,6 @@ class Attention(nnx.Module):
         self.out = Linear(inner, width, out_bias, dtype)
         self.frequencies = nnx.Param(jnp.zeros((2, heads, head_width // 2), dtype)) if mixed else None
 
-    def split_heads(self, x: Array) -> Array:
-        """[B, N, (H Dh)] -> [B, H, N, Dh]."""
-        return x.reshape(*x.shape[:2], self.heads, self.head_width).transpose(0, 2, 1, 3)
-
     def __call__(
         self,
         query: Array,
@@ -125,7 +121,7 @@ class Attention(nnx.Module):
 
     def project(self, key: Array, value: Array) -> tuple[Array, Array]:
         """Keys and values per head, [B, H, Nk, Dh] each; decoding caches them between steps."""
-        k, v = self.split_heads(self.key(key)), self.split_heads(self.value(value))
+        k, v = self.key.to_heads(key, self.heads), self.value.to_heads(value, self.heads)
         return k if self.key_norm is None else self.key_norm(k), v
 
     def attend(
@@ -156,7 +152,7 @@ class Attention(nnx.Module):
         Returns:
             [B, Nq, D].
         """
-        q = self.split_heads(self.query(query))
+        q = self.query.to_heads(query, self.heads)
         q = q if self.query_norm is None else self.query_norm(q)
         q = q if rotary is None else apply_rope(q, rotary, self.pairs)
         shape = (q.shape[0], self.heads, q.shape[2], k.shape[2])
@@ -169,9 +165,10 @@ class Attention(nnx.Module):
         sow(intermediates, name, weights)
         if (nudge := (intermediates or {}).get(name + NUDGE)) is not None:
             context = context + nudge.astype(v.dtype) @ v
+        if self.inner_norm is None:
+            return self.out.from_heads(context)
         context = context.transpose(0, 2, 1, 3)  # [B, Nq, H, Dh]
-        context = context.reshape(*context.shape[:2], -1)
-        return self.out(context if self.inner_norm is None else self.inner_norm(context))
+        return self.out(self.inner_norm(context.reshape(*context.shape[:2], -1)))
 
 
 def plain_or_fused(

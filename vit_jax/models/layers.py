@@ -32,10 +32,12 @@ class Linear(nnx.Module):
     """y = x K + b, with the kernel K stored as [in, out].
 
     Leading axes are flattened for the product: on CPU, XLA computes a product of two matrices about 1.06 times as fast
-    as the same product with a batch and a token axis.
+    as the same product with a batch and a token axis. On a TPU they are not, and heads are axes of the product: there
+    matrices lie in memory as tiles, so that another shape of the same values is a copy.
     """
 
     rounded = False  # whether the factors of the product are rounded to bfloat16, where all else is in float32
+    tiled = False  # whether the program is for a TPU
 
     def __init__(self, n_in: int, n_out: int, bias: bool = True, dtype: Any = jnp.float32):
         self.kernel = nnx.Param(jnp.zeros((n_in, n_out), dtype))
@@ -47,8 +49,24 @@ class Linear(nnx.Module):
     def affine(self, x: Array, kernel: Array) -> Array:
         """x K + b with another form of the kernel."""
         product = rounded_product if self.rounded else jnp.matmul
-        y = product(x.reshape(-1, x.shape[-1]), kernel.astype(x.dtype))
-        y = y.reshape(*x.shape[:-1], -1)
+        rows = x if self.tiled else x.reshape(-1, x.shape[-1])
+        y = product(rows, kernel.astype(x.dtype)).reshape(*x.shape[:-1], -1)
+        return y if self.bias is None else y + self.bias[...].astype(x.dtype)
+
+    def to_heads(self, x: Array, heads: int) -> Array:
+        """What a call gives, cut into heads: [B, N, in] -> [B, H, N, out / H]."""
+        if not self.tiled:
+            y = self(x)
+            return y.reshape(*y.shape[:2], heads, -1).transpose(0, 2, 1, 3)
+        y = jnp.einsum("bnd,dhe->bhne", x, self.kernel[...].astype(x.dtype).reshape(x.shape[-1], heads, -1))
+        return y if self.bias is None else y + self.bias[...].astype(x.dtype).reshape(heads, 1, -1)
+
+    def from_heads(self, x: Array) -> Array:
+        """A call with heads side by side: [B, H, N, in / H] -> [B, N, out]."""
+        if not self.tiled:
+            x = x.transpose(0, 2, 1, 3)
+            return self(x.reshape(*x.shape[:2], -1))
+        y = jnp.einsum("bhne,hed->bnd", x, self.kernel[...].astype(x.dtype).reshape(x.shape[1], x.shape[3], -1))
         return y if self.bias is None else y + self.bias[...].astype(x.dtype)
 
 
@@ -107,7 +125,7 @@ class LayerNorm(nnx.Module):
     """y = (x - mean) / sqrt(var + eps) * scale + bias over the last axis (Ba et al. 2016, arXiv 1607.06450)."""
 
     centred = True  # whether the mean is subtracted
-    on_gpu = False  # as of `standardise`
+    platform = ""  # as of `standardise`
 
     def __init__(self, width: int, eps: float, bias: bool = True, dtype: Any = jnp.float32):
         self.eps = eps
@@ -115,7 +133,7 @@ class LayerNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((width,), dtype)) if bias else None
 
     def __call__(self, x: Array) -> Array:  # [..., D] -> [..., D]
-        y = standardise(x.astype(accumulation_dtype(x.dtype)), self.eps, self.centred, self.on_gpu)
+        y = standardise(x.astype(accumulation_dtype(x.dtype)), self.eps, self.centred, self.platform)
         y = y * self.scale[...].astype(y.dtype)
         y = y if self.bias is None else y + self.bias[...].astype(y.dtype)
         return y.astype(x.dtype)
@@ -131,7 +149,7 @@ class RMSNorm(LayerNorm):
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
-def standardise(x: Array, eps: float, centred: bool, on_gpu: bool) -> Array:
+def standardise(x: Array, eps: float, centred: bool, platform: str = "") -> Array:
     """(x - mean) / sqrt(var + eps) over the last axis, with a derivative that needs two sums a row; all orders exist.
 
     The variance is the mean of (x - mean)^2: the one-pass form E[x^2] - E[x]^2 loses all digits if the mean is large.
@@ -140,30 +158,34 @@ def standardise(x: Array, eps: float, centred: bool, on_gpu: bool) -> Array:
         x: [..., D].
         eps: what is added to the variance.
         centred: False: without the mean, x / sqrt(mean(x^2) + eps).
-        on_gpu: whether the program is for a GPU, which is then to keep the two sums of each row.
+        platform: gpu or tpu, where the program is for one: a barrier then makes arrays of the sums of rows.
     """
-    return _standardised(x, eps, centred, on_gpu)[0]
+    return _standardised(x, eps, centred, platform)[0]
 
 
 @standardise.defjvp
 def _derivative(
-    eps: float, centred: bool, on_gpu: bool, primals: tuple[Array], tangents: tuple[Array]
+    eps: float, centred: bool, platform: str, primals: tuple[Array], tangents: tuple[Array]
 ) -> tuple[Array, Array]:
-    """dy = (dx - mean(dx) - y mean(y dx)) / sqrt(var + eps), whose transpose has the same form."""
+    """dy = (dx - mean(dx) - y mean(y dx)) / sqrt(var + eps), whose transpose has the same form.
+
+    XLA for a TPU would else write each sum of a row as often as the row has values, in float32.
+    """
     (x,), (dx,) = primals, tangents
-    y, inverse = _standardised(x, eps, centred, on_gpu)
-    along = y * (y * dx).sum(-1, keepdims=True)
-    along = along + dx.sum(-1, keepdims=True) if centred else along
+    y, inverse = _standardised(x, eps, centred, platform)
+    store = jax.lax.optimization_barrier if platform == "tpu" else lambda total: total
+    along = y * store((y * dx).sum(-1, keepdims=True))
+    along = along + store(dx.sum(-1, keepdims=True)) if centred else along
     return y, inverse * dx - inverse / x.shape[-1] * along
 
 
-def _standardised(x: Array, eps: float, centred: bool, on_gpu: bool) -> tuple[Array, Array]:
+def _standardised(x: Array, eps: float, centred: bool, platform: str) -> tuple[Array, Array]:
     """(`standardise`, 1 / sqrt(var + eps)).
 
     On a GPU a barrier makes of each sum a kernel, whose results the backward pass reads. Left to itself, XLA 0.10 fuses
     both with what reads them, and the backward pass writes x once more in float32, to have its sums over rows.
     """
-    store = jax.lax.optimization_barrier if on_gpu else lambda total: total
+    store = jax.lax.optimization_barrier if platform == "gpu" else lambda total: total
     if centred:
         x = x - store(x.sum(-1, keepdims=True)) / x.shape[-1]
     inverse = jax.lax.rsqrt(store(jnp.square(x).sum(-1, keepdims=True)) / x.shape[-1] + eps)

@@ -17,7 +17,7 @@ from flax import nnx
 from jax import Array
 
 from ..config.run import RunConfig
-from ..machine.targets import Target
+from ..machine.targets import HERE, Target
 from .attention import NUDGE, Attention, AttentionPool
 from .attention_kernels import FUSED, obstacle
 from .layers import Intermediates, LayerNorm, Linear, Mlp, product_p, sow
@@ -177,16 +177,18 @@ def cast_together(blocks: Stack, dtype: str) -> None:
                 weights.set_value(_times_one(x, ones[x.shape[-1:]]).astype(dtype))
 
 
-def as_chosen(network: Any, run: RunConfig, capability: tuple[int, int] = (0, 0)) -> Any:
-    """The network of a training step, after it is told what a run chooses, and which device the step is for.
+def as_chosen(network: Any, run: RunConfig, target: Target = HERE) -> Any:
+    """The network of a training step, after it is told what a run chooses, and which devices the step is for.
 
-    A GPU is limited by the bytes that it moves: there activations lie row by row, and less of them is kept.
+    GPUs and TPUs are limited by the bytes that they move. On a GPU activations lie row by row, and less of them is
+    kept; on a TPU no array is copied to be given another shape.
 
     Args:
         network: the network.
         run: the run.
-        capability: that of the GPU which the step is for; (0, 0): anything else.
+        target: the devices.
     """
+    capability = target.capability
     on_gpu = capability > (0, 0)
     for _, module in nnx.iter_modules(network):
         if isinstance(module, Stack):
@@ -195,9 +197,11 @@ def as_chosen(network: Any, run: RunConfig, capability: tuple[int, int] = (0, 0)
             if on_gpu and run.compute_dtype == "bfloat16":
                 cast_together(module, run.compute_dtype)
         elif isinstance(module, LayerNorm):
-            module.on_gpu = on_gpu
+            module.platform = target.platform
         elif isinstance(module, Mlp):
             module.recompute = on_gpu and run.remat == "none"
+        elif isinstance(module, Linear):
+            module.tiled = target.platform == "tpu"
         elif isinstance(module, Attention):
             module.fused, module.capability = not why_plain(module, run, capability), capability
     return network

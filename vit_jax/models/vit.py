@@ -61,15 +61,28 @@ class Patches(Linear):
         self.norm = norm(c, dtype) if c.stem_norm else None
 
     def __call__(self, images: Array) -> Array:  # [B, h, w, C] -> [B, N, D]
+        if self.tiled and self.pre_norm is None:
+            x = self.convolve(images)
+        else:
+            x = self.cut(images)
+            x = super().__call__(x if self.pre_norm is None else self.pre_norm(x))
+        x = x if self.norm is None else self.norm(x)
+        return ACTIVATIONS[self.activation](x)
+
+    def cut(self, images: Array) -> Array:  # [B, h, w, C] -> [B, N, (row column C)]
         batch, h, w, channels = images.shape
         rows, columns = self.size
         x = images.reshape(batch, h // rows, rows, w // columns, columns, channels)
         x = x.transpose(0, 1, 3, 2, 4, 5)  # b (gh p) (gw q) c -> b (gh gw) (p q c)
-        x = x.reshape(batch, -1, rows * columns * channels)
-        x = x if self.pre_norm is None else self.pre_norm(x)
-        x = super().__call__(x)
-        x = x if self.norm is None else self.norm(x)
-        return ACTIVATIONS[self.activation](x)
+        return x.reshape(batch, -1, rows * columns * channels)
+
+    def convolve(self, images: Array) -> Array:
+        """The projected patches by a convolution, which on a TPU copies no image: [B, h, w, C] -> [B, N, D]."""
+        kernel = self.kernel[...].astype(images.dtype).reshape(*self.size, images.shape[-1], -1)
+        axes = ("NHWC", "HWIO", "NHWC")
+        x = jax.lax.conv_general_dilated(images, kernel, self.size, "VALID", dimension_numbers=axes)
+        x = x.reshape(len(x), -1, x.shape[-1])
+        return x if self.bias is None else x + self.bias[...].astype(x.dtype)
 
 
 class Block(nnx.Module):

@@ -322,7 +322,7 @@ class Step:
         def loss(trainable: Tree, batch: Batch, keys: Array) -> tuple[Array, dict[str, Array]]:
             parameters = combine(frozen, trainable)
             parameters = self.lora.merge(parameters, self.shards) if self.lora else parameters
-            network = as_chosen(merge(self.definition, parameters), self.run, self.devices.target.capability)
+            network = as_chosen(merge(self.definition, parameters), self.run, self.devices.target)
             network = self.shards.gather(network) if self.shards else network
             return task.loss(network, batch, keys, denominator)
 
