@@ -9,10 +9,10 @@ import pytest
 from vit_jax.data.base import Given
 from vit_jax.data.batches import batches
 from vit_jax.data.texts import cached
-from vit_jax.data.texts import sentences as sentences_module
+from vit_jax.data.texts import open as open_module
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.data.texts.flat import gather_sentences
-from vit_jax.data.texts.sentences import open_sentences
+from vit_jax.data.texts.open import open_sentences
 from vit_jax.files.digests import array_digest, parts_digest
 from vit_jax.machine import backend
 
@@ -61,9 +61,9 @@ def test_batches_from_a_file_are_to_the_bit_those_of_arrays_in_memory(files):
 
 def train_pairs(dataset):
     """The pairs of train as texts: all that validation and test do not hold, in order."""
-    _, held = sentences_module.hold_out(np.zeros(90, np.int64), 0.1, sentences_module.TEST)
+    _, held = open_module.hold_out(np.zeros(90, np.int64), 0.1, open_module.TEST)
     rest = [PAIRS[i] for i in range(90) if i not in {*held.tolist()}]
-    _, held = sentences_module.hold_out(np.zeros(len(rest), np.int64), 0.1, sentences_module.VALIDATION, 0)
+    _, held = open_module.hold_out(np.zeros(len(rest), np.int64), 0.1, open_module.VALIDATION, 0)
     assert [pair[1].strip() for pair in (rest[i] for i in held)] == dataset.splits["validation"].references
     return [pair for i, pair in enumerate(rest) if i not in {*held.tolist()}]
 
@@ -71,12 +71,12 @@ def train_pairs(dataset):
 def test_a_second_start_encodes_nothing_of_train_and_holds_no_text_of_it(files, monkeypatch):
     first = open_sentences(files)
 
-    class Refusing(sentences_module.Encoder):
+    class Refusing(open_module.Encoder):
         def __iter__(self):
             assert len(self.pairs) < len(first.splits["train"]), "it is encoded again"
             return super().__iter__()
 
-    monkeypatch.setattr(sentences_module, "Encoder", Refusing)
+    monkeypatch.setattr(open_module, "Encoder", Refusing)
     second = open_sentences(files)
     assert content(second) == content(first) and "references" not in vars(second.splits["train"])
     assert second.remarks == first.remarks and second.metadata() == first.metadata()

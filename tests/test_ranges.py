@@ -52,7 +52,7 @@ FIELDS = {
     FittedImages: {"background": ((-1, 256), (0, 255)), "size trim threads memory": AMOUNT},
     CaptionData: {"drawn": COUNT, "length": LENGTH},
     FeatureData: {"validation test": RATE, "length": LENGTH},
-    SentenceData: {"lengths": LENGTH},
+    SentenceData: {"lengths": LENGTH, "corrupt_rate": ((0.0, 1.0), (0.01, 0.99)), "corrupt_length": ((0.9,), (1.0,))},
     SearchFlags: {
         "beam": ((0, 1001), (1, 1000)),
         "min_length max_length no_repeat_ngram": ((-1, 100_001), (0, 100_000)),

@@ -18,13 +18,13 @@ OPEN = {name: "--model.classes 1000 --model.depth 1" for name in SIZED} | {
     "vit-1024x6": "--model.classes 10", "finetune": "--model.classes 10",
     "distil-1024x6": "--model.classes 10 --model.image 32 --model.patch 8",
     "coco-caption": "--model.text.target-vocabulary 1004 --model.text.outputs 1004",
-    "transformer-512x6": IDS,
+    "transformer-512x6": IDS, "denoise": IDS,
 }  # fmt: skip
 ODD = ("multi30k", "multi30k-tiny", "transformer-512x6")  # whose batches eight devices do not divide
 NAMES = [*PRESETS, *SIZED, *RECIPES]
 # A TPU's compiler takes ten times as long as that of a GPU, and a recipe is its preset with another schedule.
 TARGETS = dict(zip(NAMES, itertools.cycle(("h100", "h100:8", "v5e:2x2")))) | dict.fromkeys((*ODD, *RECIPES), "h100")
-WRITE = ("numbers", "shapes", "coco-caption", "multi30k", "multi30k-tiny", "transformer-512x6")
+WRITE = ("numbers", "shapes", "coco-caption", "multi30k", "multi30k-tiny", "transformer-512x6", "denoise")
 
 
 @pytest.mark.parametrize(

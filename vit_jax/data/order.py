@@ -18,7 +18,7 @@ Sampling = Literal["natural", "sqrt", "balanced"]
 
 # The first number of a permutation's seed is its purpose, so that no two purposes share a permutation.
 ORDER, VALIDATION, TEST, NUMBERS, SHUFFLE, SHAPES, CLASS_ROW, QUOTA_TIES, CLASS_OFFSETS, FOLDS = range(10)
-BLOCKS, WINDOWS = 10, 11
+BLOCKS, WINDOWS, CORRUPTION = 10, 11, 12
 
 
 def permutation(n: int, *seed: int) -> np.ndarray:

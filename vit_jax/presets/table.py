@@ -17,6 +17,7 @@ PRESETS = {
     "multi30k": text.multi30k,
     "multi30k-tiny": text.multi30k_tiny,
     "transformer-512x6": text.transformer_512x6,
+    "denoise": text.denoise,
     "mnist": images.mnist,
     "mnist-stem": images.mnist_stem,
     "mnist-20x1": images.mnist_20x1,

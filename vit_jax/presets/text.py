@@ -16,7 +16,7 @@ from ..models.vit_config import ViTConfig
 from .entry import FEW_EPOCHS, Preset
 
 # For type checkers: the names of presets whose network is a Transformer or a captioner, and what they are.
-TextName = Literal["numbers", "multi30k", "multi30k-tiny", "transformer-512x6"]
+TextName = Literal["numbers", "multi30k", "multi30k-tiny", "transformer-512x6", "denoise"]
 CaptionName = Literal["shapes", "coco-caption"]
 TextPreset = Preset[TransformerConfig]
 CaptionPreset = Preset[CaptionerConfig]
@@ -196,4 +196,28 @@ def transformer_512x6() -> Preset:
         "(--data.source pairs:en-de:FOLDER). 200 small steps on Multi30k lower the loss from 8.4 to 6.0. "
         "Corrected: positions have one frequency per pair of columns (the notebook has a single one: model.position "
         "one_frequency); padding and later target tokens are masked; the head gives logits.",
+    )
+
+
+def denoise() -> Preset:
+    model = TransformerConfig(
+        width=512, heads=8, hidden=2048, encoder_depth=6, decoder_depth=6, activation="relu", norm_kind="rms",
+        bias=False, output_bias=False, position="none", max_length=0, relative="shared", scale_attention=False,
+        scale_output=True, tie="all", eps=1e-6, init="t5", embedding_std=1.0,
+    )  # fmt: skip
+    return Preset(
+        RunConfig(
+            task="translate",
+            model=model,
+            data=SentenceData(source="", corrupt="spans", tokens=8192, lengths=(64, 128, 256, 512)),
+            optim=OptimConfig(lr=1e-4, weight_decay=0.0, warmup=0.1, clip=1.0),
+            epochs=1,
+            batch=16,
+        ),
+        "a T5 (--init) trained further on your texts, by span corruption",
+        "One epoch of span corruption, as T5 was pretrained, for the weights of --init (a folder of T5, mT5, ByT5, UL2 "
+        "or UMT5 with its tokenizer, or a run) on texts of yours, one in a line: --data.source texts:FILE or "
+        "texts:FOLDER. The run then starts another, --init runs/denoise. Of ByT5 give --data.corrupt-length 20, of UL2 "
+        "--data.corrupt ul2. Without --init it is t5-small's network from random weights, and --data.tokenizer names "
+        "the folder of a tokenizer. AdamW, where Google took Adafactor.",
     )

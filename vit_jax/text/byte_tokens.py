@@ -70,6 +70,10 @@ class ByteTokens:
     def __len__(self) -> int:
         return int(self.kept["size"])
 
+    def number(self, token: str) -> int | None:
+        """The id of a special token; None where there is none of this name."""
+        return self.specials.get(token)
+
     def encode(self, text: str) -> np.ndarray:
         """The ids of a sentence, int32 [N].
 

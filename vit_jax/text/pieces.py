@@ -49,6 +49,11 @@ class Pieces:
     def __len__(self) -> int:
         return self.size
 
+    def number(self, token: str) -> int | None:
+        """The id of a token; None where there is none of this name."""
+        found: int | None = self.tokenizer.token_to_id(token)
+        return found
+
     def encode(self, text: str) -> np.ndarray:
         """The ids of a sentence, int32 [N].
 

@@ -73,6 +73,10 @@ class SentencePieces:
     def __len__(self) -> int:
         return int(self.kept["size"])
 
+    def number(self, token: str) -> int | None:
+        """The id of a piece; None where there is none of this name."""
+        return self.vocabulary.get(token)
+
     def encode(self, text: str) -> np.ndarray:
         """The ids of a sentence, int32 [N].
 

@@ -32,6 +32,13 @@ class Tokenizer(Protocol):
     def __len__(self) -> int:
         """The number of ids, which is that of rows of an embedding table."""
 
+    @property
+    def after(self) -> Sequence[int]:
+        """The ids that stand behind every sentence."""
+
+    def number(self, token: str) -> int | None:
+        """The id of a token; None where there is none of this name."""
+
     def encode(self, text: str) -> np.ndarray:
         """The ids of a sentence, int32 [N].
 

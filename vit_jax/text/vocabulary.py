@@ -59,6 +59,7 @@ class Vocabulary:
 
     unit = "words"
     cased = False
+    after: Sequence[int] = ()
 
     def __init__(self, entries: Sequence[str], apart: bool | None = None):
         self.entries = tuple(entries)
@@ -74,6 +75,10 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return len(self.entries)
+
+    def number(self, token: str) -> int | None:
+        """The id of a word; None where there is none of this name."""
+        return self._ids.get(token)
 
     def encode(self, text: str) -> np.ndarray:
         """The ids of a sentence, int32 [N].

@@ -123,7 +123,8 @@ def _append(rows: tuple[Any, Any], files: tuple[BinaryIO, BinaryIO], sides: Iter
 
 
 def _map_file(folder: Path, side: str, size: int) -> Flat:
-    ids = np.memmap(folder / f"{side}.ids", dtype_of(size), mode="r")
+    file = folder / f"{side}.ids"  # of texts without targets it is empty, which cannot be mapped
+    ids = np.memmap(file, dtype_of(size), mode="r") if file.stat().st_size else np.zeros(0, dtype_of(size))
     return from_lengths(ids, np.fromfile(folder / f"{side}.lengths", np.int32))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 
@@ -59,6 +60,29 @@ class Encoder:
     def _where(self, side: int, i: int) -> str:
         """Names a sentence of pair i of the split."""
         return f"{self.source}: {place(self.pairs, side, i)}"
+
+
+class TextEncoder(Encoder):
+    """Goes through texts once, as their ids without ends, in parts of at most `longest`; targets are empty."""
+
+    def __init__(self, data: SentenceData, pairs: Pairs, source: Tokenizer, target: Tokenizer, longest: int):
+        super().__init__(data, pairs, source, target)
+        self.longest = longest
+
+    def __iter__(self) -> Iterator[tuple[Rows, Rows]]:
+        """(parts of texts, as many empty targets) of some texts after the others."""
+        everything, first = iter(self.pairs), 0
+        while some := list(itertools.islice(everything, CHUNK)):
+            texts = [text for text, _ in some]
+            ids = encode_named(self.sides[1], texts, functools.partial(self._place, first))
+            parts = [x[start : start + self.longest] for x in ids for start in range(0, len(x), self.longest)]
+            parts = [part for part in parts if len(part) > 1]  # of one token nothing can be taken out
+            yield parts, [np.zeros(0, np.int32)] * len(parts)
+            first += len(some)
+
+    def _place(self, first: int, i: int) -> str:
+        """Names text `first` + i."""
+        return self._where(0, first + i)
 
 
 def cut_remark(split: str, cut: int, pairs: int, longest: int) -> str:

@@ -22,6 +22,7 @@ from ...files.lines import quote, read_lines, too_long
 from ...files.reading import LINE, open_regular
 from ..shards.open import open_samples
 from ..shards.samples import Samples, split_samples
+from .config import TEXTS
 
 Pairs = Collection[tuple[str, str]]  # (source sentence, target sentence); each iteration begins anew
 
@@ -80,6 +81,54 @@ class InFiles(Collection[tuple[str, str]]):
                 "give as many of both, line i of one being the translation of line i of the other",
             )
         return found
+
+
+class InTexts(Collection[tuple[str, str]]):
+    """The lines of files of texts that are not blank, each as a source without a target: read anew, never held.
+
+    Iterations, and the properties, raise UserError where a file cannot be read.
+    """
+
+    remarks: tuple[str, ...] = ()
+
+    def __init__(self, source: str):
+        self.source = source
+        path = Path(os.path.expanduser(source.removeprefix(TEXTS)))
+        there = sorted(path.iterdir()) if path.is_dir() else [path]
+        self.files = [file for file in there if file == path or file.name.endswith((".txt", ".txt.gz"))]
+        if not self.files:
+            raise UserError(f"data.source {source}", "has no .txt or .txt.gz file", "put texts there, one in a line")
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        lines = (line for file in self.files for line in _lines(self.source, file, ""))
+        return ((line, "") for line in lines if line.strip())
+
+    @cached_property
+    def _count(self) -> int:
+        count = sum(1 for _ in self)
+        if not count:
+            raise UserError(f"data.source {self.source}", "holds no texts", "put some there, one in a line")
+        return count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, pair: object) -> bool:
+        return any(pair == each for each in self)
+
+    @cached_property
+    def digests(self) -> list[str]:
+        """What identifies the files' content."""
+        return [_scan(self.source, file)[1] for file in self.files]
+
+    def name(self, side: int, i: int) -> str:
+        """Where text i stands."""
+        for file in self.files:
+            for number, line in enumerate(_lines(self.source, file, ""), 1):
+                i -= bool(line.strip())
+                if i < 0:
+                    return f"{file.name} line {number}"
+        raise IndexError(i)
 
 
 @dataclass(frozen=True)
@@ -156,7 +205,7 @@ def place(pairs: Pairs, side: int, i: int) -> str:
     """Where a sentence of pair i stands, the source (0) or the target (1): its file and line, or its number."""
     if isinstance(pairs, Chosen):
         return place(pairs.pairs, side, int(np.flatnonzero(pairs.mask)[i]))
-    if isinstance(pairs, InShards):
+    if isinstance(pairs, InShards | InTexts):
         return pairs.name(side, i)
     if not isinstance(pairs, InFiles):
         return f"pair {i}"

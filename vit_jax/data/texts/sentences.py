@@ -1,36 +1,21 @@
-"""Pairs of sentences as ids: opened from a source, split, and put into batches of a fixed number of tokens."""
+"""A split of pairs of sentences as ids, in batches of a fixed number of tokens, and the data of a run on them."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib.metadata
-import operator
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...config.vocabulary import APART, TRAINED, WORDS
-from ...errors import Field, UserError
-from ...files.digests import text_digest
-from ...machine.libraries import require
-from ...text.record import digest, make_tokenizers, record_tokenizers
+from ...text.record import record_tokenizers
 from ...text.tokenizer import Tokenizer
-from ...text.vocabulary import closed_vocabulary
-from ..base import Given, not_given, same_content
+from ..base import Order, same_content
 from ..listing import Listing
-from ..order import SHUFFLE, TEST, VALIDATION, TokenOrder, hold_out, permutation
-from ..shards.open import names_shards
-from . import cached, numbers
-from .config import GIVEN, SentenceData
-from .encode import Encoder, cut_remark
-from .flat import Flat, gather_sentences
-from .pairs import FORMS, Chosen, InFiles, Pairs, are_in_files, find_sharded_pairs, read_pairs
-
-SPLITTING = 2  # raised with each change of how words are split, after which corpora in the cache are others
+from ..order import TokenOrder
+from .flat import Flat
 
 
 class Sentences:
@@ -114,6 +99,10 @@ class Sentences:
         pairs = zip(found.items(), self.pads, strict=True)
         return {name: np.pad(ids, fill, constant_values=pad) for (name, ids), pad in pairs}
 
+    def ordered(self, order: TokenOrder) -> Order:
+        """The order in which training takes these pairs."""
+        return order
+
     def name(self, i: int) -> str:
         """The name of pair i in messages."""
         return f"{self.title}[{i}]"
@@ -173,7 +162,7 @@ class Texts:
         tokens = self.splits["train"].tokens
         return {f"data.tokens {tokens} // length {length}": rows for length, rows in self.rows.items()}
 
-    def order(self, batch: int, seed: int, batches: int = 0) -> TokenOrder:
+    def order(self, batch: int, seed: int, batches: int = 0) -> Order:
         """The order of training.
 
         Args:
@@ -182,273 +171,5 @@ class Texts:
             batches: only the first pairs that fill so many batches of the greatest length are taken; 0: all.
         """
         train = self.splits["train"]
-        return TokenOrder(train.padded[: batches * self.rows[train.lengths[-1]] or None], self.rows, seed)
-
-
-def open_sentences(
-    data: SentenceData,
-    *,
-    one_vocabulary: bool = False,
-    wanted: Mapping[str, int] | None = None,
-    seed: int = 0,
-    given: Given | None = None,
-) -> Texts:
-    """Open, check and split pairs of sentences.
-
-    Args:
-        data: the config of the data.
-        one_vocabulary: whether both sides share one vocabulary.
-        wanted: {source_vocabulary, target_vocabulary, outputs} of the network; 0 or absent: that of the data.
-        seed: determines the validation split.
-        given: pairs from Python, in place of `data.source`.
-
-    Raises:
-        UserError: where there is no such data, or it does not suit the network.
-    """
-    texts, (source, target), corpus = _open_pairs(data, one_vocabulary, seed, given)
-    told = read_pairs(data.source)["train"].remarks if given is None and are_in_files(data.source) else ()
-    if target.files:
-        with require("sacrebleu"):  # which chooses the best checkpoint
-            import sacrebleu  # noqa: F401
-    _check_sizes(data, wanted or {}, source, target)
-    splits, cuts, content = {}, [], []
-    for name, pairs in texts.items():
-        in_cache = corpus if name == "train" else None
-        found = in_cache or _encode(data, pairs, source, target)
-        splits[name] = _make_split(data, pairs, name, found)
-        cuts += [cut] if (cut := cut_remark(name, found.cut, len(pairs), data.lengths[-1])) else []
-        content.append([*found.digests])
-    identity: dict[str, Any] = {
-        "name": data.source.partition(":")[0],
-        "sizes": {name: len(split) for name, split in splits.items()},
-        "vocabulary": digest(source, target),
-        "content": text_digest(content),
-    }
-    remarks = (
-        told
-        + tuple(cuts)
-        + tuple(
-            f"{name}: always giving the most frequent target has an exact match of {splits[name].chance:.4f}"
-            for name in ("validation", "test")
-            if name in splits
-        )
-    )
-    if data.shuffle_sources:
-        train = splits["train"]
-        shuffled = train.flat_source.take(permutation(len(train), SHUFFLE, seed))
-        splits["train"] = train.of(shuffled, train.flat_target)
-        remarks += ("a control: the sources of train are shuffled among its targets, so they carry no information",)
-    return Texts(identity["name"], source, target, splits, identity, remarks)
-
-
-def open_other_pairs(
-    data: SentenceData, wanted: str, source: Tokenizer, target: Tokenizer, given: Given | None
-) -> tuple[str, Sentences, int, tuple[str, ...]]:
-    """Pairs of sentences that a trained network is only evaluated on.
-
-    Args:
-        data: the config of the data.
-        wanted: the split; empty: test, else validation, else the first.
-        source: the network's tokenizer of sources.
-        target: the network's tokenizer of targets.
-        given: pairs from Python, in place of `data.source`.
-
-    Returns:
-        (the split's name, its pairs, the number of pairs of all splits, remarks).
-
-    Raises:
-        UserError: where there is no such data, and where a closed vocabulary lacks its words.
-    """
-    found = _find(data, given)
-    if given.whole if given is not None else [*found] == ["train"]:
-        found = {"all": found["train"]}
-    name = wanted or next((name for name in ("test", "validation") if name in found), next(iter(found)))
-    if name not in found:
-        raise UserError(f"there is no split {name!r}", remedy=f"data has {', '.join(found)}; choose one of them")
-    corpus = _encode(data, found[name], source, target)
-    cut = cut_remark(name, corpus.cut, len(found[name]), data.lengths[-1])
-    pairs = found[name]
-    told = pairs.remarks if isinstance(pairs, InFiles) else ()
-    remarks = (*told, *([cut] if cut else []))
-    return name, _make_split(data, pairs, name, corpus), sum(map(len, found.values())), remarks
-
-
-def _open_pairs(
-    data: SentenceData, one: bool, seed: int, given: Given | None
-) -> tuple[dict[str, Pairs], tuple[Tokenizer, Tokenizer], cached.Corpus | None]:
-    """({split: pairs}, (source tokenizer, target tokenizer), the ids of train where they are in the cache).
-
-    With `one`, both tokenizers have the same ids.
-    """
-    found = _find(data, given)
-    if "train" not in found:
-        raise UserError("data", f"has no train split, only {', '.join(found)}", "give one to train on")
-    pairs = _with_held_out(data, found, seed)
-    if given is None and data.source == "numbers" and data.tokenizer == WORDS:
-        both = closed_vocabulary((*numbers.ENGLISH, *numbers.GERMAN))
-        return (
-            pairs,
-            (both, both) if one else (closed_vocabulary(numbers.ENGLISH), closed_vocabulary(numbers.GERMAN)),
-            None,
-        )
-    if given is not None and data.tokenizer == "unigram":
-        raise UserError(
-            Field("data.tokenizer"),
-            "is unigram, which no two trainings make alike to the last digit, so a run on data given in Python could "
-            "not go on with it",
-            "give bpe, or the folder of a tokenizer",
-        )
-    train = pairs["train"]
-
-    def tokenizers() -> tuple[Tokenizer, Tokenizer]:
-        left, right = (map(operator.itemgetter(side), train) for side in (0, 1))
-        return make_tokenizers(data.tokenizer, data.vocabulary, left, right, one, data.spoken)
-
-    files = found["train"]
-    if not isinstance(files, InFiles):
-        return pairs, tokenizers(), None
-    # What decides the ids of train. A tokenizer that is trained is decided by the same.
-    own = None if data.tokenizer in (WORDS, APART, *TRAINED) else tokenizers()
-    kind = [data.tokenizer, data.vocabulary, SPLITTING] if own is None else digest(*own)
-    held = {name: getattr(data, name) for name in ("test", "validation") if name in pairs and name not in found}
-    key = {"form": data.source.partition(":")[0], "files": files.digests, "held": held, "seed": seed if held else 0}
-    key |= {"tokenizer": kind, "one": one, "longest": data.lengths[-1], "cut": data.cut, "versions": _versions()}
-    corpus, sides = _open_cached(data, train, key, (lambda: own) if own is not None else tokenizers)
-    return pairs, sides, corpus
-
-
-def _open_cached(
-    data: SentenceData, train: Pairs, key: Mapping[str, Any], tokenizers: Callable[[], tuple[Tokenizer, Tokenizer]]
-) -> tuple[cached.Corpus | None, tuple[Tokenizer, Tokenizer]]:
-    """(the corpus of train in the cache, its tokenizers); without the corpus where it cannot be written there."""
-    folder = cached.place(key)
-    corpus = cached.find(folder)
-    if corpus is None:
-        sides = tokenizers()
-        try:
-            cached.build(folder, sides, Encoder(data, train, *sides), lambda *both: _digests(data, sides, *both))
-        except OSError:  # a full disk, or a home that cannot be written: then all is in memory
-            return None, sides
-        corpus = cached.find(folder)
-        if corpus is None:
-            return None, sides
-    if data.tokenizer in TRAINED:
-        # A run keeps the tokenizer that was trained for it, and when it goes on looks for what that has encoded.
-        cached.also(cached.place({**key, "tokenizer": digest(*corpus.sides)}), folder)
-    return corpus, corpus.sides
-
-
-def _versions() -> list[str]:
-    """The versions of what makes ids of texts."""
-    found = []
-    for name in ("vit-jax", "tokenizers", "sentencepiece"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found.append(f"{name} {importlib.metadata.version(name)}")
-    return found
-
-
-def _find(data: SentenceData, given: Given | None) -> Mapping[str, Pairs]:
-    """{split: pairs} as they were given in Python, or as `data.source` has them. Raises UserError."""
-    if given is not None:
-        return _read_given(given)
-    if data.source == GIVEN:
-        raise not_given(GIVEN, "[(source, target), ...]")
-    if data.source == "numbers":
-        return numbers.pairs()
-    if names_shards(data.source):
-        return find_sharded_pairs(data.source)
-    if not are_in_files(data.source):
-        raise UserError(Field("data.source"), f"is {data.source}, which has no sentences", f"give numbers, {FORMS}")
-    return read_pairs(data.source)
-
-
-def _read_given(given: Given) -> dict[str, Pairs]:
-    """Pairs that were given in Python, as {split: pairs}. Raises UserError."""
-    if given.class_names:
-        raise UserError("class_names", "texts have no classes", "leave it out")
-    found = given.splits(("train", "validation", "test"))
-    out: dict[str, Pairs] = {}
-    for name, value in found.items():
-        sequence = hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(value, str)
-        pairs = [_pair(value[i]) for i in range(len(value))] if sequence else []
-        if not pairs or None in pairs:
-            what, fault = "" if given.whole else f"{name} ", "is no list of pairs of texts" if pairs else "is empty"
-            fault = fault if sequence else "is no list of pairs of texts"
-            raise UserError("data", f"{what}{fault}", "give [(source, target), ...]")
-        out[name] = [pair for pair in pairs if pair]
-    return out
-
-
-def _pair(given: Any) -> tuple[str, str] | None:
-    """A pair of texts that was given as two, or as a dict with source and target, also within `translation`."""
-    if isinstance(given, Mapping):
-        inside = given.get("translation", given)
-        given = [inside[side] for side in ("source", "target") if side in inside]
-        given = list(inside.values()) if not given and len(inside) == 2 else given
-    if isinstance(given, (tuple, list)) and len(given) == 2 and all(isinstance(text, str) for text in given):
-        return given[0], given[1]
-    return None
-
-
-def _with_held_out(data: SentenceData, pairs: Mapping[str, Pairs], seed: int) -> dict[str, Pairs]:
-    """The splits of a source, and those that it lacks, held out from train: test independently of the seed."""
-    for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
-        if name in pairs or not share:
-            continue
-        train = pairs["train"]
-        _, held = hold_out(np.zeros(len(train), np.int64), share, *salt)
-        if not len(held):
-            for _ in train:  # a file that has other than pairs is said to have that first
-                pass
-            raise UserError(
-                Field(f"data.{name}"),
-                f"{share} of {len(train)} pairs leaves {name} empty",
-                "give a larger share, or 0 for no such split",
-            )
-        mask = np.zeros(len(train), bool)
-        mask[held] = True
-        pairs = {**pairs, "train": Chosen(train, ~mask), name: Chosen(train, mask)}
-    order = ("train", "validation", "test", *pairs)
-    return {name: pairs[name] for name in dict.fromkeys(order) if name in pairs}
-
-
-def _check_sizes(data: SentenceData, wanted: Mapping[str, int], source: Tokenizer, target: Tokenizer) -> None:
-    for name, size in (
-        ("source_vocabulary", len(source)),
-        ("target_vocabulary", len(target)),
-        ("outputs", len(target)),
-    ):
-        if wanted.get(name, 0) not in (0, size):
-            raise UserError(
-                Field(f"model.{name}"),
-                f"is {wanted[name]} but data.source {data.source} has {size} ids",
-                f"give --model.{name.replace('_', '-')} 0",
-            )
-
-
-def _encode(data: SentenceData, pairs: Pairs, source: Tokenizer, target: Tokenizer) -> cached.Corpus:
-    """The pairs of a split as ids, in memory. Raises UserError as `Encoder` does."""
-    encoder = Encoder(data, pairs, source, target)
-    rows = [*encoder]
-    flat = [
-        gather_sentences((row for some in rows for row in some[side]), len(tokenizer))
-        for side, tokenizer in enumerate((source, target))
-    ]
-    sides = source, target
-    return cached.Corpus(sides, flat[0], flat[1], encoder.cut, _digests(data, sides, *flat))
-
-
-def _digests(data: SentenceData, sides: tuple[Tokenizer, Tokenizer], source: Flat, target: Flat) -> tuple[str, str]:
-    """What identifies the ids of a split: the digests of the padded arrays of both sides."""
-    longest = data.lengths[-1]
-    return source.digest(longest, sides[0].ids.pad), target.digest(longest - 1, sides[1].ids.pad)
-
-
-def _make_split(data: SentenceData, pairs: Pairs, name: str, corpus: cached.Corpus) -> Sentences:
-    source, target = corpus.sides
-
-    def texts() -> list[str]:
-        return [text.strip() for _, text in pairs]
-
-    pads = source.ids.pad, target.ids.pad
-    return Sentences(corpus.source, corpus.target, data.lengths, data.tokens, name, pads, texts)
+        few = train.padded[: batches * self.rows[train.lengths[-1]] or None]
+        return train.ordered(TokenOrder(few, self.rows, seed))

@@ -15,7 +15,8 @@ from ...config.run import RunConfig
 from ...data.base import Given
 from ...data.other import Other
 from ...data.texts.config import SentenceData
-from ...data.texts.sentences import Sentences, Texts, open_other_pairs, open_sentences
+from ...data.texts.open import open_other_pairs, open_sentences
+from ...data.texts.sentences import Sentences, Texts
 from ...figures.attention import draw_cross_attention
 from ...figures.explanation import draw_explained_text
 from ...figures.kept import Section, keep_attention, keep_sections

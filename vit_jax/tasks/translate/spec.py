@@ -10,7 +10,7 @@ from ...config.network import NetworkConfig
 from ...config.run import NO_DATA, OptimConfig, RunConfig
 from ...config.vocabulary import SIDES, TRAINED, WORDS
 from ...data.captions.config import CaptionData
-from ...data.texts.config import LEAST, SentenceData, is_side, numbered_words, size_of_side
+from ...data.texts.config import LEAST, TEXTS, SentenceData, is_side, numbered_words, size_of_side
 from ...errors import Field, UserError, fields_inside
 from ...files.lines import quote
 from ...models.transformer_config import TransformerConfig
@@ -103,6 +103,7 @@ class TranslateSpec(TaskSpec):
             raise UserError(Field("data.lengths"), f"is {list(data.lengths)}", "give ascending numbers")
         check_tokenizer(data)
         check_languages(data)
+        check_corrupt(data)
         if data.tokens < data.lengths[-1]:
             raise UserError(
                 Field("data.tokens"),
@@ -182,6 +183,22 @@ def check_languages(data: SentenceData) -> None:
                 f"is {code[:40]}, but data.tokenizer is {data.tokenizer}, which names no languages",
                 "leave it out",
             )
+
+
+def check_corrupt(data: SentenceData) -> None:
+    """Raise UserError where texts are to be corrupted that are pairs, or texts without targets are not."""
+    texts, kind = data.source.startswith(TEXTS), data.corrupt
+    if texts and kind == "none":
+        what = "is none, but texts have no targets of their own"
+        raise UserError(Field("data.corrupt"), what, "give spans or ul2, or name pairs as data.source")
+    if kind != "none" and not texts and data.source not in ("", NO_DATA):  # "": it has to be given yet
+        what = f"is {kind}, but data.source {data.source[:60]} has pairs"
+        raise UserError(Field("data.corrupt"), what, "leave it out, or give texts:FILE or texts:FOLDER")
+    if kind != "none" and texts and data.tokenizer in (WORDS, *TRAINED):
+        what = f"is {data.tokenizer}, which has no sentinels (<extra_id_0>), and data.corrupt is {kind}"
+        raise UserError(Field("data.tokenizer"), what, "give the folder of a tokenizer of T5")
+    if kind != "none" and data.shuffle_sources:
+        raise UserError(Field("data.shuffle_sources"), f"is set, but data.corrupt is {kind}", "leave one of them out")
 
 
 def check_decoder(model: TransformerConfig, part: str, longest: int, field: str) -> None:
