@@ -146,8 +146,9 @@ def scaled_scores(f: Any, self: Any, *args: Any, **how: Any) -> Any:
         return f(self, *args, **how)
 
 
-def head_order(f: Any, self: Any, x: Any) -> Any:
-    return x.reshape(*x.shape[:2], self.head_width, self.heads).transpose(0, 3, 1, 2)
+def head_order(f: Any, self: Any, x: Any, heads: int) -> Any:
+    y = self(x)
+    return y.reshape(*y.shape[:2], -1, heads).transpose(0, 3, 1, 2)
 
 
 def transposed_grid(f: Any, self: Any, images: Any) -> Any:
@@ -338,7 +339,7 @@ def faults() -> list[Fault]:
         ),
         Fault("query and key swapped", wrapped(Attention, "__call__", swapped("query", "key")), "forward", vit_b),
         Fault("key and value swapped", wrapped(Attention, "__call__", swapped("key", "value")), "forward", vit_a),
-        Fault("heads as (Dh H)", wrapped(Attention, "split_heads", head_order), "forward", vit_a),
+        Fault("heads as (Dh H)", wrapped(Linear, "to_heads", head_order), "forward", vit_a),
         Fault("scale D^-1/2 for Dh^-1/2", wrapped(Attention, "project", small_scale), "forward", vit_a),
         Fault("query bias dropped", wrapped(Attention, "attend", query_bias), "forward", vit_a),
         Fault(
