@@ -60,6 +60,10 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         pass
 
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError):  # whoever asked was killed
+            super().handle()
+
     def handle_any(self) -> None:
         parts = urlsplit(self.path)
         bucket, _, name = unquote(parts.path).lstrip("/").partition("/")

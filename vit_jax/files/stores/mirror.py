@@ -113,6 +113,9 @@ class Mirror:
         for path in self._paths():
             if path not in files and not (leave and path.startswith(leave)):
                 (self.folder / path).unlink(missing_ok=True)
+        for base, *_ in os.walk(self.folder, topdown=False):
+            with contextlib.suppress(OSError):  # it is not empty
+                os.rmdir(base)
         wanted = [path for path in files if not (leave and path.startswith(leave))]
 
         def fetch(path: str) -> None:
