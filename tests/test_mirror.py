@@ -1,16 +1,21 @@
 """A folder in a store: whole after a kill between any two requests, and of one writer."""
 
 import json
+import socket
 import threading
 
 import pytest
 
 from tests import loopback_s3
+from vit_jax.config.run import RunConfig
 from vit_jax.errors import UserError
 from vit_jax.files.stores import mirror as mirrors
+from vit_jax.files.stores import objects
 from vit_jax.files.stores.mirror import Mirror
 from vit_jax.files.stores.open import open_store
 from vit_jax.files.stores.records import Records
+from vit_jax.runs import choose
+from vit_jax.runs.mirror import here
 
 SAVES = 4
 
@@ -194,6 +199,32 @@ def test_what_a_store_has_lost_is_passed_over(bucket, tmp_path, harm):
     assert Mirror(open_store("s3://bucket/run"), tmp_path / "end").bring(said.append)
     left = held(tmp_path / "again")
     assert held(tmp_path / "end") == {path: content for path, content in left.items() if not path.endswith(".tmp")}
+
+
+@pytest.mark.parametrize(
+    "place, group, said",
+    [
+        ("ftp://host/runs", "", "ftp:// is not known; give a folder, s3://BUCKET/PATH, gs://"),
+        ("https://host/runs", "", "dir is https://host/runs, and a plain server is only read"),
+        ("s3://nowhere/runs", "", "there is no bucket nowhere"),
+        ("s3://bucket/runs", "seed", "single runs are kept and no run per seed: give a folder"),
+        ("s3://bucket/../runs", "", "below its place"),
+        ("s3://bucket", "", "s3://bucket/data: there are objects here, and no run"),
+    ],
+)
+def test_where_no_run_can_be_kept_is_refused(bucket, place, group, said):
+    bucket.objects["data/0.tar"] = b""
+    with pytest.raises(UserError, match=said):
+        choose(RunConfig(task="classify", model=None, data=None, dir=place), "data", True, group)
+
+
+def test_a_host_that_does_not_answer_is_named_soon(monkeypatch):
+    monkeypatch.setattr(objects, "FIRST", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent, loopback_s3.serving():
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{address}")
+        with pytest.raises(UserError, match=f"{address} gave no answer in 0 seconds; check the network"):
+            here("s3://bucket/runs/digits")
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ import numpy as np
 import pytest
 
 import vit_jax.weights.load
+from convert.containers import open_source
 from tests import loopback_s3
 from vit_jax import runs
 from vit_jax.augmentation.config import ImageAugment
@@ -49,6 +50,7 @@ from vit_jax.machine.hosts.group import ALONE
 from vit_jax.machine.published import PUBLISHED, Published
 from vit_jax.models.build import start
 from vit_jax.models.vit_config import ViTConfig
+from vit_jax.reports.comparison import gather
 from vit_jax.runs import Run, mirror
 from vit_jax.runs.values import to_dict
 from vit_jax.training import finish, loop, resume, session, setup, stopping
@@ -308,6 +310,10 @@ def test_killed_between_two_requests_a_run_in_a_store_goes_on_elsewhere(
         found.bring_weights()
         assert_same(result(found), ended(reference))
         assert train(resume=summary["folder"])["step"] == STEPS, "of a finished run nothing is done"
+        assert [each.members[0].ended for each in gather(["s3://bucket/runs"]).lines] == ["finished"]
+        assert {*open_source(summary["folder"]).tree} == {"model", "optimizer", "ema"}
+        with pytest.raises(UserError, match="out is not given, and a report changes nothing at s3://bucket/runs"):
+            vit_jax.report(summary)
     elsewhere(4)
 
 

@@ -53,8 +53,8 @@ class EvaluateFlags(UnreadableFlags, SelectionFlags):
 
     run: str = field(
         metadata={
-            "help": "a run's folder, or its name inside runs/; with --data.source also a file or folder of weights, "
-            "in any layout that `python -m convert formats` lists"
+            "help": "a run's folder or URL (s3://, gs://), or its name inside runs/; with --data.source also a file "
+            "or folder of weights, in any layout that `python -m convert formats` lists"
         }
     )
     split: str = field(

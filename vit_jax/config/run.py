@@ -369,7 +369,7 @@ class RunConfig(OfNetwork[Network]):
     name: str = execution(
         "", "folder of the run inside dir; empty: the name of the preset, with a number if another run has that"
     )
-    dir: str = execution("runs", "folder of all runs")
+    dir: str = execution("runs", "folder of all runs, or where they are kept: s3://BUCKET/PATH, gs://BUCKET/PATH")
     keep: int = execution(2, "number of newest checkpoints to keep, besides the best", at_least=1)
     save_minutes: float = execution(10.0, "minutes between checkpoints within a long epoch", at_least=0)
     async_save: bool = execution(

@@ -11,11 +11,12 @@ from pathlib import Path
 from .. import runs
 from ..config.fields import option
 from ..config.flags import parse
-from ..errors import DONE, UserError
+from ..errors import DONE, Field, UserError
 from ..files.atomic import write_text
 from ..files.destination import check_output
 from ..files.reading import show_path
 from ..files.terminal import printable, run_command
+from ..runs.mirror import is_kept
 from .comparison import Comparison, Named, gather, listed
 
 FILE = "report.html"
@@ -50,6 +51,9 @@ def report(*names: Named, out: str | os.PathLike[str] = "", dir: str | os.PathLi
     """
     if not (runs := listed(names)):
         raise UserError("runs", "none given", "give the folder of a run, or its name, or several")
+    if not out and (kept := [each for each in (*runs, os.fspath(dir)) if is_kept(each)]):
+        what = f"is not given, and a report changes nothing at {kept[0]}"
+        raise UserError(Field("out"), what, "name a file with --out")
     found = gather(runs, os.fspath(dir), damaged=True)
     from .contents import contents_of  # Bokeh takes a while to load
     from .page import page

@@ -24,6 +24,7 @@ from ..files.output import print_table
 from ..files.reading import show_path
 from ..files.shown import Compared
 from ..files.terminal import print_wrapped, printable, run_command
+from ..runs.mirror import is_kept
 from .comparison import (
     SHOWN,
     Comparison,
@@ -204,6 +205,8 @@ def _picture(found: Comparison, out: str) -> str:
     """Draw the curves; returns a line on where they are."""
     file = Path(out) if out else found.folder / PICTURE
     there = file.exists()
+    if not out and is_kept(show_path(file)):
+        return "no picture: nothing is changed where these runs are kept; choose a file with --out"
     if not out:
         try:
             check_output("out", str(file), force=True)

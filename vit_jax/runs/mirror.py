@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ..errors import UserError
+from ..errors import Field, UserError
 from ..files.atomic import make_folder, write_text
 from ..files.locks import is_locked, lock_file
 from ..files.reading import COPIES, show_path
@@ -44,6 +44,12 @@ def is_kept(text: str) -> bool:
     return is_remote(text) and not text.startswith("hf:")
 
 
+def check_not_kept(place: str, what: str) -> None:
+    """Check that a folder of runs is on this machine. Raises UserError saying `what` cannot be kept elsewhere."""
+    if is_kept(place):
+        raise UserError(Field("dir"), f"is {place}, where single runs are kept and no {what}", "give a folder")
+
+
 def join(place: str, name: str) -> str:
     """The path or URL of a name in a folder."""
     if is_kept(name):
@@ -64,6 +70,8 @@ def here(text: str) -> str:
         return text
     folder = _folder(text)
     mirror = _mirror(folder)
+    if text.startswith("http") and mirror.store.tag(NEWEST) is None:  # which lists nothing
+        raise UserError(text, "no run here", "give the URL of a run")
     if mirror.writing or mirror.bring(_say, WEIGHTS):
         _make_folders(mirror)
         return str(folder)
@@ -83,6 +91,18 @@ def bring_weights(path: Path) -> None:
     if (mirror := _MIRRORS.get(path)) is not None and not mirror.writing:
         mirror.bring_rest(_say)
         _make_folders(mirror)
+
+
+def is_written(path: Path) -> bool:
+    """Whether a process writes the run in a folder in the store that keeps it, as far as the newest record tells.
+
+    Of a writer on another machine its last sign of life decides, by the clocks of both.
+    """
+    mirror = _MIRRORS.get(path)
+    if mirror is None or mirror.record is None or not mirror.record.open:
+        return False
+    alive = _lives(mirror.record.writer.place)
+    return mirror.is_alive() if alive is None else alive
 
 
 @contextlib.contextmanager
@@ -152,7 +172,7 @@ def _root() -> Path:
         raise _Taken
 
     for number in itertools.count():
-        root = cache_folder("runs") / str(number)
+        root = Path(os.path.realpath(cache_folder("runs") / str(number)))
         try:
             _HELD.enter_context(lock_file(root / ".lock", taken))
             return root
@@ -174,7 +194,7 @@ def _place(root: Path) -> str:
 
 def _lives(place: str) -> bool | None:
     """Whether the process that writes at a place lives; None if the place is not on this machine."""
-    for file in cache_folder("runs").glob("*/place"):
+    for file in _root().parent.glob("*/place"):
         with contextlib.suppress(OSError):
             if file.read_text() == place:
                 return file.parent != _root() and is_locked(file.parent / ".lock")

@@ -16,6 +16,7 @@ from ..files.terminal import print_wrapped, printable
 from ..reports.command import FILE, leave_report
 from ..reports.comparison import splits
 from ..reports.figure import draw_curves_of
+from ..runs.mirror import is_kept
 from ..runs.several import kind_of
 from ..tasks.table import task_spec
 from .loop import TOKENS, measure, measure_and_log, watched_split
@@ -289,7 +290,7 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
     print("next:")
     if sample := summary.get("sample"):
         file = folder.path / sample
-        given = show_path(file) if file.is_file() else sample
+        given = (str if is_kept(str(folder)) else show_path)(file) if file.is_file() else sample
         print(printable(f"  python -m vit_jax.predict {path} {shlex.quote(given)}"))
     python = _given_in_python(run)
     print(f"  vit_jax.evaluate({str(folder)!r}, data=...)" if python else f"  python -m vit_jax.evaluate {path}")

@@ -21,6 +21,7 @@ from ..files.terminal import printable
 from ..reports.sweep import rank, show
 from ..runs.check import check_run
 from ..runs.ending import FINISHED, ending
+from ..runs.mirror import check_not_kept
 from ..runs.points import Point, budgets, check_points, choose_sweep, survivors, value_text
 from ..runs.several import SWEEP
 from ..runs.values import with_fields
@@ -159,6 +160,7 @@ def prepare(
             preflight(check_run(point.run))
             if point.run.init or point.run.init_encoder:
                 check_start(point.run)
+    check_not_kept(points[0].run.dir, "sweep")
     place = Path(points[0].run.dir)
     folder = choose_sweep(place, name, named, [*itertools.chain(*rungs)], seeds)
     runs.check_place(folder)

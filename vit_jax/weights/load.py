@@ -123,10 +123,10 @@ def load(
     library does: stderr says so.
 
     Args:
-        path: the folder of a run, its name inside runs/, or its summary as `train` returns it; or a file or folder of
-            any layout that `python -m convert formats` lists, or hf://owner/name. Or weights in memory: a library's
-            state dict {name: array or tensor}, or a model of this package, which is then used as it is, also while it
-            is trained further.
+        path: the folder of a run or its URL, its name inside runs/, or its summary as `train` returns it; or a file or
+            folder of any layout that `python -m convert formats` lists, or hf://owner/name. Or weights in memory: a
+            library's state dict {name: array or tensor}, or a model of this package, which is then used as it is, also
+            while it is trained further.
         which: of a run "best" (by validation; the last if there was none), "last", or "mean:K", the mean of the
             weights, not of their averages, of the last K checkpoints that the run has kept.
         ema: of a run, True takes the averaged weights and requires them, False the others. None takes, of the best,

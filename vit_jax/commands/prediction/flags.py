@@ -35,8 +35,8 @@ class PredictFlags(PartsFlags, UnreadableFlags, SelectionFlags):
 
     run: str = field(
         metadata={
-            "help": "a run's folder, or its name inside runs/; or a file or folder of weights, in any layout that "
-            "`python -m convert formats` lists"
+            "help": "a run's folder or URL (s3://, gs://), or its name inside runs/; or a file or folder of "
+            "weights, in any layout that `python -m convert formats` lists"
         }
     )
     inputs: tuple[str, ...] = field(

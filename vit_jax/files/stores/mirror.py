@@ -181,6 +181,12 @@ class Mirror:
         stat = (self.folder / path).stat()
         self._known[path] = stat.st_size, stat.st_mtime_ns, digest
 
+    def is_alive(self) -> bool:
+        """Whether the writer of the record gave a sign of life less than a lease ago, by its clock and this one."""
+        sign = self.store.load(f"writers/{self.record.writer.number}") if self.record else None
+        found = re.fullmatch(rb"\d+ (\d+)", sign or b"")
+        return found is not None and abs(time.time() - int(found[1])) < LEASE
+
     # -------------------------------------------------------------------------------------- writing
 
     def take(self, name: str, place: str, lives: Callable[[str], bool | None], say: Callable[[str], None]) -> None:
@@ -374,7 +380,7 @@ class _Pulse:
     def _beat(self, store: Store, name: str) -> None:
         for count in itertools.count():
             with contextlib.suppress(UserError):  # what cannot be reached now may be later
-                store.put(name, str(count).encode())
+                store.put(name, f"{count} {time.time():.0f}".encode())
             if self._ended.wait(BEAT):
                 return
 

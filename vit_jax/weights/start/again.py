@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ from ...config.run import RunConfig
 from ...errors import UserError
 from ...runs import Run
 from ...runs.check import is_name
+from ...runs.mirror import here, join
 from ...runs.several import members
 from ...runs.values import other_identity
 from .fitting import known_fields
@@ -102,7 +104,7 @@ def _runs_begun_from(init: str, folder: str, name: str) -> Iterator[Run]:
 
     Those that have saved no step are left out: they cannot go on without their weights.
     """
-    for run in _numbered_runs(Path(folder) / name) if is_name(name) else ():
+    for run in _numbered_runs(folder, name) if is_name(name) else ():
         try:
             began = run.config().init == init and "digest" in _init_of(run) and run.complete_steps()
         except UserError:  # whoever needs that record says what is wrong with it
@@ -117,10 +119,10 @@ def _init_of(folder: Run) -> dict[str, Any]:
     return found if isinstance(found, dict) and isinstance(found.get("filled", {}), dict) else {}
 
 
-def _numbered_runs(path: Path) -> Iterator[Run]:
+def _numbered_runs(place: str, name: str) -> Iterator[Run]:
     """The runs in a folder of this name, or with a number appended, also those of a group of seeds."""
-    number, folder = 1, path
-    while folder.exists():
+    for number in itertools.count(1):
+        folder = Path(here(join(place, name if number == 1 else f"{name}-{number}")))
+        if not folder.exists():
+            return
         yield from (Run(path) for path in (folder, *members(folder)) if (path / "config.json").is_file())
-        number += 1
-        folder = path.with_name(f"{path.name}-{number}")
