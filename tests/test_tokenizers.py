@@ -471,7 +471,9 @@ def test_scores_are_those_of_sacrebleu_on_texts(run, capsys):
     assert corpus_scores(["ein HUND sieht zwei Katzen ."], ["Ein Hund sieht zwei Katzen."], cased=False)[0][
         "bleu"
     ] == pytest.approx(100)
-    assert corpus_scores(["ein HUND sieht zwei Katzen ."], ["Ein Hund sieht zwei Katzen."], cased=True)[0]["bleu"] < 60
+    scores, signatures = corpus_scores(["ein HUND sieht zwei Katzen ."], ["Ein Hund sieht zwei Katzen."], cased=True)
+    assert scores["bleu"] < 60 and scores["bleu_lower"] == pytest.approx(100)
+    assert "case:mixed" in signatures[0] and "case:lc|eff:no|tok:13a" in signatures[2]
     tokens = [["ein HUND , der läuft ."], ["Ein Hund , der steht ."]]
     scores, signatures = corpus_scores(*tokens, cased=True, words="none")
     assert scores["bleu"] == sacrebleu.corpus_bleu(tokens[0], [tokens[1]], lowercase=True, tokenize="none").score > 0

@@ -16,8 +16,8 @@ from .entry import FEW_EPOCHS, Preset
 # What each recipe is for, in the order of the help.
 PURPOSES = {
     "notebook": "the settings of its notebook",
-    "fast": "past its notebook's figure in the fewest core-seconds",
-    "best": "the highest accuracy in the epochs that it takes",
+    "fast": "to pass its notebook's figure in few core-seconds",
+    "best": "to come to the highest accuracy, in the epochs that it states",
 }
 
 

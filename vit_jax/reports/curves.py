@@ -55,6 +55,7 @@ def charts_of(found: Comparison, single: bool) -> tuple[list[Chart], list[str]]:
     """
     drawn: list[Chart] = []
     notes: list[str] = []
+    thinned: dict[str, int] = {}  # {title of a chart: the most values that a curve of it has}
     chosen = highlighted_lines(found)
     if left := len(found.lines) - len(chosen):
         found = replace(found, lines=[found.lines[i] for i in chosen])
@@ -66,10 +67,12 @@ def charts_of(found: Comparison, single: bool) -> tuple[list[Chart], list[str]]:
             continue
         drawn.append(_chart(f"chart-{len(drawn)}", panel, shown, points))
         if (most := max(len(curve.values) for curve in shown)) > points:
-            notes.append(
-                f"{panel.title}: a curve has {most:,} values, too many to draw; of each stretch the lowest and the "
-                f"highest are drawn, {points} in all"
-            )
+            thinned[panel.title] = most
+    if thinned:
+        notes.append(
+            f"{', '.join(thinned)}: a curve has {max(thinned.values()):,} values, too many to draw; of each stretch "
+            f"the lowest and the highest are drawn, {points} in all"
+        )
     return drawn, notes if drawn else ["there are no curves: metrics.jsonl has no values"]
 
 

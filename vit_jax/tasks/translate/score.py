@@ -27,7 +27,7 @@ def corpus_scores(
         words: the tokeniser of BLEU, "13a", or "none", of texts of tokens.
 
     Returns:
-        ({"bleu", "chrf"}, from 0 to 100, the signature of each).
+        ({"bleu", "chrf"} and, where case counts, "bleu_lower" without it, from 0 to 100; the signature of each).
 
     Raises:
         UserError: without sacrebleu.
@@ -37,8 +37,7 @@ def corpus_scores(
     lower = not cased or words == "none"
     # force: sacrebleu would warn of tokens, which it takes for a mistake.
     metrics = {"bleu": BLEU(lowercase=lower, tokenize=words, force=True), "chrf": CHRF(lowercase=lower)}
+    metrics |= {} if lower else {"bleu_lower": BLEU(lowercase=True, tokenize=words, force=True)}
     scores = {name: metric.corpus_score(list(said), [list(references)]).score for name, metric in metrics.items()}
-    signatures = tuple(
-        f"{word} is {metrics[name].get_signature()}" for name, word in (("bleu", "BLEU"), ("chrf", "chrF"))
-    )
-    return scores, signatures
+    spelled = {"bleu": "BLEU", "chrf": "chrF", "bleu_lower": "BLEU in lower case"}
+    return scores, tuple(f"{spelled[name]} is {metric.get_signature()}" for name, metric in metrics.items())

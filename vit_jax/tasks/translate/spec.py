@@ -83,8 +83,8 @@ class TranslateSpec(TaskSpec):
     data = SentenceData
     computes = "vit_jax.tasks.translate.learn:Translate"
     main_metrics: ClassVar = {
-        **{"exact_match": "exact match", "bleu": "BLEU", "chrf": "chrF", "accuracy": "accuracy"},
-        **{"perplexity": "perplexity", "loss": "loss"},
+        **{"exact_match": "exact match", "bleu": "BLEU", "bleu_lower": "BLEU in lower case", "chrf": "chrF"},
+        **{"accuracy": "accuracy", "perplexity": "perplexity", "loss": "loss"},
     }
     metadata: ClassVar = {"vocabulary": Vocabularies()}
     pipeline = "translation"
