@@ -253,7 +253,7 @@ def draw(lines: Sequence[Headline], path: Path) -> None:
     networks = by_network(lines)
     columns = min(2, len(networks))
     height = -(-len(networks) // columns)
-    with page(path, 6.5 * columns, 4.2 * height) as figure:
+    with page(path, 5.2 * columns, 3.9 * height) as figure:
         axes = list(figure.subplots(height, columns, squeeze=False).flat)
         for ax in axes[len(networks) :]:
             ax.axis("off")
@@ -286,10 +286,10 @@ def _plot(ax: Any, line: Headline, color: str) -> None:
 
 
 def kept(folder: Path) -> list[Headline]:
-    """All that are kept, network by network, the shortest first."""
+    """All that are kept, network by network, those by its notebook's recipe first, then the shortest."""
     found = [Headline(**read_json(file)) for file in sorted(folder.glob("*.json"))]
     order = [*NOTEBOOKS, *sorted({line.network for line in found} - NOTEBOOKS.keys())]
-    return sorted(found, key=lambda line: (order.index(line.network), line.epochs))
+    return sorted(found, key=lambda line: (order.index(line.network), line.recipe != NOTEBOOK, line.epochs))
 
 
 def command(o: Any) -> int:
