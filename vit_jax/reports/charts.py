@@ -89,6 +89,8 @@ def line_chart(curves: Sequence[Curve], unit: str, points: int = POINTS, log: bo
     """
     log = log and any((curve.values > 0).any() for curve in curves)
     chart = _figure(TALL, x_axis_label="epoch", y_axis_label=unit, y_axis_type="log" if log else "linear")
+    if not log:
+        chart.yaxis.formatter.power_limit_low = -5  # 0.004 rather than 4.000e-3
     hovered = []
     for i, curve in enumerate(curves):
         color, dash = COLORS[i % len(COLORS)], DASHES[LINES[i // len(COLORS) % len(LINES)]]
