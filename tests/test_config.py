@@ -185,6 +185,8 @@ BAD_TEXTS = [
         dict(data=dict(corrupt="spans", source="texts:x", tokenizer="folder", shuffle_sources=True)),
         *("data.shuffle_sources", "data.corrupt", "spans"),
     ),
+    (dict(data=dict(corrupt="spans", source="texts:x", tokenizer="folder", task="t")), "data.task", "data.corrupt"),
+    (dict(data=dict(task="summarization", tokenizer="bpe")), "data.task", "summarization", "data.tokenizer", "bpe"),
     (dict(data=dict(tokenizer="")), "data.tokenizer", "empty", "bpe"),
     (dict(data=dict(tokenizer="bpe", vocabulary=300)), "data.vocabulary", "300", "512"),
 ]

@@ -7,6 +7,7 @@ import pytest
 
 import vit_jax
 from tests.test_tokenizer_classes import spiece, write
+from vit_jax.commands import predict
 from vit_jax.errors import UserError
 
 pytest.importorskip("tokenizers")
@@ -98,3 +99,59 @@ def test_a_folder_of_bytes_that_names_no_tokenizer_is_told_how(transformers, tmp
     assert isinstance(vit_jax.load(tmp_path / "it").predict("a", max_length=5), str)
     vit_jax.export(str(tmp_path / "it"), tmp_path / "back", to="t5")
     assert len(transformers.AutoTokenizer.from_pretrained(tmp_path / "back")) == 384
+
+
+TASKS = {
+    "summarization": {"prefix": "summarize: ", "num_beams": 3, "max_length": 9, "min_length": 4, "early_stopping": True}
+    | {"length_penalty": 2.0, "no_repeat_ngram_size": 3},
+    "translation_en_to_de": {"prefix": "translate English to German: ", "num_beams": 2, "max_length": 12},
+}
+
+
+def with_tasks(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "task_specific_params": TASKS}))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_of_config_json_has_its_prefix_and_its_search(task, transformers, tmp_path, capsys):
+    model, tokenizer = made(transformers, "t5", tmp_path / "it")
+    with_tasks(tmp_path / "it")
+    settings = dict(TASKS[task])
+    prefix = settings.pop("prefix")
+    theirs = said(model, tokenizer, [prefix + text for text in TEXTS], **settings, max_new_tokens=None)
+    ours = [text.strip() for text in vit_jax.load(tmp_path / "it", task=task).predict(TEXTS)]
+    assert ours == theirs != said(model, tokenizer, TEXTS, **settings, max_new_tokens=None)
+    again = vit_jax.predict(tmp_path / "it", TEXTS, prefix=prefix, beam=1, max_length=8)
+    assert [text.strip() for _, text in again] == said(model, tokenizer, [prefix + t for t in TEXTS], max_new_tokens=8)
+    assert predict.command([str(tmp_path / "it"), TEXTS[0], "--data.task", task]) == 0
+    assert capsys.readouterr().out.strip() == theirs[0]
+    with pytest.raises(
+        UserError, match=r"data\.task is summarisation, but its config\.json has no such task; nearest: su"
+    ):
+        vit_jax.load(tmp_path / "it", task="summarisation")
+
+
+@pytest.mark.slow
+def test_a_run_keeps_its_prefix_and_what_starts_from_it_has_it_too(transformers, tmp_path, working_folder, inside):
+    made(transformers, "t5", tmp_path / "it")
+    with_tasks(tmp_path / "it")
+    (working_folder / "pairs.tsv").write_text("".join(f"the dog {i}\tder Hund {i}\n" for i in range(40)))
+    common = ["--data.source", "tsv:pairs.tsv", "--data.lengths", "64", "--data.tokens", "1024", "--epochs", "1"]
+    first = ["train", "--init", tmp_path / "it", *common, "--name", "r", "--data.task", "translation_en_to_de"]
+    for words in (first, ["train", "--resume", "runs/r"], ["train", "--init", "runs/r", *common, "--name", "same"]):
+        done = inside(*words, cwd=working_folder)
+        assert done.returncode == 0, done.stderr
+    other = inside("train", "--init", "runs/r", *common, "--name", "o", "--data.prefix", "say: ", cwd=working_folder)
+    told = " ".join((other.stdout + other.stderr).split())
+    assert "it was trained with data.prefix 'translate English to German: ', and this run has 'say: '" in told
+    for name, prefix in (
+        ("r", "translate English to German: "),
+        ("same", "translate English to German: "),
+        ("o", "say: "),
+    ):
+        net = vit_jax.load(working_folder / "runs" / name)
+        assert (net.task.decoding.beam, net.task.decoding.max_length) == (2, 11)
+        assert net.encoded("the dog")[0].tolist() == net.source.encode(f"{prefix}the dog").tolist()
+    with pytest.raises(UserError, match=r"data\.prefix is 'x: ', but .*o was trained with 'say: ': leave it out"):
+        vit_jax.load(working_folder / "runs" / "o", prefix="x: ")

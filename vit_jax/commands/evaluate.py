@@ -52,6 +52,8 @@ def evaluate(
     skip_unreadable: bool = False,
     source_language: str = "",
     target_language: str = "",
+    prefix: str = "",
+    task: str = "",
     data_range: tuple[float, ...] = (),
     bootstrap: int = 0,
     table: Mapping[str, Any] | None = None,
@@ -87,6 +89,8 @@ def evaluate(
         skip_unreadable: leave out images that cannot be read, and say how many, instead of stopping.
         source_language: of other data, as of `vit_jax.load`.
         target_language: likewise.
+        prefix: of weights that are no run's, as of `vit_jax.load`.
+        task: likewise.
         data_range: (low, high), the values of other images that become black and white; empty: those of training.
         bootstrap: so many samples of the examples, drawn with replacement, give each metric a 95 % interval, the
             Evaluation's `intervals`; 0: none.
@@ -108,7 +112,7 @@ def evaluate(
     else:
         from ..weights.load import complete
 
-        network = complete(path, which, ema, Spoken(source_language, target_language))
+        network = complete(path, which, ema, Spoken(source_language, target_language, prefix, task))
     if class_names and data is None:
         raise UserError("class_names", "are those of examples given as data=...", "leave them out")
     other = DataOptions(
@@ -117,6 +121,8 @@ def evaluate(
         range=tuple(data_range),
         source_language=source_language,
         target_language=target_language,
+        prefix=prefix,
+        task=task,
         **table_fields(table),
     )
     asked = EvaluateFlags(

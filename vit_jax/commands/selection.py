@@ -14,17 +14,25 @@ from ..text.languages import Spoken
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageFlags:
-    """In which languages texts are, of a tokenizer that knows several."""
+    """In which languages texts are, of a tokenizer that knows several, and what stands before them."""
 
     source_language: str = option(
         "", "the code of the language of sources, of a tokenizer that knows several; empty: as its files state it"
     )
     target_language: str = option("", "the code of the language of targets; empty: likewise")
+    prefix: str = option(
+        "", "of weights that are no run's: text before every source, as in 'translate English to German: '"
+    )
+    task: str = option(
+        "",
+        "of weights that are no run's: a task that their config.json lists (task_specific_params), such as "
+        "summarization: its prefix and its settings of the search",
+    )
 
     @property
     def spoken(self) -> Spoken:
         """Both of them."""
-        return Spoken(self.source_language, self.target_language)
+        return Spoken(self.source_language, self.target_language, self.prefix, self.task)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,10 +39,16 @@ class Languages:
 
 @dataclass(frozen=True)
 class Spoken:
-    """The codes of the languages of sources and targets, as a user states them; empty: as the files do."""
+    """What a user states of texts: the codes of the languages of sources and targets; empty: as the files do.
+
+    Also what stands before every source, or a task that the model's files list, which has that. A statement of these
+    alone is False: of languages there is none.
+    """
 
     source: str = ""
     target: str = ""
+    prefix: str = ""
+    task: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.source or self.target)

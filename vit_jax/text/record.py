@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..config.vocabulary import APART, FOLDER, SIDES, TRAINED, WORDS
@@ -13,6 +15,7 @@ from .folder import has_two, open_files, read_folder, with_ids
 from .languages import UNSTATED, Spoken
 from .pieces import train_pieces
 from .spoken import with_languages
+from .task_params import kept_tasks
 from .tokenizer import Tokenizer
 from .vocabulary import Vocabulary, count_words, splits_marks
 
@@ -20,7 +23,13 @@ Pair = tuple[Tokenizer, Tokenizer]
 
 
 def make_tokenizers(
-    kind: str, size: int, sources: Iterable[str], targets: Iterable[str], one: bool, spoken: Spoken = UNSTATED
+    kind: str,
+    size: int,
+    sources: Iterable[str],
+    targets: Iterable[str],
+    one: bool,
+    spoken: Spoken = UNSTATED,
+    task: str = "",
 ) -> Pair:
     """The tokenizers of a run that is trained on these sentences.
 
@@ -31,6 +40,7 @@ def make_tokenizers(
         targets: sentences.
         one: whether both sides have the same ids; words are then the same object.
         spoken: the languages of a folder's tokenizer that knows several.
+        task: the name of a task that the config.json in the folder lists; its files then keep the list.
 
     Returns:
         (that of sources, that of targets).
@@ -52,7 +62,7 @@ def make_tokenizers(
             each = {side: train_pieces(kind, iter(its), size) for side, its in zip(SIDES, texts, strict=True)}
             files = {f"{side}/{name}": x for side, its in each.items() for name, x in its.items()}
         return open_files(with_ids(files, {}, where), where)
-    files = read_folder(kind, spoken=spoken)
+    files = {**read_folder(kind, spoken=spoken), **kept_tasks(Path(os.path.expanduser(kind)), task)}
     if one and has_two(files):
         raise UserError(
             f"data.tokenizer {kind}",

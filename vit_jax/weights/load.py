@@ -38,6 +38,7 @@ from ..tasks.table import task_spec, untrained_run
 from ..text.languages import UNSTATED, Spoken
 from ..text.older import OF_BYTES
 from ..text.record import with_spoken
+from ..text.task_params import task_settings
 from .checkpoint import Checkpoints
 from .interop import InMemory, State, convert_first, of_load, read_weights, task_metadata
 
@@ -114,6 +115,8 @@ def load(
     class_names: Sequence[str] = (),
     source_language: str = "",
     target_language: str = "",
+    prefix: str = "",
+    task: str = "",
 ) -> Predictor:
     """A network with its weights and everything that its use takes.
 
@@ -142,6 +145,9 @@ def load(
         source_language: of a tokenizer that knows several, the code of the language of sources; empty: as its files
             state it.
         target_language: the code of the language of targets; empty: likewise.
+        prefix: of such weights that translate, text before every source, "translate English to German: ".
+        task: of a folder of such weights, a task in task_specific_params of its config.json, "summarization": its
+            prefix, and its settings of the search.
 
     Returns:
         A Classifier of images, a Translator of sentences, a Describer, and so on by the task: a Predictor each. Of
@@ -160,7 +166,8 @@ def load(
     if fields is not None and not isinstance(fields, Mapping):
         what = f"is a {type(fields).__name__}"  # type: ignore[unreachable]
         raise UserError("fields", what, "give a dict, {'mean': [0.5], 'std': [0.5]}")
-    spoken, options = Spoken(source_language, target_language), {"layout": layout, "model": model, "key": key}
+    spoken = Spoken(source_language, target_language, prefix, task)
+    options = {"layout": layout, "model": model, "key": key}
     stated = {"class_names": list(class_names)} if class_names else {}
     given = {name: value for name, value in {**options, "fields": fields, "class_names": class_names}.items() if value}
     if isinstance(path, (Mapping, nnx.Module)):
@@ -199,10 +206,14 @@ def _of_run(path: str, which: str, ema: bool | None, spoken: Spoken) -> Predicto
     folder = find(path, weights=True)
     saved, run = folder.metadata(), folder.config()
     if spoken and not saved.get("files"):
-        _languages(run, spoken, path)
+        _stated_of_texts(run, spoken, path)
+    _check_prefix(run, spoken, path)
     step, kind, tree = _chosen(folder, run.model, which, ema)
     metadata = with_calibration(with_spoken(saved, spoken), folder, step, kind)
-    return predictor_of(run, tree, metadata, step, folder.path)
+    network = predictor_of(run, tree, metadata, step, folder.path)
+    if not getattr(run.data, "task", ""):
+        return network
+    return replace(network, task=_searching_as_stated(network.task, run, metadata, {}, network.task.target.ids.end))
 
 
 @with_fixed_settings
@@ -227,8 +238,12 @@ def complete(
     if not isinstance(path, str):
         network = path if isinstance(path, Predictor) else load(path)
         check_unchosen("a network in memory", which, ema)
-        if spoken:
-            raise UserError("the languages of texts", "are stated of weights that are loaded", "give vit_jax.load them")
+        if spoken or spoken != UNSTATED:
+            raise UserError(
+                "the languages and the prefix of texts",
+                "are stated of weights that are loaded",
+                "give vit_jax.load them",
+            )
         return network.whole()
     if not is_foreign(path):
         return _of_run(path, which, ema, spoken)
@@ -310,7 +325,7 @@ def _foreign(weights: str | State | InMemory, spoken: Spoken, **options: Any) ->
         if name not in metadata and entry.of_head and (default := entry.default(config)) is not None:
             metadata[name] = default[0]
     beside = run.data.fields_with_weights(given.folder) if isinstance(weights, str) else {}
-    run = replace_fields(run, _languages(run, spoken, path)) if spoken else run
+    run = replace_fields(run, _stated_of_texts(run, spoken, path)) if spoken != UNSTATED else run
     if beside:
         run = replace_fields(run, beside)
         metadata |= _tokenizer_with_weights(path, run)
@@ -324,16 +339,26 @@ def _foreign(weights: str | State | InMemory, spoken: Spoken, **options: Any) ->
     if lacks:
         return BareNetwork(_network(run, tree), Task(), Trained(run, {}, 0), lacks, facts.notes, path)
     _print_notes(path, (*filter(None, [given.resized]), *facts.notes))
-    task = task_of(run, metadata)
-    if stated := facts.extra.get("generation"):
-        decoding, lacking = from_generation_config(stated, facts.extra.get("eos_token_id", NO_ID))
-        task = searching(task, vars(decoding))
-        for name in lacking:
-            print(
-                f"note     generation_config.json: {name} is not known here; texts are searched for without it",
-                file=sys.stderr,
-            )
+    end = facts.extra.get("eos_token_id", NO_ID)
+    task = _searching_as_stated(task_of(run, metadata), run, metadata, facts.extra.get("generation") or {}, end)
     return _used_by(task, run, tree, metadata, 0)
+
+
+def _searching_as_stated(
+    task: Task, run: RunConfig, metadata: Mapping[str, Any], generation: Mapping[str, Any], end: int
+) -> Task:
+    """The task with the search that a generation_config.json states, and over it the task that data.task names."""
+    files = {name.rpartition("/")[2]: content for name, content in metadata.get("files", {}).items()}
+    of_task = task_settings(files, getattr(run.data, "task", ""))
+    if not (stated := {**generation, **{name: x for name, x in of_task.items() if name != "prefix"}}):
+        return task
+    decoding, lacking = from_generation_config(stated, end)
+    longest = getattr(task, "length", 0)
+    lengths = {name: min(getattr(decoding, name), longest) for name in ("min_length", "max_length")} if of_task else {}
+    for name in lacking:
+        where = f"data.task {run.data.task}" if name in of_task else "generation_config.json"  # type: ignore[attr-defined]
+        print(f"note     {where}: {name} is not known here; texts are searched for without it", file=sys.stderr)
+    return searching(task, {**vars(decoding), **lengths})
 
 
 def _print_notes(path: str, notes: Iterable[str]) -> None:
@@ -341,9 +366,21 @@ def _print_notes(path: str, notes: Iterable[str]) -> None:
         print_note(f"{path}: {note}", sys.stderr)
 
 
-def _languages(run: RunConfig, spoken: Spoken, path: str) -> dict[str, str]:
-    """The languages as fields of a run. Raises UserError where it has no such."""
-    stated = {f"data.{side}_language": code for side, code in vars(spoken).items() if code}
+def _check_prefix(run: RunConfig, spoken: Spoken, path: str) -> None:
+    """Raise UserError where texts of a run are to have another prefix, or task, than it was trained with."""
+    for name in ("prefix", "task"):
+        wanted, own = getattr(spoken, name), getattr(run.data, name, "")
+        if wanted and wanted != own:
+            trained = f"with {own!r}" if own else "without one"
+            what = f"is {wanted[:60]!r}, but {path} was trained {trained}"
+            raise UserError(Field(f"data.{name}"), what, "leave it out: what a run was trained with is used")
+
+
+def _stated_of_texts(run: RunConfig, spoken: Spoken, path: str) -> dict[str, str]:
+    """What is stated of texts as fields of a run. Raises UserError where it has no such."""
+    sides = {f"data.{side}_language": getattr(spoken, side) for side in ("source", "target")}
+    every = sides | {f"data.{name}": getattr(spoken, name) for name in ("prefix", "task")}
+    stated = {name: value for name, value in every.items() if value}
     name, code = next(iter(stated.items()))
     if not hasattr(run.data, name.removeprefix("data.")):
         what = f"is {code[:40]}, but {path} holds a {run.model.name}, which reads no sentences"

@@ -36,6 +36,8 @@ def predict(
     skip_unreadable: bool = False,
     source_language: str = "",
     target_language: str = "",
+    prefix: str = "",
+    task: str = "",
     **search: Any,
 ) -> list[tuple[Any, Prediction]]: ...
 @overload
@@ -49,6 +51,8 @@ def predict(
     skip_unreadable: bool = False,
     source_language: str = "",
     target_language: str = "",
+    prefix: str = "",
+    task: str = "",
     **search: Any,
 ) -> Prediction | list[tuple[Any, Prediction]]: ...
 def predict(
@@ -61,6 +65,8 @@ def predict(
     skip_unreadable: bool = False,
     source_language: str = "",
     target_language: str = "",
+    prefix: str = "",
+    task: str = "",
     **search: Any,
 ) -> Prediction | list[tuple[Any, Prediction]]:
     """Classify images, translate sentences or caption images with a run, or with a file or folder of weights.
@@ -79,6 +85,8 @@ def predict(
         skip_unreadable: leave out images that cannot be read, and say on stderr how many, instead of stopping.
         source_language: as of `vit_jax.load`.
         target_language: likewise.
+        prefix: likewise.
+        task: likewise.
         search: settings of the search for a text, such as beam=5 (the fields of config.decoding.Decoding).
 
     Returns:
@@ -89,7 +97,7 @@ def predict(
         UserError: where the weights or an input cannot be used.
     """
     inputs = _given(inputs)
-    one, spoken = isinstance(inputs, (str, os.PathLike)), Spoken(source_language, target_language)
+    one, spoken = isinstance(inputs, (str, os.PathLike)), Spoken(source_language, target_language, prefix, task)
     name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "the network"
     check_ranges(PredictFlags(run=name, inputs=(), top=top, batch=batch))
     several = [inputs] if one else inputs

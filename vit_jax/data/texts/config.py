@@ -56,6 +56,14 @@ class SentenceData(DataConfig):
         "", "of the tokenizer of a folder that knows several: the code of that of sources; empty: as its files state it"
     )
     target_language: str = identity("", "of such a tokenizer: the code of the language of targets; empty: likewise")
+    prefix: str = identity(
+        "", "text before every source, as in 'translate English to German: '; predict and evaluate put it there, too"
+    )
+    task: str = identity(
+        "",
+        "the name of a task in task_specific_params of the config.json beside the tokenizer, as translation_en_to_de: "
+        "its prefix, and for predict and evaluate its settings of a search (num_beams, max_length, ...)",
+    )
     vocabulary: int = identity(
         8000, "bpe, unigram: most ids of the tokenizer, or of each where source and target have tables of their own"
     )
@@ -88,8 +96,8 @@ class SentenceData(DataConfig):
 
     @classmethod
     def fields_with_weights(cls, folder: Path) -> dict[str, Any]:
-        """The tokenizer in the folder of weights."""
-        return tokenizer_with_weights(folder)
+        """The tokenizer in the folder of weights, and what a run there was trained to read before every source."""
+        return tokenizer_with_weights(folder) | prefix_with_weights(folder)
 
 
 def tokenizer_of_run(tokenizer: str, folder: Path) -> str:
@@ -120,6 +128,15 @@ def tokenizer_with_weights(folder: Path) -> dict[str, Any]:
         if any((place / name).is_file() for name in KINDS) or _names_bytes(place):
             return {"data.tokenizer": os.path.abspath(place)}
     return {}
+
+
+def prefix_with_weights(folder: Path) -> dict[str, str]:
+    """data.prefix and data.task of the run whose folder this is; empty where there is none, or it has none."""
+    try:
+        data = read_json(folder / "config.json")["config"]["data"]
+        return {f"data.{name}": data[name] for name in ("prefix", "task") if data.get(name)}
+    except (UserError, KeyError, TypeError, AttributeError):  # what opens the weights says more
+        return {}
 
 
 def _names_bytes(folder: Path) -> bool:

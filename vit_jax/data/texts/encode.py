@@ -10,6 +10,7 @@ import numpy as np
 
 from ...errors import UserError
 from ...files.lines import quote
+from ...text.task_params import prefix_of
 from ...text.tokenizer import Tokenizer, encode_named
 from .config import SentenceData
 from .pairs import Pairs, place
@@ -27,6 +28,7 @@ class Encoder:
     def __init__(self, data: SentenceData, pairs: Pairs, source: Tokenizer, target: Tokenizer):
         self.pairs, self.sides, self.longest, self.cuts = pairs, (source, target), data.lengths[-1], data.cut
         self.source, self.cut = f"data.source {data.source}", 0
+        self.prefix = prefix_of(data.prefix, data.task, source.files)
 
     def __iter__(self) -> Iterator[tuple[Rows, Rows]]:
         """(sources, targets) of some pairs after the others.
@@ -46,6 +48,7 @@ class Encoder:
         for i, text in enumerate(texts):
             if not text.strip():
                 raise UserError(self._where(side, first + i), "is empty", "mend it, or leave the pair out")
+        texts = texts if side else tuple(self.prefix + text for text in texts)
         for i, found in enumerate(encode_named(tokenizer, texts, lambda i: self._where(side, first + i))):
             if len(found) > room and not self.cuts:
                 raise UserError(

@@ -16,6 +16,7 @@ from ...errors import Field, UserError
 from ...files.digests import text_digest
 from ...machine.libraries import require
 from ...text.record import digest, make_tokenizers
+from ...text.task_params import prefix_of
 from ...text.tokenizer import Tokenizer
 from ...text.vocabulary import closed_vocabulary
 from ..base import Given, not_given
@@ -150,8 +151,8 @@ def _open_pairs(
     train = pairs["train"]
 
     def tokenizers() -> tuple[Tokenizer, Tokenizer]:
-        left, right = (map(operator.itemgetter(side), train) for side in (0, 1))
-        return make_tokenizers(data.tokenizer, data.vocabulary, left, right, one, data.spoken)
+        left, right = (data.prefix + source for source, _ in train), map(operator.itemgetter(1), train)
+        return make_tokenizers(data.tokenizer, data.vocabulary, left, right, one, data.spoken, data.task)
 
     files = found["train"]
     if not isinstance(files, InFiles | InTexts):
@@ -162,6 +163,8 @@ def _open_pairs(
     held = {name: getattr(data, name) for name in ("test", "validation") if name in pairs and name not in found}
     key = {"form": data.source.partition(":")[0], "files": files.digests, "held": held, "seed": seed if held else 0}
     key |= {"tokenizer": kind, "one": one, "longest": data.lengths[-1], "cut": data.cut, "versions": _versions()}
+    if prefix := prefix_of(data.prefix, data.task, own[0].files if own else {}):
+        key |= {"prefix": prefix}
     if isinstance(files, InTexts):
         assert own is not None  # no other has sentinels
         key |= {"longest": _corruption(data, own[0], seed)[1]}

@@ -25,6 +25,7 @@ from ...models.state import merge, split_model
 from ...models.transformer import Transformer
 from ...models.transformer_config import TransformerConfig
 from ...text.record import make_tokenizers, open_tokenizers, record_tokenizers
+from ...text.task_params import prefix_of
 from ..base import Batch, Evaluation
 from ..generated import answer, tokens_and_end
 from ..next_token import freeze_row, mean_loss, shift_target, sums
@@ -71,14 +72,15 @@ class Translate(Translation):
         source, target = open_tokenizers(metadata)
         smoothing, data = run.loss.spread_over_all(len(target)), run.data
         assert isinstance(data, SentenceData)
-        return cls(smoothing, data.lengths[-1], target, source, bleu=data.bleu)
+        prefix = prefix_of(data.prefix, data.task, source.files)
+        return cls(smoothing, data.lengths[-1], target, source, bleu=data.bleu, prefix=prefix)
 
     @classmethod
     def metadata_with_weights(cls, run: RunConfig) -> dict[str, Any]:
         """The tokenizers beside weights, as a run keeps them."""
         c, data = run.model, run.data
         assert isinstance(c, TransformerConfig) and isinstance(data, SentenceData)
-        return record_tokenizers(*make_tokenizers(data.tokenizer, 0, (), (), c.one_embedding, data.spoken))
+        return record_tokenizers(*make_tokenizers(data.tokenizer, 0, (), (), c.one_embedding, data.spoken, data.task))
 
     @property
     def selection_metric(self) -> tuple[str, int]:

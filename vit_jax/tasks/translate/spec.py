@@ -197,6 +197,13 @@ def check_corrupt(data: SentenceData) -> None:
     if kind != "none" and texts and data.tokenizer in (WORDS, *TRAINED):
         what = f"is {data.tokenizer}, which has no sentinels (<extra_id_0>), and data.corrupt is {kind}"
         raise UserError(Field("data.tokenizer"), what, "give the folder of a tokenizer of T5")
+    if kind != "none" and (given := [f"data.{name}" for name in ("prefix", "task") if getattr(data, name)]):
+        raise UserError(Field(given[0]), f"is of sources, but data.corrupt is {kind}, which makes them", "leave it out")
+    if data.task and data.tokenizer in (WORDS, *TRAINED):
+        what = f"is {data.task[:40]}, which the config.json of a folder lists, but data.tokenizer is {data.tokenizer}"
+        raise UserError(
+            Field("data.task"), what, "give --data.tokenizer FOLDER or --init FOLDER, or data.prefix instead"
+        )
     if kind != "none" and data.shuffle_sources:
         raise UserError(Field("data.shuffle_sources"), f"is set, but data.corrupt is {kind}", "leave one of them out")
 

@@ -23,6 +23,7 @@ class Translation(Generation, abstract=True):
 
     source: Tokenizer
     bleu: str = "13a"  # the tokeniser of BLEU
+    prefix: str = ""  # text before every source
 
     header_names: ClassVar[tuple[str, str]] = ("source", "translation")
 

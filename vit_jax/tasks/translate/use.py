@@ -77,7 +77,9 @@ class Translator(Writer):
         for text in several:
             if not isinstance(text, str):
                 raise UserError("texts", f"{type(text).__name__} is no text", "give a sentence, or a list of them")
-            ids = self.source.encode(text)
+            if not text.strip():  # the prefix alone is no text
+                raise UserError(f"the text {quote(text)} has no words", remedy="give at least one")
+            ids = self.source.encode(self.task.prefix + text)
             if len(ids) > longest:
                 raise UserError(
                     f"the text {quote(text)} has {len(ids)} {self.source.unit}, "

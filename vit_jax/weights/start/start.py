@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
@@ -21,6 +22,7 @@ from ...presets.text import CaptionName, CaptionPreset, TextName, TextPreset
 from ...runs.check import check_encoder
 from ...runs.values import flat, with_fields
 from ...tasks.table import task_spec, untrained_run
+from ...text.task_params import kept_tasks, prefix_of
 from ..interop import network_in, task_metadata
 from . import encoder
 from .fitting import about_head, change_for, check_fit, check_metadata, decide_fields, going_back, known_fields
@@ -200,8 +202,28 @@ def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
     kept = {name: x for name, x in change.apply(arrays).items() if name in known.keys() - new}
     with errors_about(run.init):
         kept = task_spec(run.task).refitted(kept, theirs, metadata)
-    notes = (*about_head(run, change.config), *weights.facts.notes, *going_back(run, weights.layout, change.config))
+    notes = (
+        *about_head(run, change.config),
+        *_other_prefix(given, own),
+        *weights.facts.notes,
+        *going_back(run, weights.layout, change.config),
+    )
     return Started(kept, record, _describe_start(run, record, given, notes))
+
+
+def _other_prefix(given: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
+    """A clause where the sources of a run begin otherwise than those that its weights were trained with."""
+    names = ("data.prefix", "data.task", "data.tokenizer")
+    if not own.keys() >= {*names}:
+        return []
+    theirs, its = (_prefix(*map(values.get, names)) for values in (given, {name: own[name][0] for name in names}))
+    trained = f"data.prefix {theirs!r}" if theirs else "no data.prefix"
+    return [f"it was trained with {trained}, and this run has {its!r}"] if theirs != its else []
+
+
+def _prefix(prefix: str | None, task: str | None, tokenizer: str | None) -> str:
+    """What stands before the sources of a run with these fields of its data."""
+    return prefix_of(prefix or "", task or "", kept_tasks(Path(tokenizer or ""), task or ""))
 
 
 def _describe_start(run: RunConfig, record: Mapping[str, Any], given: Mapping[str, Any], notes: Iterable[str]) -> str:
