@@ -33,6 +33,7 @@ class Bucket:
     requests: list[tuple[str, str, int]] = field(default_factory=list)  # (method, name, bytes of the answer)
     delay: float = 0.0
     page: int = 1000  # names in an answer to a listing
+    backwards: bool = False  # answers to listings have their names in the other order
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fault(self, name: str) -> object:
@@ -108,7 +109,8 @@ class Handler(BaseHTTPRequestHandler):
         names = [n for n in sorted(self.bucket.objects) if n.startswith(prefix) and n > after]
         names = [n for n in names if self.bucket.faults.get(n) != "late"]
         shown, more = names[: self.bucket.page], len(names) > self.bucket.page
-        entries = "".join(f"<Contents><Key>{escape(n)}</Key><Size>1</Size></Contents>" for n in shown)
+        order = shown[::-1] if self.bucket.backwards else shown
+        entries = "".join(f"<Contents><Key>{escape(n)}</Key><Size>1</Size></Contents>" for n in order)
         token = f"<NextContinuationToken>{escape(shown[-1])}</NextContinuationToken>" if more else ""
         head = f"<IsTruncated>{str(more).lower()}</IsTruncated><KeyCount>{len(shown)}</KeyCount>{token}"
         self.answer(f"<ListBucketResult>{head}{entries}</ListBucketResult>".encode())

@@ -35,6 +35,7 @@ from benchmarks import (
     plain,
     plain_translator,
     power_cut,
+    shards,
     sides,
     step,
     throughput,
@@ -232,6 +233,13 @@ def test_loading_takes_all_images_of_all_sources(tmp_path):
     rows = loading.measured(40, 40, 1, False, shape=(80, 60))
     assert [row["what"] for row in rows] == ["arrays", "jpeg", "decoded"]
     assert all(row["images_per_second"]["ours"] > 0 for row in rows)
+
+
+def test_the_benchmark_of_shards_takes_all_images_of_each_form(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shards.write_all(tmp_path, shards.draw(130, 32))
+    for source in (f"wds:{tmp_path}/tars/*.tar", f"parquet:{tmp_path}/parquet/*.parquet", f"folder:{tmp_path}/folder"):
+        assert [*shards.our_side(source)()] == [64, 64]
 
 
 def test_the_dataloader_makes_the_images_that_ours_makes(tmp_path):

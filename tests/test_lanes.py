@@ -12,6 +12,7 @@ from vit_jax.data.batches import batches, evaluation_batches
 from vit_jax.data.lanes import LaneOrder, Lanes
 from vit_jax.data.shards import ahead
 from vit_jax.errors import UserError
+from vit_jax.files.digests import array_digest
 
 
 @pytest.fixture(autouse=True)
@@ -135,6 +136,20 @@ def test_a_resumed_run_and_one_on_several_hosts_take_the_same_batches():
             assert all(np.array_equal(a[key], b[key]) for a, b in zip(whole[5:], rest, strict=True))
             joined = [np.concatenate([part[i][key] for part in parts]) for i in range(steps)]
             assert all(np.array_equal(a[key], b) for a, b in zip(whole, joined, strict=True))
+
+
+def test_batches_follow_neither_the_listing_nor_threads_nor_caches(tmp_path, monkeypatch):
+    found = []
+    with loopback_s3.serving() as bucket:
+        write(bucket)
+        for bucket.backwards, threads, cache in ((False, 1, "a"), (True, 3, "a"), (True, 1, "b"), (False, 2, "b")):
+            monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+            opened = a_blocks_run(threads=threads)
+            taken = batches(opened.splits["train"], opened.order(8, 0), 0, 50)
+            found.append([array_digest(batch[key]) for batch in taken for key in ("image", "label")])
+        assert all(each == found[0] for each in found)
+        bucket.faults["1.tar"] = "late"  # in the listing: a run that goes on is told by its identity
+        assert not a_blocks_run().same_as(opened.identity)
 
 
 def test_held_out_are_whole_blocks_and_evaluation_reads_them_together():

@@ -63,6 +63,14 @@ def test_what_passes_is_tried_again(bucket, fault):
     assert store.read("x", 2, 6) == b"2345" and not fault
 
 
+def test_what_gets_no_answer_is_asked_for_again(bucket, monkeypatch):
+    monkeypatch.setattr(objects, "LATER", 0.5)
+    bucket.objects["x"], store = b"0123456789", open_store("s3://bucket")
+    store.tag("x")
+    bucket.faults["x"] = fault = ["slow"]
+    assert store.read("x", 2, 6) == b"2345" and not fault
+
+
 @pytest.mark.parametrize(
     "fault, call, said",
     [
