@@ -227,12 +227,12 @@ class Mirror:
             if alive is None:
                 say(f"{self.store.url} was in use by {record.writer.name}: waiting for a sign of its life")
                 alive = self._watch(f"writers/{record.writer.number}", newest)
-            if (later := self.records.newest()) != newest:
-                newest = later
-                continue
-            if alive:
+            before, newest = newest, self.records.newest()
+            later = next(self.records.last(newest), record)
+            if alive and later.open and later.writer == record.writer:
                 raise _in_use(self.store.url, record.writer.name)
-            return newest
+            if newest == before:
+                return newest
         return 0
 
     def _watch(self, name: str, newest: int) -> bool:
