@@ -1,6 +1,7 @@
 """Programs with float32, float16 and int8 weights beside PyTorch, eager and compiled, of the same network in one run.
 
-    python -m benchmarks.programs runs/digits runs/scenes vit-ti16 [--batch 8] [--rounds 8] [--json OUT]
+    python -m benchmarks.programs runs/digits runs/scenes vit-ti16 [--batch 8] [--rounds 8] \
+        [--json OUT.json] [--markdown OUT.md]
 
 A name is a run of images, or a preset, whose weights are then random and whose int8 is calibrated by noise: such a
 network has no accuracy. All sides compute by one thread, from normalised images to logits; a round is a block of calls
@@ -77,7 +78,7 @@ def by_onnxruntime(path: Path) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def compare(name: str, batch: int, rounds: int, seconds: float) -> dict[str, Any]:
-    """Measure one network, print a table of it and return that."""
+    """What one network costs and gives on each side."""
     import vit_jax
 
     with tempfile.TemporaryDirectory() as place:
@@ -103,18 +104,24 @@ def compare(name: str, batch: int, rounds: int, seconds: float) -> dict[str, Any
         if calibration and apart > 1e-3:  # a run's program has its temperature in the head
             raise SystemExit(f"{name}: the logits of PyTorch and of the program differ by {apart:.2g}")
         costs = interleave({side: lambda call=call: call(images) for side, call in sides.items()}, rounds, seconds)
-    print(f"\n{name}, batch {batch}, load {load()}\n")
-    print("| | MB | agreement | largest change | accuracy | ms an image | CPU ms | time of float32 |")
-    print("|---|---|---|---|---|---|---|---|")
     plain = sum(costs["float32"][1:], costs["float32"][0]).median
     for side, all_ in costs.items():
         total = sum(all_[1:], all_[0])
         row = rows.setdefault(side, {})
         row |= {"ms": 1e3 * total.median / batch, "cpu_ms": total.summary()["cpu_ms"] / batch}
         row["ratio"] = total.median / plain
+    return {"net": name, "batch": batch, "load": load(), "rows": rows}
+
+
+def table(found: dict[str, Any]) -> str:
+    """What `compare` found, in Markdown."""
+    lines = [f"{found['net']}, batch {found['batch']}, load {found['load']}", "",
+             "| | MB | agreement | largest change | accuracy | ms an image | CPU ms | time of float32 |",
+             "|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    for side, row in found["rows"].items():
         numbers = [row.get(key) for key in ("mb", "agreement", "largest_change", "accuracy", "ms", "cpu_ms", "ratio")]
-        print(f"| {side} | " + " | ".join("" if x is None else f"{x:.4g}" for x in numbers) + " |", flush=True)
-    return {"net": name, "batch": batch, "rows": rows}
+        lines.append(f"| {side} | " + " | ".join("" if x is None else f"{x:.4g}" for x in numbers) + " |")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -124,14 +131,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8, help="blocks of calls of each side")
     parser.add_argument("--seconds", type=float, default=0.5, help="length of a block, at least two calls")
     parser.add_argument("--json", default="", help="file to write all results to")
+    parser.add_argument("--markdown", default="", help="file to write the tables to, as a page of benchmarks/results")
     o = parser.parse_args()
     backend.configure_jax()
     machine = describe()
     print(heading(machine), flush=True)
-    rows = [compare(name, o.batch, o.rounds, o.seconds) for name in o.names]
+    rows = []
+    for name in o.names:
+        rows.append(compare(name, o.batch, o.rounds, o.seconds))
+        print(f"\n{table(rows[-1])}", flush=True)
+    command = "python -m benchmarks.programs " + " ".join(sys.argv[1:])
     if o.json:
-        written = {"machine": machine, "command": " ".join(sys.argv), "rows": rows}
+        written = {"machine": machine, "command": command, "rows": rows}
         Path(o.json).write_text(json.dumps(written, indent=1) + "\n")
+    if o.markdown:
+        about = " ".join((__doc__ or "").split("\n\n")[2].split())
+        title = f"# Programs with smaller weights beside PyTorch, {machine['date']}"
+        parts = [title, f"```\n{command}\n```", heading(machine), about, *map(table, rows)]
+        Path(o.markdown).write_text("\n\n".join(parts) + "\n")
 
 
 if __name__ == "__main__":
