@@ -841,3 +841,18 @@ def test_build_gives_an_untrained_network_of_that_size_and_repeats_with_its_seed
 def test_build_answers_an_unknown_name_with_the_nearest(name, nearest):
     with pytest.raises(UserError, match=f"there is no (network|preset) '{name}'; nearest: .*{nearest}"):
         vit_jax.build(name)
+
+
+def test_attention_of_ones_own_takes_the_place_of_a_blocks():
+    class Twice(nnx.Module):
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __call__(self, *tokens, **rest):
+            return 2 * self.inner(*tokens, **rest)
+
+    one, other = (vit_jax.build("digits", depth=1) for _ in range(2))
+    images = np.random.default_rng(0).normal(size=(2, 8, 8, 1)).astype(np.float32)
+    other.blocks[0].attention = Twice(other.blocks[0].attention)
+    one.blocks[0].attention.out.kernel[...] *= 2
+    np.testing.assert_allclose(other(images), one(images), rtol=1e-5, atol=1e-5)
