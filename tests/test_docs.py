@@ -165,6 +165,7 @@ NOT_RUN = {
     r"make .*": "installs packages; `make test` runs these tests",
     r"pip install .*": "installs packages",
     r"source \.venv/bin/activate": "its folder is made by make",
+    r"python -m convert .* --onnxruntime-web .*": "needs a package of npm; tests/test_page.py runs it",
     r"vit-jax plan .* --target h100:8": "needs a compiler of 3.4 GB; tests/accelerators run it",
     r"python -m benchmarks\..*": "measures for minutes; tests/test_benchmarks.py runs them in small",
     r"python -m tests\.parity\.curves .*": "trains for minutes; tests/parity/test_curves.py runs it in small",
