@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests import loopback_s3
+from tests import loopback_gs, loopback_s3
 from vit_jax.errors import UserError
 from vit_jax.files.stores import objects
 from vit_jax.files.stores.base import check_conditional
@@ -15,10 +15,14 @@ def bucket():
         yield found
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", "s3", "gs"])
 def store(request, tmp_path):
     if request.param == "folder":
         yield open_store(str(tmp_path / "place"))
+        return
+    if request.param == "gs":
+        with loopback_gs.serving():
+            yield open_store("gs://bucket/some/place/")
         return
     with loopback_s3.serving() as bucket:
         bucket.page = 3
