@@ -96,17 +96,19 @@ def _copy(store: Store, names: list[str], below: str, kinds: frozenset[str], ver
     there = {path.relative_to(root).as_posix() for path in (root / below).rglob("*") if path.is_file()}
     for name in there - {*names}:
         (root / name).unlink(missing_ok=True)
-    missing = [name for name in names if verify or name not in there or name.endswith(_TABLES)]
-    if not missing:
-        return root
+    missing = [name for name in names if verify or name not in there]
+    again = [name for name in names if name.endswith(_TABLES) and name in there and not verify]
     (root / below).mkdir(parents=True, exist_ok=True)
-    with progress(f"fetching {store.url}", len(missing), "files") as show, ThreadPoolExecutor(AT_ONCE) as pool:
 
-        def fetch(name: str) -> None:
-            _fetch(store, name, root, not kinds or posixpath.splitext(name)[1].lower() in kinds)
+    def fetch(name: str) -> None:
+        _fetch(store, name, root, not kinds or posixpath.splitext(name)[1].lower() in kinds)
 
-        for done, _ in enumerate(pool.map(fetch, missing), 1):
-            show(done)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(fetch, again))
+        if missing:
+            with progress(f"fetching {store.url}", len(missing), "files") as show:
+                for done, _ in enumerate(pool.map(fetch, missing), 1):
+                    show(done)
     return root
 
 
