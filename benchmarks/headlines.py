@@ -253,7 +253,7 @@ def draw(lines: Sequence[Headline], path: Path) -> None:
     networks = by_network(lines)
     columns = min(2, len(networks))
     height = -(-len(networks) // columns)
-    with page(path, 5.2 * columns, 3.9 * height) as figure:
+    with page(path, 5.2 * columns, 4.7 * height) as figure:
         axes = list(figure.subplots(height, columns, squeeze=False).flat)
         for ax in axes[len(networks) :]:
             ax.axis("off")
@@ -266,7 +266,7 @@ def draw(lines: Sequence[Headline], path: Path) -> None:
             ax.set(title=name, xlabel="core-seconds of training steps", ylabel=each[0].metric, xscale="log")
             ax.set_xlim(left=min(line.core_seconds for line in each) / 50)
             ax.xaxis.set_major_formatter("{x:,.10g}")
-            ax.legend(loc="lower right", fontsize="small")
+            ax.legend(loc="upper left", bbox_to_anchor=(0, -0.15), fontsize="small")  # below: curves are everywhere
 
 
 def _plot_notebook(ax: Any, notebook: Notebook, cost: float | None) -> None:
