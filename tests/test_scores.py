@@ -15,6 +15,7 @@ from vit_jax.scores.labels import score_labels
 from vit_jax.scores.numbers import score_numbers
 from vit_jax.scores.ranking import rank
 from vit_jax.scores.reliability import error_of_drawn, reliability
+from vit_jax.scores.rouge import NAMES, rouge
 from vit_jax.scores.suspects import suspect_classes, suspect_labels
 from vit_jax.scores.temperature import PARTED, USELESS, class_temperature, set_temperature
 from vit_jax.scores.thresholds import choose_thresholds
@@ -318,3 +319,35 @@ def test_suspected_labels_are_those_of_confident_learning(draw):
         both = np.stack([1 - p[rows, k].astype(float), p[rows, k].astype(float)], 1)
         expected = {rows[i]: guess for i, guess in confidently_wrong(truth[rows, k], both).items()}
         assert dict(zip(one.images, one.guesses, strict=True)) == expected and len(expected) > 10
+
+
+ROUGE = [  # (text, reference, F1 of ROUGE-1, 2, L and Lsum by rouge-score 0.1.2 without stemming)
+    (
+        "The cat sat on the mat.\nIt was grey, it was small.",
+        "A grey cat sat on a mat, small.\nThe mat was on it.",
+        (72.0, 26.086957, 56.0, 72.0),
+    ),
+    ("no overlap", "completely different", (0, 0, 0, 0)),
+    ("Straße naïve 1,000 dogs", "strasse naive 1000 dogs dogs", (16.666667, 0, 16.666667, 16.666667)),
+    ("", "a", (0, 0, 0, 0)),
+    ("b a b a c", "a b a b c\na a b", (76.923077, 36.363636, 61.538462, 61.538462)),
+]
+
+
+def test_rouge_is_that_of_rouge_score():
+    for text, reference, expected in ROUGE:
+        assert np.allclose([rouge([text], [reference])[name] for name in NAMES], expected, atol=1e-6), text
+    both = rouge([text for text, *_ in ROUGE], [reference for _, reference, _ in ROUGE])
+    assert np.allclose([both[name] for name in NAMES], np.mean([row[-1] for row in ROUGE], 0), atol=1e-6)
+
+
+def test_rouge_is_that_of_rouge_score_on_random_texts():
+    scorer = pytest.importorskip("rouge_score.rouge_scorer").RougeScorer(["rouge1", "rouge2", "rougeL", "rougeLsum"])
+    rng, words = (
+        np.random.default_rng(0),
+        ["a", "b", "Dog", "dog's", "straße", "1,000", "x-y", "\n", "The", "日本", "_"],
+    )
+    for _ in range(300):
+        text, reference = (" ".join(rng.choice(words, rng.integers(25))) for _ in range(2))
+        theirs = [each.fmeasure * 100 for each in scorer.score(reference, text).values()]
+        assert np.allclose([rouge([text], [reference])[name] for name in NAMES], theirs), (text, reference)

@@ -1,4 +1,4 @@
-"""BLEU and chrF of translations, by sacrebleu."""
+"""BLEU and chrF of translations, by sacrebleu, and ROUGE."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Sequence
 
 from ...machine.libraries import require
+from ...scores.rouge import rouge
 
 
 def has_scorer() -> bool:
@@ -27,7 +28,8 @@ def corpus_scores(
         words: the tokeniser of BLEU, "13a", or "none", of texts of tokens.
 
     Returns:
-        ({"bleu", "chrf"} and, where case counts, "bleu_lower" without it, from 0 to 100; the signature of each).
+        ({"bleu", "chrf"}, where case counts "bleu_lower" without it, and those of `rouge`, from 0 to 100; the signature
+            of each).
 
     Raises:
         UserError: without sacrebleu.
@@ -40,4 +42,5 @@ def corpus_scores(
     metrics |= {} if lower else {"bleu_lower": BLEU(lowercase=True, tokenize=words, force=True)}
     scores = {name: metric.corpus_score(list(said), [list(references)]).score for name, metric in metrics.items()}
     spelled = {"bleu": "BLEU", "chrf": "chrF", "bleu_lower": "BLEU in lower case"}
-    return scores, tuple(f"{spelled[name]} is {metric.get_signature()}" for name, metric in metrics.items())
+    signatures = (f"{spelled[name]} is {metric.get_signature()}" for name, metric in metrics.items())
+    return scores | rouge(said, references), (*signatures, "ROUGE is F1, of words of a-z and 0-9, without stemming")

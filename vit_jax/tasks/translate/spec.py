@@ -84,6 +84,7 @@ class TranslateSpec(TaskSpec):
     computes = "vit_jax.tasks.translate.learn:Translate"
     main_metrics: ClassVar = {
         **{"exact_match": "exact match", "bleu": "BLEU", "bleu_lower": "BLEU in lower case", "chrf": "chrF"},
+        **{"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rouge_l": "ROUGE-L", "rouge_lsum": "ROUGE-Lsum"},
         **{"accuracy": "accuracy", "perplexity": "perplexity", "loss": "loss"},
     }
     metadata: ClassVar = {"vocabulary": Vocabularies()}
