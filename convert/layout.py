@@ -150,6 +150,7 @@ class Layout:
             images of each call (where none are stored, any kernel); empty where its network takes images of one size.
         tokenizer: whether its library keeps a tokenizer beside the weights.
         extras: the keys of Facts.extra that write_side cannot do without: --set may give them.
+        in_float16: what a user of weights that are rounded to float16 has to know, a sentence.
         holds_all: whether it holds every network of its class. Any other has to list the values of each field that is a
             choice, so that it refuses a value that is newer than its table.
         proven: the third party whose forward pass was compared, in tests/parity; empty: none was.
@@ -176,6 +177,7 @@ class Layout:
     resizes: Callable[[Any], str] = lambda config: ""
     tokenizer: bool = False
     extras: tuple[str, ...] = ()
+    in_float16: str = ""
     holds_all: bool = False
     proven: str = ""
 

@@ -35,7 +35,8 @@ LOADED = {
     "vit_jax.tasks.classify.use.Classifier": (
         "predict", "values", "logits", "features", "capture", "explain", "draw_attention",
     ),
-    "vit_jax.tasks.translate.use.Translator": ("predict", "capture", "explain", "draw_attention"),
+    "vit_jax.tasks.translate.use.Translator": ("predict", "encode", "capture", "explain", "draw_attention"),
+    "vit_jax.weights.bare.TextEncoder": ("encode",),
     "vit_jax.tasks.caption.use.Describer": ("predict", "capture", "explain", "draw_attention"),
 }  # fmt: skip
 

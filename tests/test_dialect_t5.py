@@ -8,12 +8,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from convert import rules
+from convert.containers import open_source
+from convert.containers.source import leaves
 from convert.dialects import LAYOUTS, refused
 from convert.layout import Facts
+from convert.plan.plan import plan
 from convert.recognise.config import resolve
 from convert.recognise.layouts import Recognition, which_layout
+from convert.recognise.reading import Options
+from convert.recognise.reading import read as read_file
+from convert.write.write import write
 from tests.parity.cases import T5, T5_1
 from vit_jax.errors import UserError
 
@@ -162,6 +169,41 @@ def test_kin_of_t5_that_compute_something_else_are_refused_by_name(name, said):
     assert said in refused.why(["shared.weight", "encoder.block.0.layer.0.SelfAttention.q.weight", name])
 
 
-def test_t5gemma_is_refused_by_name():
-    norms = [f"model.{stack}.layers.0.pre_self_attn_layernorm.weight" for stack in ("encoder", "decoder")]
-    assert "T5Gemma" in refused.why(norms)
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["model.encoder.layers.0.pre_self_attn_layernorm.weight", "model.decoder.layers.0.mlp.up_proj.weight"],
+        ["encoder.embed_tokens.weight", "encoder.layers.0.pre_self_attn_layernorm.weight"],  # its encoder alone
+        [  # T5Gemma 2, whose encoder sees images, too
+            "model.encoder.text_model.layers.0.pre_self_attn_layernorm.weight",
+            "model.encoder.vision_tower.vision_model.embeddings.patch_embedding.weight",
+        ],
+    ],
+)
+def test_t5gemma_is_refused_by_name(names):
+    assert "is T5Gemma" in refused.why(names)
+
+
+def test_a_checkpoint_of_t5x_is_refused_with_the_way_out(tmp_path):
+    (tmp_path / "checkpoint").write_bytes(b"\x81\xa7version\x03")
+    (tmp_path / "target.encoder.layers_0.mlp.wo.kernel").mkdir()
+    with pytest.raises(UserError, match=r"a checkpoint of t5x.*convert_t5x_checkpoint_to_flax"):
+        open_source(str(tmp_path))
+
+
+def test_float16_of_t5_is_told_to_overflow_and_bfloat16_is_kept(tmp_path):
+    import ml_dtypes
+
+    _, state = tensors("t5", T5)
+    save_file({name: x.astype(ml_dtypes.bfloat16) for name, x in state.items()}, tmp_path / "model.safetensors")
+    config = LAYOUTS["t5"].write_side(T5, Facts(extra=EXTRA))["config.json"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for dtype, told in (("float16", True), ("", False)):
+        reading = read_file(str(tmp_path), Options())
+        with reading.source:
+            planned = plan(reading, "flax-t5", dtype=dtype)
+            written = write(planned, str(tmp_path / f"out{dtype}"))
+        assert any("overflows" in note for note in written.notes) == told
+        with open_source(str(tmp_path / f"out{dtype}")) as source:
+            kept = {str(x.dtype) for x in leaves(source.tree).values()}
+        assert kept == {dtype or "bfloat16"}

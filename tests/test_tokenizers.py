@@ -556,9 +556,11 @@ def test_a_run_goes_back_to_hugging_face_with_its_tokenizer_and_its_special_ids(
 
 def test_a_network_without_a_head_is_told_so_with_a_tokenizer_beside_it_and_without(tmp_path):
     ends = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
-    headless = vit_jax.Transformer(CONFIGS["bart@base"], rngs=nnx.Rngs(0))
+    tokenizer = make_tokenizers("bpe", 520, SOURCES, [], one=True)[0]
+    sizes = dict.fromkeys(("source_vocabulary", "target_vocabulary"), len(tokenizer))
+    headless = vit_jax.Transformer(replace(CONFIGS["bart@base"], **sizes), rngs=nnx.Rngs(0))
     vit_jax.export(headless, tmp_path / "folder", to="bart@base", fields=ends)
-    for files in ({}, make_tokenizers("bpe", 520, SOURCES, [], one=True)[0].files):
+    for files in ({}, tokenizer.files):
         for name, content in files.items():
             (tmp_path / "folder" / name).write_bytes(content)
         with pytest.raises(UserError, match=r"without a head, which writes no texts; .* with fields=.*new_head"):

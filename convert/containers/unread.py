@@ -50,6 +50,11 @@ OTHERS = (
         "a checkpoint of DeepSpeed, in parts",
         "make one set of weights of it with deepspeed.utils.zero_to_fp32 and give that",
     ),
+    Other(
+        "target.*coder.*",
+        "a checkpoint of t5x",
+        "make a Flax folder of it with transformers 4 (convert_t5x_checkpoint_to_flax.py) and give that",
+    ),
     Other("saved_model.pb", "a SavedModel of TensorFlow", FROM_ITS_LIBRARY),
     Other("*.ckpt*.index", "a checkpoint of TensorFlow", FROM_ITS_LIBRARY),
     Other("*.data-?????-of-?????", "a part of a checkpoint of TensorFlow", FROM_ITS_LIBRARY),

@@ -79,6 +79,7 @@ def _layout(kind: t5.Class) -> Layout:
         containers=("msgpack",),
         tokenizer=True,
         extras=() if kind else t5.IDS,
+        in_float16=t5.IN_FLOAT16,
         refusals=(
             Refusal("network", functools.partial(cannot_hold, kind=kind)),
             *([Refusal("choice", unclear)] if kind == "base" else []),

@@ -62,6 +62,11 @@ REFUSED = (
         (rf"{ANY}lora_(A|B|a|b|down|up).*",),
     ),
     RefusedLayout(
+        "T5Gemma",
+        "it has rotary positions, grouped keys and norms around each part, which the encoder-decoder here lacks",
+        (rf"{BODY}encoder\.(text_model\.)?layers\.0\.pre_self_attn_layernorm\..*",),
+    ),
+    RefusedLayout(
         "a VisionEncoderDecoder without GPT-2 (transformers)",
         Text("the captioner here has the decoder of GPT-2; take its ViT alone with ", Option("key", "encoder")),
         (
@@ -226,14 +231,6 @@ REFUSED = (
         (rf"{BODY}encoder\.block\.0\.layer\.0\.SelfAttention\..*", rf"{BODY}encoder\.block\.\d+\.layer\.1\.mlp\..*"),
     ),
     RefusedLayout("Pop2Piano", "its encoder reads sound", (r"mel_conditioner\..*",)),
-    RefusedLayout(
-        "T5Gemma",
-        "it has rotary positions, grouped keys and norms around each part, which the encoder-decoder here lacks",
-        (
-            rf"{BODY}encoder\.(text_model\.)?layers\.0\.pre_self_attn_layernorm\..*",
-            rf"{BODY}decoder\.layers\.0\.pre_self_attn_layernorm\..*",
-        ),
-    ),
     RefusedLayout(
         "Whisper", "its encoder reads sound", (rf"{BODY}encoder\.conv2\.weight", rf"{BODY}decoder\.layers\.0\..*")
     ),

@@ -169,6 +169,7 @@ IDS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
 CLASSES = {"t5": "T5", "mt5": "MT5", "umt5": "UMT5"}
 HEADS: dict[Class, str] = {"": "ForConditionalGeneration", "base": "Model", "encoder": "EncoderModel"}
 TITLES: dict[Class, str] = {"": "", "base": " without its head", "encoder": ", the encoder alone"}
+IN_FLOAT16 = "computed in float16, T5 overflows inside its mlp from T5-base on: load it in bfloat16 or float32"
 # What the classes of transformers take where config.json states none.
 USUAL: dict[str, dict[str, Any]] = {
     "t5": {"pad_token_id": 0, "eos_token_id": 1, "feed_forward_proj": "relu"},
@@ -308,6 +309,7 @@ def _layout(model: str, kind: Class, per_block: bool, scaled: tuple[bool, ...], 
         signature=signature,
         tokenizer=True,
         extras=() if kind else IDS,
+        in_float16=IN_FLOAT16,
         refusals=(
             Refusal("shapes", functools.partial(_other_tables, per_block=per_block)),
             Refusal("network", functools.partial(cannot_hold, kind=kind, per_block=per_block)),

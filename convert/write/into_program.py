@@ -160,13 +160,17 @@ def check_network(plan: Plan) -> None:
         raise UserError(
             path,
             f"holds a {config.name}, which takes {takes}, and a program is written of a network that takes images "
-            f"alone ({', '.join(image_networks())})",
-            "give one, or write X.safetensors",
+            f"alone ({', '.join(image_networks())}), or of an encoder of texts alone",
+            Text("give one, write a folder of programs with ", Option("to", "onnx"), ", or write X.safetensors"),
         )
+    check_float32(plan)
+
+
+def check_float32(plan: Plan) -> None:
+    """Raise UserError where weights are float64, which no program has."""
     if any(spec.dtype == np.float64 for spec in plan.specs.values()):
-        raise UserError(
-            path, "its weights are float64, and a program computes in float32", Text("add ", Option("dtype", "float32"))
-        )
+        what = "its weights are float64, and a program computes in float32"
+        raise UserError(plan.reading.path, what, Text("add ", Option("dtype", "float32")))
 
 
 def interface_of(plan: Plan, wanted: Wanted, kind: Kind) -> Interface:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from ..containers import is_program
 from ..plan.plan import Plan
-from . import into_onnx_folder, into_page, into_transformers_js
-from .into_program import write_program
+from . import into_encoder, into_onnx_folder, into_page, into_transformers_js
+from .into_program import PLAIN, write_program
 from .program.interface import Wanted
 from .program.kinds import kind_of
 from .write import Written
@@ -23,7 +23,13 @@ def program_writer(path: str, to: str = "") -> WritesProgram | None:
         return into_onnx_folder.write_onnx_folder
     if into_page.is_page(path):
         return into_page.write_page
-    return write_program if is_program(path) else None
+    return _write_one if is_program(path) else None
+
+
+def _write_one(plan: Plan, path: str, force: bool = False, wanted: Wanted = PLAIN) -> Written:
+    """Write the network of a plan as one program."""
+    write = into_encoder.write_encoder if into_encoder.is_encoder(plan.config) else write_program
+    return write(plan, path, force, wanted)
 
 
 def is_named(to: str) -> bool:

@@ -147,6 +147,8 @@ def remarks(plan: Plan, goal: Target, weights_only: bool) -> list[str]:
     if container and container not in layout.containers and layout.dialect != "vit-jax":
         usual = " or ".join(layout.containers)
         out.append(f"files of {layout.name} come as {usual}: its own library may not open a {goal.weights.suffix}")
+    if layout.in_float16 and any(spec.dtype.name == "float16" for spec in plan.specs.values()):
+        out.append(layout.in_float16)
     return out + layout.refuses("loading", plan.config)
 
 

@@ -287,7 +287,7 @@ class TransformerConfig(NetworkConfig):
 
     def describe(self) -> tuple[str, str]:
         what = f"Transformer {self.width} x {self.encoder_depth}+{self.decoder_depth}, {self.heads} heads"
-        return what, f"{self.outputs:,} output ids"
+        return what, f"{self.outputs:,} output ids" if self.outputs else "no head"
 
     def captured(self) -> list[str]:
         encoder, decoder = (

@@ -36,6 +36,8 @@ def stated_ids(
     pad, end = one("pad_token_id", "pad_token"), one("eos_token_id", "eos_token")
     begin = one("decoder_start_token_id") if model else None
     begin = one("bos_token_id", "bos_token") if begin is None else begin
+    if begin is None and model.get("is_encoder_decoder") is False:
+        begin = pad  # of an encoder alone, which begins no text
     pad = end if alone and pad is None else pad
     for name, value in (("pad", pad), ("bos", begin), ("eos", end)):
         if value is None:

@@ -6,9 +6,9 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from ..data.texts.config import is_side, size_of_side
 from ..errors import Field, UserError
 from ..files.terminal import print_note, printable
 from ..machine.numerics import with_fixed_settings
-from ..models.build import definition, describe_network
+from ..models.build import definition
 from ..models.networks import NETWORKS
 from ..models.state import merge, split_model
 from ..runs import Run, find, is_foreign, mean_of, of_summary
@@ -35,70 +35,15 @@ from ..tasks.computed import task_class, task_of
 from ..tasks.predictor import Predictor, Trained
 from ..tasks.searching import searching
 from ..tasks.table import task_spec, untrained_run
+from ..tasks.translate.encoding import encodes
 from ..text.languages import UNSTATED, Spoken
-from ..text.older import OF_BYTES
-from ..text.record import with_spoken
+from ..text.record import make_tokenizers, with_spoken
 from ..text.task_params import task_settings
+from .bare import BareNetwork, TextEncoder, unusable
 from .checkpoint import Checkpoints
 from .interop import InMemory, State, convert_first, of_load, read_weights, task_metadata
 
 NO_ID = -1  # of a token that no file states
-OF_BYT5 = 384  # rows of its table
-
-
-@dataclass(frozen=True, repr=False)
-class BareNetwork(Predictor):
-    """A network from weights that do not state everything that its use takes: its methods say what they lack.
-
-    `model` can be called on normalised images, or on ids.
-    """
-
-    lacks: tuple[str, ...] = ()  # the entries of the task's metadata that are missing
-    notes: tuple[str, ...] = ()  # what its files state that is not used, a sentence each
-    path: str = ""  # of the weights
-
-    def __repr__(self) -> str:
-        what = describe_network(self.run.model)
-        return f"BareNetwork({what}; to be called as .model, its file lacks {', '.join(self.lacks)})"
-
-    def refusal(self, ways: str, then: str = "") -> UserError:
-        """Why it cannot be used as a whole.
-
-        Args:
-            ways: to state how images are prepared.
-            then: what follows after that.
-        """
-        path, run = self.path, self.run
-        if "preprocess" in self.lacks:
-            why = next((n for n in self.notes if "preprocessing" in n), "does not state how images are preprocessed")
-            told = "the mean and std of the pixels in 0..1 that it was trained with (a number a channel, with commas)"
-            return UserError(path, why, f"state that with {ways}, {told}{then}")
-        if error := _unusable(path, run, self.lacks):
-            return error
-        lacks = f"holds a {run.model.name} without its {', '.join(self.lacks)}"
-        of_bytes = getattr(run.model, "source_vocabulary", 0) == OF_BYT5
-        bytes_named = f'; of ByT5 that is a tokenizer_config.json with {{"tokenizer_class": "{OF_BYTES}"}}' * of_bytes
-        remedy = f"give a run that was trained here, or put the files of its tokenizer beside it{bytes_named}"
-        return UserError(path, lacks, remedy)
-
-    def read(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """It cannot be used.
-
-        Raises:
-            UserError: always, saying what is lacking.
-        """
-        self._lacks("", None)
-
-    def whole(self) -> Self:
-        """It cannot be used.
-
-        Raises:
-            UserError: always, saying what is lacking.
-        """
-        self._lacks("", None)
-
-    def _lacks(self, what: str, why: tuple[str, str] | None) -> NoReturn:
-        raise self.refusal("vit_jax.load(..., fields={'mean': [...], 'std': [...]})")
 
 
 @with_fixed_settings
@@ -324,10 +269,12 @@ def _foreign(weights: str | State | InMemory, spoken: Spoken, **options: Any) ->
         # Outputs may be named by default, but inputs can only be prepared as the file states.
         if name not in metadata and entry.of_head and (default := entry.default(config)) is not None:
             metadata[name] = default[0]
+    lacks_part = any(entry.part_lacking(config) for entry in entries.values())
     beside = run.data.fields_with_weights(given.folder) if isinstance(weights, str) else {}
     run = replace_fields(run, _stated_of_texts(run, spoken, path)) if spoken != UNSTATED else run
     if beside:
         run = replace_fields(run, beside)
+    if beside and not lacks_part:
         metadata |= _tokenizer_with_weights(path, run)
     of_texts = config.inputs()[0].kind == "ids"
     # For texts, only a run or a tokenizer beside the weights states how they become words.
@@ -337,7 +284,8 @@ def _foreign(weights: str | State | InMemory, spoken: Spoken, **options: Any) ->
         if name not in metadata or (not beside and (of_texts or entry.in_files(metadata[name])))
     )
     if lacks:
-        return BareNetwork(_network(run, tree), Task(), Trained(run, {}, 0), lacks, facts.notes, path)
+        bare = BareNetwork(_network(run, tree), Task(), Trained(run, {}, 0), lacks, facts.notes, path)
+        return _text_encoder(bare, facts.extra.get("pad_token_id"), bool(beside)) if encodes(config) else bare
     _print_notes(path, (*filter(None, [given.resized]), *facts.notes))
     end = facts.extra.get("eos_token_id", NO_ID)
     task = _searching_as_stated(task_of(run, metadata), run, metadata, facts.extra.get("generation") or {}, end)
@@ -359,6 +307,16 @@ def _searching_as_stated(
         where = f"data.task {run.data.task}" if name in of_task else "generation_config.json"  # type: ignore[attr-defined]
         print(f"note     {where}: {name} is not known here; texts are searched for without it", file=sys.stderr)
     return searching(task, {**vars(decoding), **lengths})
+
+
+def _text_encoder(bare: BareNetwork, pad: int | None, beside: bool) -> TextEncoder:
+    """The encoder of a network that writes no texts; `beside`: its run names a tokenizer. Raises UserError."""
+    data: Any = bare.run.data
+    source = make_tokenizers(data.tokenizer, 0, (), (), False, data.spoken)[0] if beside else None
+    vocabulary = bare.run.model.inputs()[0].size
+    if source is not None and len(source) != vocabulary:
+        raise _other_tokenizer(bare.path, f"{len(source):,}", f"{vocabulary:,}")
+    return TextEncoder(**vars(bare), source=source, pad=pad if source is None else source.ids.pad)
 
 
 def _print_notes(path: str, notes: Iterable[str]) -> None:
@@ -388,29 +346,21 @@ def _stated_of_texts(run: RunConfig, spoken: Spoken, path: str) -> dict[str, str
     return stated
 
 
-def _unusable(path: str, run: RunConfig, names: Iterable[str]) -> UserError | None:
-    """The error where a network lacks a part, without which these entries of its metadata are of no use; else None."""
-    for lack in filter(None, (task_spec(run.task).metadata[name].part_lacking(run.model) for name in names)):
-        remedy = f"give weights that have it, or train one with --init {shlex.quote(path)} --new-head"
-        return UserError(path, f"holds a {run.model.name} without {lack}", remedy)
-    return None
-
-
 def _tokenizer_with_weights(path: str, run: RunConfig) -> dict[str, Any]:
     """The metadata of the tokenizer that lies beside weights. Raises UserError where it is not that of the network."""
     entries, metadata = task_spec(run.task).metadata, task_class(run.task).metadata_with_weights(run)
     for name in entries.keys() & metadata.keys():
         if not entries[name].fits(metadata[name], run.model):
-            if error := _unusable(path, run, [name]):
+            if error := unusable(path, run, [name]):
                 raise error
             both = [f"{i.size:,}" for i in run.model.inputs() if i.kind == "ids"]
-            raise UserError(
-                path,
-                f"the tokenizer beside it has ids for {_sizes(metadata[name])}, and the network for "
-                f"{' and '.join(both)}",
-                "put there the one that it was trained with",
-            )
+            raise _other_tokenizer(path, _sizes(metadata[name]), " and ".join(both))
     return metadata
+
+
+def _other_tokenizer(path: str, has: str, wanted: str) -> UserError:
+    what = f"the tokenizer beside it has ids for {has}, and the network for {wanted}"
+    return UserError(path, what, "put there the one that it was trained with")
 
 
 def _sizes(vocabulary: Any) -> str:

@@ -145,6 +145,15 @@ def open_onnx(path: Path) -> Callable[[np.ndarray], np.ndarray]:
     return lambda given: np.asarray(session.run(None, {takes.name: given})[0])
 
 
+def open_named(path: Path) -> Callable[..., np.ndarray]:
+    """An ONNX file with several arguments as a function of these, in their order."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_inputs()]
+    return lambda *given: np.asarray(session.run(None, dict(zip(names, given, strict=True)))[0])
+
+
 @contextlib.contextmanager
 def _restore_jax() -> Iterator[None]:
     """With jax's own functions afterwards, of which jax2onnx replaces some for good, such as jax.numpy.cumsum."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,32 @@ def write_stablehlo(forward: Forward, interface: Interface, path: Path) -> Json:
     import jax.numpy as jnp
     from jax import export
 
-    if forward.nbytes > LARGEST:
-        size = f"{forward.nbytes / 1e9:.1f} GB of weights are more than a file of StableHLO holds"
-        raise UserError(path.name, f"{size} ({LARGEST / 1e9:.1f} GB)", "write X.onnx, with weights in a file beside it")
     with on_cpu("float64"):  # sizes and weights of pixels need 64 bits; the network stays at 32
         shape = export.symbolic_shape(", ".join(map(str, interface.axes)))
         given = jax.ShapeDtypeStruct(shape, jnp.uint8 if interface.preprocess else jnp.float32)
-        exported = export.export(jax.jit(_whole(forward, interface)), platforms=PLATFORMS)(given)
-        path.write_bytes(exported.serialize())
+        return write_function(_whole(forward, interface), [given], path, forward.nbytes)
+
+
+def write_function(function: Callable[..., Any], given: Sequence[Any], path: Path, nbytes: int) -> Json:
+    """Write a function of arrays.
+
+    Args:
+        function: to be traced.
+        given: shapes and dtypes of its arguments.
+        path: of the file.
+        nbytes: of the weights in it.
+
+    Raises:
+        UserError: these are more than a file can hold.
+    """
+    import jax
+    from jax import export
+
+    if nbytes > LARGEST:
+        size = f"{nbytes / 1e9:.1f} GB of weights are more than a file of StableHLO holds"
+        raise UserError(path.name, f"{size} ({LARGEST / 1e9:.1f} GB)", "write X.onnx, with weights in a file beside it")
+    exported = export.export(jax.jit(function), platforms=PLATFORMS)(*given)
+    path.write_bytes(exported.serialize())
     return {
         "platforms": list(PLATFORMS),
         "calling_convention": exported.calling_convention_version,
@@ -51,19 +69,19 @@ def _whole(forward: Forward, interface: Interface) -> Callable[[Any], Any]:
     return program
 
 
-def open_stablehlo(path: Path) -> Callable[[np.ndarray], np.ndarray]:
-    """A file of jax.export as a function of its argument, run by jax on the CPU."""
+def open_stablehlo(path: Path) -> Callable[..., np.ndarray]:
+    """A file of jax.export as a function of its arguments, run by jax on the CPU."""
     import jax
     from jax import export
 
     exported = export.deserialize(bytearray(path.read_bytes()))
 
-    def run(given: np.ndarray) -> np.ndarray:
-        def program(given: Any) -> Any:  # compiled for this call alone: that holds the weights once more
-            return exported.call(given)
+    def run(*given: np.ndarray) -> np.ndarray:
+        def program(*given: Any) -> Any:  # compiled for this call alone: that holds the weights once more
+            return exported.call(*given)
 
         with on_cpu(), _without_cache():
-            return np.asarray(jax.jit(program)(given))
+            return np.asarray(jax.jit(program)(*given))
 
     return run
 

@@ -22,6 +22,7 @@ from .network import on_cpu
 
 SOURCES = {"ids": "input_ids", "vectors": "inputs_embeds", "pixels": IMAGES}  # {kind of input: its name}
 MASK, MEMORY, MEMORY_MASK = "attention_mask", "encoder_hidden_states", "encoder_attention_mask"
+MEMORY_OUT = "last_hidden_state"  # what the encoder calls it
 PROGRAMS = ("encoder_model", "decoder_model", "decoder_with_past_model")
 TOKENS, POSITION, LOGITS = "input_ids", "cache_position", "logits"
 
@@ -48,7 +49,7 @@ class TextWriter:
 
         if getattr(config, "max_length", 1) == 0:  # sinusoids have no bound, and a program needs one
             config = replace(config, max_length=room)  # type: ignore[call-arg]  # of a Transformer
-        self.config, self.room = config, room
+        self.config, self.room, self.nbytes = config, room, sum(4 * array.size for array in arrays.values())
         with on_cpu():
             self.tree = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), unflatten(dict(arrays)))
             self.model: Any = merge(definition(config), self.tree)
@@ -122,7 +123,7 @@ class TextWriter:
         tokens, position = {TOKENS: Shaped((batch, 1), np.int32)}, {POSITION: Shaped((1,), np.int32)}
         present = [f"present.{n}" for n in self.names("decoder")]
         return {
-            "encoder_model": (self.encode, {SOURCES[source.kind]: taken, **with_mask}, ["last_hidden_state"]),
+            "encoder_model": (self.encode, {SOURCES[source.kind]: taken, **with_mask}, [MEMORY_OUT]),
             "decoder_model": (
                 self.first,
                 {**tokens, **memory, **mask},
@@ -175,15 +176,29 @@ def computed(
     writer: TextWriter, source: np.ndarray, mask: np.ndarray, tokens: np.ndarray, dtype: str = "float32"
 ) -> np.ndarray:
     """Our logits [B, T, V] after each of some tokens [B, T], of one pass over all of them, without a cache."""
+    import jax.numpy as jnp
+
+    with on_cpu(dtype):
+        model, memory, real = _encoded(writer, source, mask, dtype)
+        return np.asarray(model.write(memory, jnp.asarray(tokens), None, None, memory_padding=real))
+
+
+def encoded(writer: TextWriter, source: np.ndarray, mask: np.ndarray, dtype: str = "float32") -> np.ndarray:
+    """Our memory [B, M, D] of a source, of which a mask [B, S] says what is real."""
+    with on_cpu(dtype):
+        return np.asarray(_encoded(writer, source, mask, dtype)[1])
+
+
+def _encoded(writer: TextWriter, source: np.ndarray, mask: np.ndarray, dtype: str) -> tuple[Any, Any, Any]:
+    """(the network in a dtype, the memory, the mask of it), computed by jax."""
     import jax
     import jax.numpy as jnp
 
     from vit_jax.models.build import definition
     from vit_jax.models.state import merge
 
-    with on_cpu(dtype):
-        real, tree = jnp.asarray(mask), jax.tree.map(lambda x: x.astype(dtype), writer.tree)
-        model: Any = merge(definition(writer.config, np.dtype(dtype), np.dtype(dtype)), tree)
-        given = jnp.asarray(source if writer.source.kind == "ids" else source.astype(dtype))
-        memory = model.encode(given, real) if hasattr(writer.config, "encoder_depth") else model.encode(given)
-        return np.asarray(model.write(memory, jnp.asarray(tokens), None, None, memory_padding=real))
+    real, tree = jnp.asarray(mask), jax.tree.map(lambda x: x.astype(dtype), writer.tree)
+    model: Any = merge(definition(writer.config, np.dtype(dtype), np.dtype(dtype)), tree)
+    given = jnp.asarray(source if writer.source.kind == "ids" else source.astype(dtype))
+    memory = model.encode(given, real) if hasattr(writer.config, "encoder_depth") else model.encode(given)
+    return model, memory, real

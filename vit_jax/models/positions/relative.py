@@ -52,17 +52,26 @@ class RelativePosition(nnx.Module):
         self.far, self.causal = far, causal
         self.table = nnx.Param(jnp.zeros((buckets, heads), dtype))
 
-    def __call__(self, queries: int, keys: int) -> Array:
+    def __call__(self, queries: Any, keys: Any) -> Array:
         """The bias of queries and keys that both begin at place 0: [1, H, Nq, Nk].
 
         It depends on j - i alone. One row of all distances, repeated with a period that is one longer than the rows
         which it is then cut into, moves by one from row to row: so its gradient is a sum, not a scatter.
         """
+        if not isinstance(queries, int):
+            return self.of_free_lengths(queries, keys)
         period = queries + keys
         line = self.line(1 - queries, keys + 1)  # [H, period], the last of which is never read
         lines = jnp.broadcast_to(line[:, None], (len(line), queries, period)).reshape(len(line), -1)
         lines = lines[:, queries - 1 : queries * period - 1]
         return lines.reshape(1, len(line), queries, period - 1)[..., :keys]
+
+    def of_free_lengths(self, queries: Any, keys: Any) -> Array:
+        """The same where the lengths are symbols, as when a program for any length is traced."""
+        near = np.arange(-self.far, self.far + 1)  # farther ones are in the same bucket
+        rows = jnp.asarray(bucket(near, self.table.shape[0], self.far, self.causal))
+        query, key = (jax.lax.broadcasted_iota(jnp.int32, (queries, keys), axis) for axis in (0, 1))
+        return self.table[...][rows[jnp.clip(key - query, -self.far, self.far) + self.far]].transpose(2, 0, 1)[None]
 
     def at(self, index: Array, length: int) -> Array:
         """The bias of one query to the keys up to it.

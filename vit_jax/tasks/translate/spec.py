@@ -37,9 +37,10 @@ class Vocabularies(MetadataEntry):
         return model.outputs > 0 and sizes == (model.source_vocabulary, model.target_vocabulary)
 
     def part_lacking(self, model: NetworkConfig) -> str:
-        """The head, which models such as BartModel have not."""
+        """The head, which models such as BartModel have not, and the decoder, which T5EncoderModel has not."""
         assert isinstance(model, TransformerConfig)
-        return "" if model.outputs else "a head, which writes no texts"
+        lacking = "a head" if model.decoder_depth else "a decoder and a head"
+        return "" if model.outputs else f"{lacking}, which writes no texts"
 
     def default(self, model: NetworkConfig) -> tuple[dict[str, list[str]], str]:
         """Numbers as words.

@@ -24,6 +24,7 @@ from ...text.tokenizer import Tokenizer
 from ..explained import TranslationExplanation
 from ..generated import Writer, given_and_said, tokens_and_end, value
 from ..predictor import BATCH, check_batch, check_positive
+from .encoding import Encoded, encode
 from .text import CROSS, Translation, captured_ids, searched_ids, strip_padding
 
 
@@ -154,6 +155,26 @@ class Translator(Writer):
             UserError: a text cannot be used, or a setting is unknown or invalid.
         """
         return self.predict(texts, batch, **search)
+
+    @with_fixed_settings
+    def encode(self, inputs: Any, mask: Any = None, length: int = 0, cut: bool = False, batch: int = BATCH) -> Encoded:
+        """What the encoder makes of texts, or of ids: `memory` float [n, L, D] and `mask` bool [n, L].
+
+        Args:
+            inputs: one text or several; or ids, int [L] or [n, L].
+            mask: bool [n, L] of ids, False at those that no token attends to; None: at padding.
+            length: the number of tokens to which texts are padded; 0: as many as the longest has.
+            cut: whether a text with more of them is cut to that, its end kept, rather than refused.
+            batch: the most to compute at a time.
+
+        Returns:
+            encoding.Encoded, of one text without the axis n.
+
+        Raises:
+            UserError: an input cannot be used.
+        """
+        pad = self.source.ids.pad
+        return encode(self.model, inputs, self.source, pad, mask=mask, length=length, cut=cut, batch=batch)
 
     @with_fixed_settings
     def capture(self, texts: str | Iterable[str], names: Iterable[str]) -> dict[str, np.ndarray]:
