@@ -115,7 +115,7 @@ right = Variant(network, forward, cross_entropy)
 # ## Fault 1: positions of one frequency
 #
 # A position should be [sines and cosines of many
-# frequencies](../vit_jax/models/layers.py#L379 "periods = 1 if kind =="), like the hands of a clock for hours, minutes
+# frequencies](../vit_jax/models/layers.py#L401 "periods = 1 if kind =="), like the hands of a clock for hours, minutes
 # and seconds. The exponent that chooses the frequency of column i is computed as `i // width`, a division without
 # remainder, which is 0 for every column. So all hands turn together: every even column is sin(t), every odd one cos(t).
 # These two numbers still differ for all whole t, but only just: 44 steps are almost exactly seven turns, so places that
@@ -148,7 +148,7 @@ one = replace(right, network=lambda seed: network(seed, replace(config, position
 # %% [markdown]
 # ## Fault 2: the decoder sees what it is to write
 #
-# There is no [causal mask](../vit_jax/models/attention.py#L312 "if causal:") in the decoder, so the token at place t
+# There is no [causal mask](../vit_jax/models/attention.py#L309 "if causal:") in the decoder, so the token at place t
 # attends to those after it, and one of these is its answer.
 
 

@@ -180,7 +180,7 @@ slow, slow_twice = replace(right, rate=0.1), replace(twice, rate=0.1)
 # ## Fault 4: LayerNorm over the whole image
 #
 # Its norms are told the shape (50, 20), so they take mean and variance over all tokens and features at once ([ours:
-# over the last axis](../vit_jax/models/layers.py#L169 "inverse = jax.lax.rsqrt(store(jnp.square(x)")). So each token
+# over the last axis](../vit_jax/models/layers.py#L191 "inverse = jax.lax.rsqrt(store(jnp.square(x)")). So each token
 # depends on all others before attention has begun, and tokens keep their different sizes.
 
 
@@ -213,9 +213,9 @@ wide = replace(right, network=with_wide_norms)
 # ## Fault 5: heads that see slices, and nothing that joins them
 #
 # Head 1 gets the features 1 to 10 of each token and head 2 the other ten, and their results are put side by side. There
-# is no [projection](../vit_jax/models/attention.py#L174 "return self.out(context if"), which in every published
-# Transformer mixes what the heads have found. As weights of our network: the maps of query, key and value have zeros
-# where a head would read the other's half, and the projection is the identity.
+# is no [projection](../vit_jax/models/attention.py#L169 "return self.out.from_heads(context)"), which in every
+# published Transformer mixes what the heads have found. As weights of our network: the maps of query, key and value
+# have zeros where a head would read the other's half, and the projection is the identity.
 
 # %%
 halves = jnp.kron(jnp.eye(2), jnp.ones((10, 10)))
