@@ -2,11 +2,12 @@
 
     python -m benchmarks.decode [--size opus] [--batches 1,16] [--beams 1,4] [--cores 1] [--rounds 6] [--json OUT]
 
-A Marian model of the size of opus-mt-en-de (512 wide, 6 + 6 blocks, 58,101 ids) with random weights in float32 is saved
-by transformers and loaded by ours. Both translate the same sources of 20 tokens into 32 tokens, whose end is banned
-until then, with a cache; beams of 1 are greedy search. A round is a block of calls of each side in alternating order,
-after the first call, which compiles, has been timed by itself. A ratio is their time over ours, so above 1 ours is
-faster. The last line compares ours with itself without a cache, which computes the whole prefix at each step.
+A Marian model of the size of opus-mt-en-de (512 wide, 6 + 6 blocks, 58,101 ids), or with --size t5-small a T5 of that
+size (the same with 32,128 ids), with random weights in float32 is saved by transformers and loaded by ours. Both
+translate the same sources of 20 tokens into 32 tokens, whose end is banned until then, with a cache; beams of 1 are
+greedy search. A round is a block of calls of each side in alternating order, after the first call, which compiles, has
+been timed by itself. A ratio is their time over ours, so above 1 ours is faster. The last line compares ours with
+itself without a cache, which computes the whole prefix at each step.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ from vit_jax.text.ids import Ids
 
 SIZES: dict[str, dict[str, int]] = {
     "opus": dict(vocab_size=58101, d_model=512, layers=6, heads=8, ffn=2048),
+    "t5-small": dict(vocab_size=32128, d_model=512, layers=6, heads=8, ffn=2048),
+    "t5-tiny": dict(vocab_size=128, d_model=32, layers=2, heads=2, ffn=48),
     "tiny": dict(vocab_size=101, d_model=32, layers=1, heads=2, ffn=48),
 }
 SOURCE, TOKENS = 20, 32
-GOAL, GOAL_CACHED = {"AMD": 1.2, "Intel": 1.0}, 4.0
+GOAL, GOAL_T5, GOAL_CACHED = {"AMD": 1.2, "Intel": 1.0}, 1.5, 4.0
 Call = Callable[[], np.ndarray]  # -> the tokens of the best answers [B, TOKENS]
 
 
@@ -58,15 +61,34 @@ def marian(size: str) -> Any:
     return transformers.MarianMTModel(config).eval()
 
 
+def t5(size: str) -> Any:
+    """A T5 of transformers with random weights."""
+    import torch
+    import transformers
+
+    s = SIZES[size]
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=s["vocab_size"], d_model=s["d_model"], d_kv=s["d_model"] // s["heads"], d_ff=s["ffn"],
+        num_layers=s["layers"], num_heads=s["heads"], decoder_start_token_id=0,
+    )  # fmt: skip
+    return transformers.T5ForConditionalGeneration(config).eval()
+
+
+def ids_of(size: str) -> dict[str, int]:
+    """The ids of padding, with which a target begins, and of the end."""
+    return dict(pad=0, end=1) if size.startswith("t5") else dict(pad=SIZES[size]["vocab_size"] - 1, end=0)
+
+
 def theirs(model: Any, source: np.ndarray, beam: int) -> Call:
     """`generate` with its cache."""
     import torch
     import transformers
 
-    last = model.config.pad_token_id
+    pad, end = model.config.pad_token_id, model.config.eos_token_id
     config = transformers.GenerationConfig(
         num_beams=beam, max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False, use_cache=True,
-        pad_token_id=last, eos_token_id=0, decoder_start_token_id=last,
+        pad_token_id=pad, eos_token_id=end, decoder_start_token_id=pad,
     )  # fmt: skip
     given = torch.from_numpy(source).long()
     mask = torch.ones_like(given)
@@ -78,7 +100,7 @@ def theirs(model: Any, source: np.ndarray, beam: int) -> Call:
     return call
 
 
-def ours(model: Any, source: np.ndarray, beam: int, cached: bool = True) -> Call:
+def ours(model: Any, source: np.ndarray, beam: int, special: dict[str, int], cached: bool = True) -> Call:
     """`search`, compiled with the weights as arguments."""
     import jax
     import jax.numpy as jnp
@@ -88,8 +110,8 @@ def ours(model: Any, source: np.ndarray, beam: int, cached: bool = True) -> Call
     from vit_jax.models.decoder import Cache
     from vit_jax.models.state import merge, split_model
 
-    (definition, tree), last = split_model(model), model.config.target_vocabulary - 1
-    ids = Ids(pad=last, begin=last, end=0)
+    definition, tree = split_model(model)
+    ids = Ids(pad=special["pad"], begin=special["pad"], end=special["end"])
     # Of the tokens that are counted here the end would be one: so it is banned until after the last.
     d = Decoding(beam=beam, min_length=TOKENS + 1)
     rows = jnp.ones(len(source), bool)
@@ -146,9 +168,10 @@ def compare(
     hf: Any, model: Any, batch: int, beam: int, o: argparse.Namespace, uncached: bool = False
 ) -> dict[str, Any]:
     """Measure both sides at one batch and beam, or ours with and without its cache; print it and return the figures."""
-    source = np.random.default_rng(0).integers(1, model.config.source_vocabulary - 1, (batch, SOURCE))
-    other, name = (ours(model, source, beam, False), "uncached") if uncached else (theirs(hf, source, beam), "generate")
-    works = {"ours": ours(model, source, beam), name: other}
+    source = np.random.default_rng(0).integers(2, model.config.source_vocabulary - 1, (batch, SOURCE))
+    special, name = ids_of(o.size), "uncached" if uncached else "generate"
+    other = ours(model, source, beam, special, False) if uncached else theirs(hf, source, beam)
+    works = {"ours": ours(model, source, beam, special), name: other}
     firsts = {side: first(work) for side, work in works.items()}
     equal = int((firsts["ours"][2] == firsts[name][2]).all(1).sum())
     costs = interleave(works, o.rounds, o.seconds)
@@ -169,7 +192,12 @@ def compare(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", default="opus", choices=list(SIZES), help="opus: that of opus-mt; tiny: to try this")
+    parser.add_argument(
+        "--size",
+        default="opus",
+        choices=list(SIZES),
+        help="tiny, t5-tiny: to try this",
+    )
     parser.add_argument("--batches", default="1,16", help="sources that are translated together")
     parser.add_argument("--beams", default="1,4", help="hypotheses for each source")
     parser.add_argument("--cores", type=int, default=1, help="cores that both sides may use, one thread on each")
@@ -195,9 +223,10 @@ def main() -> None:
     machine = describe()
     print(heading(machine), flush=True)
     goal = next((goal for maker, goal in GOAL.items() if maker in machine["cpu"]), None)
+    goal = GOAL_T5 if o.size.startswith("t5") else goal
     print(f"transformers {transformers.__version__}; {o.cores} cores", flush=True)
     print(f"goal: {goal or 'none for this CPU'}; with the cache over without, at batch 16: {GOAL_CACHED:g}", flush=True)
-    hf = marian(o.size)
+    hf = t5(o.size) if o.size.startswith("t5") else marian(o.size)
     with tempfile.TemporaryDirectory() as folder:
         hf.save_pretrained(folder)
         model = vit_jax.load(folder).model
