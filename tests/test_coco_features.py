@@ -296,6 +296,11 @@ def test_what_a_run_exports_says_the_runs_captions_of_the_same_files(run, folder
 
     net, vectors = vit_jax.load(run), f"{folder}/val2014_vgg16_fc7_pca.h5"
     said = [text for _, text in vit_jax.predict(run, [vectors], batch=6)]
+    job, table = ["--parts", str(tmp_path / "out")], tmp_path / "table.csv"
+    assert predict([str(run), vectors, *job, "--part-size", "5", "--batch", "6"]) == 0
+    assert predict([*job, "--merge", str(table)]) == 0
+    capsys.readouterr()
+    assert table.read_text() == "vector,caption,reason\n" + "".join(f"{vectors}:{i},{x},\n" for i, x in enumerate(said))
     file = tmp_path / "x.safetensors"
     vit_jax.export(net, file)
     vit_jax.export(net, tmp_path / "course.pt", to="cs231n@2021")

@@ -13,6 +13,7 @@ from tests.test_shards import tar, write_parquet
 from vit_jax.commands import predict
 from vit_jax.commands.parts import claims
 from vit_jax.commands.parts.claims import Claims
+from vit_jax.commands.parts.evaluations import from_bytes, to_bytes
 from vit_jax.commands.parts.job import begin, work
 from vit_jax.errors import UserError
 from vit_jax.files.stores.open import open_store
@@ -222,7 +223,7 @@ def test_where_parts_cannot_be_and_what_they_are_not_mixed_with(place, tmp_path,
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").touch()
     images = ["run", "images"]
-    assert "holds a.txt, and no parts of predictions" in told(*images, "--parts", tmp_path / "notes")
+    assert "holds a.txt, and no job.json" in told(*images, "--parts", tmp_path / "notes")
     assert "is a run; choose another folder" in told(*images, "--parts", shutil.copytree("run", tmp_path / "run"))
     assert "is what the command reads" in told(*images, "--parts", "images")
     assert "has no job.json: no parts were begun there" in told("--parts", tmp_path / "none", "--merge", "x.csv")
@@ -235,3 +236,49 @@ def test_where_parts_cannot_be_and_what_they_are_not_mixed_with(place, tmp_path,
     monkeypatch.setitem(predict.sys.modules, "pyarrow.parquet", None)
     assert "pip install pyarrow, or give --format csv" in told(*images, "--parts", "new", "--format", "parquet")
     assert not (tmp_path / "none").exists()
+
+
+def evaluated(capsys, *arguments):
+    """What evaluate prints of a result, and its table of every probability."""
+    from vit_jax.commands import evaluate
+
+    capsys.readouterr()
+    assert evaluate.command(["run", *arguments, "--csv", "e.csv", "--probabilities", "p.csv", "--force"]) == 0
+    said = capsys.readouterr().out
+    return said[said.index("  loss") :], table("e.csv"), table("p.csv")
+
+
+@pytest.mark.parametrize("more", [(), ("--flip", "--bootstrap", "50"), ("--data.source", "digits", "--split", "test")])
+def test_an_evaluation_in_parts_is_that_of_one_command_to_the_bit(more, place, tmp_path, capsys):
+    """359 examples, a number that neither parts nor batches divide."""
+    whole = evaluated(capsys, "--batch", "50", *more)
+    parts = ["--batch", "50", *more, "--parts", str(tmp_path / "out"), "--part-size", "120"]
+    assert evaluated(capsys, *parts) == whole and len(list((tmp_path / "out" / "parts").iterdir())) == 4
+    (tmp_path / "out" / "parts" / "00000001.npz").unlink()
+    from vit_jax.commands import evaluate
+
+    with pytest.raises(UserError, match=r"1 of 4 parts are missing: 1 \(claimed by .*without --merge"):
+        evaluate.command(["run", *parts, "--merge"])
+    shutil.rmtree(tmp_path / "out" / "claims")
+    assert evaluated(capsys, *parts) == whole == evaluated(capsys, *parts, "--merge")
+    for flag, value, said in (
+        ("--split", "train", "split"),
+        ("--batch", "60", "part_size"),
+        ("--part-size", "9", "part"),
+    ):
+        with pytest.raises(UserError, match=f"^{said}.* is .*, but the parts in .* were begun with "):
+            evaluate.command(["run", *parts, flag, value])
+    (tmp_path / "out" / "parts" / "00000001.npz").write_bytes(b"none")
+    with pytest.raises(UserError, match=r"00000001\.npz: is damaged"):
+        evaluate.command(["run", *parts, "--merge"])
+
+
+def test_outputs_of_every_kind_come_back_as_they_were():
+    import ml_dtypes
+
+    rng = np.random.default_rng(0)
+    kinds = ("float32", "float64", ml_dtypes.bfloat16, "int32", "bool")
+    out = {str(np.dtype(kind)): rng.normal(size=(3, 2)).astype(kind) for kind in kinds}
+    back, order = from_bytes("x", to_bytes(out, np.array([2, 0, 1])))
+    assert [*order] == [2, 0, 1] and back.keys() == out.keys()
+    assert all(x.dtype == back[name].dtype and x.tobytes() == back[name].tobytes() for name, x in out.items())

@@ -81,7 +81,7 @@ FIELDS = {
         "relative_distance": COUNT,
     },
     train.Options: {"seeds folds": AMOUNT},
-    EvaluateFlags: {"batch": AMOUNT, "bootstrap": ((-1, 1_000_001), (0, 1_000_000))},
+    EvaluateFlags: {"batch": AMOUNT, "part_size": COUNT, "bootstrap": ((-1, 1_000_001), (0, 1_000_000))},
     PredictFlags: {"part_size top batch": COUNT},
     shards.Options: {"megabytes": ((0, 4097), (1, 4096))},
     sheet.Options: {"images": ((0, 65), (1, 64)), "views": ((0, 41), (1, 40))},

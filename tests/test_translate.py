@@ -388,7 +388,8 @@ def test_sentences_have_no_mirror_image_and_no_features(trained, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_evaluate_door_says_what_training_said(trained, capsys):
+def test_the_evaluate_door_says_what_training_said(trained, tmp_path, capsys):
+    """And so do its parts, whose batches are those of sentences of like length."""
     folder, _ = trained
     for split, weights, ema, known in (("test", "last", [], "last_ema"), ("longer", "last", ["--no-ema"], "last")):
         assert evaluate.command([str(folder.path), "--split", split, "--weights", weights, *ema]) == 0
@@ -398,6 +399,10 @@ def test_the_evaluate_door_says_what_training_said(trained, capsys):
         assert values == {
             name: pytest.approx(value, abs=6e-5) for name, value in folder.summary()[split][known].items()
         }
+        parts = ["--parts", str(tmp_path / split), "--part-size", "100", "--weights", weights, *ema]
+        assert evaluate.command([str(folder.path), "--split", split, *parts]) == 0
+        assert split == "longer" or len(list((tmp_path / split / "parts").iterdir())) > 1
+        assert capsys.readouterr().out.splitlines()[-len(lines) :] == lines
 
 
 def test_a_report_has_metrics_hypotheses_and_the_worst_sentences(trained, capsys, tmp_path):
@@ -536,6 +541,18 @@ def test_the_doors_search_as_they_are_told(trained, capsys, terminal, tmp_path):
     rows = list(csv.reader(out.read_text(encoding="utf-8").splitlines()))
     assert rows[0] == ["source", "rank", "translation", "score"] and [row[1] for row in rows[1:]] == ["1", "2"] * 2
     assert [row[:3] for row in rows[1:3]] == [[text, str(i), said] for i, (said, _) in enumerate(ranked, 1)]
+
+    long = "one " * 99
+    (tmp_path / "texts.txt").write_text("\n".join([*texts, long, ""]) + "\n")
+    joined, place = tmp_path / "x.csv", ["--parts", str(tmp_path / "parts")]
+    job = [str(tmp_path / "texts.txt"), "--beam", "3", "--nbest", "2", *place]
+    assert predict.command([path, *job, "--part-size", "3"]) == 0
+    assert predict.command([*place, "--merge", str(joined)]) == 0
+    found = list(csv.reader(joined.read_text(encoding="utf-8").splitlines()))
+    assert [row[:3] for row in found[:5]] == [row[:3] for row in rows] and found[6] == [""] * 5
+    assert found[5][:4] == [long, "", "", ""] and "more than the " in found[5][4]
+    with pytest.raises(UserError, match=r"^search is .*\"beam\": 2.*, but the parts in .* with .*\"beam\": 3"):
+        predict.command([path, *job[:2], "2", *job[3:], "--part-size", "3"])
 
     net = vit_jax.load(path)
     ids, source = net.target.ids, net.inputs([text])

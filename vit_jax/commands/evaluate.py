@@ -25,6 +25,7 @@ from ..files.output import print_table, write_csv
 from ..files.terminal import print_note, print_wrapped, printable, run_command
 from ..text.languages import Spoken
 from .measure import DataOptions, EvaluateFlags, Measured, Probe, Request, measure
+from .parts.flags import check_parts
 from .selection import table_fields
 from .unreadable import flag_advised
 
@@ -168,6 +169,7 @@ def command(arguments: list[str]) -> int:
     reads = [*runs.read_from(o.run), *paths_in(o.data.source)]
     check_outputs({"csv": o.csv, "probabilities": o.probabilities}, o.force, reads)
     check_folder("report", o.report, o.force, reads)
+    check_parts(o, flags.given_fields(arguments, Options), ("probe",), reads)
     with flag_advised(o.skip_unreadable):
         search = flags.given_values(arguments, o, SearchFlags)
         m = measure(Request(flags=o, ema=o.averaged, search=search))

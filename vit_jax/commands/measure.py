@@ -13,10 +13,12 @@ from ..config.dotted import replace_fields
 from ..config.fields import option
 from ..config.run import DataConfig, RunConfig
 from ..errors import Field, UserError
+from ..files.terminal import print_note
 from ..machine import backend
 from ..machine.numerics import fixed_settings
 from ..scores.intervals import bootstrap
 from ..tasks.table import task_spec
+from .parts.flags import PART_SIZE
 from .selection import LanguageFlags, SelectionFlags, TableFlags
 from .unreadable import UnreadableFlags
 
@@ -96,6 +98,14 @@ class EvaluateFlags(UnreadableFlags, SelectionFlags):
         "figures too, of sentences a text",
     )
     force: bool = option(False, "overwrite the files of --csv and --probabilities, and files in the folder of --report")
+    parts: str = option(
+        "",
+        "compute a share of the evaluation, as any number of such commands may do at the same time on any machines: "
+        "what the network gives of a part of the examples is written into this folder, s3:// or gs:// place, each part "
+        "once; when all are there, each command prints the result, which is that of one command",
+    )
+    part_size: int = option(PART_SIZE, "with --parts: examples of a part, in whole batches", at_least=1)
+    merge: bool = option(False, "with --parts: compute nothing, and print the result once all parts are there")
     data: DataOptions = field(default_factory=DataOptions)
 
 
@@ -184,6 +194,8 @@ def measure(request: Request) -> Measured:
     from ..training.engine.evaluator import Evaluator
     from ..weights.load import complete
     from ..weights.teacher import open_teacher
+    from .parts.evaluations import outputs_in_parts
+    from .parts.identity import network_facts, split_digest
     from .probe import measure_probe
 
     with backend.restore_precision():
@@ -208,7 +220,13 @@ def measure(request: Request) -> Measured:
             result, metadata = measure_probe(f.probe, outputs, data, name, task, run), data.metadata()
             return Measured(net, name, data.splits[name], result, data.remarks, metadata, task_of(run, metadata))
         name, examples, remarks = _other(net, run, request, recorded) if other else _own(run, f.split, recorded)
-        out = outputs(examples)
+        if f.parts:
+            facts = {"split": name, "flip": f.flip, "inputs": len(examples), "part_size": f.part_size}
+            facts |= {**network_facts(net, task), "source": split_digest(examples)}
+            some = functools.partial(evaluator.outputs_in, evaluator.to_devices(tree), examples, f.batch or run.batch)
+            out = outputs_in_parts(f.parts, facts, f.batch or run.batch, some, f.merge, print_note)
+        else:
+            out = outputs(examples)
         result = task.examine(run.model, examples, out)
         if f.bootstrap:
             result = replace(result, intervals=_intervals(task, run, examples, out, f.bootstrap))

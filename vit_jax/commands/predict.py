@@ -23,7 +23,6 @@ from ..errors import DONE, Field, UserError
 from ..explain.methods import BATCH as EXPLAINED
 from ..files.destination import check_outputs
 from ..files.output import GrowingCsv, digits
-from ..files.stores.open import open_store
 from ..files.terminal import lasting_output, printable, run_command
 from .parts.flags import MergeOptions, merges_alone
 from .parts.job import facts_of
@@ -89,7 +88,7 @@ def _answer_part(o: Options, model: Predictor, inputs: Inputs) -> int:
     """Compute a share of all answers, or join all of them to a table."""
     settings = {"part_size": o.part_size, "format": o.format, "top": o.top}
     if o.merge:
-        facts_of(open_store(o.parts))
+        facts_of(o.parts)
         begin_predictions(o.parts, model, inputs, settings)
         print(printable(merge_predictions(o.parts, o.merge)))
         return DONE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from .base import Order, Rows, Split
 DEPTH = 2  # batches made in advance: one is being made while another is ready
 MAKERS = 2  # threads that make batches of images that are decoded for them: one goes on while another waits
 Batch = dict[str, np.ndarray]
+Outputs = tuple[dict[str, np.ndarray], np.ndarray]  # {name: [k, ...]} of k examples, and their numbers, int64 [k]
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -44,7 +45,9 @@ def batches(split: Split, order: Order, start: int, stop: int, rows: Rows = None
             reading.close()
 
 
-def evaluation_batches(split: Split, batch: int, rows: Rows = None) -> Generator[tuple[Batch, np.ndarray], None, None]:
+def evaluation_batches(
+    split: Split, batch: int, rows: Rows = None, some: range | None = None
+) -> Generator[tuple[Batch, np.ndarray], None, None]:
     """The batches of a whole split.
 
     They come in order, or, where examples have lengths, the short ones first: then those of a batch are about equally
@@ -54,6 +57,7 @@ def evaluation_batches(split: Split, batch: int, rows: Rows = None) -> Generator
         split: of the data.
         batch: the size of each. The last is filled up with copies of its last example.
         rows: of each batch only these are given; None: all.
+        some: the numbers of the batches that are given; None: all.
 
     Yields:
         (batch, the numbers of the examples in it, int64 [k], of which k counts all and may be less than `batch`).
@@ -62,6 +66,7 @@ def evaluation_batches(split: Split, batch: int, rows: Rows = None) -> Generator
     every = np.arange(len(split)) if lengths is None else np.argsort(lengths, kind="stable")
 
     starts = range(0, len(split), batch)
+    starts = starts if some is None else starts[some.start : some.stop]
     parts = [every[start : start + batch] for start in starts]
     padded = [np.pad(indices, (0, batch - len(indices)), mode="edge") for indices in parts]
     reading = split.ahead_in_order(padded, rows) if hasattr(split, "ahead_in_order") else None
@@ -76,6 +81,12 @@ def evaluation_batches(split: Split, batch: int, rows: Rows = None) -> Generator
     finally:
         if reading:
             reading.close()
+
+
+def in_order(parts: Sequence[Outputs]) -> dict[str, np.ndarray]:
+    """Outputs of all examples of a split in the order of the split, from those of parts of it."""
+    places = np.argsort(np.concatenate([order for _, order in parts]))
+    return {name: np.concatenate([out[name] for out, _ in parts])[places] for name in parts[0][0]}
 
 
 def _rows(split: Split, make: Callable[[np.ndarray], Batch], indices: np.ndarray, rows: Rows) -> Batch:

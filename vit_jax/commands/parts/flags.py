@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ...config.fields import option
 from ...config.flags import given_texts
@@ -48,11 +49,11 @@ def merges_alone(arguments: Sequence[str]) -> bool:
     return {"parts", "merge"} <= given.keys() <= {"", "parts", "merge", "force"} and not given[""]
 
 
-def check_parts(o: PartsFlags, stated: Collection[str], whole: Collection[str], reads: Iterable[str | Path]) -> None:
+def check_parts(o: Any, stated: Collection[str], whole: Collection[str], reads: Iterable[str | Path]) -> None:
     """Check that parts can be kept where they are to be, and that they are not mixed with what is done as a whole.
 
     Args:
-        o: the flags.
+        o: PartsFlags, or those of evaluate.
         stated: the fields that the command line sets.
         whole: the fields of what is written or done as a whole.
         reads: files and folders that the command reads.
@@ -62,11 +63,11 @@ def check_parts(o: PartsFlags, stated: Collection[str], whole: Collection[str], 
     """
     for name in ("part_size", "format", "merge"):
         if name in stated and not o.parts:
-            raise UserError(Field(name), "is of predictions in parts, and none are asked for", "add --parts OUT")
+            raise UserError(Field(name), "is of a job in parts, and none is asked for", "add --parts OUT")
     for name in whole if o.parts else ():
         if name in stated:
             what = "is of a command that does all, and with --parts it does a share"
             raise UserError(Field(name), what, "leave one of them out")
     if o.parts:
         check_place(o.parts, reads)
-        check_format(o.format)
+        check_format(getattr(o, "format", ""))

@@ -94,7 +94,7 @@ def begin(place: str, facts: Mapping[str, Any], suffix: str) -> Job:
     if store.tag(FACTS) is None:
         check_conditional(store)
     if not store.create(FACTS, content):
-        _check_same(facts, facts_of(store), place)
+        _check_same(facts, facts_of(place), place)
     return Job(store, facts, suffix)
 
 
@@ -105,16 +105,17 @@ def check_place(place: str, reads: Iterable[str | Path]) -> None:
     check_folder("parts", place, force=True, reads=reads)
     others = os.path.isdir(place) and [name for name in os.listdir(place) if not name.startswith(".")]
     if others and not os.path.lexists(os.path.join(place, FACTS)):
-        what = f"holds {min(others)}, and no parts of predictions"
-        raise UserError(f"--parts {place}", what, "give a new folder, or one in which such parts were begun")
+        what = f"holds {min(others)}, and no {FACTS}"
+        raise UserError(f"--parts {place}", what, "give a new folder, or one in which parts were begun")
 
 
-def facts_of(store: Store) -> dict[str, Any]:
-    """The facts of the job in a store. Raises UserError where there is none."""
+def facts_of(place: str) -> dict[str, Any]:
+    """The facts of the job in a place. Raises UserError where there is none."""
+    store = open_store(place)
     content = store.load(FACTS)
     if content is None:
         what = f"has no {FACTS}: no parts were begun there"
-        raise UserError(store.url, what, "check the place, or compute them with RUN and inputs")
+        raise UserError(store.url, what, "check the place, or leave out --merge to begin them")
     try:
         facts = strict_json.parse(content)
         assert isinstance(facts, dict)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ...config.trees import flatten
 from ...data.batches import prefetch
 from ...data.progress import progress
 from ...errors import UserError
-from ...files.digests import array_digest, text_digest
 from ...files.stores.open import open_store
 from ..prediction.inputs import Inputs, is_blank
 from ..prediction.sources import Source, digest_of
+from .identity import network_facts
 from .job import Job, begin, facts_of, work
 from .tables import FORMATS, Rows, check_format, encode, join
 
@@ -65,31 +60,12 @@ def begin_predictions(place: str, model: Predictor, inputs: Inputs, settings: Ma
     """Begin or join a job of predictions, as of `predict_parts`."""
     facts = {
         "what": "predictions",
-        "weights": weights_digest(model),
-        "network": text_digest(_json([model.run.model.name, model.run.model, model.metadata])),
+        **network_facts(model, model.task),
         "inputs": inputs.total,
         "source": digest_of(inputs.sources),
         **settings,
-        "search": _json(getattr(model.task, "decoding", None)),
     }
     return begin(place, facts, f".{settings['format']}")
-
-
-def weights_digest(model: Predictor) -> str:
-    """A digest of a network's weights."""
-    from ...models.state import split_model
-
-    arrays = flatten(split_model(model.model)[1])
-    return text_digest({name: array_digest(np.asarray(array)) for name, array in sorted(arrays.items())})
-
-
-def _json(value: Any) -> Any:
-    """A value as JSON has it, of dataclasses their fields, of anything else its text."""
-
-    def other(each: Any) -> Any:
-        return dataclasses.asdict(each) if dataclasses.is_dataclass(each) else repr(each)  # type: ignore[arg-type]
-
-    return json.loads(json.dumps(value, default=other))
 
 
 def rows_of(
@@ -145,15 +121,14 @@ def merge_predictions(place: str, path: str) -> str:
     Raises:
         UserError: there are none, or some are missing.
     """
-    store = open_store(place)
-    facts = facts_of(store)
+    facts = facts_of(place)
     format = facts.get("format")
     if facts.get("what") != "predictions" or format not in FORMATS:
         raise UserError(place, "holds no predictions in parts", "check the place")
     if not path.endswith(f".{format}"):
         raise UserError(f"--merge {path}", f"the parts are {format}", f"give a name that ends in .{format}")
     check_format(format)
-    job = Job(store, facts, f".{format}")
+    job = Job(open_store(place), facts, f".{format}")
     job.check_whole()
     rows = join(format, map(job.read, range(job.count)), path)
     return f"{path} has {rows:,} rows of {job.count:,} parts"

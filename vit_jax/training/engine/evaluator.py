@@ -11,7 +11,7 @@ import numpy as np
 
 from ...config.network import NetworkConfig
 from ...config.trees import Tree
-from ...data.batches import evaluation_batches
+from ...data.batches import Outputs, evaluation_batches, in_order
 from ...errors import UserError
 from ...models.state import merge
 from ...tasks.base import Batch, Evaluation, Task
@@ -80,14 +80,28 @@ class Evaluator:
 
     def outputs_of(self, parameters: Tree, split: Any, batch: int) -> dict[str, np.ndarray]:
         """The task's outputs of all n examples of a split, {name: [n, ...]}, in their order."""
+        return in_order([self.outputs_in(parameters, split, batch)])
+
+    def outputs_in(self, parameters: Tree, split: Any, batch: int, some: range | None = None) -> Outputs:
+        """The task's outputs of the examples in some batches of a split, as evaluation goes through it.
+
+        Args:
+            parameters: on the devices.
+            split: the examples.
+            batch: how many at a time.
+            some: the numbers of the batches; None: all.
+
+        Returns:
+            ({name: [k, ...]}, the numbers of these k examples).
+        """
         parts, order, rows = [], [], self.devices.rows
-        for examples, indices in evaluation_batches(split, batch + (-batch % len(self.devices) if rows else 0), rows):
+        size = batch + (-batch % len(self.devices) if rows else 0)
+        for examples, indices in evaluation_batches(split, size, rows, some):
             parts.append({k: v[: len(indices)] for k, v in self.outputs(parameters, examples).items()})
             order.append(indices)
             self.devices.hosts.heartbeat()
             self.between()
-        places = np.argsort(np.concatenate(order))
-        return {k: np.concatenate([p[k] for p in parts])[places] for k in parts[0]}
+        return {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}, np.concatenate(order)
 
 
 def check_ids(config: NetworkConfig, batch: Batch) -> None:
