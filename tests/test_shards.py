@@ -266,6 +266,9 @@ def test_an_unreadable_image_is_replaced_alike_whether_images_are_in_memory_or_n
     assert opened[0].identity == opened[1].identity and "1 unreadable image replaced" in " ".join(opened[0].remarks)
     ours, theirs = (found.splits["train"].batch(np.arange(len(found.splits["train"]))) for found in opened)
     assert all(np.array_equal(ours[key], theirs[key]) for key in ours)
+    for found in opened:  # what is measured has the label of the image that was looked at
+        train = found.splits["train"]
+        np.testing.assert_array_equal(train.labels, train.batch(np.arange(len(train)))["label"])
     write_shards(
         tmp_path / "d", x=[(name, b"none" if name > "0020.q" and name[-1] == "g" else x) for name, x in members]
     )

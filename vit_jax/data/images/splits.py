@@ -59,8 +59,12 @@ class Split:
         return self.images.examples.labels
 
     def take(self, indices: np.ndarray) -> np.ndarray:
-        """The images at these indices, int [k]: uint8 [k, h, w, C]."""
-        return self.images.take(self.rows[indices])
+        """The images at these indices, int [k]: uint8 [k, h, w, C]; the label of one that is replaced follows it."""
+        rows = self.rows[indices]
+        images = self.images.take(rows)
+        if self.images.stand_ins:
+            self.labels[indices] = self.source_labels[self.images.rows_of_labels(rows)]
+        return images
 
     def ahead(self, order: Any, start: int, stop: int, rows: Rows) -> Ahead | None:
         """What reads the images of training batches in blocks before they are needed; None where none are.
