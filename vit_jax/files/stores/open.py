@@ -10,9 +10,9 @@ from .objects import ObjectStore
 SCHEMES = ("s3://", "gs://", "https://", "http://")
 
 
-def is_remote(place: str) -> bool:
+def is_remote(place: str | os.PathLike[str]) -> bool:
     """Whether a place is a URL, and so no folder."""
-    return "://" in place
+    return "://" in os.fspath(place)
 
 
 def open_store(place: str) -> Store:
