@@ -27,7 +27,7 @@ class Attention(nn.Module):
         head_width: Dh.
         key_width: width of the inputs for keys; 0: D.
         value_width: width of the inputs for values; 0: D.
-        bias: whether query, key, value and out have biases, each or all.
+        bias: whether query, key, value and out have biases: one bool for all, or one for each.
         query_norm: what is applied to the queries of each head; None: nothing.
         key_norm: likewise to the keys.
         inner_norm: what is applied to the context of all heads, before the output projection; None: nothing.
@@ -91,7 +91,7 @@ class Attention(nn.Module):
             value: [B, Nk, Dv].
             mask: bool, 4-D, broadcastable to [B, H, Nq, Nk], True where to attend. A query that may attend to nothing
                 has a zero context.
-            rotary: the rotary table of the last tokens, as `rotary.angles` takes it.
+            rotary: the rotary table [..., n, d] of the last n tokens, as `rotary.angles` takes it.
             bias: of the scores, [1, H, Nq, Nk]; None: that of the layer's own relative positions, if it has them.
             intermediates: receives the weights [B, H, Nq, Nk] if it has the name "attention".
 
@@ -124,16 +124,16 @@ class Attention(nn.Module):
         intermediates: Intermediates | None = None,
         name: str = "attention",
     ) -> Tensor:
-        """A call with keys and values that `project` has given.
+        """Attention to keys and values that `project` has given.
 
         Args:
             query: [B, Nq, D].
             k: [B, H, Nk, Dh].
             v: [B, H, Nk, Dh].
-            mask: as of a call.
+            mask: as in a call.
             rotary: the angles [..., N, Dh/2] by which `k` is turned already.
-            bias: as of a call.
-            intermediates: as of a call.
+            bias: as in a call.
+            intermediates: as in a call.
             name: that of the weights among the intermediates.
 
         Returns:
@@ -195,7 +195,7 @@ def attention_mask(
     causal: bool = False,
     device: Any = None,
 ) -> Tensor | None:
-    """What masks an attention, as one mask.
+    """One mask for all that hides keys: a padding, a mask, and what comes later.
 
     Args:
         batch: B.

@@ -1,4 +1,4 @@
-"""The Vision Transformer (Dosovitskiy et al. 2021, arXiv 2010.11929) in PyTorch: the counterpart of models/vit.py.
+"""The Vision Transformer (Dosovitskiy et al. 2021, arXiv 2010.11929) in PyTorch: the twin of vit_jax/models/vit.py.
 
 It has the same classes in the same order under the same names. Images have torch's axes, [B, C, h, w].
 Dimensions: B batch, h and w image height and width, C channels, N tokens, D width, H heads, L blocks, K classes.
@@ -82,7 +82,7 @@ class Block(nn.Module):
         Args:
             x: tokens [B, N, D].
             rotary: what `rotary_table` gives.
-            intermediates: receives the attention weights, as of `Attention`.
+            intermediates: receives the attention weights, as in `Attention`.
 
         Returns:
             [B, N, D].
@@ -164,7 +164,7 @@ class ViT(nn.Module):
         """The logits of the class token and of the distillation token, each by its own head.
 
         Args:
-            images: as of a call.
+            images: as in a call.
 
         Returns:
             ([B, K], [B, K]).
@@ -180,10 +180,10 @@ class ViT(nn.Module):
         """Inner values of an evaluation pass.
 
         Args:
-            images: as of a call.
-            names: of tokens [B, N, D] (what enters the first block), blocks.I [B, N, D] (what leaves block I), features
-                [B, N, D] (after the last norm), pooled [B, D] (what enters the head), attention [B, L, H, N, N] (the
-                weights of all blocks) and logits [B, K].
+            images: as in a call.
+            names: any of tokens [B, N, D] (what enters the first block), blocks.I [B, N, D] (what leaves block I),
+                features [B, N, D] (after the last norm), pooled [B, D] (what enters the head), attention [B, L, H, N,
+                N] (the weights of all blocks) and logits [B, K].
 
         Returns:
             {name: tensor}.
@@ -198,7 +198,7 @@ class ViT(nn.Module):
         """The tokens of images after the last block and norm, before pooling.
 
         Args:
-            images: as of a call.
+            images: as in a call.
             intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:
@@ -332,14 +332,14 @@ class ViT(nn.Module):
 
 
 def sized(config: ViTConfig, images: Tensor) -> ViTConfig:
-    """The config with the size of these images.
+    """The config for images of this size.
 
     Args:
-        config: of a network.
+        config: the network's.
         images: [B, C, h, w].
 
     Raises:
-        ValueError: where the network does not take it.
+        ValueError: the network does not take images of this shape.
     """
     c, (ph, pw) = config, config.patch_size
     channels, *expected = c.channels, *c.image_size

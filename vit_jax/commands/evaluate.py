@@ -151,7 +151,7 @@ def evaluate(
 class Options(SearchFlags, EvaluateFlags):
     """Measure a trained network on a split of its data, or on other data.
 
-    The flags from --beam on are of the search for a text; classes need none.
+    The flags from --beam on direct the search for a text; classes need none.
     """
 
 

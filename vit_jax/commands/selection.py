@@ -93,7 +93,7 @@ class SelectionFlags:
     )
     ema: bool = option(
         True,
-        "take the averaged weights where validation chose them (of the last: if it has them); "
+        "take the averaged weights where validation chose them, or with --weights last where there are any; "
         "--no-ema: always the raw ones",
     )
 

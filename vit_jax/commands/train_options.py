@@ -72,7 +72,8 @@ class Options(RunConfig):
     )
     print_config: bool = option(False, "print the run's config as JSON and exit")
     dry_run: bool = option(
-        False, "open the data, build the network, print what would be trained and exit, writing nothing"
+        False,
+        "open the data, build the network, time a few steps, print what would be trained and exit; nothing is written",
     )
     hosts: str = option(
         "",

@@ -153,7 +153,7 @@ class OptimConfig:
         "cosine", "how the learning rate changes over the run"
     )
     warmup: float = identity(0.0, "epochs of linear warm-up before constant, cosine and inverse_sqrt", at_least=0)
-    warmup_steps: int = identity(0, "steps of linear warm-up, in place of the epochs of warmup; 0: those", at_least=0)
+    warmup_steps: int = identity(0, "steps of linear warm-up, in place of warmup; 0: warmup's epochs", at_least=0)
     final: float = identity(0.0, "cosine: ends at this share of lr", at_least=0)
     pct_start: float = identity(0.3, "one_cycle: share of the run in which the rate rises", at_least=0, below=1)
     div_factor: float = identity(25.0, "one_cycle: starts at lr / div_factor", above=0)
@@ -184,7 +184,7 @@ class LoraConfig:
         0,
         "with init: train two factors A and B of this rank beside each kernel W that lora.maps matches, and the head; "
         "all else stays as it is. The network computes with W + alpha/rank A B, B starts at 0, and checkpoints hold "
-        "the sum, so that the run is used and converted as any; 0: off",
+        "the sum, so that the run is used and converted like any other; 0: off",
         at_least=0,
     )
     alpha: float = identity(16.0, "with lora.rank: how much the factors count", above=0)
@@ -258,7 +258,7 @@ class RunConfig(OfNetwork[Network]):
     stages: tuple[str, ...] = identity(
         (),
         "train with other dropout rates of the network at first: SHARE:FIELD=RATE,FIELD=RATE of each stage, a share of "
-        "all steps; what shares leave is trained as the fields say; most patches left out, and all of them in the end, "
+        "all steps; the rest is trained as the fields say; to leave out most patches at first, and none in the end, "
         "is much cheaper: '0.6:model.patch-dropout=0.75' '0.25:model.patch-dropout=0.5'; empty: one stage",
     )
     batch: int = identity(

@@ -2,7 +2,7 @@
 
 Dimensions: B batch, N tokens, D width, H heads, Dh head width, I = H*Dh; Nq queries, Nk keys. Masks are boolean, True
 where a query may attend to a key. A padding is [B, N], True at real tokens; a mask is 4-D and broadcasts to
-[B, H, Nq, Nk], so the two cannot be confused.
+[B, H, Nq, Nk], so the two cannot be confused. An argument `key` is what attention looks at; `keys` are PRNG keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .layers import Intermediates, LayerNorm, Linear, Mlp, accumulation_dtype, d
 from .positions.relative import RelativePosition
 from .positions.rotary import angles, apply_rope
 
-NUDGE = ".nudge"  # ends the name of an intermediate that is given, and not received: see `Attention.__call__`
+NUDGE = ".nudge"  # ends the name of an intermediate that the caller gives: see `Attention.__call__`
 
 
 class Attention(nnx.Module):
@@ -35,7 +35,7 @@ class Attention(nnx.Module):
         head_width: Dh.
         key_width: width of the inputs for keys; 0: D.
         value_width: width of the inputs for values; 0: D.
-        bias: whether query, key, value and out have biases, each or all.
+        bias: whether query, key, value and out have biases: one bool for all, or one for each.
         query_norm: what is applied to the queries of each head; None: nothing.
         key_norm: likewise to the keys.
         inner_norm: what is applied to the context of all heads, before the output projection; None: nothing.
@@ -48,7 +48,7 @@ class Attention(nnx.Module):
     """
 
     fused = False  # whether a fused kernel computes what it can
-    capability = (0, 0)  # of the GPU for which it is chosen; (0, 0): anything else
+    capability = (0, 0)  # compute capability of the GPU that it is for; (0, 0): no such GPU
 
     def __init__(
         self,
@@ -100,12 +100,12 @@ class Attention(nnx.Module):
             value: [B, Nk, Dv].
             mask: bool, 4-D, broadcastable to [B, H, Nq, Nk], True where to attend. A query that may attend to nothing
                 has a zero context.
-            rotary: the rotary table of the last tokens, as `rotary.angles` takes it.
+            rotary: the rotary table [..., n, d] of the last n tokens, as `rotary.angles` takes it.
             bias: of the scores, [1, H, Nq, Nk]; None: that of the layer's own relative positions, if it has them.
             keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
             intermediates: receives the weights [B, H, Nq, Nk] if it has the name "attention". An array of the name
-                "attention.nudge" is added to the weights where they meet the values: what depends on the weights has
-                with respect to such zeros the gradient that it has with respect to the weights.
+                "attention.nudge" is added to the weights that multiply the values: given zeros, the gradient with
+                respect to it is the one with respect to the weights.
 
         Returns:
             [B, Nq, D].
@@ -137,16 +137,16 @@ class Attention(nnx.Module):
         intermediates: Intermediates | None = None,
         name: str = "attention",
     ) -> Array:
-        """A call with keys and values that `project` has given.
+        """Attention to keys and values that `project` has given.
 
         Args:
             query: [B, Nq, D].
             k: [B, H, Nk, Dh].
             v: [B, H, Nk, Dh].
-            mask: as of a call.
+            mask: as in a call.
             rotary: the angles [..., N, Dh/2] by which `k` is turned already.
-            bias: as of a call.
-            keys, intermediates: as of a call.
+            bias: as in a call.
+            keys, intermediates: as in a call.
             name: that of the weights among the intermediates.
 
         Returns:
@@ -185,8 +185,8 @@ def plain_or_fused(
 ) -> tuple[Array, Any]:
     """`attention_core`, or the same by a fused kernel where that is asked for and can compute it.
 
-    A fused kernel cannot in float64, with dropout, and under a mask that may leave a query nothing to attend to, whose
-    context would not be zero: under any that is not `Known`.
+    A fused kernel does not compute float64, dropout, or a mask that is not `Known`: that may leave a query nothing to
+    attend to, and the kernel's context would then not be zero.
 
     Args:
         q: queries [B, H, Nq, Dh]; unlike those of `attention_core` they are not scaled yet.
@@ -210,7 +210,7 @@ def plain_or_fused(
 def attention_core(
     q: Array, k: Array, v: Array, mask: Array | None, bias: Array | None, kept: Array | None, rate: float
 ) -> tuple[Array, Array]:
-    """softmax(Q K' + bias) V.
+    """softmax(Q K^T + bias) V.
 
     Args:
         q: queries [B, H, Nq, Dh], scaled already.
@@ -252,7 +252,7 @@ class AttentionPool(Attention):
 
 @dataclass(frozen=True)
 class Known:
-    """A mask of which more is known than its values."""
+    """A mask of known structure, which a fused kernel may use."""
 
     array: Array
 
@@ -264,7 +264,7 @@ class Causal(Known):
 
 @dataclass(frozen=True)
 class Leading(Known):
-    """A mask [1, 1, 1, N]: all attend to the first `count` tokens, and what comes of the others is of no use."""
+    """A mask [1, 1, 1, N]: all attend to the first `count` tokens, and the outputs of the others are thrown away."""
 
     count: int
 
@@ -278,7 +278,7 @@ def attention_mask(
     mask: Array | None = None,
     causal: bool = False,
 ) -> Array | None:
-    """What masks an attention, as one mask.
+    """One mask for all that hides keys: a padding, a mask, and what comes later.
 
     Args:
         batch: B.
@@ -320,7 +320,7 @@ def needs_even(attention: nnx.Module, dtype: Any) -> bool:
 
 
 def with_hidden_token(x: Array, table: Array | None) -> tuple[Array, Array | None, Leading]:
-    """Tokens and one more, which all have to ignore.
+    """Tokens and one more, of zeros, which no other may attend to.
 
     Args:
         x: [B, N, D].
@@ -367,7 +367,7 @@ def check_mask(mask: Array | Known | None, shape: tuple[int, int | None, int, in
 
     Args:
         mask: to be boolean, [B, H, Nq, Nk] or what broadcasts to it.
-        shape: that; None: any size.
+        shape: (B, H, Nq, Nk); None for H: any.
 
     Raises:
         ArgumentError: it is not.

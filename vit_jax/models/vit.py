@@ -50,7 +50,7 @@ from .vit_options import MAPS
 
 
 class Patches(Linear):
-    """Images to patch tokens: cut into patches, flatten each as (row, column, channel), project."""
+    """Images to patch tokens: cut, flatten each patch as (row, column, channel), project; torch has Conv2d for it."""
 
     def __init__(self, c: ViTConfig, dtype: Any = jnp.float32):
         self.size = c.patch_input[:2]
@@ -61,7 +61,7 @@ class Patches(Linear):
         self.norm = norm(c, dtype) if c.stem_norm else None
 
     def __call__(self, images: Array) -> Array:  # [B, h, w, C] -> [B, N, D]
-        if self.tiled and self.pre_norm is None:
+        if self.tiled and self.pre_norm is None:  # on a TPU
             x = self.convolve(images)
         else:
             x = self.cut(images)
@@ -78,6 +78,7 @@ class Patches(Linear):
 
     def convolve(self, images: Array) -> Array:
         """The projected patches by a convolution, which on a TPU copies no image: [B, h, w, C] -> [B, N, D]."""
+        # `[...]` takes the array out of a parameter, here and below.
         kernel = self.kernel[...].astype(images.dtype).reshape(*self.size, images.shape[-1], -1)
         axes = ("NHWC", "HWIO", "NHWC")
         x = jax.lax.conv_general_dilated(images, kernel, self.size, "VALID", dimension_numbers=axes)
@@ -134,10 +135,10 @@ class Block(nnx.Module):
         Args:
             x: tokens [B, N, D].
             i: the number of the block, an int or int32 [], which decides the rate of drop path.
-            mask: what hides a token that is none; None: all are real.
+            mask: what hides the token that `encode` may add; None: it added none.
             rotary: what `rotary_table` gives.
             keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
-            intermediates: receives the attention weights, as of `Attention`.
+            intermediates: receives the attention weights, as in `Attention`.
 
         Returns:
             [B, N, D].
@@ -174,11 +175,12 @@ class Block(nnx.Module):
 class ViT(state.Network):
     """A Vision Transformer: `model(images, keys=None) -> logits`.
 
-    Norms, softmax and head compute in float32 or wider.
+    Keys are jax's explicit random state: a call with keys is a training pass, and there is no train() or eval() as in
+    torch. Norms, softmax and head compute in float32 or wider.
 
     Args:
         config: what it computes.
-        rngs: what the weights are drawn with, as the config states; None: they are constants, to be replaced.
+        rngs: what initial weights are drawn with, as the config states; None: they are constants, to be replaced.
         dtype: of activations.
         param_dtype: of parameters.
 
@@ -253,8 +255,8 @@ class ViT(state.Network):
         """The logits of the class token and of the distillation token, each by its own head.
 
         Args:
-            images: as of a call.
-            keys: as of a call.
+            images: as in a call.
+            keys: as in a call.
 
         Returns:
             ([B, K], [B, K]).
@@ -270,10 +272,10 @@ class ViT(state.Network):
         """Inner values of an evaluation pass.
 
         Args:
-            images: as of a call.
-            names: of tokens [B, N, D] (what enters the first block), blocks.I [B, N, D] (what leaves block I), features
-                [B, N, D] (after the last norm), pooled [B, D] (what enters the head), attention [B, L, H, N, N] (the
-                weights of all blocks, float32) and logits [B, K].
+            images: as in a call.
+            names: any of tokens [B, N, D] (what enters the first block), blocks.I [B, N, D] (what leaves block I),
+                features [B, N, D] (after the last norm), pooled [B, D] (what enters the head), attention [B, L, H, N,
+                N] (the weights of all blocks, float32) and logits [B, K].
 
         Returns:
             {name: array}.
@@ -292,8 +294,8 @@ class ViT(state.Network):
         """The tokens of images after the last block and norm, before pooling.
 
         Args:
-            images: as of a call.
-            keys: as of a call.
+            images: as in a call.
+            keys: as in a call.
             intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:
@@ -308,7 +310,7 @@ class ViT(state.Network):
         x, table = self._embed(cast(Array, images.astype(self.dtype)), c, keys)  # [B, N, D]
         sow(intermediates, "tokens", x)
         real, mask = x.shape[1], None
-        # The hidden token would have others draw other random numbers within blocks.
+        # A masked token makes their number even, as cuDNN needs; with it dropout would draw other numbers, so not then.
         draws = keys is not None and (c.dropout or c.attention_dropout or c.activation_dropout)
         if not draws and intermediates is None and needs_even(self.blocks[0].attention, self.dtype) and real % 2:
             x, table, mask = with_hidden_token(x, table)
@@ -328,7 +330,7 @@ class ViT(state.Network):
         Args:
             images: [B, h, w, C] in the dtype of activations.
             c: the config with the size of these images.
-            keys: as of a call.
+            keys: as in a call.
 
         Returns:
             (tokens [B, N, D], what `rotary_table` gives for those patches that dropout keeps).
@@ -396,7 +398,7 @@ class ViT(state.Network):
         return self.logits(pooled, keys)
 
     def two_logits(self, x: Array, keys: Array | None) -> tuple[Array, Array]:
-        """The logits of both heads, as of `both`.
+        """The logits of both heads, as in `both`.
 
         Args:
             x: tokens [B, N, D].
@@ -423,10 +425,10 @@ class ViT(state.Network):
 
 
 def sized(c: ViTConfig, images: Array | np.ndarray) -> ViTConfig:
-    """The config with the size of some images.
+    """The config for images of this size.
 
     Args:
-        c: the network's.
+        c: the network's config.
         images: [B, h, w, C].
 
     Raises:

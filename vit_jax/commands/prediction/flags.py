@@ -43,8 +43,8 @@ class PredictFlags(PartsFlags, UnreadableFlags, SelectionFlags):
         metadata={
             "help": "image files, folders of images, also in s3:// and gs://, a .txt that lists images, "
             "csv:FILE[:FOLDER], the images of a table, wds:PATTERN and parquet:PATTERN, those of shards; or sentences, "
-            "or files of them, one per line; or files of vectors (.npy, .npz, .h5), of one row as FILE:ROW. - stands "
-            "for stdin, as no input does in a pipe: each line a sentence, an image file or FILE:ROW. Where stdout is "
+            "or files of them, one per line; or files of vectors (.npy, .npz, .h5), of one row as FILE:ROW. - means "
+            "stdin, and so does no input in a pipe: each line a sentence, an image file or FILE:ROW. Where stdout is "
             "no terminal, each answer is a line: the best class (--top of them), a text (--nbest of them), all labels "
             "or numbers with tabs between them; a blank line has a blank answer"
         }
@@ -105,7 +105,7 @@ class PredictFlags(PartsFlags, UnreadableFlags, SelectionFlags):
 class Options(AnswerFlags, PredictFlags):
     """Predict the classes of images, translate sentences, or describe images.
 
-    The flags from --beam on are of the search for a text; classes need none.
+    The flags from --beam on direct the search for a text; classes need none.
     """
 
 

@@ -71,7 +71,7 @@ class FittedImages(DataConfig):
     threads: int = execution(0, "threads that decode images; 0: one per core", at_least=0)
     verify: bool = execution(
         False,
-        "read all images again; by default those of a set larger than data.memory are not read again whose name, "
+        "read all images again; by default, in a set larger than data.memory, an image is not read again if its name, "
         "size and time of change are as in the index of an earlier start",
     )
 
@@ -114,9 +114,7 @@ class ImageData(FittedImages):
     split_column: str = identity(
         "", "of a table: the column that has train, val or test of each row; empty: split, if there is one"
     )
-    group: str = identity(
-        "", "of a table: a column, such as that of the patient, whose equal rows are never in two splits"
-    )
+    group: str = identity("", "of a table: a column, such as patient: rows with the same value are never in two splits")
     class_names: str = identity(
         "",
         "of shards: a file with the names of the classes, one a line, in the order of their numbers; empty: the names "
@@ -137,7 +135,7 @@ class ImageData(FittedImages):
         "of a batch, which mixes best",
         at_least=0,
     )
-    window: int = identity(4, "of blocks: how many of a lane are shuffled together", at_least=1)
+    window: int = identity(4, "of blocks: how many blocks of a lane are shuffled together", at_least=1)
     block: int = identity(16, "of blocks: neighbours in one; of parquet they are its row groups", at_least=1)
     read_ahead: float = execution(
         1.0, "of blocks: gigabytes of encoded images that are read before they are needed", at_least=0
