@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from ...errors import UserError
 from .base import KINDS, Store
 from .folder import Folder
