@@ -202,7 +202,7 @@ def said(line, monkeypatch, capsys) -> str:
         "train --resume a --resume b": "b: no such folder or run",
         "train digits --resume a": "--resume a uses the config of that run: leave out the preset 'digits'",
         "train --resume a --config b": "--resume a uses the config of that run: leave out --config b",
-        "evaluate": "RUN is missing; give a run's folder, or its name inside runs/",
+        "evaluate": "RUN is missing; give a run's folder or URL (s3://, gs://), or its name inside runs/",
         "evaluate x y": "the argument 'y' follows no --field",
         "predict": "RUN is missing; give a run's folder",
         "predict x y --topk 5": "there is no field --topk; here it is --top",

@@ -501,9 +501,11 @@ TORCHS_ALONE = {"embedding_dropout", "head_dropout", "dropout", "weight"}  # dro
 METHODS_OF_OURS = {
     *("computed", "length"),  # where computed positions start, which `start` fills there; a field of the cache there
     "_second",  # what a step for a GPU computes again
+    *("cut", "convolve"),  # patches for a CPU or GPU, and for a TPU
 }
 MASKS = ("Known", "Causal", "Leading")  # what a fused kernel has to be told
 METHODS_OF_TORCH = {
+    "split_heads",  # ours: Linear.to_heads, where a TPU's product has heads as an axis
     "weights",
     "start",
 }  # the softmax that its fused kernel keeps to itself; initial weights are drawn in place
