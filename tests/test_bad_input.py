@@ -499,7 +499,7 @@ def test_another_run_can_start_from_the_weights_of_one_that_may_not_change(refus
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS], ids=["no permission", "read-only"])
 def test_no_write_permission(number, place, refused, monkeypatch, tmp_path):
     """Simulated: the tests may run as root, whom nothing is forbidden."""
-    make, access = Path.mkdir, predict.os.access
+    make, access = Path.mkdir, os.access
 
     def mkdir(self, *arguments, **options):
         if "fresh" in str(self):
@@ -508,7 +508,7 @@ def test_no_write_permission(number, place, refused, monkeypatch, tmp_path):
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
     refused(["train", *TINY, "--name", "fresh"], "runs/fresh: no permission to write", "choose another place")
-    monkeypatch.setattr(predict.os, "access", lambda path, mode: str(path) != str(tmp_path) and access(path, mode))
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(tmp_path) and access(path, mode))
     refused(
         ["predict", "digits", "nothing.png", "--csv", tmp_path / "out.csv"],
         "out.csv: its folder does not exist or cannot be written",

@@ -29,6 +29,7 @@ from convert.recognise.config import Untold
 from convert.recognise.layouts import extras, find
 from convert.recognise.preprocessing import SETTABLE
 from convert.recognise.reading import Options, read
+from convert.write import into_onnx_folder, into_transformers_js
 from vit_jax.commands import cli, evaluate, plan, predict, sheet, sweep, train
 from vit_jax.config import flags
 from vit_jax.config.dotted import leaves
@@ -46,6 +47,7 @@ FOREIGN = {
     *("--xla_force_host_platform_device_count", "--xla_cpu_experimental_ynn_fusion_type", "--version", "--field"),
     "--ignore-scripts",  # of npm
 }
+FOLDERS = {into_onnx_folder.NAME, into_transformers_js.NAME}  # of programs, which --to takes beside layouts
 OTHERS = {"zero_to_fp32.py", "perfetto_trace.json", "metadata.jsonl"}  # files that other programs write
 GAP = "{}"  # what stands in a text for a value
 
@@ -149,7 +151,7 @@ def test_every_value_that_a_message_gives_to_an_option_is_one():
                 continue
             if name == "adapt":
                 adapt.operation(value)
-            elif name in ("from", "to"):
+            elif name in ("from", "to") and value not in FOLDERS:
                 find(value, name)
             elif name == "set":
                 assert value.partition("=")[0] in fields, f"{place}: --set {value}"
