@@ -304,6 +304,7 @@ def test_many_lengths_are_searched_in_few_shapes():
             rooms(4, 20) == (6, 12, 20) and rooms(8, 20) == (12, 20) and rooms(16, 20) == (20,) and rooms(4, 5) == (5,)
         )
     assert lengths_to(10) == (10,) and lengths_to(64) == (16, 32, 64) and lengths_to(70) == (16, 32, 64, 70)
+    assert lengths_to(70, 70) == lengths_to(70) and lengths_to(70, 129) == (16, 32, 64, 128, 256)
     for i, (each, answer) in enumerate(zip(given, out, strict=True)):
         assert answer.scores[0] == len(each) / 2 and answer.tokens[0, : len(each)].tolist() == [i] * len(each)
     assert len(set(shapes)) <= 5 and {shape[1] for shape, _ in shapes} == {4, 8, 16}

@@ -3,12 +3,14 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 
 import vit_jax
 from tests.test_tokenizer_classes import spiece, write
 from vit_jax.commands import predict
 from vit_jax.errors import UserError
+from vit_jax.tasks.translate import encoding
 
 pytest.importorskip("tokenizers")
 pytest.importorskip("sentencepiece")
@@ -77,6 +79,25 @@ def test_a_folder_says_what_generate_says_and_goes_back_with_its_tokenizer(name,
         again = transformers.AutoTokenizer.from_pretrained(back)
         assert len(again) == len(tokenizer)
         assert [again(text)["input_ids"] for text in TEXTS] == [tokenizer(text)["input_ids"] for text in TEXTS]
+
+
+def test_sources_may_be_longer_than_those_of_training(transformers, tmp_path, capsys, monkeypatch):
+    """700 tokens, and config.json states n_positions 512, which no relative positions are bound to."""
+    import torch
+
+    model, tokenizer = made(transformers, "t5", tmp_path / "it", n_positions=512)
+    monkeypatch.setattr(encoding, "MUCH", 4 * 2 * 1024**2)
+    net, text = vit_jax.load(tmp_path / "it"), "The small dog sees seven cats. A" * 40
+    inputs = tokenizer([text], return_tensors="pt")
+    assert 690 < inputs["input_ids"].shape[1] < 1024
+    assert net.predict([TEXTS[0], text], max_length=24) == said(model, tokenizer, [TEXTS[0], text])
+    told = "1 x 1,024 tokens: in each layer the scores of their attention take 0.0 GB"
+    assert capsys.readouterr().err.count(told) == 1
+    with torch.no_grad():
+        memory = model.get_encoder()(**inputs).last_hidden_state[0]
+    np.testing.assert_allclose(net.encode(text).memory, memory.numpy(), rtol=0, atol=5e-4)
+    assert len(net.attention(text)[0]) == inputs["input_ids"].shape[1]
+    assert "any length" in repr(net)
 
 
 @pytest.mark.parametrize(("name", "rows"), [("t5", 1024), ("umt5", 200), ("byt5", 259)])

@@ -60,8 +60,12 @@ def in_buckets(
     return [found[i] for i in range(len(inputs))]
 
 
-def lengths_to(longest: int) -> tuple[int, ...]:
-    """The lengths that inputs of at most `longest` tokens are padded to: 16, 32, 64, ... and that."""
+def lengths_to(longest: int, most: int = 0) -> tuple[int, ...]:
+    """The lengths that inputs of at most `longest` tokens are padded to: 16, 32, 64, ... and that.
+
+    Where inputs have up to `most` tokens, which are more, the last is the power of two that holds them.
+    """
+    longest = longest if most <= longest else 1 << (most - 1).bit_length()
     return (*(16 << i for i in range(longest.bit_length()) if 16 << i < longest), longest)
 
 

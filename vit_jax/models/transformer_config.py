@@ -165,6 +165,11 @@ class TransformerConfig(NetworkConfig):
         return self.tie in ("embeddings", "all")
 
     @property
+    def any_length(self) -> bool:
+        """Whether a source may be longer than all of training: nothing bounds positions that are relative alone."""
+        return self.relative != "none" and self.position == "none"
+
+    @property
     def tied_head(self) -> bool:
         """Whether the kernel of the head is the embedding of the target."""
         return self.tie in ("decoder", "all")

@@ -5,6 +5,8 @@ Dimensions: n texts, L tokens of the longest, D width.
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,10 +18,12 @@ from jax import Array
 from ...config.network import NetworkConfig
 from ...errors import Field, UserError
 from ...files.lines import quote
+from ...files.terminal import print_note
 from ...models.transformer import Transformer
 from ...text.tokenizer import Tokenizer
 from ..predictor import check_positive
 
+MUCH = 10**9  # bytes of scores that a user is told of
 LEAST = 16  # tokens that there is room for; then 32, 64, ..., so that few programs are compiled
 KINDS = "give a text, a list of texts, or ids [n, L]"
 
@@ -153,12 +157,22 @@ def _computed(model: Transformer, ids: np.ndarray, real: np.ndarray, batch: int,
     room = total if exact else max(LEAST, 1 << (total - 1).bit_length())
     room = min(room, most) if most else room
     rows, out = min(batch, 1 << (n - 1).bit_length()), []
+    note_scores(model.config.heads, rows, room)
     for first in range(0, n, rows):
         shape, part, mask = (rows, room), ids[first : first + rows], real[first : first + rows]
         given, kept = np.zeros(shape, np.int32), np.zeros(shape, bool)
         given[: len(part), :total], kept[: len(part), :total] = part, mask
         out.append(np.asarray(_memory(model, jnp.asarray(given), jnp.asarray(kept)))[: len(part), :total])
     return np.concatenate(out)
+
+
+@functools.cache  # a shape is told of once
+def note_scores(heads: int, rows: int, length: int) -> None:
+    """Print how much memory the attention of `rows` texts, padded to a length, takes, where it is much."""
+    size = 4 * heads * rows * length**2
+    if size >= MUCH:
+        text = f"{rows} x {length:,} tokens: in each layer the scores of their attention take {size / 1e9:,.1f} GB, "
+        print_note(f"{text}with twice the tokens four times that; a smaller batch takes less", sys.stderr)
 
 
 @nnx.jit

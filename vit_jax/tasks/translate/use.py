@@ -24,7 +24,7 @@ from ...text.tokenizer import Tokenizer
 from ..explained import TranslationExplanation
 from ..generated import Writer, given_and_said, tokens_and_end, value
 from ..predictor import BATCH, check_batch, check_positive
-from .encoding import Encoded, encode
+from .encoding import Encoded, encode, note_scores
 from .text import CROSS, Translation, captured_ids, searched_ids, strip_padding
 
 
@@ -42,8 +42,8 @@ class Translator(Writer):
 
     def __repr__(self) -> str:
         sizes = f"{len(self.source):,} source and {len(self.target):,} target ids"
-        longest = f"texts of up to {self.task.length} {self.source.unit}"
-        return f"Translator({describe_network(self.run.model)}; {sizes}, {longest})"
+        bound = "any length" if self.model.config.any_length else f"up to {self.task.length} {self.source.unit}"
+        return f"Translator({describe_network(self.run.model)}; {sizes}, texts of {bound})"
 
     @property
     def source(self) -> Tokenizer:
@@ -56,9 +56,10 @@ class Translator(Writer):
         return self.task.target
 
     def inputs(self, texts: str | Iterable[str]) -> np.ndarray:
-        """The texts as ids, int32 [B, S], padded to the greatest length of the run's data; [S] of one text."""
+        """The texts as ids, int32 [B, S], padded to the greatest length of the run's data, or of them; [S] of one."""
         several = self.encoded(texts)
-        out = np.full((len(several), self.task.length), self.source.ids.pad, np.int32)
+        length = max(self.task.length, *map(len, several))
+        out = np.full((len(several), length), self.source.ids.pad, np.int32)
         for row, ids in zip(out, several, strict=True):
             row[: len(ids)] = ids
         return out[0] if isinstance(texts, str) else out
@@ -67,7 +68,8 @@ class Translator(Writer):
         """The ids of each text, int32 [N].
 
         Raises:
-            UserError: there is no text, or one that has too many tokens, or ids that the network does not have.
+            UserError: there is no text, or one that has more tokens than those of training, unless the network reads
+                any number of them; or ids that the network does not have.
         """
         if not isinstance(texts, Iterable):
             raise UserError("texts", f"{type(texts).__name__} is no text", "give a sentence, or a list of them")
@@ -81,7 +83,7 @@ class Translator(Writer):
             if not text.strip():  # the prefix alone is no text
                 raise UserError(f"the text {quote(text)} has no words", remedy="give at least one")
             ids = self.source.encode(self.task.prefix + text)
-            if len(ids) > longest:
+            if len(ids) > longest and not self.model.config.any_length:
                 raise UserError(
                     f"the text {quote(text)} has {len(ids)} {self.source.unit}, "
                     f"more than the {longest} that this run was trained for",
@@ -136,11 +138,13 @@ class Translator(Writer):
         search, pad, d = self.task.search, self.source.ids.pad, self.task.decoding
 
         def run(ids: np.ndarray, numbers: np.ndarray, room: int) -> Found:
+            note_scores(self.model.config.heads, *ids.shape)
             keys = search.keys(jnp.asarray(numbers + first))
             return searched_ids(self.model, jnp.asarray(ids), search.seedless, pad, room, keys)
 
         most, longest = batch or len(several), d.max_length or search.length
-        found = in_buckets(run, several, pad, lengths_to(search.length), longest, most)
+        lengths = lengths_to(search.length, max(map(len, several), default=0))
+        found = in_buckets(run, several, pad, lengths, longest, most)
         return [value([*map(self.target.decode, each.tokens)], each.scores, d.nbest) for each in found]
 
     def translate(self, texts: str | Iterable[str], batch: int = BATCH, **search: Any) -> Any:
@@ -284,7 +288,7 @@ def explained(
         (the S tokens, the T tokens of the translation, float64 [T, S]).
     """
     search, pad = task.search, task.source.ids.pad
-    padded = np.full(next(n for n in lengths_to(search.length) if n >= len(ids)), pad, np.int32)
+    padded = np.full(next(n for n in lengths_to(search.length, len(ids)) if n >= len(ids)), pad, np.int32)
     padded[: len(ids)] = ids
     row = np.asarray(captured_ids(network, jnp.asarray(padded[None]), search, pad, ())[0][0])
     given, said, count = given_and_said(search.ids, row, search.length)
