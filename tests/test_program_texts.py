@@ -2,7 +2,6 @@
 
 import json
 import re
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,8 +49,8 @@ CASES = {
 @pytest.fixture(scope="module")
 def write():
     """The function of the guide."""
-    code = re.search(r"```python\n(  import json\n.*?def write\(.*?)```", GUIDE.read_text(), re.S)[1]
-    exec(textwrap.dedent(f"  {code.lstrip()}"), names := {})
+    code = re.search(r"```python\n(import json\n.*?def write\(.*?)```", GUIDE.read_text(), re.S)[1]
+    exec(code, names := {})
     return names["write"]
 
 
