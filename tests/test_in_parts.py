@@ -151,7 +151,11 @@ def told(*arguments):
 
 
 @pytest.mark.parametrize(
-    "source", ["images", "list.txt", "csv:table.csv", "wds:{a,b}.tar", "s3://bucket/images", "wds:s3://bucket/*.tar"]
+    "source",
+    [
+        *("images", "csv:table.csv", "wds:s3://bucket/*.tar"),
+        *(pytest.param(other, marks=pytest.mark.slow) for other in ("list.txt", "wds:{a,b}.tar", "s3://bucket/images")),
+    ],
 )
 def test_a_merged_table_has_the_rows_of_one_command_and_the_reasons_of_others(source, place, capsys):
     """The same whatever holds the images; names are those of the source."""
@@ -248,7 +252,13 @@ def evaluated(capsys, *arguments):
     return said[said.index("  loss") :], table("e.csv"), table("p.csv")
 
 
-@pytest.mark.parametrize("more", [(), ("--flip", "--bootstrap", "50"), ("--data.source", "digits", "--split", "test")])
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--flip", "--bootstrap", "50"),
+        pytest.param(("--data.source", "digits", "--split", "test"), marks=pytest.mark.slow),
+    ],
+)
 def test_an_evaluation_in_parts_is_that_of_one_command_to_the_bit(more, place, tmp_path, capsys):
     """359 examples, a number that neither parts nor batches divide."""
     whole = evaluated(capsys, "--batch", "50", *more)
