@@ -14,6 +14,7 @@ from convert import rules
 from convert.containers import open_source
 from convert.containers.source import leaves
 from convert.dialects import LAYOUTS, refused
+from convert.dialects.t5 import read_feed_forward
 from convert.layout import Facts
 from convert.plan.plan import plan
 from convert.recognise.config import resolve
@@ -86,6 +87,7 @@ def test_ties_and_scale_are_those_of_transformers_5_whatever_tie_word_embeddings
     files = {"config.json": {"feed_forward_proj": "gated-gelu" if config.gated else "relu", **beside}}
     _, found, _ = read("t5", config, files)
     assert (found.tie, found.scale_output) == (tie, scaled)
+    assert (found.eps, found.relative_distance) == (1e-6, 128), "which old files do not state"
 
 
 def test_old_files_with_all_four_tables_and_those_without_shared_are_read():
@@ -147,6 +149,11 @@ def test_a_config_json_of_another_class_is_refused(changed, said):
 )
 def test_what_a_layout_cannot_say_is_named(name, changed, why):
     assert any(why in reason for reason in LAYOUTS[name].cannot(replace(T5, **changed)))
+
+
+def test_gelu_is_that_of_erf_and_gated_gelu_that_of_tanh():
+    found = [read_feed_forward(text) for text in ("gelu", "gated-gelu", "gelu_new", "gated-silu")]
+    assert found == [("gelu", False), ("gelu_tanh", True), ("gelu_tanh", False), ("silu", True)]
 
 
 def test_t5_has_no_usual_first_token():

@@ -1,16 +1,26 @@
 """Folders of the T5 family in use: a text in, a text out, as `generate` of transformers says it; and back again."""
 
 import json
+import re
 import sys
 
+import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 import vit_jax
 from tests.test_tokenizer_classes import spiece, write
 from vit_jax.commands import predict
+from vit_jax.config.lora import trainable_table
+from vit_jax.config.run import LoraConfig, OptimConfig, RunConfig
+from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
+from vit_jax.models.build import definition
+from vit_jax.models.state import split_model
 from vit_jax.tasks.translate import encoding
+from vit_jax.training.engine.engine import Engine
+from vit_jax.training.engine.optim import Optimizer
 
 pytest.importorskip("tokenizers")
 pytest.importorskip("sentencepiece")
@@ -63,6 +73,19 @@ def cut(row):
     return row[: ends[0] if ends else None]
 
 
+def check_logits(network, model, tokenizer):
+    """Of 40 tokens, beyond the last bucket: answers alone do not show the scale of logits, or a decoder's buckets."""
+    import torch
+
+    inputs = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    target = np.random.default_rng(0).integers(0, 100, (len(TEXTS), 40))
+    with torch.no_grad():
+        expected = model(**inputs, decoder_input_ids=torch.tensor(target)).logits.numpy()
+    source, real = inputs["input_ids"].numpy(), inputs["attention_mask"].numpy().astype(bool)
+    logits = nnx.jit(lambda net: net(source, target, source_padding=real))(network)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-3 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize(
     "name", ["t5", "umt5", "byt5", *(pytest.param(name, marks=pytest.mark.slow) for name in ("flan", "mt5"))]
 )
@@ -71,6 +94,7 @@ def test_a_folder_says_what_generate_says_and_goes_back_with_its_tokenizer(name,
     net = vit_jax.load(tmp_path / "theirs")
     theirs = said(model, tokenizer)
     assert [text.strip() for text in net.predict(TEXTS, max_length=24)] == theirs and len({*theirs}) > 2
+    check_logits(net.model, model, tokenizer)
     layout = FAMILY[name][0].lower()
     vit_jax.export(net, tmp_path / "run")
     for source in (str(tmp_path / "theirs"), str(tmp_path / "run")):
@@ -219,3 +243,26 @@ def test_an_old_file_goes_through_ours_to_transformers_bit_for_bit_and_verified(
     found = back.state_dict()
     assert all(torch.equal(found[key], x) for key, x in state.items() if "EncDecAttention.relative" not in key)
     assert getattr(back.config, "scale_decoder_outputs", None) == (name in ("tied", "the encoder alone"))
+
+
+TUNED = {  # {how: (options of a run, the names and the number of what its step may change)}
+    "LoRA": ({"lora": LoraConfig(2)}, r"(encoder|decoder)\.blocks\.\d\.\w*attention\.(query|value)\.kernel", 14),
+    "a frozen encoder": ({"optim": OptimConfig(freeze=("encoder.*",))}, r"decoder\..*|target\.embedding", 29),
+}
+
+
+@pytest.mark.parametrize("how", TUNED)
+def test_a_step_of_tuning_changes_what_it_may_and_no_other_bit(how, transformers, tmp_path, quick_compilation):
+    """LoRA by its default maps: queries and values of both stacks and of what lies between them; the head is tied."""
+    made(transformers, "t5", tmp_path / "it")
+    net, (options, changing, count) = vit_jax.load(tmp_path / "it"), TUNED[how]
+    run = RunConfig("translate", net.run.model, net.run.data, batch=2, init="given", **options)
+    engine = Engine(run, definition(run.model), net.task, Optimizer(run.optim, 1, 1, trainable_table(run)))
+    given = jax.device_get(flatten(split_model(net.model)[1]))
+    ids = np.stack([net.source.encode(f"{text} dog sees seven cats.")[:8] for text in ("A", "The small")])
+    state, _ = engine.train(engine.start(unflatten(given)), {"source": ids, "target": ids[:, :7]})
+    done = engine.gather(state)
+    changed = {name for name, x in flatten(done.parameters).items() if not np.array_equal(x, given[name])}
+    assert changed == {name for name in given if re.fullmatch(changing, name)} and len(changed) == count
+    for name, x in flatten((done.lora or {}).get("kernels", {})).items():  # which the factors are added to
+        np.testing.assert_array_equal(x, given[name])
