@@ -66,12 +66,13 @@ def test_layer_norm_uses_its_eps_inside_the_root(eps):
     np.testing.assert_allclose(got, normalised(x, eps), rtol=0, atol=1e-13)
 
 
-def test_layer_norm_of_bfloat16_reduces_in_float32():
+@pytest.mark.parametrize("kind", NORMS)
+def test_norms_of_bfloat16_reduce_in_float32(kind):
     x = jnp.asarray(np.random.default_rng(0).normal(3, 1, (64, 256)), jnp.bfloat16)
-    got = LayerNorm(256, 1e-6)(x)
+    got = NORMS[kind](256, 1e-5)(x)
     assert got.dtype == jnp.bfloat16
     # Nothing but the rounding of the output, half a unit in the last of 8 bits, is lost.
-    expected = normalised(np.asarray(x, np.float64), 1e-6)
+    expected = norm_as_written(kind, np.asarray(x, np.float64), 1.0, 0.0)
     assert (np.abs(np.asarray(got, np.float64) - expected) <= 2**-8 * np.abs(expected) + 1e-6).all()
 
 

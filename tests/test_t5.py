@@ -33,7 +33,7 @@ FAMILY = {  # {name: (class, its settings, the files of its tokenizer, tokenizer
     "flan": ("T5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, spiece, {}),
     "mt5": ("MT5", {}, spiece, {"extra_ids": 0, "tokenizer_class": "T5Tokenizer"}),
     "umt5": ("UMT5", {}, spiece, {"extra_ids": 30, "tokenizer_class": "T5Tokenizer"}),
-    "byt5": ("T5", {"feed_forward_proj": "gated-gelu"}, dict, BYTES),
+    "byt5": ("T5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, dict, BYTES),
 }
 
 
