@@ -206,6 +206,7 @@ def test_what_a_store_has_lost_is_passed_over(bucket, tmp_path, harm):
     "place, group, said",
     [
         ("ftp://host/runs", "", "ftp:// is not known; give a folder, s3://BUCKET/PATH, gs://"),
+        ("s3://", "", "names no place of objects"),
         ("https://host/runs", "", "dir is https://host/runs, and a plain server is only read"),
         ("s3://nowhere/runs", "", "there is no bucket nowhere"),
         ("s3://bucket/runs", "seed", "single runs are kept and no run per seed: give a folder"),

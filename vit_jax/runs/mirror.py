@@ -54,7 +54,10 @@ def join(place: str, name: str) -> str:
     """The path or URL of a name in a folder."""
     if is_kept(name):
         return name
-    return f"{place.rstrip('/')}/{name}" if is_kept(place) else os.path.join(place, name)
+    if is_kept(place):
+        scheme, _, inside = place.partition("://")
+        return f"{scheme}://{inside.rstrip('/')}/{name}"
+    return os.path.join(place, name)
 
 
 def here(text: str) -> str:
