@@ -38,7 +38,7 @@ LONGEST = 24
 
 def main() -> None:
     """Train, search and print a row for each class and search."""
-    sys.modules["torchvision"] = None  # type: ignore[assignment]  # one that does not fit torch keeps models from loading
+    sys.modules["torchvision"] = None  # type: ignore[assignment]  # one that does not fit torch hinders loading
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     print("| class | settings | searches | answers | equal | lengths | scores within |")
     print("| --- " * 7 + "|")

@@ -297,14 +297,15 @@ def _searching_as_stated(
 ) -> Task:
     """The task with the search that a generation_config.json states, and over it the task that data.task names."""
     files = {name.rpartition("/")[2]: content for name, content in metadata.get("files", {}).items()}
-    of_task = task_settings(files, getattr(run.data, "task", ""))
+    named = getattr(run.data, "task", "")
+    of_task = task_settings(files, named)
     if not (stated := {**generation, **{name: x for name, x in of_task.items() if name != "prefix"}}):
         return task
     decoding, lacking = from_generation_config(stated, end)
     longest = getattr(task, "length", 0)
     lengths = {name: min(getattr(decoding, name), longest) for name in ("min_length", "max_length")} if of_task else {}
     for name in lacking:
-        where = f"data.task {run.data.task}" if name in of_task else "generation_config.json"  # type: ignore[attr-defined]
+        where = f"data.task {named}" if name in of_task else "generation_config.json"
         print(f"note     {where}: {name} is not known here; texts are searched for without it", file=sys.stderr)
     return searching(task, {**vars(decoding), **lengths})
 

@@ -68,7 +68,7 @@ class Claims:
             return "nobody"
 
     @contextlib.contextmanager
-    def held(self, part: int) -> Iterator[None]:
+    def keep_claimed(self, part: int) -> Iterator[None]:
         """A context in which a part that was taken stays claimed; what raises in it gives it up."""
         ended, name = threading.Event(), _name(part, self._latest[part])
 

@@ -181,5 +181,5 @@ def work(job: Job, compute: Callable[[int], bytes], done: Callable[[int], None],
 
 def _write(job: Job, claims: Claims, part: int, compute: Callable[[int], bytes]) -> int:
     """Compute a part that is claimed, and write it; returns 1 if the one that is there is this worker's or equal."""
-    with claims.held(part):
+    with claims.keep_claimed(part):
         return int(job.store.create(job.name(part), compute(part)))

@@ -56,14 +56,14 @@ class Records:
 
     def newest(self) -> int:
         """The number of the newest record; 0 where there is none."""
-        number = self._stated()
+        number = self._read_newest_number()
         if not number or self.store.tag(_name(number)) is None:
             number = max(self.numbers(), default=0)
         while number and self.store.tag(_name(number + 1)) is not None:  # its writer was killed, or a listing is late
             number += 1
         return number
 
-    def _stated(self) -> int:
+    def _read_newest_number(self) -> int:
         if self.store.tag(NEWEST) is None:  # quick, also where nothing answers
             return 0
         with contextlib.suppress(ValueError, TypeError, KeyError):

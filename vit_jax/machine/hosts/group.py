@@ -236,7 +236,7 @@ def _begin(text: str, stall_minutes: float) -> Hosts:
             heartbeat_timeout_seconds=HEARTBEAT,
             shutdown_timeout_seconds=HEARTBEAT,
         )
-    return _begun(watch, place.count)
+    return _join_group(watch, place.count)
 
 
 def _join_initialized(text: str, stall_minutes: float) -> Hosts:
@@ -259,7 +259,7 @@ def _join_initialized(text: str, stall_minutes: float) -> Hosts:
             port = int(client.blocking_key_value_get(name, int(1000 * ANSWER)))
             watch.join(str(state.coordinator_address).rpartition(":")[0], port, count, ANSWER)
         _park_aborts()
-    return _begun(watch, count)
+    return _join_group(watch, count)
 
 
 @contextlib.contextmanager
@@ -277,7 +277,7 @@ def _telling(watch: Watch) -> Iterator[None]:
         raise error from None
 
 
-def _begun(watch: Watch, count: int) -> Hosts:
+def _join_group(watch: Watch, count: int) -> Hosts:
     """The processes that have come together."""
     # The client of jax's service, which keeps values and has barriers. Its name is private, as jax makes public only
     # jax.distributed.initialize, is_initialized and shutdown; what jax.experimental.multihost_utils offers in its
