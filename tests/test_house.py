@@ -108,8 +108,6 @@ def imports(tree: ast.Module, module: str, is_package: bool, modules: set[str]) 
         elif isinstance(node, ast.ImportFrom):
             base = resolve(node.module or "", node.level)
             for alias in node.names:  # a name of a package is a module of it, or else something that its __init__ holds
-                if (base, alias.name) == ("vit_jax", "__version__"):  # loads nothing
-                    continue
                 yield Import(f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules else base, at_load)
         elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
             "import_module",
@@ -430,7 +428,7 @@ GOOD = {
     "vit_jax/runs/folder.py": "class Run: pass",
     "vit_jax/figures/curves.py": "def draw():\n    import matplotlib",
     "vit_jax/weights/interop.py": "def load():\n    from convert import engine",
-    "vit_jax/training/train.py": "from .. import __version__\nfrom ..tasks.base import Task",
+    "vit_jax/training/train.py": "from ..tasks.base import Task",
     "vit_jax/commands/train.py": "def main():\n    from ..training.train import train",
     "vit_jax/train.py": "from .training.train import train",
     "convert/__init__.py": "import numpy",

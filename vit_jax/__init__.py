@@ -63,12 +63,9 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        from importlib import metadata
+        from .files.terminal import version
 
-        try:
-            return metadata.version("vit-jax")
-        except metadata.PackageNotFoundError:  # a checkout that was never installed
-            return "0+unknown"
+        return version()
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import sys

@@ -20,6 +20,7 @@ from vit_jax.config.network import NetworkConfig
 from .. import operations
 from ..operations import Constant, Operation, Tie
 from ..rules import CARRIED, Row
+from ..write.program.network import on_cpu
 from .libraries.built import Built
 from .weights import Arrays, Inputs
 
@@ -276,15 +277,6 @@ class ByRows(Torch):
             ((self.run(given) - wanted) ** 2).mean().backward()
             optimizer.step()
         return self.values()
-
-
-@contextlib.contextmanager
-def on_cpu(dtype: str) -> Iterator[None]:
-    """jax on the processor, where products are not rounded to less than their dtype, and float64 stays float64."""
-    import jax
-
-    with jax.enable_x64(dtype == "float64"), jax.default_device(jax.devices("cpu")[0]):
-        yield
 
 
 def _cast_inputs(inputs: Inputs, dtype: str) -> Inputs:

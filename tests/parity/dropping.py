@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from convert.verify.checks import Check, values
-from convert.verify.sides import Ours, on_cpu
+from convert.verify.sides import Ours
+from convert.write.program.network import on_cpu
 from vit_jax.models import attention, decoder, decoder_model, layers, transformer, vit
 
 from .cases import TRANSFORMER, VIT, Config

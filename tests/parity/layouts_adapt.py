@@ -17,7 +17,7 @@ from torch.nn.functional import interpolate
 from convert import adapt
 from convert.adapt.vit import compute_positions
 from convert.verify.checks import Check, relative
-from convert.verify.sides import on_cpu
+from convert.write.program.network import on_cpu
 from vit_jax.config.fields import pair
 from vit_jax.models.vit_config import ViTConfig
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from convert.verify.checks import Check, distance
-from convert.verify.sides import on_cpu
+from convert.write.program.network import on_cpu
 from torch_ref import tasks as reference
 from torch_ref.labels import class_loss
 from vit_jax.augmentation.config import ImageAugment

@@ -14,7 +14,7 @@ import torch
 
 import vit_jax
 from convert.verify.checks import Check
-from convert.verify.sides import on_cpu
+from convert.write.program.network import on_cpu
 from torch_ref import decode as reference
 from vit_jax.config.decoding import Decoding, from_generation_config
 from vit_jax.config.trees import flatten

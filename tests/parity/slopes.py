@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from convert.verify.checks import Check
-from convert.verify.sides import Ours, on_cpu
+from convert.verify.sides import Ours
+from convert.write.program.network import on_cpu
 from vit_jax.config.trees import unflatten
 from vit_jax.models.state import merge, split_model
 

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from convert.verify.checks import Check, gradients, values
-from convert.verify.sides import Ours, on_cpu
+from convert.verify.sides import Ours
+from convert.write.program.network import on_cpu
 from vit_jax.models.attention import Attention, attention_mask, from_torch_mask
 from vit_jax.models.decoder import Decoder, DecoderBlock
 from vit_jax.models.transformer import Encoder, EncoderBlock

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from convert.verify.checks import STEPS, Check, distance
-from convert.verify.sides import on_cpu
+from convert.write.program.network import on_cpu
 from torch_ref.trainer import Trainer
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.run import AugmentConfig, LossConfig, OptimConfig, RunConfig

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from convert.verify.checks import Check, bits, gradients, values
-from convert.verify.sides import Ours, on_cpu
+from convert.verify.sides import Ours
+from convert.write.program.network import on_cpu
 from vit_jax.models.captioner_config import CaptionerConfig
 
 from .cases import Case, Config

@@ -8,7 +8,7 @@ import sys
 from ..config.flags import show_word
 from ..config.nearest import nearest
 from ..errors import UserError
-from ..files.terminal import run_command
+from ..files.terminal import run_command, version
 
 COMMANDS = {
     "train": "train a network, or resume a run",
@@ -39,9 +39,7 @@ def main(program: str = "vit-jax") -> int:
 def _without_command(name: str, program: str) -> None:
     """Print help, or the version. Raises UserError for another word, which is no command."""
     if name == "--version":
-        from .. import __version__
-
-        print(f"vit-jax {__version__}")
+        print(f"vit-jax {version()}")
         return
     if name not in ("-h", "--help"):
         raise UserError(_no_command(name, program))

@@ -13,7 +13,7 @@ from ..config import flags
 from ..config.run import RunConfig
 from ..data.images.config import FittedImages
 from ..errors import DONE, Field, UserError
-from ..files.terminal import lasting_output, run_command
+from ..files.terminal import lasting_output, run_command, version
 from ..machine import backend
 from ..machine.hosts.group import ALONE, Hosts, join_hosts
 from ..machine.numerics import fixed_settings
@@ -85,9 +85,7 @@ def _command_alone(arguments: list[str]) -> int:
         return _resume_group(inside, arguments)
     name, options, folder = parse(arguments)
     if options.version:
-        from .. import __version__
-
-        print(f"vit-jax {__version__}")
+        print(f"vit-jax {version()}")
         return DONE
     if options.print_config:
         print(json.dumps(to_dict(check_options(options)), indent=1))

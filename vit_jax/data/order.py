@@ -59,6 +59,23 @@ def hold_out(labels: np.ndarray, share: float, *seed: int) -> tuple[np.ndarray, 
     return np.sort(by_class[~held]), np.sort(by_class[held])
 
 
+def count_taken(n: int, batch: int, batches: int = 0) -> int:
+    """How many of n examples training goes through.
+
+    Args:
+        n: those of train.
+        batch: examples in a step.
+        batches: only those are taken that fill so many batches; 0: all.
+
+    Raises:
+        UserError: they do not fill a batch.
+    """
+    taken = min(n, batches * batch or n)
+    if taken < batch:
+        raise UserError(Field("batch"), f"{batch} is larger than the training set of {taken}", "lower --batch")
+    return taken
+
+
 class Order:
     """Which examples a step takes, as a function of the seed and the step alone.
 

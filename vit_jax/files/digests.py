@@ -36,6 +36,11 @@ def text_digest(value: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def content_digest(content: bytes) -> str:
+    """BLAKE2b of the content of a file, as 32 hexadecimal digits."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
 def bytes_digest() -> hashlib.blake2b:
     """A BLAKE2b that bytes are added to with `update`; `hexdigest()` gives 32 hexadecimal digits."""
     return hashlib.blake2b(digest_size=16)

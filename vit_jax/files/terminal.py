@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import importlib.metadata
 import os
 import re
 import signal
@@ -109,6 +110,14 @@ def _forget_output() -> None:
     """Discard further output: the interpreter flushes stdout once more at exit."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def version() -> str:
+    """That of this package, as `--version` prints it."""
+    try:
+        return importlib.metadata.version("vit-jax")
+    except importlib.metadata.PackageNotFoundError:  # a checkout that was never installed
+        return "0+unknown"
 
 
 def print_line(text: str) -> None:

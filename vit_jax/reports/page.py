@@ -12,7 +12,7 @@ import hashlib
 from importlib import resources
 from typing import Any
 
-from .. import __version__
+from ..files.terminal import version
 from .contents import Contents
 
 
@@ -55,7 +55,7 @@ def page(contents: Contents) -> str:
         data=htmlsafe_json_dumps(_data(contents), separators=(",", ":")),  # no text in it can end its element
         bokeh=bokeh,
         script=script,
-        version=__version__,
+        version=version(),
     )
 
 

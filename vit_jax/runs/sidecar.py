@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..files.atomic import RESTORE, make_folder, write_bytes
-from ..files.digests import bytes_digest
+from ..files.digests import content_digest
 from ..files.reading import check_regular, read_regular, show_path
 
 NAME = re.compile(r"(?!\.)[\w.-]+")  # of a file or folder: nothing that leads elsewhere
@@ -32,7 +32,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> dict[str, str]:
     for path, content in files.items():
         make_folder((folder / path).parent)
         write_bytes(folder / path, content)
-    return {path: _digest(content) for path, content in files.items()}
+    return {path: content_digest(content) for path, content in files.items()}
 
 
 def read_files(folder: Path, digests: Mapping[str, str]) -> dict[str, bytes]:
@@ -53,12 +53,6 @@ def read_files(folder: Path, digests: Mapping[str, str]) -> dict[str, bytes]:
         file = folder / path
         check_regular(file, link=False)
         found[path] = read_regular(file, LARGEST, RESTORE)
-        if _digest(found[path]) != digest:
+        if content_digest(found[path]) != digest:
             raise UserError(show_path(file), "is not the file that the run began with", RESTORE)
     return found
-
-
-def _digest(content: bytes) -> str:
-    digest = bytes_digest()
-    digest.update(content)
-    return digest.hexdigest()

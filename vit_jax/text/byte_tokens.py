@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from .ids import Ids
-from .pieces import check_ids, compared
+from .pieces import check_ids
 from .stated import token_text
+from .tokenizer import Tokenizer
 
 FIRST = 3  # the id of byte 0, after padding, end and unknown
 BYTES = 256
@@ -39,8 +40,8 @@ def byte_vocabulary(settings: Mapping[str, Any]) -> dict[str, int]:
     return {chr(i): FIRST + i for i in range(BYTES)} | special_tokens(settings)
 
 
-class ByteTokens:
-    """One side of ByT5, a `Tokenizer`: ids and texts are those of ByT5Tokenizer of transformers.
+class ByteTokens(Tokenizer):
+    """One side of ByT5: ids and texts are those of ByT5Tokenizer of transformers.
 
     A text is its bytes in UTF-8. The special tokens in it are found first; padding, end and unknown take the white
     space around them with them, unless the settings say otherwise.
@@ -96,19 +97,6 @@ class ByteTokens:
             found.pop()
         return [*found, *self.after]
 
-    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each sentence."""
-        return [self.encode(text) for text in texts]
-
-    def cut(self, ids: np.ndarray, length: int) -> np.ndarray:
-        """The first ids of a sentence.
-
-        Args:
-            ids: int32 [N].
-            length: how many are kept, of a source with its end.
-        """
-        return np.concatenate([ids[: length - len(self.after)], np.array(self.after, np.int32)])
-
     def decode(self, ids: Iterable[int]) -> str:
         """The sentence of ids, up to the first end or padding, without special tokens and parts of characters."""
         numbers = (i - FIRST for i in self.ids.until_end(ids) if i not in self.names)
@@ -117,10 +105,6 @@ class ByteTokens:
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The character of each id; of a part of one, and of others, its number or name."""
         return [self.names.get(int(i)) or _byte_name(int(i) - FIRST) for i in ids]
-
-    def compared(self, text: str) -> str:
-        """The text."""
-        return compared(text, self.cased)
 
 
 def _strips(token: Any) -> tuple[bool, bool]:

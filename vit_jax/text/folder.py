@@ -19,7 +19,7 @@ from typing import Any
 
 from ..config.vocabulary import SIDES
 from ..errors import UserError
-from ..files.digests import bytes_digest, text_digest
+from ..files.digests import content_digest, text_digest
 from ..files.lines import without_mark
 from ..files.reading import read_regular
 from .byte_tokens import ByteTokens, byte_vocabulary
@@ -255,11 +255,6 @@ def _rows(files: Files, where: str) -> int:
 
 def _record(size: int, files: Files) -> dict[str, Any]:
     """What config.json holds of a tokenizer of so many ids, by which a run resumes only with the same."""
-    digests = {}
-    for name, content in files.items():
-        if name == MODEL[0]:  # the tasks that it lists change no ids
-            continue
-        digest = bytes_digest()
-        digest.update(content)
-        digests[name] = digest.hexdigest()
+    # The tasks that the config of a model lists change no ids.
+    digests = {name: content_digest(content) for name, content in files.items() if name != MODEL[0]}
     return {"size": size, "tokenizer": text_digest(digests)}

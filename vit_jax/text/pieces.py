@@ -14,6 +14,7 @@ from ..errors import UserError
 from ..files.lines import quote
 from ..machine.libraries import report_damage, require
 from .ids import Ids
+from .tokenizer import Tokenizer
 
 PIECES = "tokenizer.json"  # the file of a tokenizer
 # GPT-2's, but for combining marks and joiners, which belong to the letter before them.
@@ -21,8 +22,8 @@ WORD = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\x{200C}\x{200D}]*| ?\p{N}+| 
 UNKEPT = "\N{REPLACEMENT CHARACTER}"  # what a part of a character's bytes decodes to
 
 
-class Pieces:
-    """One side of a tokenizer.json, a `Tokenizer`.
+class Pieces(Tokenizer):
+    """One side of a tokenizer.json.
 
     `tokenizer` is of the library. What it appends to a target is left to the loss, and where the first token of a
     target is forced, as the language is, that stands in place of the tokenizer's own beginning, which is that of a
@@ -71,15 +72,6 @@ class Pieces:
         """The ids of the library as those of this side."""
         return self.begin + ids[self.skipped : len(ids) - self.dropped]
 
-    def cut(self, ids: np.ndarray, length: int) -> np.ndarray:
-        """The first ids of a sentence.
-
-        Args:
-            ids: int32 [N].
-            length: how many are kept, with what stands behind the sentence.
-        """
-        return np.concatenate([ids[: length - len(self.after)], np.array(self.after, np.int32)])
-
     def decode(self, ids: Iterable[int]) -> str:
         """The sentence of ids, up to the first end or padding, without special tokens."""
         text: str = self.tokenizer.decode(self.ids.until_end(ids))
@@ -94,20 +86,6 @@ class Pieces:
         text: str = self.tokenizer.decode([i], skip_special_tokens=False)
         name = self.tokenizer.id_to_token(i)
         return text.strip() if text.strip() and UNKEPT not in text else name or str(i)
-
-    def compared(self, text: str) -> str:
-        """The text, in lower case where case is not told apart."""
-        return compared(text, self.cased)
-
-
-def compared(text: str, cased: bool) -> str:
-    """A text as scores compare it: without the white space around it.
-
-    Args:
-        text: a sentence.
-        cased: whether upper and lower case are told apart.
-    """
-    return text.strip() if cased else text.strip().lower()
 
 
 def check_ids(text: str, ids: Sequence[int], side: Any) -> np.ndarray:

@@ -13,14 +13,15 @@ from ..files.lines import quote
 from ..machine.libraries import report_damage, require
 from .ids import Ids
 from .languages import SEVERAL, Languages, list_codes
-from .pieces import check_ids, compared
+from .pieces import check_ids
+from .tokenizer import Tokenizer
 
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # stands for a space in pieces
 LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)  # of a target, before the text of Marian's source
 
 
-class SentencePieces:
-    """One side of such, a `Tokenizer`: ids and texts are those of MarianTokenizer and M2M100Tokenizer of transformers.
+class SentencePieces(Tokenizer):
+    """One side of such: ids and texts are those of MarianTokenizer and M2M100Tokenizer of transformers.
 
     Args:
         model: the content of a .spm file.
@@ -112,19 +113,6 @@ class SentencePieces:
         code = [language.group()] if language else []
         return code + (self.model.encode(text[len("".join(code)) :], out_type=str) if text else [])
 
-    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each sentence."""
-        return [self.encode(text) for text in texts]
-
-    def cut(self, ids: np.ndarray, length: int) -> np.ndarray:
-        """The first ids of a sentence.
-
-        Args:
-            ids: int32 [N].
-            length: how many are kept, of a source with its end.
-        """
-        return np.concatenate([ids[: length - len(self.after)], np.array(self.after, np.int32)])
-
     def decode(self, ids: Iterable[int]) -> str:
         """The sentence of ids, up to the first end or padding, without special tokens."""
         pieces = [self.pieces[i] for i in self.ids.until_end(ids) if i in self.pieces and i not in self.specials]
@@ -134,7 +122,3 @@ class SentencePieces:
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The piece of each id."""
         return [self.pieces.get(int(i), str(int(i))) for i in ids]
-
-    def compared(self, text: str) -> str:
-        """The text."""
-        return compared(text, self.cased)

@@ -25,16 +25,11 @@ class Tokenizer(Protocol):
     kept: Any  # what config.json holds of it, as JSON: all words, or the number of ids and the digest of the files
     files: Mapping[str, bytes]  # {name: content} that a run keeps of it, in its folder tokenizer
 
-    @property
-    def ids(self) -> Ids:
-        """The ids with a meaning of their own."""
+    ids: Ids  # those with a meaning of their own
+    after: Sequence[int]  # the ids that stand behind every sentence
 
     def __len__(self) -> int:
         """The number of ids, which is that of rows of an embedding table."""
-
-    @property
-    def after(self) -> Sequence[int]:
-        """The ids that stand behind every sentence."""
 
     def number(self, token: str) -> int | None:
         """The id of a token; None where there is none of this name."""
@@ -48,14 +43,16 @@ class Tokenizer(Protocol):
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """`encode` of each sentence."""
+        return [self.encode(text) for text in texts]
 
     def cut(self, ids: np.ndarray, length: int) -> np.ndarray:
         """The first ids of a longer sentence.
 
         Args:
             ids: int32 [N].
-            length: how many are kept at most, with what stands at the sentence's end.
+            length: how many are kept, with what stands behind the sentence.
         """
+        return np.concatenate([ids[: length - len(self.after)], np.array(self.after, np.int32)])
 
     def decode(self, ids: Iterable[int]) -> str:
         """The sentence of ids, up to the first end or padding, without special tokens."""
@@ -64,7 +61,8 @@ class Tokenizer(Protocol):
         """The text of each id, also of special ones, as figures show it."""
 
     def compared(self, text: str) -> str:
-        """What scores compare of a text: all that its sentences are meant to say, such as no case if not `cased`."""
+        """What scores compare of a text: no white space around it, and no case if not `cased`."""
+        return text.strip() if self.cased else text.strip().lower()
 
 
 def encode_named(tokenizer: Tokenizer, texts: Sequence[str], where: Callable[[int], str]) -> list[np.ndarray]:

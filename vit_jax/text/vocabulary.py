@@ -15,6 +15,7 @@ from ..config.vocabulary import SPECIALS
 from ..errors import UserError
 from ..files.lines import quote
 from .ids import Ids
+from .tokenizer import Tokenizer
 
 _PAD, _BEGIN, _END, _UNKNOWN = range(4)  # the places of SPECIALS
 MARKS_APART = "the words of this run, made by an older version, end before combining marks: it can say no word with one"
@@ -48,8 +49,8 @@ def is_mark(character: str) -> bool:
     return kind[0] == "M" or "\U0001f3fb" <= character <= "\U0001f3ff" or (kind == "Cf" and character != "\u200b")
 
 
-class Vocabulary:
-    """Words and their ids, a `Tokenizer`: `entries[i]` is the word of id i, the special entries first.
+class Vocabulary(Tokenizer):
+    """Words and their ids: `entries[i]` is the word of id i, the special entries first.
 
     An open vocabulary has <unk>, and encodes every unknown word as that; a closed one refuses unknown words. Entries
     that have all the names of COURSE are open, and these are their special ones, wherever they stand.
@@ -94,19 +95,6 @@ class Vocabulary:
             lacks = f"has the word {quote(unknown[0])}, which is not in the vocabulary{hint}"
             raise UserError(f"the text {quote(text)} {lacks}")
         return np.array([self._ids.get(word, self.ids.unknown) for word in found], np.int32)
-
-    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each sentence."""
-        return [self.encode(text) for text in texts]
-
-    def cut(self, ids: np.ndarray, length: int) -> np.ndarray:
-        """The first ids of a sentence.
-
-        Args:
-            ids: int32 [N].
-            length: how many are kept.
-        """
-        return ids[:length]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The words of ids, up to the first end or padding, with spaces between them."""

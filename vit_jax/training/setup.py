@@ -136,7 +136,7 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE, products: str 
     products = "" if run.parallel == "pmap" or hosts.several else choose_kind(run.compute_dtype, products)
     engine = Engine(run, network, task, optimizer, hosts, products=products)
     # Of the run as it was first given: where it goes on after its end, it goes on with the last.
-    stages = engines_of(engine, run, parts[0].steps, products)
+    stages = engines_of(engine, run, parts[0].steps)
     sizes = dataset.step_sizes(run.batch)
     check_divisible(sizes, len(engine.devices), engine.parts)
     check_together(sizes, len(engine.devices), run.augment.together)
@@ -158,14 +158,13 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE, products: str 
     return setup
 
 
-def engines_of(engine: Engine, run: RunConfig, steps: int, products: str = "") -> dict[int, Engine]:
+def engines_of(engine: Engine, run: RunConfig, steps: int) -> dict[int, Engine]:
     """The engines of the stages of a run.
 
     Args:
         engine: of the run as its fields say, which serves where a stage has no other rates.
         run: the run.
         steps: those which the shares of its stages are of.
-        products: as of `Engine`.
 
     Returns:
         {step after which a stage begins: its engine}, the first 0.
@@ -176,7 +175,7 @@ def engines_of(engine: Engine, run: RunConfig, steps: int, products: str = "") -
         if each.model == run.model:
             return engine
         network = definition(each.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
-        return engine.in_stage(each, network, products)
+        return engine.in_stage(each, network)
 
     return {first: of_stage(each) for first, each in runs_in_stages(run, steps).items()}
 

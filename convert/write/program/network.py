@@ -61,7 +61,7 @@ class Forward:
 
 @contextlib.contextmanager
 def on_cpu(dtype: str = "float32") -> Iterator[None]:
-    """jax on the processor: other devices may round products to less than float32."""
+    """jax on the processor, where products are not rounded to less than their dtype, and float64 stays float64."""
     import jax
 
     with jax.enable_x64(dtype == "float64"), jax.default_device(jax.devices("cpu")[0]):

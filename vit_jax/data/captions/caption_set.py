@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from ...errors import Field, UserError
 from ...files.digests import text_digest
@@ -12,7 +14,7 @@ from ...text.record import record_one
 from ...text.tokenizer import Tokenizer
 from ..base import same_content
 from ..listing import Listing
-from ..order import Order
+from ..order import TEST, VALIDATION, Order, count_taken, hold_out
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,41 @@ class CaptionSet:
         Raises:
             UserError: there are fewer captions than a batch needs.
         """
-        n = min(len(self.splits["train"]), batches * batch or len(self.splits["train"]))
-        if n < batch:
-            raise UserError(Field("batch"), f"{batch} is larger than the training set of {n}", "lower --batch")
-        return Order(n, batch, seed)
+        return Order(count_taken(len(self.splits["train"]), batch, batches), batch, seed)
+
+
+def hold_out_images(
+    train: np.ndarray, shares: Mapping[str, float], there: Container[str], seed: int, what: str = "images"
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Hold out test and validation from train, image by image, where the source lacks them.
+
+    Args:
+        train: int [n], the images of train.
+        shares: {test, validation: a share of them; 0: none}.
+        there: the splits that the source has.
+        seed: determines the validation.
+        what: images are called in messages.
+
+    Returns:
+        (the images that stay, {split: those that it gets}).
+
+    Raises:
+        UserError: a share leaves its split empty.
+    """
+    found: dict[str, np.ndarray] = {}
+    for name, salt in (("test", (TEST,)), ("validation", (VALIDATION, seed))):
+        share = shares[name]
+        if not share or name in there:
+            continue
+        stay, held = hold_out(np.zeros(len(train), np.int64), share, *salt)
+        if not len(held):
+            raise UserError(
+                Field(f"data.{name}"),
+                f"{share} of {len(train)} {what} leaves {name} empty",
+                "give a larger share, or 0 for no such split",
+            )
+        train, found[name] = train[stay], train[held]
+    return train, found
 
 
 def identity_of(name: str, vocabulary: Tokenizer, splits: Mapping[str, Any], content: Sequence[Any]) -> dict[str, Any]:

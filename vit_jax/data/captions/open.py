@@ -27,12 +27,12 @@ from ..images.sources.arrays import Arrays
 from ..images.sources.base import Examples
 from ..images.sources.layout import WHOLE
 from ..images.statistics import statistics
-from ..order import SHUFFLE, TEST, VALIDATION, hold_out, permutation
+from ..order import SHUFFLE, permutation
 from ..other import Other
 from ..shards.open import names_shards
 from ..unreadable import left_out, refuse_unreadable
 from . import shapes
-from .caption_set import CaptionSet, identity_of
+from .caption_set import CaptionSet, hold_out_images, identity_of
 from .captioned import COCO, FOLDER, Found, find_captions, without_captions
 from .config import GIVEN, SHAPES, CaptionData
 
@@ -347,19 +347,9 @@ def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found
     if "train" not in there:
         raise UserError("data", f"has no train split, only {', '.join(there)}", "give one to train on")
     parts = {name: _decode(data, preprocess, *some) for name, some in there.items()}
-    own, train = parts["train"], parts["train"].rows
-    rows = {name: part.rows for name, part in parts.items()}
-    for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
-        if not share or name in parts:
-            continue
-        stay, held = hold_out(np.zeros(len(train), np.int64), share, *salt)
-        if not len(held):
-            raise UserError(
-                Field(f"data.{name}"),
-                f"{share} of {len(train)} images leaves {name} empty",
-                "give a larger share, or 0 for no such split",
-            )
-        train, rows[name], parts[name] = train[stay], train[held], own
+    own, rows = parts["train"], {name: part.rows for name, part in parts.items()}
+    train, held = hold_out_images(own.rows, {"test": data.test, "validation": data.validation}, parts, seed)
+    rows, parts = rows | held, parts | dict.fromkeys(held, own)
     several = own.several(train)
     captions = [caption for each in several for caption in each]
     vocabulary = make_one(data.tokenizer, data.vocabulary, captions)

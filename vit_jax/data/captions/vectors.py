@@ -15,9 +15,8 @@ from ...files.digests import array_digest
 from ...files.reading import check_regular
 from ...text.tokenizer import Tokenizer
 from ...text.vocabulary import Vocabulary
-from ..order import TEST, VALIDATION, hold_out
 from ..other import Other
-from .caption_set import CaptionSet, identity_of
+from .caption_set import CaptionSet, hold_out_images, identity_of
 from .coco_features import FEATURE, SOURCE, Part, has_part, read_part, read_words
 from .config import other_caption_words
 from .features_config import FeatureData
@@ -86,19 +85,8 @@ def open_features(data: FeatureData, width: int, words: int = 0, seed: int = 0) 
     }
     if "train" not in parts:
         _read_split(folder, "train", vocabulary, width, data)  # which says what is missing
-    train, kept = parts["train"], np.unique(parts["train"].rows)
-    held: dict[str, np.ndarray] = {}
-    for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
-        if not share or name in parts:
-            continue
-        stay, away = hold_out(np.zeros(len(kept), np.int64), share, *salt)
-        if not len(away):
-            raise UserError(
-                Field(f"data.{name}"),
-                f"{share} of {len(kept)} pictures leaves {name} empty",
-                "give a larger share, or 0 for no such split",
-            )
-        kept, held[name] = kept[stay], kept[away]
+    train, shares = parts["train"], {"test": data.test, "validation": data.validation}
+    kept, held = hold_out_images(np.unique(train.rows), shares, parts, seed, "pictures")
     own = np.isin(train.rows, kept)
     splits = {"train": Vectors(train, train.rows[own], train.target[own])}
     for name in ("validation", "test"):

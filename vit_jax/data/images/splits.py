@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from ...config.outputs import Outputs
-from ...errors import Field, UserError
 from ..base import Rows, same_content
 from ..lanes import LaneOrder, Lanes
 from ..listing import Listing
-from ..order import Order, SampledOrder, Sampling
+from ..order import Order, SampledOrder, Sampling, count_taken
 from ..shards.ahead import Ahead, Batch
 from .labels import labels_of
 from .pixels import Images
@@ -166,9 +165,7 @@ class Dataset:
         Raises:
             UserError: there are fewer images than a batch needs.
         """
-        n = min(len(self.splits["train"]), batches * batch or len(self.splits["train"]))
-        if n < batch:
-            raise UserError(Field("batch"), f"{batch} is larger than the training set of {n}", "lower --batch")
+        n = count_taken(len(self.splits["train"]), batch, batches)
         if self.lanes is not None and not batches:
             return LaneOrder(self.lanes, batch, seed)
         if self.sampling != "natural" and not batches:

@@ -9,6 +9,7 @@ from ...augmentation.config import ImageAugment
 from ...config.run import LossConfig, RunConfig
 from ...data.images.config import ImageData
 from ...errors import Field, UserError
+from ..image_spec import show_value
 
 # {kind of outputs: the values of loss.name that it has, the default first}
 LOSSES: Mapping[str, tuple[str, ...]] = {
@@ -95,13 +96,10 @@ def _check_augment(augment: ImageAugment) -> None:
     on = {name: getattr(augment, name) for name, off in _MOVES.items() if getattr(augment, name) != off}
     if on and not augment.with_numbers:
         (name, value), *_ = on.items()
-        off = ", ".join(f"augment.{each} to {_text(_MOVES[each])}" for each in on)
+        off = ", ".join(f"augment.{each} to {show_value(_MOVES[each])}" for each in on)
         raise UserError(
             Field(f"augment.{name}"),
-            f"is {_text(value)}, but data.target is number, and what an image shows may then no longer be its numbers",
+            f"is {show_value(value)}, but data.target is number, "
+            "and what an image shows may then no longer be its numbers",
             f"set {off}; or, if they stay what they are, augment.with_numbers to True",
         )
-
-
-def _text(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

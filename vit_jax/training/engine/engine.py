@@ -15,12 +15,9 @@ from jax import Array
 from ...config.run import RunConfig
 from ...config.trees import Tree, combine, partition
 from ...errors import Field, UserError
-from ...machine.hosts.group import ALONE, Hosts
 from ...machine.product_kinds import options
-from ...machine.targets import HERE, Target
-from ...tasks.base import Batch, Task
+from ...tasks.base import Batch
 from ...weights.checkpoint import State
-from .optim import Optimizer
 from .step import Step, TrainState
 
 
@@ -44,26 +41,24 @@ def check_together(sizes: Mapping[str, int], devices: int, together: int) -> Non
             )
 
 
+@dataclass(eq=False)
 class Engine(Step):
-    """The compiled training step of a run, and its arrays on the devices."""
+    """The compiled training step of a run, and its arrays on the devices.
 
-    def __init__(
-        self,
-        run: RunConfig,
-        definition: Any,
-        task: Task,
-        optimizer: Optimizer,
-        hosts: Hosts = ALONE,
-        target: Target = HERE,
-        products: str = "",  # as `product_kinds.choose_kind` gives it
-    ):
-        super().__init__(run, definition, task, optimizer, hosts, target)
-        self.seed = np.uint32(run.seed)  # an argument of the step, so all seeds share one compiled program
-        self.auxiliary = self.to_devices(dict(task.auxiliary))
+    Args:
+        products: the kind of products, as `product_kinds.choose_kind` gives it; the others as of `Step`.
+    """
+
+    products: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.seed = np.uint32(self.run.seed)  # an argument of the step, so all seeds share one compiled program
+        self.auxiliary = self.to_devices(dict(self.task.auxiliary))
         self.merged = jax.jit(self.merged_kernels)
-        self.compile(products)
+        self.compile()
 
-    def compile(self, products: str) -> None:
+    def compile(self) -> None:
         """Make the programs of the step, which are compiled at their first call."""
         run = self.run
         if run.parallel == "pmap":
@@ -74,24 +69,23 @@ class Engine(Step):
             shardings: Any = self.devices.replicated
             if run.fsdp > 1:
                 shardings = (self.devices.shardings_of(self.state_shapes()), self.devices.replicated)
-            how = options(products)
+            how = options(self.products)
             compiled = jax.jit(self.jit_step, donate_argnums=0, out_shardings=shardings, **how)
             self.compiled = self.devices.compiled(compiled, batch_at=1)
             compiled = jax.jit(self.jit_steps, donate_argnums=0, out_shardings=shardings, **how)
             self.compiled_together = self.devices.compiled(compiled, batch_at=1)
 
-    def in_stage(self, run: RunConfig, definition: Any, products: str = "") -> Engine:
+    def in_stage(self, run: RunConfig, definition: Any) -> Engine:
         """The step of a stage of the run, in which its network drops at other rates; states and devices are the same.
 
         Args:
             run: of the stage.
             definition: of its network.
-            products: as of the class.
         """
         stage = copy.copy(self)
         vars(stage).pop("attention", None)
         stage.run, stage.definition = run, definition
-        stage.compile(products)
+        stage.compile()
         return stage
 
     def start(self, parameters: Tree) -> TrainState:

@@ -60,6 +60,7 @@ def example_keys(seed: Array | int, step: Array, indices: Array) -> Array:
     return jax.vmap(jax.random.fold_in, (None, 0))(key, indices)
 
 
+@dataclass(eq=False)
 class Step:
     """A training step as a pure function of a run's state, a batch and the seed.
 
@@ -72,19 +73,18 @@ class Step:
         target: the devices it is for.
     """
 
-    def __init__(
-        self,
-        run: RunConfig,
-        definition: Any,
-        task: Task,
-        optimizer: Optimizer,
-        hosts: Hosts = ALONE,
-        target: Target = HERE,
-    ):
-        self.run, self.definition, self.task, self.optimizer = run, definition, task, optimizer
+    run: RunConfig
+    definition: Any
+    task: Task
+    optimizer: Optimizer
+    hosts: Hosts = ALONE
+    target: Target = HERE
+
+    def __post_init__(self) -> None:
+        run = self.run
         self.lora = Lora(run) if run.lora.rank else None
-        there = find_division(run, hosts.count, target)
-        self.devices, self.parts = Devices(there.devices, run.fsdp, hosts, target), there.parts
+        there = find_division(run, self.hosts.count, self.target)
+        self.devices, self.parts = Devices(there.devices, run.fsdp, self.hosts, self.target), there.parts
         self.shards = None
         if run.fsdp > 1:
             self.shards = Shards(self.devices, self.parameter_shapes(), run.compute_dtype == "bfloat16")
