@@ -186,7 +186,7 @@ REFUSED = {
     "no network": (lambda own: (nnx.Linear(2, 3, rngs=nnx.Rngs(0)), "x"), {}, "Linear is none; give a model"),
     "an optimizer": (lambda own: (nnx.Optimizer(own, optax.sgd(1.0), wrt=nnx.Param), "x"), {}, "Optimizer is none"),
     "nothing there": (lambda own: ("nowhere", "x"), {}, "nowhere: no such file, folder or run"),
-    "two names": (lambda own: (own, "x"), {"class_names": ["a", "b"]}, "are 2, and the head has 3 outputs"),
+    "two names": (lambda own: (own, "x"), {"class_names": ["a", "b"]}, "there are 2 and the network has 3 classes"),
     "no field": (lambda own: (own, "x"), {"fields": {"heads": 2}}, "fields: 'heads' is not stated beside a network"),
     "half of it": (lambda own: (own, "x", "timm"), {"fields": {"mean": 0.5}}, "mean and std belong together"),
     "another function": (

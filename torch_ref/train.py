@@ -111,7 +111,7 @@ def train(run: RunConfig, name: str = "run", file: str = "") -> Path:
 
     from .evaluation import Evaluations
     from .tasks import task_of
-    from .trainer import Trainer, checkpoint, resume, starting_weights
+    from .trainer import Trainer, starting_weights
 
     path = Path(file) if file else free(Path(run.dir), run.name or f"{name}-torch", bool(run.name))
     data = task_of(run).open_data(run)
@@ -121,26 +121,11 @@ def train(run: RunConfig, name: str = "run", file: str = "") -> Path:
     steps = run.epochs * epoch
     trainer = Trainer(run, steps, epoch, data.metadata(), device="cuda" if torch.cuda.is_available() else "cpu")
     evaluations = Evaluations(trainer, data.splits)
-    others = {"preset": name, "data": data.identity, **data.metadata()}
+    stop = min(steps, run.max_steps or steps)
     if file:
-        saved = checkpoint(file)
-        if saved.get("data") not in (None, data.identity):
-            raise UserError(
-                f"resume {file}",
-                f"data.source {run.data.source} is not the data that this run began with",
-                "restore it",
-            )
-        resume(trainer, saved, file)
-        evaluations.restore(saved.get("best"), path)
+        _restore(trainer, evaluations, data.identity, file, stop)
     elif run.init:
         starting_weights(trainer, run.init)
-    stop = min(steps, run.max_steps or steps)
-    if trainer.done >= stop:
-        raise UserError(
-            f"resume {file}",
-            f"has made {trainer.done} steps, and is to end after {stop}",
-            "give a larger --max-steps, or 0 for the whole run",
-        )
     count = sum(p.numel() for p in trainer.model.parameters())
     going_on = f"; going on after step {trainer.done}" if file else ""
     print(
@@ -150,12 +135,33 @@ def train(run: RunConfig, name: str = "run", file: str = "") -> Path:
     spent = steps_until(trainer, evaluations, batches(data.splits["train"], order, trainer.done, stop), stop, began)
     status = "finished" if trainer.done == steps else "stopped: max_minutes" if spent else "stopped: max_steps"
     summary = evaluations.summary(status)
-    trainer.save(path, **others, best=evaluations.best)
+    trainer.save(path, preset=name, data=data.identity, **data.metadata(), best=evaluations.best)
     evaluations.save(path)
     write_json(path.with_suffix(".json"), summary)
     show(summary)
     print(f"{path}: step {trainer.done} after {time.monotonic() - began:.0f} s")
     return path
+
+
+def _restore(trainer: Trainer, evaluations: Evaluations, data: dict[str, Any], file: str, stop: int) -> None:
+    """Go on with a saved run on data of this identity, until the step `stop`. Raises UserError where it cannot."""
+    from .trainer import checkpoint, resume
+
+    saved = checkpoint(file)
+    if saved.get("data") not in (None, data):
+        raise UserError(
+            f"resume {file}",
+            f"data.source {trainer.run.data.source} is not the data that this run began with",
+            "restore it",
+        )
+    resume(trainer, saved, file)
+    evaluations.restore(saved.get("best"), Path(file))
+    if trainer.done >= stop:
+        raise UserError(
+            f"resume {file}",
+            f"has made {trainer.done} steps, and is to end after {stop}",
+            "give a larger --max-steps, or 0 for the whole run",
+        )
 
 
 def steps_until(trainer: Trainer, evaluations: Evaluations, stream: Any, stop: int, began: float) -> bool:

@@ -62,25 +62,9 @@ def open_run(path: str | os.PathLike[str], step: Step = None, training: bool = F
     choice = _choose(run, step or ("last" if training else "best"))
     step, digests = choice.step, choice.arrays
     source = orbax.open_folder(run.checkpoints / str(step))
-    for item, expected in digests.items():
-        tensors = source.tree.get(item, {})
-        if tensors.keys() != expected.keys():
-            raise UserError(run, f"step {step}, {item}, does not hold the arrays that were saved", "take another step")
-        source.tree[item] = {
-            name: _check_digest(tensor, expected[name], f"{run}: step {step}, {item}.{name},")
-            for name, tensor in tensors.items()
-        }
-    # Factors of LoRA, and the moments of these, belong to kernels that the weights do not hold any more.
-    unmerged: tuple[str, ...] = ("lora", "optimizer") if "lora" in digests else ()
-    if unmerged and training:
-        choice.skipped.append(f"the factors of LoRA and the optimizer's state of step {step}: the weights are merged")
-    own_rate = [s.continuation for s in segments_of(record) if s.continuation in ("constant", "again")]
-    if own_rate and training and not unmerged:
-        rate = f"as --continue {own_rate[-1]} has it, and others know schedules over the whole length of a run alone"
-        choice.skipped.append(f"the optimizer's state of step {step}: its learning rate goes on {rate}")
-        unmerged = ("optimizer",)
-
-    source.tree = {item: source.tree[item] for item in digests if item not in unmerged}
+    left_out, why = _left_out(choice, record, training)
+    source.tree = {item: _checked(run, step, item, source.tree, digests[item]) for item in digests}
+    source.tree = {item: tensors for item, tensors in source.tree.items() if item not in left_out}
     if "ema" in digests:  # of frozen parameters no average is kept: it would be their value
         source.tree["ema"] = source.tree["model"] | source.tree["ema"]
     own = [run.config_file] if run.config_file.exists() else []  # else its copy in the checkpoint is read
@@ -92,7 +76,7 @@ def open_run(path: str | os.PathLike[str], step: Step = None, training: bool = F
         path=str(path),
         metadata=metadata,
         files=files,
-        skipped=[*source.skipped, *choice.skipped],
+        skipped=[*source.skipped, *choice.skipped, *why],
         step=step,
         chosen=choice.said,
         preferred=preferred,
@@ -100,6 +84,28 @@ def open_run(path: str | os.PathLike[str], step: Step = None, training: bool = F
         decided={} if training else with_calibration(record, run, step, choice.weights),
         beside=lambda: read_files(run.path, record.get("files", {})),
     )
+
+
+def _checked(run: Run, step: int, item: str, tree: Mapping[str, Any], digests: Mapping[str, str]) -> dict[str, Tensor]:
+    """The tensors of an item, which compare themselves with digests. Raises UserError where they are others."""
+    tensors = tree.get(item, {})
+    if tensors.keys() != digests.keys():
+        raise UserError(run, f"step {step}, {item}, does not hold the arrays that were saved", "take another step")
+    where = f"{run}: step {step}, {item}"
+    return {name: _check_digest(tensor, digests[name], f"{where}.{name},") for name, tensor in tensors.items()}
+
+
+def _left_out(choice: _Choice, record: Mapping[str, Any], training: bool) -> tuple[tuple[str, ...], list[str]]:
+    """(the items of a step that are not read, why not, where it is read to be trained on)."""
+    # Factors of LoRA, and the moments of these, belong to kernels that the weights do not hold any more.
+    if "lora" in choice.arrays:
+        why = f"the factors of LoRA and the optimizer's state of step {choice.step}: the weights are merged"
+        return ("lora", "optimizer"), [why] if training else []
+    own_rate = [s.continuation for s in segments_of(record) if s.continuation in ("constant", "again")]
+    if not own_rate or not training:
+        return (), []
+    rate = f"as --continue {own_rate[-1]} has it, and others know schedules over the whole length of a run alone"
+    return ("optimizer",), [f"the optimizer's state of step {choice.step}: its learning rate goes on {rate}"]
 
 
 @dataclass(frozen=True)

@@ -123,3 +123,8 @@ def finite(array: np.ndarray) -> bool:
             if np.isfinite(np.dot(flat, flat)):
                 return True
     return bool(np.isfinite(flat).all())
+
+
+def float32_arrays(plan: Plan) -> dict[str, np.ndarray]:
+    """The parameters of a plan in float32, in which programs compute, {name: array}."""
+    return {name: array.astype(np.float32) for name, array in stream(plan) if name in plan.specs}

@@ -164,10 +164,7 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     tensors, provenance = with_digests(source, tensors, provenance, side, bool(options.layout))
     own = provenance.get("layout", "") or ("" if options.layout else own_layout(source))
     check_complete(source, tensors, bool(found or options.layout or own in LAYOUTS))
-    _check_no_adapter(source.path, found)
-    if not options.layout:
-        _check_refused(source, found)
-    _check_quantised(source.path, tensors, files.get("config.json", {}))
+    _check_kind(source, tensors, found, options, files.get("config.json", {}))
     model = _published_facts(options.model)
 
     def claims(layout: Layout) -> Json:
@@ -184,13 +181,7 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     said = _field_sources(options, layout, provenance, (consulted.config, stated.config), model)
     images = provenance.get("preprocess") or stated.preprocess or model.preprocess or "mean" in options.sets
     config = _config(source.path, options, layout, names, said, found, bool(images))
-    rows = rules.narrow(layout.rows(config), names)
-    if other := _other_head(layout, config, names, rows):
-        _check_headless(source.path, other, options)
-        tensors, named = _set_aside(tensors, other, "another head than the network's")
-        names, aside = shapes(tensors), [*aside, *named]
-    rules.check(rules.file_shapes(rows), names, source.path, options.unfit)
-    _check_dtypes(source.path, tensors, layout, rows)
+    rows, tensors, heads = _claim(source.path, tensors, layout, config, options)
     carried = _carried_beside(source.path) if source.side is None else {}
     tensors, rows = {**tensors, **carried}, [*rows, *(rules.passthrough(name, t.shape) for name, t in carried.items())]
     extra = {k: options.sets[k] for k in options.sets if k in extras(layout.network)}
@@ -199,9 +190,36 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     if not known and source.side is None and (note := unread(source.path, consulted, layout.tokenizer)):
         facts = replace(facts, notes=(*facts.notes, note))
     statistics = {k: options.sets[k] for k in SETTABLE if k in options.sets}
-    left_out = [*left_out, *aside, *source.skipped]
+    left_out = [*left_out, *aside, *heads, *source.skipped]
     kind = outputs.target(options.sets)
     return Reading(source, layout, config, tensors, rows, facts, left_out, provenance, statistics, label, kind)
+
+
+def _check_kind(
+    source: Source, tensors: Mapping[str, Tensor], found: Recognition, options: Options, config: Any
+) -> None:
+    """Raise UserError where weights are an adapter's, of a layout that is not read, or quantised by their config."""
+    _check_no_adapter(source.path, found)
+    if not options.layout:
+        _check_refused(source, found)
+    _check_quantised(source.path, tensors, config)
+
+
+def _claim(
+    path: str, tensors: dict[str, Tensor], layout: Layout, config: NetworkConfig, options: Options
+) -> tuple[list[Row], dict[str, Tensor], list[str]]:
+    """(the rows of the network, the tensors that they claim, what others are: another head than the network's).
+
+    Raises UserError where a tensor is missing, unknown, misshapen or of another dtype.
+    """
+    names, aside = shapes(tensors), list[str]()
+    rows = rules.narrow(layout.rows(config), names)
+    if other := _other_head(layout, config, names, rows):
+        _check_headless(path, other, options)
+        tensors, aside = _set_aside(tensors, other, "another head than the network's")
+    rules.check(rules.file_shapes(rows), shapes(tensors), path, options.unfit)
+    _check_dtypes(path, tensors, layout, rows)
+    return rows, tensors, aside
 
 
 # ------------------------------------------------------------------------------ what is stated of a file

@@ -50,8 +50,7 @@ def verify(
     report = Report(a, b, config, adapt, changed=[each.text for each in adaptations if each.changes])
     if dtype is not None:
         exact, parameters = parameters, {n: array.astype(dtype) for n, array in parameters.items()}
-        changed = any((parameters[n].astype(x.dtype) != x).any() for n, x in exact.items() if not np.isnan(x).any())
-        report.rounded = dtype.name if changed else ""
+        report.rounded = dtype.name if _changed(exact, parameters) else ""
     report.checks += [
         check_return(a),
         check_return(b),
@@ -59,13 +58,8 @@ def verify(
         statistics(b.name, a.name, b.facts, facts),
     ]
     report.checks.append(bits(b.name, a.name, b.parameters, parameters, "tensors under our names"))
-    try:
-        importlib.import_module("torch")
-    except (ImportError, OSError) as error:
-        report.notes.append(f"forward not compared: PyTorch cannot be imported ({error})")
-        return report
-    if apart := shapes_apart(b.config, config):
-        report.notes.append(f"forward not compared: {apart}")
+    if why_not := _without_torch() or shapes_apart(b.config, config):
+        report.notes.append(f"forward not compared: {why_not}")
         return report
     reference = reference or Reference(f"ours with {a.name}", config, parameters, inputs)
     report.checks += of_one(b, reference, report, steps)
@@ -80,6 +74,20 @@ def verify(
     elif b.name in report.computed:
         report.computed.add(a.name)  # the same table read the same tensors
     return report
+
+
+def _changed(exact: Mapping[str, np.ndarray], rounded: Mapping[str, np.ndarray]) -> bool:
+    """Whether rounding has changed a number of arrays, {name: array}; those with NaN are not looked at."""
+    return any((rounded[n].astype(x.dtype) != x).any() for n, x in exact.items() if not np.isnan(x).any())
+
+
+def _without_torch() -> str:
+    """A clause where PyTorch, which computes the networks of other libraries, cannot be used."""
+    try:
+        importlib.import_module("torch")
+    except (ImportError, OSError) as error:
+        return f"PyTorch cannot be imported ({error})"
+    return ""
 
 
 def of_one(weights: Weights, reference: Reference, report: Report, steps: int = 0) -> list[Check]:

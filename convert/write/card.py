@@ -9,6 +9,7 @@ from typing import Any
 
 from vit_jax.config.outputs import KINDS
 from vit_jax.config.run import NO_DATA, RunConfig
+from vit_jax.files.terminal import version
 from vit_jax.runs import Run
 from vit_jax.tasks.table import task_spec
 
@@ -19,7 +20,6 @@ from ..containers.source import Source
 from ..dialects.own import own_record
 from ..layout import Json
 from ..plan.plan import Plan
-from .origin import version
 
 DATASETS = {  # {data.source of a run: the name of that set on the hub}
     "cifar10": "uoft-cs/cifar10", "cifar100": "uoft-cs/cifar100", "mnist": "ylecun/mnist",

@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 
 from vit_jax.config.network import NetworkConfig
-from vit_jax.errors import CheckFailed, Option, UserError
+from vit_jax.errors import Option, UserError
 from vit_jax.files.atomic import write_json
 
 from ..layout import Json
-from ..plan.groups import stream
+from ..plan.groups import float32_arrays
 from ..plan.plan import Plan
 from ..plan.target import sync, target
-from .into_program import BATCHES, LIMIT, PLAIN, ROUNDINGS, check_float32, describe_comparison, relative
-from .origin import file_hash, origin, source_hash
+from .into_program import BATCHES, PLAIN, check_float32
+from .origin import file_hash, program_origin, source_hash
+from .program.comparison import Difference, describe_comparison
 from .program.interface import OPSET, PIXELS, Wanted
 from .program.kinds import kind_of
 from .program.onnx_file import open_named, save, trace_function
@@ -68,13 +69,11 @@ def write_encoder(plan: Plan, path: str, force: bool = False, wanted: Wanted = P
     with goal.workspace() as workspace, ThreadPoolExecutor(1) as aside:
         check()  # once more: from here on no other conversion writes there
         known = aside.submit(source_hash, plan.reading.source)
-        arrays = {name: array.astype(np.float32) for name, array in stream(plan) if name in plan.specs}
+        arrays = float32_arrays(plan)
         writer = TextWriter(config, arrays, 0 if config.position == "none" else POSITIONS)
         file = workspace / goal.name
         described, run = _write(writer, file, wanted.opset or OPSET)
         comparison = _compare(writer, run, goal.name)
-        provenance = origin(plan, False)
-        provenance["source"]["sha256"] = known.result()
         told = {
             "program": kind.title,
             **described,
@@ -82,7 +81,7 @@ def write_encoder(plan: Plan, path: str, force: bool = False, wanted: Wanted = P
             "files": {each.name: file_hash(each) for each in sorted(workspace.iterdir())},
             "versions": kind.versions(),
             "compared": comparison,
-            **{name: value for name, value in provenance.items() if name != "layout"},
+            **program_origin(plan, known.result()),
         }
         write_json(workspace / f"{goal.name}.json", told)
         sync(workspace)
@@ -113,21 +112,13 @@ def _write(writer: TextWriter, path: Path, opset: int) -> tuple[Json, Callable[.
 
 def _compare(writer: TextWriter, run: Callable[..., np.ndarray], name: str) -> Json:
     """The largest difference from ours on noise, as a share. Raises CheckFailed where it is too large."""
-    rng, apart, allowed, source = np.random.default_rng(0), 0.0, LIMIT, writer.source
+    rng, difference, source = np.random.default_rng(0), Difference(), writer.source
     for batch, length in zip(BATCHES, LENGTHS, strict=True):
         length = min(length, source.longest or length)
         given: Any = rng.integers(0, source.size, (batch, length), np.int32)
         if source.kind == "vectors":
             given = rng.standard_normal((batch, length, source.size), np.float32)
         mask = np.arange(length) < rng.integers(1, length + 1, (batch, 1))
-        expected = encoded(writer, given, mask)
-        apart = max(apart, relative(run(given, mask), expected))
-        if not apart <= allowed:
-            exact = encoded(writer, given, mask, "float64")
-            allowed = max(allowed, ROUNDINGS * relative(expected.astype(np.float64), exact))
-    if not apart <= allowed:
-        raise CheckFailed(
-            f"{name}: the program that was written computes other vectors than ours, by {apart:.1e} of the largest "
-            f"(allowed {allowed:.0e}); the target is untouched: use weights in its place, and report this"
-        )
-    return {"batches": list(BATCHES), "lengths": list(LENGTHS), "difference": apart, "allowed": allowed}
+        exact = partial(encoded, writer, given, mask, "float64")
+        difference.add(run(given, mask), encoded(writer, given, mask), exact)
+    return {"batches": list(BATCHES), "lengths": list(LENGTHS), **difference.check(name)}

@@ -13,17 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.errors import CheckFailed, Option, Text, UserError
+from vit_jax.errors import Option, Text, UserError
 from vit_jax.files.atomic import write_json
 from vit_jax.runs import Run
 
 from ..containers.source import PROVENANCE
 from ..layout import Json
-from ..plan.groups import stream
+from ..plan.groups import float32_arrays
 from ..plan.plan import Plan
 from ..plan.target import Target, sync, target
-from .into_program import LIMIT, PLAIN, ROUNDINGS, describe_comparison, relative
-from .origin import file_hash, origin, source_hash
+from .into_program import PLAIN
+from .origin import file_hash, program_origin, source_hash
+from .program.comparison import Difference, describe_comparison
 from .program.interface import OPSET, PIXELS, Interface, Wanted, as_run_prepares, preparation
 from .program.kinds import KINDS, kind_of
 from .program.onnx_file import save, take_pixels, trace_function
@@ -87,22 +88,20 @@ def write_onnx_folder(plan: Plan, path: str, force: bool = False, wanted: Wanted
     with goal.workspace() as workspace, ThreadPoolExecutor(1) as aside:
         check()  # once more: from here on no other conversion writes there
         known = aside.submit(source_hash, plan.reading.source)
-        arrays = {name: array.astype(np.float32) for name, array in stream(plan) if name in plan.specs}
+        arrays = float32_arrays(plan)
         writer = TextWriter(plan.config, arrays, room)
         described = _write_programs(writer, interface, workspace)
         comparison = _compare(writer, interface, workspace)
         write_json(workspace / "generation_config.json", generation)
         for name, content in tokenizer_with_weights(plan).items():
             (workspace / name).write_bytes(content)
-        provenance = origin(plan, False)
-        provenance["source"]["sha256"] = known.result()
         files = {file.name: file_hash(file) for file in sorted(workspace.iterdir())}
         told = {
             "program": "ONNX", "opset": interface.opset, "room": room, "programs": described, "files": files,
             "input": _first_of(described["encoder_model"]["inputs"]),
             "output": {"name": LOGITS, "shape": ["batch", 1, writer.side.outputs]},
             "versions": KINDS[".onnx"].versions(), "compared": comparison,
-            **{name: value for name, value in provenance.items() if name != "layout"},
+            **program_origin(plan, known.result()),
         }  # fmt: skip
         write_json(workspace / PROVENANCE, told)
         sync(workspace)
@@ -163,7 +162,7 @@ def _first_of(inputs: dict[str, list[str]]) -> Json:
 def _compare(writer: TextWriter, interface: Interface, workspace: Path) -> Json:
     """The largest difference from ours of the logits after some tokens, as a share. Raises CheckFailed."""
     run = open_programs(workspace)
-    rng, apart, allowed = np.random.default_rng(0), 0.0, LIMIT
+    rng, difference = np.random.default_rng(0), Difference()
     for batch, length in zip(BATCHES, LENGTHS, strict=True):
         source, taken = _noise(writer, interface, rng, batch, length)
         tokens = rng.integers(0, writer.side.target_vocabulary, (batch, min(STEPS, writer.room)), np.int32)
@@ -172,17 +171,9 @@ def _compare(writer: TextWriter, interface: Interface, workspace: Path) -> Json:
         memory = run["encoder_model"].run(None, given)[0]
         mask = mask if writer.masked else np.ones(memory.shape[:2], bool)
         found = _forced(run, writer, memory, mask, tokens)
-        expected = computed(writer, source, mask, tokens)
-        apart = max(apart, relative(found, expected))
-        if not apart <= allowed:
-            exact = computed(writer, source, mask, tokens, "float64")
-            allowed = max(allowed, ROUNDINGS * relative(expected.astype(np.float64), exact))
-    if not apart <= allowed:
-        raise CheckFailed(
-            f"{workspace.name}: the programs that were written compute other outputs than ours, by {apart:.1e} of the "
-            f"largest (allowed {allowed:.0e}); the target is untouched: use weights in their place, and report this"
-        )
-    return {"batches": list(BATCHES), "tokens": STEPS, "difference": apart, "allowed": allowed}
+        exact = partial(computed, writer, source, mask, tokens, "float64")
+        difference.add(found, computed(writer, source, mask, tokens), exact)
+    return {"batches": list(BATCHES), "tokens": STEPS, **difference.check(workspace.name)}
 
 
 def _noise(

@@ -14,12 +14,14 @@ import numpy as np
 from vit_jax.errors import Option, UserError
 
 from ..layout import Json
-from ..plan.groups import stream
+from ..plan.groups import float32_arrays
 from ..plan.plan import Plan
 from ..plan.target import sync, target
 from ..recognise.outputs import unsettled
-from .into_program import PLAIN, check_network, compare_program, describe_comparison, interface_of
-from .origin import file_hash, origin, source_hash
+from .into_program import PLAIN, check_network, compare_program, interface_of
+from .origin import file_hash, program_origin, source_hash
+from .program.comparison import describe_comparison
+from .program.examples import Examples
 from .program.interface import Interface, Wanted
 from .program.kinds import KINDS, kind_of
 from .program.network import Forward
@@ -75,26 +77,16 @@ def write_page(plan: Plan, path: str, force: bool = False, wanted: Wanted = PLAI
     with goal.workspace() as workspace, ThreadPoolExecutor(1) as aside, tempfile.TemporaryDirectory() as place:
         check()  # once more: from here on no other conversion writes there
         known, graphs = aside.submit(source_hash, plan.reading.source), Path(place)
-        forward = Forward(
-            plan.config, {name: array.astype(np.float32) for name, array in stream(plan) if name in plan.specs}
-        )
-        if forward.nbytes > LARGEST:
-            size = f"{forward.nbytes / 1e6:.0f} MB of weights are more than a page holds ({LARGEST / 1e6:.0f} MB)"
-            raise UserError(path, size, "write X.onnx")
+        forward = _forward(plan, path)
         needs = write_graphs(trace(forward, interface), interface, graphs)
         comparison = compare_program(_opened(graphs), forward, interface, goal.name)
         smaller: Json = {}
         told: list[str] = []
         for weights in wanted.smaller:
-            before = (graphs / NETWORK).stat().st_size
-            model, smaller = make_smaller(forward, interface, goal.name, weights, examples)
-            write_graphs(model, interface, graphs)
+            smaller = _write_smaller(forward, interface, goal.name, weights, examples, graphs)
             changed = compare_program(_opened(graphs), forward, interface, goal.name, LIMITS[weights])
             comparison["smaller"] = changed["difference"]
-            smaller["bytes"] = [before, (graphs / NETWORK).stat().st_size]
             told.append(describe(weights, smaller, why_not))
-        provenance = origin(plan, False)
-        provenance["source"]["sha256"] = known.result()
         described = {
             "program": "HTML", **needs,
             "input": interface.described(),
@@ -102,7 +94,7 @@ def write_page(plan: Plan, path: str, force: bool = False, wanted: Wanted = PLAI
             **({"weights": {"stored": wanted.weights[0], "measured": smaller}} if smaller else {}),
             "files": {name: file_hash(graphs / name) for name in (PREPARE, NETWORK)},
             "versions": kind.versions() | {"onnxruntime-web": runtime.version}, "compared": comparison,
-            **{name: value for name, value in provenance.items() if name != "layout"},
+            **program_origin(plan, known.result()),
         }  # fmt: skip
         data = _data(plan, interface) | {"provenance": described}
         title, about, details = _texts(plan, described, told)
@@ -114,6 +106,25 @@ def write_page(plan: Plan, path: str, force: bool = False, wanted: Wanted = PLAI
     return Written(
         goal.weights, files, described, [describe_comparison(comparison), *told, *remarks(plan, goal, False)], ""
     )
+
+
+def _forward(plan: Plan, path: str) -> Forward:
+    """The network of a plan as ours computes it. Raises UserError where a page cannot hold it."""
+    forward = Forward(plan.config, float32_arrays(plan))
+    if forward.nbytes > LARGEST:
+        size = f"{forward.nbytes / 1e6:.0f} MB of weights are more than a page holds ({LARGEST / 1e6:.0f} MB)"
+        raise UserError(path, size, "write X.onnx")
+    return forward
+
+
+def _write_smaller(
+    forward: Forward, interface: Interface, name: str, weights: str, examples: Examples | None, graphs: Path
+) -> Json:
+    """Write the graphs with smaller weights in the place of those of float32; returns what that changes."""
+    before = (graphs / NETWORK).stat().st_size
+    model, measured = make_smaller(forward, interface, name, weights, examples)
+    write_graphs(model, interface, graphs)
+    return {**measured, "bytes": [before, (graphs / NETWORK).stat().st_size]}
 
 
 def _opened(folder: Path) -> Callable[[np.ndarray], np.ndarray]:

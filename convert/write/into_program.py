@@ -6,7 +6,7 @@ from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -14,18 +14,19 @@ from pathlib import Path
 import numpy as np
 
 from vit_jax.config.network import NetworkConfig
-from vit_jax.errors import CheckFailed, Option, Text, UserError
+from vit_jax.errors import Option, Text, UserError
 from vit_jax.files.atomic import write_json
 from vit_jax.models.networks import NETWORKS
 
 from ..layout import Json
-from ..plan.groups import stream
+from ..plan.groups import float32_arrays
 from ..plan.plan import Plan
 from ..plan.target import sync, target
 from ..recognise.outputs import unsettled
 from ..recognise.preprocessing import unprepared
 from ..recognise.reading import Reading
-from .origin import file_hash, joint_hash, origin, source_hash, values_hash
+from .origin import file_hash, joint_hash, program_origin, source_hash, values_hash
+from .program.comparison import LIMIT, Difference, describe_comparison
 from .program.examples import Examples
 from .program.interface import (
     ANY_IMAGES,
@@ -47,9 +48,6 @@ from .write import Written, remarks
 
 PLAIN = Wanted()
 BATCHES = (1, 3)  # sizes of the batches on which a program is compared with ours
-# How far they may differ, as a share of the largest output: correct programs stay below 3e-6 in float32, and tanh for
-# erf GELU is 1e-4. A network that float32 rounds by more may differ by a few times that.
-LIMIT, ROUNDINGS = 1e-5, 4
 
 
 def write_program(plan: Plan, path: str, force: bool = False, wanted: Wanted = PLAIN) -> Written:
@@ -78,7 +76,7 @@ def write_program(plan: Plan, path: str, force: bool = False, wanted: Wanted = P
     with goal.workspace() as workspace, ThreadPoolExecutor(1) as aside:
         check()  # once more: from here on no other conversion writes there
         known = aside.submit(source_hash, plan.reading.source)
-        arrays = {name: array.astype(np.float32) for name, array in stream(plan) if name in plan.specs}
+        arrays = float32_arrays(plan)
         forward = Forward(plan.config, arrays)
         needs = kind.write(forward, interface, workspace / goal.name)
         comparison = compare_program(kind.open(workspace / goal.name), forward, interface, goal.name)
@@ -88,8 +86,6 @@ def write_program(plan: Plan, path: str, force: bool = False, wanted: Wanted = P
             changed = compare_program(kind.open(workspace / goal.name), forward, interface, goal.name, LIMITS[weights])
             comparison["smaller"] = changed["difference"]
             notes.append(describe(weights, smaller, why_not))
-        provenance = origin(plan, False)
-        provenance["source"]["sha256"] = known.result()
         output = {"name": interface.output, "shape": [BATCH, *comparison.pop("outputs")], "dtype": "float32"}
         described = {
             "program": kind.title,
@@ -104,7 +100,7 @@ def write_program(plan: Plan, path: str, force: bool = False, wanted: Wanted = P
             "files": {file.name: file_hash(file) for file in sorted(workspace.iterdir())},
             "versions": kind.versions(),
             "compared": comparison,
-            **{name: value for name, value in provenance.items() if name != "layout"},
+            **program_origin(plan, known.result()),
         }
         write_json(workspace / f"{goal.name}.json", described)
         sync(workspace)
@@ -196,21 +192,12 @@ def compare_program(
     run: Callable[[np.ndarray], np.ndarray], forward: Forward, interface: Interface, name: str, limit: float = LIMIT
 ) -> Json:
     """The largest difference of a program's outputs from ours, on noise. Raises CheckFailed where it is too large."""
-    apart, allowed, outputs = 0.0, limit, ()
+    difference, outputs = Difference(limit), ()
     for given, images in _noise(interface):
         found, expected = run(given), forward.computed(images)
         outputs = expected.shape[1:]
-        apart = max(apart, relative(found, expected))
-        if not apart <= allowed:
-            allowed = max(
-                allowed, ROUNDINGS * relative(expected.astype(np.float64), forward.computed(images, "float64"))
-            )
-    if not apart <= allowed:
-        raise CheckFailed(
-            f"{name}: the program that was written computes other outputs than ours, by {apart:.1e} of the largest "
-            f"(allowed {allowed:.0e}); the target is untouched: use weights in place of a program, and report this"
-        )
-    return {"batches": list(BATCHES), "difference": apart, "allowed": allowed, "outputs": list(outputs)}
+        difference.add(found, expected, partial(forward.computed, images, "float64"))
+    return {"batches": list(BATCHES), **difference.check(name), "outputs": list(outputs)}
 
 
 def _noise(interface: Interface) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -229,19 +216,3 @@ def _noise(interface: Interface) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         size = (round(h * tall) + 1, round(w * wide) + 1)
         pixels = rng.integers(0, 256, (batch, *size, channels), np.uint8)
         yield pixels, as_run_prepares(interface.preprocess, pixels)
-
-
-def relative(found: np.ndarray, expected: np.ndarray) -> float:
-    """The largest |found - expected| as a share of the largest |expected|; infinite where they cannot be compared."""
-    if (found.shape, found.dtype) != (expected.shape, expected.dtype):
-        return np.inf
-    if not (np.isfinite(found).all() and np.isfinite(expected).all()):
-        return np.inf
-    return float(np.abs(found - expected).max() / (np.abs(expected).max() or 1.0))
-
-
-def describe_comparison(comparison: Mapping[str, float]) -> str:
-    """A sentence for the user on how a program was compared."""
-    batches = " and ".join(map(str, BATCHES))
-    how = f"opened again and run on batches of {batches}, it differs from ours"
-    return f"{how} by {comparison['difference']:.1e} of the largest output (allowed {comparison['allowed']:.0e})"

@@ -9,20 +9,21 @@ from pathlib import Path
 
 import numpy as np
 
-from vit_jax.errors import CheckFailed, Option, Text, UserError
+from vit_jax.errors import Option, Text, UserError
 from vit_jax.files.atomic import write_json
 
 from ..containers.source import PROVENANCE
 from ..dialects.huggingface import CLASSIFIER, PROBLEMS, labels
 from ..dialects.huggingface_images import processor
 from ..layout import Json, whole
-from ..plan.groups import stream
+from ..plan.groups import float32_arrays
 from ..plan.plan import Plan
 from ..plan.target import Target, sync, target
 from ..recognise.outputs import unsettled
 from ..recognise.preprocessing import STATED_BY, UNSTATED
-from .into_program import BATCHES, LIMIT, PLAIN, ROUNDINGS, check_network, relative
-from .origin import file_hash, origin, source_hash
+from .into_program import BATCHES, PLAIN, check_network
+from .origin import file_hash, program_origin, source_hash
+from .program.comparison import LIMIT, Difference
 from .program.examples import Examples
 from .program.interface import OPSET, Interface, Wanted
 from .program.kinds import Kind, kind_of
@@ -81,11 +82,7 @@ def write_transformers_js(plan: Plan, path: str, force: bool = False, wanted: Wa
     with goal.workspace() as workspace, ThreadPoolExecutor(1) as aside:
         check()  # once more: from here on no other conversion writes there
         known = aside.submit(source_hash, plan.reading.source)
-        arrays = {name: array.astype(np.float32) for name, array in stream(plan) if name in plan.specs}
-        forward = OfColours(plan.config, arrays, images)
-        if forward.nbytes > LARGEST:
-            size = f"{forward.nbytes / 1e9:.1f} GB of weights"
-            raise UserError(path, f"{size} are more than a browser holds ({LARGEST / 1e9:.1f} GB)", OTHERWISE)
+        forward = _forward(plan, images, path)
         (workspace / MODEL).parent.mkdir()
         interface = Interface(forward.shape, OUTPUT, opset=wanted.opset or OPSET)
         made = write_graph(trace(forward, interface), interface.opset, workspace / MODEL)
@@ -97,8 +94,6 @@ def write_transformers_js(plan: Plan, path: str, force: bool = False, wanted: Wa
         write_json(workspace / "config.json", _config(plan, forward, wanted.weights[0]))
         write_json(workspace / "preprocessor_config.json", steps)
         (workspace / "README.md").write_text(_readme(plan, comparison["difference"], resized, told), encoding="utf-8")
-        provenance = origin(plan, False)
-        provenance["source"]["sha256"] = known.result()
         files = {str(p.relative_to(workspace)): file_hash(p) for p in sorted(workspace.rglob("*")) if p.is_file()}
         described = {
             "program": "transformers.js", **made,
@@ -106,22 +101,14 @@ def write_transformers_js(plan: Plan, path: str, force: bool = False, wanted: Wa
             "output": {"name": OUTPUT, "shape": ["batch", count], "dtype": "float32"},
             **({"weights": {"measured": smaller}} if smaller else {}),
             "files": files, "versions": kind.versions(), "compared": comparison, "resizing": resized,
-            **{name: value for name, value in provenance.items() if name != "layout"},
+            **program_origin(plan, known.result()),
         }  # fmt: skip
         write_json(workspace / PROVENANCE, described)
         sync(workspace)
         check()  # what another program put there meanwhile stays
         goal.settle(workspace)
-    worst = max(each["probability"] for each in resized)
-    notes = [
-        f"run on batches of {' and '.join(map(str, BATCHES))}, it differs from ours by {comparison['difference']:.1e} "
-        "of the largest output where a picture needs no resizing",
-        *told,
-        f"transformers.js resizes pictures otherwise than predict: drawn ones moved a probability by up to {worst:.2g} "
-        "(README.md in the folder)",
-    ]
-    return Written(goal.path, [goal.path / name for name in (*files, PROVENANCE)], described,
-                   [*notes, *remarks(plan, goal, False)], "")  # fmt: skip
+    notes = [*_notes(comparison["difference"], told, resized), *remarks(plan, goal, False)]
+    return Written(goal.path, [goal.path / name for name in (*files, PROVENANCE)], described, notes, "")
 
 
 def check_place(path: str, force: bool, wanted: Wanted) -> tuple[Target, Kind]:
@@ -171,6 +158,27 @@ def _check_pictures(plan: Plan) -> tuple[Json, Json]:
     return steps, images
 
 
+def _forward(plan: Plan, images: Json, path: str) -> OfColours:
+    """The network of a plan as ours computes it. Raises UserError where a browser cannot hold it."""
+    forward = OfColours(plan.config, float32_arrays(plan), images)
+    if forward.nbytes > LARGEST:
+        size = f"{forward.nbytes / 1e9:.1f} GB of weights"
+        raise UserError(path, f"{size} are more than a browser holds ({LARGEST / 1e9:.1f} GB)", OTHERWISE)
+    return forward
+
+
+def _notes(apart: float, smaller: list[str], resized: list[Json]) -> list[str]:
+    """What a user is told of the folder: how far its answers are from ours, and what smaller weights change."""
+    worst = max(each["probability"] for each in resized)
+    return [
+        f"run on batches of {' and '.join(map(str, BATCHES))}, it differs from ours by {apart:.1e} "
+        "of the largest output where a picture needs no resizing",
+        *smaller,
+        f"transformers.js resizes pictures otherwise than predict: drawn ones moved a probability by up to {worst:.2g} "
+        "(README.md in the folder)",
+    ]
+
+
 def _write_smaller(
     forward: OfColours, interface: Interface, folder: Path, weights: str, examples: Examples | None
 ) -> Json:
@@ -196,21 +204,12 @@ def _config(plan: Plan, forward: OfColours, weights: str) -> Json:
 
 def _compare(forward: OfColours, path: Path, limit: float = LIMIT) -> Json:
     """The largest difference of the graph from ours on pictures that need no resizing. Raises CheckFailed."""
-    run, rng, apart, allowed = open_onnx(path), np.random.default_rng(0), 0.0, limit
+    run, rng, difference = open_onnx(path), np.random.default_rng(0), Difference(limit)
     for batch in BATCHES:
         pictures = rng.integers(0, 256, (batch, *forward.shape[1:], COLOURS), np.uint8)
         found, images = run(normalised(pictures, forward.preprocess)), prepared(pictures, forward.preprocess)
-        expected = forward.computed(images)
-        apart = max(apart, relative(found, expected))
-        if not apart <= allowed:
-            rounded = relative(expected.astype(np.float64), forward.computed(images, "float64"))
-            allowed = max(allowed, ROUNDINGS * rounded)
-    if not apart <= allowed:
-        raise CheckFailed(
-            f"{path.name}: the graph that was written computes other outputs than ours, by {apart:.1e} of the largest "
-            f"(allowed {allowed:.0e}); the target is untouched: use weights in place of a program, and report this"
-        )
-    return {"batches": list(BATCHES), "difference": apart, "allowed": allowed}
+        difference.add(found, forward.computed(images), partial(forward.computed, images, "float64"))
+    return {"batches": list(BATCHES), **difference.check(path.name)}
 
 
 def _readme(plan: Plan, apart: float, resized: list[Json], smaller: list[str]) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 
 from vit_jax.files.reading import open_regular
+from vit_jax.files.terminal import version
 from vit_jax.runs.values import to_dict
 
 from ..containers.source import Source, Spec, Tensor, leaves, raw
@@ -50,6 +50,18 @@ def origin(plan: Plan, with_training: bool) -> Json:
     return {k: v for k, v in provenance.items() if v or k in ("format", "config")}
 
 
+def program_origin(plan: Plan, sha256: str) -> Json:
+    """The provenance of a program, which has no layout.
+
+    Args:
+        plan: of the conversion.
+        sha256: the source's hash.
+    """
+    provenance = origin(plan, False)
+    provenance["source"]["sha256"] = sha256
+    return {name: value for name, value in provenance.items() if name != "layout"}
+
+
 def source_hash(source: Source) -> str:
     """SHA-256 of a source's file, as hexadecimal; of several, or of arrays in memory, of their names and hashes."""
     each = [(path.name, file_hash(path)) for path in _source_files(source)]
@@ -86,11 +98,3 @@ def file_hash(path: Path) -> str:
     """SHA-256 of a file, as hexadecimal."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def version() -> str:
-    """The version of this package."""
-    try:
-        return metadata.version("vit-jax")
-    except metadata.PackageNotFoundError:  # run from a checkout that was never installed
-        return "0+unknown"

@@ -32,6 +32,7 @@ from .unreadable import flag_advised
 if TYPE_CHECKING:
     from flax import nnx
 
+    from ..data.base import Given
     from ..tasks.base import Evaluation
     from ..tasks.predictor import Predictor
 
@@ -106,16 +107,8 @@ def evaluate(
         UserError: where there is no such split, the network does not have the classes, the run's own data is not what
             it was trained on, there are no images to mirror, or no classes for a probe.
     """
-    path = runs.of_summary(path)
-    network, name = None, "the network"
-    if isinstance(path, (str, os.PathLike)):
-        name = os.fspath(path)
-    else:
-        from ..weights.load import complete
-
-        network = complete(path, which, ema, Spoken(source_language, target_language, prefix, task))
-    if class_names and data is None:
-        raise UserError("class_names", "are those of examples given as data=...", "leave them out")
+    name, network = _network(path, which, ema, Spoken(source_language, target_language, prefix, task))
+    given = _examples(data, class_names)
     other = DataOptions(
         source=source,
         dir=data_dir,
@@ -138,13 +131,31 @@ def evaluate(
         data=other,
     )
     check_ranges(asked)
-    from ..data.base import Given
-
-    given = None if data is None else Given(data, class_names)
     measured = measure(Request(flags=asked, ema=ema, search=search, given=given, network=network))
     for remark in (*measured.remarks, *measured.result.notes):
         print_note(remark, sys.stderr)
     return measured.net.step, measured.result
+
+
+def _network(path: Any, which: str, ema: bool | None, spoken: Spoken) -> tuple[str, Predictor | None]:
+    """(what messages call what is measured, the network if it is one in memory)."""
+    path = runs.of_summary(path)
+    if isinstance(path, (str, os.PathLike)):
+        return os.fspath(path), None
+    from ..weights.load import complete
+
+    return "the network", complete(path, which, ema, spoken)
+
+
+def _examples(data: Any, class_names: Sequence[str]) -> Given | None:
+    """Examples from Python, if there are any. Raises UserError where classes of none are named."""
+    if data is None:
+        if class_names:
+            raise UserError("class_names", "are those of examples given as data=...", "leave them out")
+        return None
+    from ..data.base import Given
+
+    return Given(data, class_names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,18 +187,8 @@ def command(arguments: list[str]) -> int:
     what = f"{o.run} at step {m.net.step}" if m.net.step else o.run
     where = f"{m.name} of {o.data.source}" if o.data.source else m.name
     where += f", probe {o.probe}" if o.probe != "none" else ""
-    print(printable(f"{what}, {where}: {len(m.result.predicted):,} examples"))
-    for remark in (*m.remarks, *m.result.notes):
-        print_wrapped(f"  note: {printable(remark)}")
-    flipped = m.result.flipped.metrics if m.result.flipped else {}
-    if flipped:
-        print(f"  {'':18} {'plain':6}  with its mirror image")
-    for name, value in m.result.metrics.items():
-        print(printable(f"  {name:18} {_shown(m.result, name, value, flipped)}"))
-    if flipped and (m.result.prints_each or o.probabilities or o.csv or o.report):
-        print("  tables, files and figures are of the plain images")
-    if m.result.prints_each:
-        _print_each(m.result, _names(m))
+    title = f"{what}, {where}"
+    _print_metrics(m, title, bool(o.probabilities or o.csv or o.report))
     if o.probabilities:
         rows = write_csv(o.probabilities, *m.task.values_table(m.examples, m.result))
         print(printable(f"  {o.probabilities} has {rows:,} rows"))
@@ -195,8 +196,25 @@ def command(arguments: list[str]) -> int:
         rows = write_csv(o.csv, *m.task.table(m.examples, m.result, m.metadata))
         print(printable(f"  {o.csv} has {rows:,} rows"))
     if o.report:
-        print("\n".join(f"  {printable(line)}" for line in write_report(m, Path(o.report), f"{what}, {where}")))
+        print("\n".join(f"  {printable(line)}" for line in write_report(m, Path(o.report), title)))
     return DONE
+
+
+def _print_metrics(m: Measured, title: str, writes: bool) -> None:
+    """Print what was measured, as metrics and remarks; `writes`: whether files follow."""
+    result = m.result
+    print(printable(f"{title}: {len(result.predicted):,} examples"))
+    for remark in (*m.remarks, *result.notes):
+        print_wrapped(f"  note: {printable(remark)}")
+    flipped = result.flipped.metrics if result.flipped else {}
+    if flipped:
+        print(f"  {'':18} {'plain':6}  with its mirror image")
+    for name, value in result.metrics.items():
+        print(printable(f"  {name:18} {_shown(result, name, value, flipped)}"))
+    if flipped and (result.prints_each or writes):
+        print("  tables, files and figures are of the plain images")
+    if result.prints_each:
+        _print_each(result, _names(m))
 
 
 def _shown(result: Evaluation, name: str, value: float, flipped: Mapping[str, float]) -> str:

@@ -184,7 +184,7 @@ def measure(request: Request) -> Measured:
         UserError: what is asked for contradicts itself, or something cannot be opened or measured.
     """
     request.check()
-    f, given, folder = request.flags, request.given, request.run
+    f, folder = request.flags, request.run
     recorded = folder.record()["data"] if folder else None
     backend.configure_jax()
     from ..data.images.splits import Split
@@ -205,11 +205,7 @@ def measure(request: Request) -> Measured:
     if f.probabilities:
         net.check_columns(f.probabilities)
     task = searching(_asked_for(net, f), request.search)
-    source = f.data.source if given is None else net.run.data.given
-    run = replace(net.run, data=_with_source(net.run.data, source, f.data.dir))
-    run = replace(run, data=run.data.in_folder(folder.path)) if folder else run
-    run = replace(run, data=_of_images(run.data, request))
-    other = given is not None or bool(source and source != net.run.data.source)
+    run, other = _on_data(net, request, folder)
     with fixed_settings(run.compute_dtype):
         definition, tree = split_model(net.model)
         task = task.load_auxiliary(open_teacher(run)) if task.auxiliary_in_outputs else task
@@ -232,6 +228,16 @@ def measure(request: Request) -> Measured:
             result = replace(result, intervals=_intervals(task, run, examples, out, f.bootstrap))
         remarks = (*remarks, *(examples.wide_remarks() if other and isinstance(examples, Split) else ()))
         return Measured(net, name, examples, result, remarks, net.metadata, net.task)
+
+
+def _on_data(net: Predictor, request: Request, folder: runs.Run | None) -> tuple[RunConfig, bool]:
+    """(the run of a network with the data that is to be measured, whether that is other data than its own)."""
+    f = request.flags
+    source = f.data.source if request.given is None else net.run.data.given
+    run = replace(net.run, data=_with_source(net.run.data, source, f.data.dir))
+    run = replace(run, data=run.data.in_folder(folder.path)) if folder else run
+    run = replace(run, data=_of_images(run.data, request))
+    return run, request.given is not None or bool(source and source != net.run.data.source)
 
 
 def _intervals(

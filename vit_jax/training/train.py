@@ -35,10 +35,10 @@ from .finish import finish, show_again
 from .going_on import is_of, planned_segments, shared_segments
 from .loop import loop
 from .notebook import Told, suppress_output, telling, told
-from .preflight import OF_A_HOST, checked_arguments, choose_folder, preflight, without_outputs
+from .preflight import OF_A_HOST, Checked, checked_arguments, choose_folder, preflight, without_outputs
 from .resume import resume
 from .setup import recorded_products, set_up
-from .stopping import signals
+from .stopping import Caught, signals
 
 if TYPE_CHECKING:
     from ..data.base import Given
@@ -306,10 +306,8 @@ def steps_with(
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
         checked = checked.with_segments(shared_segments(hosts, checked.run, planned))
         if summary := _shared_summary(folder, hosts, checked.segments):
-            anew, on = (
-                "choose another --name or --seed to train anew",
-                f"--resume {shlex.quote(str(folder))} --epochs N",
-            )
+            anew = "choose another --name or --seed to train anew"
+            on = f"--resume {shlex.quote(str(folder))} --epochs N"
             print(f"{folder}: this run is finished; {anew}, or train it on with {on}")
             if hosts.owner:
                 show_again(folder, summary)
@@ -317,20 +315,24 @@ def steps_with(
         caught = stack.enter_context(signals())
         hosts.barrier()  # where jax starts, each host waits for the others, but not long
         backend.configure_jax(checked.division.devices)
+        trained = _trained(checked, contents, folder, preset, caught, hosts)
+        return _with_folder((yield from _settled(trained, run.compute_dtype)), folder)
 
-        def trained() -> Generator[Event, None, dict[str, Any]]:
-            setup = set_up(checked, contents.open(checked.run, folder), hosts, recorded_products(folder))
-            with contextlib.nullcontext() if told.get() == "full" else suppress_output():
-                announce(setup)
-            with _undone_unless_begun(folder):
-                session = resume(setup, folder, preset, caught, hosts)
-            with contextlib.closing(session.log), recorded_ending(folder) if hosts.owner else contextlib.nullcontext():
-                folder.publish()
-                summary = finish(session, (yield from loop(session)))
-                yield from session.new_events()
-            return summary
 
-        return _with_folder((yield from _settled(trained(), run.compute_dtype)), folder)
+def _trained(
+    checked: Checked, contents: Contents, folder: runs.Run, preset: str, caught: Caught, hosts: Hosts
+) -> Generator[Event, None, dict[str, Any]]:
+    """Set a run up, train and finish it; the generator of what happens returns the content of summary.json."""
+    setup = set_up(checked, contents.open(checked.run, folder), hosts, recorded_products(folder))
+    with contextlib.nullcontext() if told.get() == "full" else suppress_output():
+        announce(setup)
+    with _undone_unless_begun(folder):
+        session = resume(setup, folder, preset, caught, hosts)
+    with contextlib.closing(session.log), recorded_ending(folder) if hosts.owner else contextlib.nullcontext():
+        folder.publish()
+        summary = finish(session, (yield from loop(session)))
+        yield from session.new_events()
+    return summary
 
 
 def _with_folder(summary: dict[str, Any], folder: runs.Run) -> Summary:

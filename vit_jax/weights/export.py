@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -134,24 +135,18 @@ def export(
         UserError: where the path exists, or the layout cannot hold the network.
         CheckFailed: where what was written is not the same function.
     """
-    if str(path).startswith("hf://"):
-        raise UserError(
-            path, f"is uploaded by `python -m convert PATH {path}`, which verifies it first", "export to a PATH here"
-        )
-    if path is not None and os.path.lexists(path):
-        raise UserError(path, "exists", "choose another name")
-    if verify and path is None:
-        raise UserError("verify", "compares what was written, and without a path nothing is", "give a path")
+    target, shard = None if path is None else os.fspath(path), _bytes(shard_size)
+    _check_target(target, verify, shard)
     stated = {"class_names": list(class_names)} if class_names else {}
-    options: dict[str, Any] = {"sets": fields or {}, "dtype": dtype, "verify": verify, "shard": _bytes(shard_size)}
-    run = str(network.trained.folder or "") if isinstance(network, Predictor) else ""
-    asked = {"takes": takes, "opset": opset, "runtime": os.fspath(onnxruntime_web)}
-    held = (weights,) if isinstance(weights, str) else tuple(weights)
-    options["asked"] = {**asked, "weights": held, "calibrate": calibrate, "run": run}
-    if options["shard"] and (path is None or os.path.splitext(path)[1]):
-        what = "is of the files in a folder of safetensors"
-        raise UserError("shard_size", what, "give the path of a folder, or leave it out")
-    target = None if path is None else os.fspath(path)
+    asked = {
+        "takes": takes,
+        "opset": opset,
+        "runtime": os.fspath(onnxruntime_web),
+        "weights": (weights,) if isinstance(weights, str) else tuple(weights),
+        "calibrate": calibrate,
+        "run": str(network.trained.folder or "") if isinstance(network, Predictor) else "",
+    }
+    options: dict[str, Any] = {"sets": fields or {}, "dtype": dtype, "verify": verify, "shard": shard, "asked": asked}
     if isinstance(network, (str, os.PathLike)):
         source = _source(os.fspath(network), ema)
         if is_foreign(source):
@@ -161,17 +156,26 @@ def export(
             chosen = {"step": which, "key": {None: "", True: "ema", False: "model"}[ema]}
             return export_weights(source, target, to, stated, chosen=chosen, **options)
         network = load(source, which, ema)
-    files: Mapping[str, bytes] = {}
-    model: Any = network
-    if isinstance(network, Predictor):
-        model, files = network.model, network.metadata.get("files", {})
-        needed = task_spec(network.run.task).needed(network.metadata)
-        stated = {name: network.metadata[name] for name in needed if name in network.metadata} | stated
-    given = in_memory(model)
-    names, count = stated.get("class_names", ()), getattr(given[0], "classes", 0)
-    if names and count and len(names) != count:
-        raise UserError("class_names", f"are {len(names)}, and the head has {count} outputs", "give class_names=[...]")
-    return export_weights(given, target, to, stated, files=files, **options)
+    if not isinstance(network, Predictor):
+        return export_weights(in_memory(network), target, to, stated, **options)
+    needed, metadata = task_spec(network.run.task).needed(network.metadata), network.metadata
+    stated = {name: metadata[name] for name in needed if name in metadata} | stated
+    return export_weights(in_memory(network.model), target, to, stated, files=metadata.get("files", {}), **options)
+
+
+def _check_target(path: str | None, verify: bool, shard: int) -> None:
+    """Raise UserError where nothing is written to a path, or nothing of the kind that is asked for."""
+    if path is not None and path.startswith("hf://"):
+        raise UserError(
+            path, f"is uploaded by `python -m convert PATH {path}`, which verifies it first", "export to a PATH here"
+        )
+    if path is not None and os.path.lexists(path):
+        raise UserError(path, "exists", "choose another name")
+    if verify and path is None:
+        raise UserError("verify", "compares what was written, and without a path nothing is", "give a path")
+    if shard and (path is None or os.path.splitext(path)[1]):
+        what = "is of the files in a folder of safetensors"
+        raise UserError("shard_size", what, "give the path of a folder, or leave it out")
 
 
 def _bytes(size: int | str) -> int:
@@ -268,49 +272,26 @@ def export_weights(
     """
     from convert.plan.groups import stream
     from convert.plan.plan import plan
-    from convert.recognise.reading import Options, read
-    from convert.recognise.tokenizer import special_ids
     from convert.write.into_program import as_used
-    from convert.write.program.interface import Wanted, check_no_program
-    from convert.write.programs import check_program, is_named, program_writer
+    from convert.write.program.interface import Wanted
+    from convert.write.programs import is_named, program_writer
     from convert.write.write import write
 
     if path is None and is_named(layout):
         raise UserError(f"to {layout!r}", "is a folder with a program in it", "give the path of a new folder")
     write_as = None if path is None else program_writer(path, layout)
-    program, stated_layout = write_as is not None, "" if layout == "vit-jax" or is_named(layout) else layout
-    for what, value in (("to", stated_layout), ("dtype", dtype), ("verify", verify)):
-        if program and value:
-            why = NOT_OF_PROGRAMS[what]
-            raise UserError(f"{what} {value!r}", f"{path} is a program, which {why}", "leave it out")
-    wanted = Wanted(**asked or {})
+    program, wanted = write_as is not None, Wanted(**asked or {})
+    if program:
+        own = layout == "vit-jax" or is_named(layout)
+        _check_no_weights(path, {"to": "" if own else layout, "dtype": dtype, "verify": verify})
     with convert_first(given if isinstance(given, str) else "", of_export):
-        if path is not None and write_as is not None:
-            check_program(path, layout, False, wanted)
-        else:
-            takes = "" if wanted.takes == Wanted.takes else wanted.takes
-            flags: dict[str, Any] = {"takes": takes, "opset": wanted.opset, "weights": wanted.smaller}
-            flags |= {"calibrate": wanted.calibrate, "onnxruntime-web": wanted.runtime}
-            check_no_program(flags, path or "a state dict")
-        reading = (
-            read(given, Options(sets=sets, **chosen or {})) if isinstance(given, str) else network_reading(*given, sets)
-        )
-        with reading.source:
-            if files:
-                reading.source.beside = lambda: dict(files)
-                reading.facts = replace(reading.facts, extra={**special_ids(reading.source), **reading.facts.extra})
-            # Weights alone: a run's optimizer belongs to the step that training goes on from.
-            reading.source.tree = {name: item for name, item in reading.source.tree.items() if name != "optimizer"}
-            any_size = bool(reading.layout.resizes(reading.config))
-            reading.facts = with_stated(reading.facts, stated, reading.config, any_size)
+        _check_wanted(path, layout, wanted, program)
+        with _reading(given, stated, sets, chosen or {}, files or {}) as reading:
             to, adapt = ("vit-jax", as_used(reading)) if program else (layout, [])
             planned = plan(reading, to, adapt, dtype, folded=program)
             if path is None:
                 return dict(stream(planned))
-            if write_as is None:
-                written = write(planned, path, shard=shard)
-            else:
-                written = write_as(planned, path, False, wanted)
+            written = write(planned, path, shard=shard) if write_as is None else write_as(planned, path, False, wanted)
             if verify:
                 from convert.verify import certify
 
@@ -318,3 +299,47 @@ def export_weights(
     for note in (Text(note).written(of_export) for note in (*reading.facts.notes, *written.notes)):
         print_note(f"{note}{EXPORTED if note.options & WRITING else ''}", sys.stderr)
     return written.files
+
+
+def _check_no_weights(path: str | None, options: Mapping[str, Any]) -> None:
+    """Raise UserError where something is asked of a program, {option: value}, that only weights have."""
+    for what, value in options.items():
+        if value:
+            raise UserError(f"{what} {value!r}", f"{path} is a program, which {NOT_OF_PROGRAMS[what]}", "leave it out")
+
+
+def _check_wanted(path: str | None, layout: str, wanted: Any, program: bool) -> None:
+    """Raise UserError where a program is not written, or something is asked of weights that only programs have."""
+    from convert.write.program.interface import check_no_program
+    from convert.write.programs import check_program
+
+    if path is not None and program:
+        check_program(path, layout, False, wanted)
+        return
+    takes = "" if wanted.takes == type(wanted).takes else wanted.takes
+    flags = {"takes": takes, "opset": wanted.opset, "weights": wanted.smaller, "calibrate": wanted.calibrate}
+    check_no_program({**flags, "onnxruntime-web": wanted.runtime}, path or "a state dict")
+
+
+@contextlib.contextmanager
+def _reading(
+    given: str | InMemory,
+    stated: Mapping[str, Any],
+    sets: Mapping[str, Any],
+    chosen: Mapping[str, Any],
+    files: Mapping[str, bytes],
+) -> Iterator[Any]:
+    """The reading of weights, with what is stated of them besides; the arguments are those of `export_weights`."""
+    from convert.recognise.reading import Options, read
+    from convert.recognise.tokenizer import special_ids
+
+    reading = read(given, Options(sets=sets, **chosen)) if isinstance(given, str) else network_reading(*given, sets)
+    with reading.source:
+        if files:
+            reading.source.beside = lambda: dict(files)
+            reading.facts = replace(reading.facts, extra={**special_ids(reading.source), **reading.facts.extra})
+        # Weights alone: a run's optimizer belongs to the step that training goes on from.
+        reading.source.tree = {name: item for name, item in reading.source.tree.items() if name != "optimizer"}
+        any_size = bool(reading.layout.resizes(reading.config))
+        reading.facts = with_stated(reading.facts, stated, reading.config, any_size)
+        yield reading

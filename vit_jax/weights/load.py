@@ -103,14 +103,7 @@ def load(
         UserError: where there are no such weights, or they are not known well enough to be used.
     """
     path = of_summary(path)
-    if not isinstance(path, (str, os.PathLike, Mapping, nnx.Module)):
-        what = f"{type(path).__name__} is none"  # type: ignore[unreachable]  # callers are not typed
-        raise UserError(
-            "path", what, "give the path of a run or of weights, a model of vit_jax, or the state dict of another"
-        )
-    if fields is not None and not isinstance(fields, Mapping):
-        what = f"is a {type(fields).__name__}"  # type: ignore[unreachable]
-        raise UserError("fields", what, "give a dict, {'mean': [0.5], 'std': [0.5]}")
+    _check_types(path, fields)
     spoken = Spoken(source_language, target_language, prefix, task)
     options = {"layout": layout, "model": model, "key": key}
     stated = {"class_names": list(class_names)} if class_names else {}
@@ -131,6 +124,18 @@ def load(
     if isinstance(network, BareNetwork):
         _print_notes(path, network.notes)
     return network
+
+
+def _check_types(path: Any, fields: Any) -> None:
+    """Raise UserError where an argument of `load` is of another type than it may be: its callers are not typed."""
+    if not isinstance(path, (str, os.PathLike, Mapping, nnx.Module)):
+        raise UserError(
+            "path",
+            f"{type(path).__name__} is none",
+            "give the path of a run or of weights, a model of vit_jax, or the state dict of another",
+        )
+    if fields is not None and not isinstance(fields, Mapping):
+        raise UserError("fields", f"is a {type(fields).__name__}", "give a dict, {'mean': [0.5], 'std': [0.5]}")
 
 
 def _in_memory(weights: State | nnx.Module, spoken: Spoken, **options: Any) -> Predictor:

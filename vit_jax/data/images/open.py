@@ -87,6 +87,8 @@ def open_images(
 
     if normalize != "given":
         mean, std = statistics(normalize, data.source, preprocess, splits["train"])
+    remarks += labels_of(outputs).remarks(outputs, {name: split.labels for name, split in splits.items()})
+    remarks += _image_remarks(images["train"], rows["train"], loaded, pair(image))
     identity = _identity(source, splits, images, rows, loaded)
     return Dataset(
         source.name,
@@ -94,14 +96,7 @@ def open_images(
         splits,
         replace(preprocess, mean=mean, std=std),
         identity,
-        source.remarks
-        + unlabelled_remarks(data, source)
-        + remarks
-        + labels_of(outputs).remarks(outputs, {name: split.labels for name, split in splits.items()})
-        + _crop_remark(loaded)
-        + _enlarged_remark(loaded, pair(image))
-        + _colour_remark(images["train"], rows["train"])
-        + _index_remarks(loaded),
+        source.remarks + unlabelled_remarks(data, source) + remarks,
         repeats,
         data.sampling,
         source.stands_in,
@@ -240,6 +235,14 @@ def _readable(
     if not data.skip_unreadable:
         raise refuse_unreadable(f"data.source {data.source}", names)
     return rows, (left_out(names),)
+
+
+def _image_remarks(
+    train: Images, rows: np.ndarray, loaded: dict[str, Loaded], image: tuple[int, int]
+) -> tuple[str, ...]:
+    """Remarks on how images are fitted to the network, of whose training set these rows can be read."""
+    fitted = _crop_remark(loaded) + _enlarged_remark(loaded, image)
+    return fitted + _colour_remark(train, rows) + _index_remarks(loaded)
 
 
 def _crop_remark(loaded: dict[str, Loaded]) -> tuple[str, ...]:
