@@ -8,8 +8,7 @@ from vit_jax.config.run import RunConfig
 from vit_jax.errors import UserError
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.runs import Run
-from vit_jax.runs.formats import FORMAT, LAST_READER, strip_format
-from vit_jax.runs.values import from_dict, to_dict
+from vit_jax.runs.values import FORMAT, LAST_READER, from_dict, strip_format, to_dict
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

@@ -23,7 +23,7 @@ from vit_jax.files.atomic import write_json
 from vit_jax.files.digests import array_digest, text_digest
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run, choose, find
-from vit_jax.runs.formats import FORMAT
+from vit_jax.runs.values import FORMAT
 
 PREPROCESS = {
     "image": [8, 8],

@@ -11,8 +11,7 @@ from vit_jax.config.trees import flatten
 from vit_jax.errors import Option, Text, UserError
 from vit_jax.files import strict_json
 from vit_jax.models.networks import NETWORKS
-from vit_jax.runs.formats import strip_format
-from vit_jax.runs.values import to_dict
+from vit_jax.runs.values import strip_format, to_dict
 from vit_jax.tasks.table import TASKS, metadata_checks, task_spec
 
 from ..containers.source import Source

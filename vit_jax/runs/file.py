@@ -9,8 +9,7 @@ from ..config.run import RunConfig
 from ..errors import Field, UserError, about
 from ..files import strict_json
 from ..files.reading import read_regular
-from .formats import FORMAT, strip_format
-from .values import from_dict, to_dict
+from .values import FORMAT, from_dict, strip_format, to_dict
 
 LARGEST = 1 << 20  # bytes; a config has some 4,000
 REMEDY = "give a file that --print-config printed"

@@ -35,11 +35,10 @@ from ..files.locks import lock_file
 from ..files.metrics import HISTOGRAMS, has_log, histogram_rows, log_fault, read_rows
 from ..files.reading import check_regular, show_path
 from . import mirror
-from .formats import FORMAT
 from .record import check_record, differing, is_log_record, is_saved, is_summary
 from .segments import Segment, segments_of
 from .sidecar import read_files, write_files
-from .values import from_dict
+from .values import FORMAT, from_dict
 
 SHOWN = 3  # most differences of a config.json that are listed
 TRIED = 8  # most digest files that are read for a copy of config.json

@@ -17,10 +17,9 @@ from ..errors import Field, UserError, about, fields_inside
 from ..files.atomic import RESTORE
 from ..tasks.table import task_spec
 from .check import check_settings
-from .formats import check_format
 from .segments import are_segments, segments_of
 from .sidecar import are_files
-from .values import to_dict
+from .values import check_format, to_dict
 
 # Sizes beyond which a network is taken for damage, or for an attack, before a list or an array is made as long as they.
 LAYERS, PIXELS, POSITIONS, NUMBERS = 10_000, 1 << 28, 1 << 28, 1 << 40  # of a stack, an image, positions, a parameter

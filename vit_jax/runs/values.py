@@ -1,4 +1,4 @@
-"""Configs as JSON values, as flat dicts, and their differences."""
+"""Configs as JSON values of a numbered format, as flat dicts, and their differences."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from ..config.nearest import nearest
 from ..config.run import RunConfig
 from ..errors import Field, UserError
 from ..tasks.table import task_spec
-from .formats import FORMAT, strip_format
 
 T = TypeVar("T")
+FORMAT = 4  # 1 to 3 were of versions before the first release
+LAST_READER = "e3c4a86"  # the last commit that reads formats 1 to 3
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -71,6 +72,29 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
         if dataclasses.is_dataclass(hints[name]) and type(defaults[name]) is not hints[name]:
             kwargs[name] = typing.cast(Any, hints[name])()
     return cls(**kwargs)
+
+
+def strip_format(values: Any) -> dict[str, Any]:
+    """The JSON values of a run's config without the number of their format; without one they are of the current one.
+
+    Raises:
+        UserError: they are no JSON object, or of another format.
+    """
+    if not isinstance(values, Mapping):
+        raise UserError(f"{type(values).__name__} is not a group of fields")
+    check_format(values.get("format", FORMAT))
+    return {name: value for name, value in values.items() if name != "format"}
+
+
+def check_format(number: Any) -> None:
+    """Raise UserError unless this is the number of the format that this version reads and writes."""
+    if number == FORMAT:
+        return
+    older = type(number) is int and 0 < number < FORMAT
+    reader = f"commit {LAST_READER} of vit-jax, the last that can" if older else "the version that wrote it"
+    raise UserError(
+        Field("format"), f"{number!r} is not {FORMAT}, which this version of vit-jax writes", f"read it with {reader}"
+    )
 
 
 def _part_classes(task: Any) -> dict[str, type]:

@@ -16,12 +16,12 @@ from ..errors import UserError
 from ..files.terminal import print_note, printable
 from ..machine.hosts.group import ALONE, Hosts
 from ..machine.numerics import random_key
-from ..runs.content import data_difference
 from ..runs.segments import segments_of, with_segments
 from ..runs.values import changed_places, to_dict
 from ..tasks.table import task_spec
 from ..weights.start.again import check_same
 from ..weights.start.start import start as start_from
+from .contents import data_difference
 from .saving import Saver
 from .session import NOTED, Session
 from .setup import parameter_dtype

@@ -73,3 +73,13 @@ def _hold_out_fold(data: ImageData, splits: dict[str, Any], source: Source) -> N
         if len(there) < min(kind.least, len(names)):
             has = ", ".join(names[k] for k in there) or "unknown labels"
             raise UserError(Field("data.folds"), f"is {data.folds}, and fold {k} has only {has}", few)
+
+
+def unlabelled_remarks(data: ImageData, source: Source) -> tuple[str, ...]:
+    """Which splits have no labels."""
+    remarks = []
+    for name, why in source.unlabelled.items():
+        share = data.test if name == "test" else data.validation
+        instead = f"; {share:.0%} of train is held out as {name} in its place (data.{name})" if share else ""
+        remarks.append(f"{why} and is left out{instead}")
+    return tuple(remarks)

@@ -20,9 +20,8 @@ from ...files.digests import array_digest, text_digest
 from ..base import Given
 from ..lanes import Lanes
 from ..unreadable import left_out, refuse_unreadable, stood_in
-from .classes import unlabelled_remarks
 from .config import ImageData
-from .held_out import hold_out_splits
+from .held_out import hold_out_splits, unlabelled_remarks
 from .labels import labels_of
 from .pixels import Images, Loaded, check_ranges, sizes
 from .preprocess import Preprocess, has_colours
