@@ -231,7 +231,7 @@ def test_a_network_with_a_new_head_is_written_with_it(tmp_path, to, count, biase
     [
         (
             lambda net: setattr(net.model, "head", nnx.Linear(8, 3, rngs=nnx.Rngs(0))),
-            "class_names: are 5, and the head",
+            "class_names: there are 5 and the network has 3",
         ),
         (lambda net: setattr(net.model, "head", nnx.Sequential(net.model.head)), "head is an nnx.Linear named head"),
         (lambda net: setattr(net.model, "norm", None), r"norm.\w+ is absent, and by its config \[8\].*network.config"),
