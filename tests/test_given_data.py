@@ -108,6 +108,10 @@ def tensors():
     return Own()
 
 
+def one_tensor():
+    return pytest.importorskip("torch").from_numpy(IMAGES)[:, None], ["abc"[k] for k in LABELS]  # [n, C, h, w]
+
+
 def files():
     for i, image in enumerate(IMAGES):
         Image.fromarray(image).save(f"{i}.png")
@@ -124,6 +128,7 @@ FORMS = {
     "a sequence of arrays": Examples,
     "a sequence of Pillow images": lambda: Examples(Image.fromarray),
     "floats of 0 to 1": lambda: Examples(lambda x: x / np.float32(255)),
+    "a tensor": one_tensor,
     "a Dataset of torch": tensors,
     "a Dataset of Hugging Face": Columns,
 }
@@ -367,7 +372,7 @@ WRONG = {
     "an item that raises": (Raising(), r"item 5 of train raises OSError \(gone\); mend it, or leave it out"),
     "normalised items": (
         [(x / np.float32(127.5) - 1, 0) for x in IMAGES],
-        r"train\[0\] is float32 from -0.968627 to 0.945098, and no pixels of 8 bits; give uint8, or .* leave resizing",
+        r"train\[0\] is float32 from -0.968627 to 0.945098, and no pixels of 8 bits; give uint8, or .* resizing",
     ),
     "numbers in place of images": ([(3, 0), (4, 1), (5, 1)], r"train\[0\] is 3; give arrays, Pillow images or paths"),
     "labels below 0": ((IMAGES, LABELS - 1), "labels of train go from -1 to 1; number the classes from 0"),

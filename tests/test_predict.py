@@ -27,7 +27,7 @@ from vit_jax.config.fields import pair
 from vit_jax.config.outputs import Outputs
 from vit_jax.config.trees import flatten
 from vit_jax.data.images.preprocess import Preprocess
-from vit_jax.data.inputs import prepare_image
+from vit_jax.data.inputs import list_images, prepare_image
 from vit_jax.errors import UserError
 from vit_jax.figures import attention
 from vit_jax.machine.hosts.group import ALONE
@@ -302,6 +302,21 @@ def test_images_of_another_size_and_mode_are_prepared_as_in_training(tmp_path):
     image.save(tmp_path / "large.png")
     by_hand = image.convert("L").resize((16, 8), Image.Resampling.BILINEAR).crop((4, 0, 12, 8))
     assert np.array_equal(loaded.pixels([tmp_path / "large.png"])[0, ..., 0], np.asarray(by_hand))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_tensors_of_torchvision_are_the_images_that_they_were_made_of(channels):
+    torch = pytest.importorskip("torch")
+    preprocess = dataclasses.replace(vit_jax.load("digits").preprocess, channels=channels)
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 8, 8, channels), np.uint8)
+    tensors = torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy())
+    for given in (tensors, tensors / 255, list(tensors), torch.from_numpy(pixels)):  # the last has channels last
+        several, one = list_images(given, channels)
+        assert not one and np.array_equal([prepare_image(each, preprocess) for each in several], pixels)
+    several, one = list_images(tensors[0] / 255, channels)
+    assert one and np.array_equal(prepare_image(several[0], preprocess), pixels[0])
+    with pytest.raises(UserError, match=r"a tensor is float32 from -.*; give uint8, or these divided by 255"):
+        prepare_image(tensors[0] / 255 * 2 - 1, preprocess)
 
 
 class Elsewhere:

@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import UserError
 from .images.preprocess import Preprocess, decode_image, is_wide, open_image
 from .images.sources.arrays import narrowed
+from .images.sources.items import eight_bits
 from .images.wide import extent_of, remark_on
 from .unreadable import Unreadable
 
@@ -53,8 +54,9 @@ def list_images(images: Any, channels: int) -> tuple[list[Any], bool]:
     """Images as a list.
 
     Args:
-        images: one, as a path, a Pillow image, or an array [h, w] or [h, w, C] with C of 1, 3, 4 or `channels`; or
-            several, as an array [n, h, w, C], for a network of grey images also [n, h, w], or anything to iterate over.
+        images: one, as a path, a Pillow image, an array [h, w] or [h, w, C] with C of 1, 3, 4 or `channels`, or a
+            tensor of PyTorch [C, h, w]; or several, as an array [n, h, w, C] or a tensor [n, C, h, w], for a network
+            of grey images also [n, h, w], or anything to iterate over.
         channels: of the network's images.
 
     Returns:
@@ -68,11 +70,14 @@ def list_images(images: Any, channels: int) -> tuple[list[Any], bool]:
     if isinstance(images, (str, os.PathLike, Image.Image)):
         return [images], True
     if hasattr(images, "__array__"):  # also arrays of jax and tensors of PyTorch
-        images = _array(images)
-        if images.ndim == 2 or (images.ndim == 3 and images.shape[-1] in (1, 3, 4, channels)):
+        array = _array(images)
+        images = images if _is_tensor(images) else array
+        first = (1,) if channels == 1 else (1, 3, 4, channels)  # [3, h, w] is then three grey images
+        leads = _is_tensor(images) and array.ndim == 3 and array.shape[0] in first
+        if leads or array.ndim == 2 or (array.ndim == 3 and array.shape[-1] in (1, 3, 4, channels)):
             return [images], True
-        if images.ndim != 4 and not (images.ndim == 3 and channels == 1):
-            raise UserError("images", _describe(images), "give one image [h, w] or [h, w, C], or several [n, h, w, C]")
+        if array.ndim != 4 and not (array.ndim == 3 and channels == 1):
+            raise UserError("images", _describe(array), "give one image [h, w] or [h, w, C], or several [n, h, w, C]")
     if not isinstance(images, Iterable):
         raise UserError("images", f"{type(images).__name__} is no image", _WANTED)
     several = list(images)
@@ -85,7 +90,8 @@ def prepare_image(image: Any, preprocess: Preprocess) -> np.ndarray:
     """The pixels of one image as a network takes them.
 
     Args:
-        image: a path, an image of Pillow or an array [h, w] or [h, w, C]; or one that is Stored or Prepared.
+        image: a path, an image of Pillow, an array [h, w] or [h, w, C] or a tensor of PyTorch [C, h, w]; or one that is
+            Stored or Prepared.
         preprocess: of the network.
 
     Returns:
@@ -100,13 +106,7 @@ def prepare_image(image: Any, preprocess: Preprocess) -> np.ndarray:
         return image.pixels
     wanted = (*preprocess.image, preprocess.channels)
     if hasattr(image, "__array__"):
-        pixels = _array(image)
-        if pixels.dtype != np.uint8 and preprocess.range:
-            pixels = narrowed("images", "an array", pixels, preprocess.range)[0]
-        elif pixels.dtype != np.uint8:
-            raise UserError(
-                "images", _describe(pixels), "give pixels as uint8, 0 to 255, or normalised ones to the network, .model"
-            )
+        pixels = _pixels(image, preprocess)
         if pixels.shape == wanted and preprocess.leaves_unchanged(*wanted):
             return pixels
         if not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[-1] in (1, 3, 4))) or 0 in pixels.shape:
@@ -140,6 +140,27 @@ def wide_remarks(paths: Iterable[Any]) -> tuple[str, ...]:
             if isinstance(path, Path) and path.is_file() and is_wide(path):
                 extents.append(extent_of(open_image(path)))
     return remark_on(np.array(extents).reshape(-1, 4), (), flag=False)
+
+
+def _pixels(image: Any, preprocess: Preprocess) -> np.ndarray:
+    """An array [h, w] or [h, w, C], or a tensor [C, h, w], as uint8 with channels last. Raises UserError."""
+    pixels = _array(image)
+    if _is_tensor(image):
+        if pixels.ndim == 3 and pixels.shape[0] in (1, 3, 4, preprocess.channels):
+            pixels = np.ascontiguousarray(pixels.transpose(1, 2, 0))
+        if pixels.dtype != np.uint8 and not preprocess.range:
+            return eight_bits(pixels, "images", "a tensor")
+    if pixels.dtype == np.uint8:
+        return pixels
+    if preprocess.range:
+        return narrowed("images", "an array", pixels, preprocess.range)[0]
+    remedy = "give pixels as uint8, 0 to 255, or normalised ones to the network, .model"
+    raise UserError("images", _describe(pixels), remedy)
+
+
+def _is_tensor(images: Any) -> bool:
+    """Whether it is PyTorch's, whose libraries have channels before height and width, and numbers from 0 to 1."""
+    return hasattr(images, "detach")
 
 
 def _array(images: Any) -> np.ndarray:

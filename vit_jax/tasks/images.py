@@ -23,9 +23,9 @@ class ImagePredictor(Predictor):
     """A trained network of images, with the preprocessing of its evaluation.
 
     `model(images)` calls the network on normalised images [B, h, w, C]. The methods take images of any size: paths of
-    files, Pillow images, or uint8 arrays [h, w] or [h, w, C]. For a list of n of them, or an array [n, h, w, C], they
-    give n answers; for one image, one answer without the axis of the batch. Raises UserError where an image cannot be
-    used.
+    files, Pillow images, uint8 arrays [h, w] or [h, w, C], or tensors of PyTorch [C, h, w], uint8 or from 0 to 1 as
+    torchvision makes them. For a list of n of them, or an array [n, h, w, C], they give n answers; for one image, one
+    answer without the axis of the batch. Raises UserError where an image cannot be used.
     """
 
     @functools.cached_property

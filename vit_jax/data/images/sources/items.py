@@ -97,7 +97,9 @@ def halves(name: str, value: Any, what: str = "labels") -> tuple[Any, Any]:
             raise UserError("data", found, f"give one {what[:-1]} for each image")
         return images.__getitem__, labels
     try:
-        return np.asarray(images), labels
+        pixels = np.asarray(images)
+        leads = hasattr(images, "detach") and pixels.ndim == 4 and pixels.shape[1] in (1, 3, 4)
+        return pixels.transpose(0, 2, 3, 1) if leads else pixels, labels
     except (TypeError, ValueError, RuntimeError) as error:  # a tensor on another device, or with a gradient
         raise UserError("data", f"{name} cannot be read ({first_line(error)})", "give numpy arrays") from error
 
@@ -200,18 +202,32 @@ def as_image(image: Any, name: str) -> bytes | np.ndarray | Image.Image:
         wanted = "[C, h, w]" if first else "[h, w] or [h, w, C]"
         what = f"{name} has shape {list(image.shape)}"
         raise UserError("data", what, f"give images as {wanted}, with at most 4 channels{order}")
-    return np.ascontiguousarray(pixels if pixels.dtype == np.uint8 else _eight_bits(pixels, name))
+    return np.ascontiguousarray(pixels if pixels.dtype == np.uint8 else eight_bits(pixels, "data", name))
 
 
-def _eight_bits(pixels: np.ndarray, name: str) -> np.ndarray:
-    """Numbers that are pixels of 8 bits divided by 255, as uint8. Raises UserError where they are others."""
+def eight_bits(pixels: np.ndarray, subject: str, name: str) -> np.ndarray:
+    """Numbers that are pixels of 8 bits divided by 255, as torchvision's ToTensor makes them.
+
+    Args:
+        pixels: of any shape and dtype.
+        subject: of an error.
+        name: what it calls them.
+
+    Returns:
+        uint8 of the same shape.
+
+    Raises:
+        UserError: they are other numbers.
+    """
     if pixels.dtype.kind == "f" and np.isfinite(pixels).all() and pixels.min() >= 0 and pixels.max() <= 1:
         scaled = pixels.astype(np.float64) * 255
         if (np.abs(scaled - np.round(scaled)) < EXACT).all():
             return np.round(scaled).astype(np.uint8)
     what = f"{name} is {pixels.dtype} from {pixels.min():g} to {pixels.max():g}, and no pixels of 8 bits"
-    remedy = "give uint8, or these divided by 255; leave resizing and normalising to training, which does both"
-    raise UserError("data", what, remedy)
+    remedy = (
+        "give uint8, or these divided by 255; resizing and normalising are done here, for training as for predictions"
+    )
+    raise UserError(subject, what, remedy)
 
 
 def _what(value: Any) -> str:
