@@ -100,7 +100,7 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Sweep]:
     known = flags.flags(base)
     given = {name: _located(texts, base.dir) if name in PLACES else texts for name, texts in given.items() if name}
     values = {name: split_values(known[name], texts) if name in known else [texts] for name, texts in given.items()}
-    flags.check_words(_words({name: each[0] for name, each in values.items()}, known), known)
+    flags.read_words(_words({name: each[0] for name, each in values.items()}, known), known)
     swept = [name for name, each in values.items() if len(each) > 1]
     if other := next((name for name in swept if name.replace("-", "_") not in flat(base.run())), ""):
         raise UserError(f"--{other}", "is no field of a run", "give it one value")

@@ -1,11 +1,12 @@
 """The arguments of the commands: a dataclass of options and the words of a command line make an instance.
 
-tyro parses, and prints the help. Before it does, every word is checked here, so that a mistake is one sentence with the
-flag, the value and the remedy. A flag that is given twice counts as given last.
+A mistake is one sentence with the flag, the value and the remedy. A flag that is given twice counts as given last. tyro
+prints the help.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -13,7 +14,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from ..errors import Field, UserError
 from . import hints
@@ -45,7 +46,7 @@ def flags(options: Any, prefix: str = "") -> dict[str, Flag]:
     hints = typing.get_type_hints(options if isinstance(options, type) else type(options))
     found: dict[str, Flag] = {}
     for f in dataclasses.fields(options):
-        name, part = prefix + f.name.rstrip("_").replace("_", "-"), getattr(options, f.name, hints[f.name])
+        name, part = prefix + _spelt(f.name.rstrip("_")), getattr(options, f.name, hints[f.name])
         if dataclasses.is_dataclass(part) or dataclasses.is_dataclass(part := hints[f.name]):
             found |= flags(part, f"{name}.")
         else:
@@ -81,42 +82,60 @@ def parse(
         UserError: for the first mistake.
         SystemExit: with 0, after printing help.
     """
-    import tyro
-
-    words = list(arguments)
-    if not {"-h", "--help"} & {*words}:
-        words = check_words(words, flags(options if default is None else default), reasons)
-    _name_keywords(options)
-    # AvoidSubcommands: the default determines the class of each part, so there is no choice on the command line.
-    config = (tyro.conf.AvoidSubcommands, tyro.conf.PositionalRequiredArgs, tyro.conf.PositionalMetavarFromFieldName)
-    common: dict[str, Any] = {"args": words, "prog": prog, "description": description, "config": config}
-    parsed: T = tyro.cli(options, **common) if default is None else tyro.cli(options, default=default, **common)
+    if {"-h", "--help"} & {*arguments}:
+        _print_help(options, arguments, default, prog, description)
+    known = flags(options if default is None else default)
+    parsed: T = _filled(options if default is None else default, read_words(arguments, known, reasons))
     check_ranges(parsed)
     return parsed
 
 
-def _name_keywords(options: type) -> None:
-    """Let tyro know a field that is named after a keyword of Python, such as continue_, without the underscore."""
+def _print_help(
+    options: type[T], words: Sequence[str], default: T | None, prog: str, description: str | None
+) -> NoReturn:
+    """Print the help of a command and end the process."""
     import tyro
 
     for name, kind in typing.get_type_hints(options).items():
-        if name.endswith("_"):
+        if name.endswith("_"):  # it is named after a keyword of Python, such as continue_
             options.__annotations__[name] = typing.Annotated[kind, tyro.conf.arg(name=name.rstrip("_"))]
+    # AvoidSubcommands: the default determines the class of each part, so there is no choice on the command line.
+    config = (tyro.conf.AvoidSubcommands, tyro.conf.PositionalRequiredArgs, tyro.conf.PositionalMetavarFromFieldName)
+    given = {} if default is None else {"default": default}
+    tyro.cli(options, args=words, prog=prog, description=description, config=config, **given)
+    raise SystemExit(0)
 
 
-def check_words(words: Sequence[str], known: Mapping[str, Flag], reasons: Mapping[str, str] = REASONS) -> list[str]:
-    """The words of a command line, flags first, then positional arguments.
+def _filled(options: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
+    """An instance of a dataclass, or of that of an instance, with values of flags in place of the defaults."""
+    given = {}
+    for f in dataclasses.fields(options):
+        name, part = prefix + _spelt(f.name.rstrip("_")), getattr(options, f.name, None)
+        if isinstance(options, type) and f.default_factory is not dataclasses.MISSING:
+            part = f.default_factory()
+        if name in values:
+            given[f.name] = values[name]
+        elif dataclasses.is_dataclass(part) and any(flag.startswith(f"{name}.") for flag in values):
+            given[f.name] = _filled(part, values, f"{name}.")
+    return options(**given) if isinstance(options, type) else dataclasses.replace(options, **given)
+
+
+def read_words(words: Sequence[str], known: Mapping[str, Flag], reasons: Mapping[str, str] = REASONS) -> dict[str, Any]:
+    """The values of the flags and of the positional arguments of a command line.
 
     Args:
         words: as they were typed, without the program's name.
         known: the flags that there are, by name without dashes.
         reasons: of flags that other programs have, what takes their place.
 
+    Returns:
+        {name: value} of those that are given.
+
     Raises:
         UserError: for the first mistake: an unknown flag, a value that is missing, of another type or too many.
     """
     needed = [flag for flag in known.values() if flag.required]
-    given: list[str] = []
+    given: dict[str, Any] = {}
     positional: list[str] = []
     rest = list(words)
     while rest:
@@ -134,15 +153,16 @@ def check_words(words: Sequence[str], known: Mapping[str, Flag], reasons: Mappin
             values.append(rest.pop(0))
         if flag.hint is bool and rest and rest[0].lower() in ("true", "false") and not needed:
             values += rest[:1]
-        _check_values(flag, values, on=on)
-        given += [f"{name}={values[0]}", *values[1:]] if equals else [name, *values]
+        given[flag.name] = _read_values(flag, values, on=on)
     if len(positional) < len(needed) and not (missing := needed[len(positional)]).many:
         raise UserError(f"{missing.name.upper()} is missing", remedy=f"give {missing.help.partition(';')[0]}")
     if len(positional) > len(needed) and not any(flag.many for flag in needed):
         raise UserError(
             f"the argument {show_word(positional[len(needed)])} follows no --field", "name its field, or leave it out"
         )
-    return [*given, *(["--", *positional] if positional else [])]
+    for place, flag in enumerate(needed):  # one that takes many is the last
+        given[flag.name] = _read_values(flag, positional[place:] if flag.many else positional[place : place + 1])
+    return given
 
 
 def is_flag(word: str) -> bool:
@@ -253,22 +273,23 @@ def instead(word: str, known: Mapping[str, Flag], reasons: Mapping[str, str] = R
     return hints.hint(word, names, reasons, else_="; --help lists them")
 
 
-def _check_values(flag: Flag, values: Sequence[str], *, on: bool = True) -> None:
-    """Raise UserError unless the texts after a flag are values of its type."""
+def _read_values(flag: Flag, values: Sequence[str], *, on: bool = True) -> Any:
+    """The value that the texts after a flag are. Raises UserError unless they are one of its type."""
     name, said = f"--{flag.name}", " ".join(_cut_middle(value) or "''" for value in values)
     if flag.hint is bool:
         if values:
             part, dot, last = flag.name.rpartition(".")
             off = f"--{part}{dot}no-{last}"
             raise UserError(f"{name if on else off}={said}", "takes no value", f"write {name} or {off}")
-        return
+        return on
     hints = alternatives(flag.hint)
     if not values and not (flag.many and any(t[-1:] == (...,) for t in map(typing.get_args, hints))):
         raise UserError(Field(name), "has no value", f"give {describe_type(flag.hint)}")
     if values and values[0] in flag.foreign:
         raise UserError(f"{name} {values[0]}", f"here it is {VALUES[values[0]]}")
-    if any(_fits(hint, values) for hint in hints):
-        return
+    for hint in hints:
+        with contextlib.suppress(ValueError):
+            return _read(hint, values)
     choices = [str(value) for hint in hints for value in _choices(hint)]
     if choices:
         wrong = next(value for value in values if value not in choices)
@@ -290,22 +311,19 @@ def _choices(hint: Any) -> tuple[Any, ...]:
     return _choices(typing.get_args(hint)[0]) if typing.get_origin(hint) is tuple else ()
 
 
-def _fits(hint: Any, values: Sequence[str]) -> bool:
-    """Whether texts are the values of a type that is no union."""
-    if typing.get_origin(hint) is tuple:
-        parts = typing.get_args(hint)
-        each = parts[:1] * len(values) if parts[-1] is ... else parts
-        return len(each) == len(values) and all(_fits(part, [v]) for part, v in zip(each, values, strict=True))
-    if len(values) != 1:
-        return False
-    if typing.get_origin(hint) is Literal:
-        return values[0] in typing.get_args(hint)
-    try:
-        return hint is str or math.isfinite(hint(values[0]))
-    except OverflowError:  # a whole number that is too large for a float
-        return True
-    except ValueError:
-        return False
+def _read(hint: Any, texts: Sequence[str]) -> Any:
+    """The value of a type that is no union. Raises ValueError if the texts are none."""
+    kind, parts = typing.get_origin(hint), typing.get_args(hint)
+    if kind is tuple:
+        each = parts[:1] * len(texts) if parts[-1] is ... else parts
+        return tuple(_read(part, [text]) for part, text in zip(each, texts, strict=True))
+    (text,) = texts
+    if kind is Literal:
+        return parts[parts.index(text)]
+    value = hint(text)
+    if hint is float and not math.isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def describe_type(hint: Any) -> str:
