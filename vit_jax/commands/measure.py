@@ -244,14 +244,12 @@ def _intervals(
     task: Task, run: RunConfig, examples: Any, out: Mapping[str, Any], samples: int
 ) -> dict[str, tuple[float, float]]:
     """Bootstrap intervals of the metrics of a split, from the outputs of all its examples."""
-    from sklearn import config_context
 
     def metrics(rows: Any) -> dict[str, float]:
         few = {name: values[rows] for name, values in out.items()}
         return task.resample(run.model, examples.subset(rows), few)
 
-    with config_context(assume_finite=True, skip_parameter_validation=True):
-        return bootstrap(metrics, len(examples), samples, getattr(examples, "groups", None))
+    return bootstrap(metrics, len(examples), samples, getattr(examples, "groups", None))
 
 
 def _asked_for(net: Predictor, f: EvaluateFlags) -> Task:

@@ -8,6 +8,15 @@ from .ranking import rank
 from .result import Scores
 
 
+def precision_recall_f1(right: np.ndarray, said: np.ndarray, true: np.ndarray) -> dict[str, np.ndarray]:
+    """{name: array} of counts of true positives, of what was predicted and of what is true; 0/0 is 0."""
+
+    def ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return a / np.maximum(b, 1)
+
+    return {"precision": ratio(right, said), "recall": ratio(right, true), "f1": ratio(2 * right, said + true)}
+
+
 def balanced_accuracy(confusion: np.ndarray) -> float:
     """The mean of the recall of each class that has an image, from a confusion matrix, int [K, K], rows the truth."""
     counts = confusion.sum(1)

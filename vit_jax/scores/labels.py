@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from .classes import precision_recall_f1
 from .ranking import rank
 from .result import Scores
-
-COUNTED = ("precision", "recall", "f1")
 
 
 def over(probabilities: np.ndarray, thresholds: np.ndarray | float) -> np.ndarray:
@@ -42,16 +41,16 @@ def score_labels(truth: np.ndarray, probabilities: np.ndarray, thresholds: np.nd
     out = rank(truth, probabilities)
     right = true & said
     absent = ~true.any(0)
-    each = _precision_recall_f1(right.sum(0), said.sum(0), true.sum(0))  # 0 of those that are absent
+    each = precision_recall_f1(right.sum(0), said.sum(0), true.sum(0))  # 0 of those that are absent
     for name, values in each.items():
         out.each[name] = np.where(absent, np.nan, values)
         out.add_mean(f"{name}_macro", out.each[name], "no image here has any label")
     nothing = "no image has a label here, and none was predicted"
-    for name, value in _precision_recall_f1(right.sum(), said.sum(), true.sum()).items():
+    for name, value in precision_recall_f1(right.sum(), said.sum(), true.sum()).items():
         out.add(f"{name}_micro", float(value) if said.any() or true.any() else np.nan, nothing)
     rows = known.any(1)
     unknown = "of no image is any label known"
-    by_image = _precision_recall_f1(right[rows].sum(1), said[rows].sum(1), true[rows].sum(1))
+    by_image = precision_recall_f1(right[rows].sum(1), said[rows].sum(1), true[rows].sum(1))
     for name, values in by_image.items():
         out.add(f"{name}_samples", values.mean() if rows.any() else np.nan, unknown)
     wrong = (said != true) & known
@@ -67,15 +66,6 @@ def score_labels(truth: np.ndarray, probabilities: np.ndarray, thresholds: np.nd
             f"recall and f1 of samples, as in scikit-learn; as 1, f1_samples is {lenient:.4f}"
         )
     return out
-
-
-def _precision_recall_f1(right: np.ndarray, said: np.ndarray, true: np.ndarray) -> dict[str, np.ndarray]:
-    """{name: array} of counts of true positives, of what was predicted and of what is true; 0/0 is 0."""
-
-    def ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return a / np.maximum(b, 1)
-
-    return dict(zip(COUNTED, (ratio(right, said), ratio(right, true), ratio(2 * right, said + true)), strict=True))
 
 
 def _note_absent(out: Scores, each: dict[str, np.ndarray], absent: int) -> str:

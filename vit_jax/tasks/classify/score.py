@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...scores.classes import balanced_accuracy
+from ...scores.classes import balanced_accuracy, precision_recall_f1
 from ...scores.suspects import Suspects
 from ..base import Evaluation
 from .trust import Trust
@@ -53,26 +53,19 @@ def score(
         classes: K.
         averaged: int [k], the classes over which macro averages are; None: all.
     """
-    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
-
-    labels, names = np.arange(classes), ("precision", "recall", "f1")
     metrics = {} if loss is None else {"loss": float(loss.astype(np.float64).mean())}
-    confusion = confusion_matrix(truth, predicted, labels=labels)
+    confusion = np.bincount(truth.astype(np.int64) * classes + predicted, minlength=classes**2)
+    confusion = confusion.reshape(classes, classes)
     metrics |= {"accuracy": float((predicted == truth).mean()), "balanced_accuracy": balanced_accuracy(confusion)}
     if classes > TOP:
         metrics[f"accuracy_top{TOP}"] = float((rank < TOP).mean())
-    for average, over in (("macro", labels if averaged is None else averaged), ("micro", labels)):
-        values = precision_recall_fscore_support(truth, predicted, labels=over, average=average, zero_division=0)
-        metrics |= {f"{name}_{average}": float(v) for name, v in zip(names, values, strict=False)}
-    each = precision_recall_fscore_support(truth, predicted, labels=labels, average=None, zero_division=0)
-    return Classified(
-        metrics,
-        predicted,
-        confidence,
-        confusion,
-        dict(zip(names, each, strict=False)),
-        each=dict(zip(names, each, strict=False)),
-    )
+    right, said, true = np.diagonal(confusion), confusion.sum(0), confusion.sum(1)
+    each = precision_recall_f1(right, said, true)
+    counted = slice(None) if averaged is None else averaged
+    metrics |= {f"{name}_macro": float(values[counted].mean()) for name, values in each.items()}
+    micro = precision_recall_f1(right.sum(), said.sum(), true.sum())
+    metrics |= {f"{name}_micro": float(value) for name, value in micro.items()}
+    return Classified(metrics, predicted, confidence, confusion, each, each=each)
 
 
 def score_of(truth: np.ndarray, scores: np.ndarray) -> Classified:

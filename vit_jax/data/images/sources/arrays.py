@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,12 +45,19 @@ class Arrays:
 
 def open_digits() -> Source:
     """scikit-learn's 1,797 handwritten digits of 8x8 pixels, which are part of its package."""
+    pixels, labels, names = _digits()
+    return Source("digits", Outputs("class", names), {"train": Arrays(pixels, labels, "digits")})
+
+
+@functools.cache
+def _digits() -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """(uint8 [1797, 8, 8], int32 [1797], the names of the classes), read once: they are a compressed text."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
     pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)  # stored as 0..16
-    train = Arrays(pixels, digits.target.astype(np.int32), "digits")
-    return Source("digits", Outputs("class", tuple(str(name) for name in digits.target_names)), {"train": train})
+    pixels.flags.writeable = False
+    return pixels, digits.target.astype(np.int32), tuple(map(str, digits.target_names))
 
 
 _CHUNK = 256  # images that become 8 bits at a time, by way of float64
