@@ -101,7 +101,7 @@ def _print_help(
             options.__annotations__[name] = typing.Annotated[kind, tyro.conf.arg(name=name.rstrip("_"))]
     # AvoidSubcommands: the default determines the class of each part, so there is no choice on the command line.
     config = (tyro.conf.AvoidSubcommands, tyro.conf.PositionalRequiredArgs, tyro.conf.PositionalMetavarFromFieldName)
-    given = {} if default is None else {"default": default}
+    given: dict[str, Any] = {} if default is None else {"default": default}
     tyro.cli(options, args=words, prog=prog, description=description, config=config, **given)
     raise SystemExit(0)
 
