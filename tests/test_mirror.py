@@ -209,7 +209,7 @@ def test_what_a_store_has_lost_is_passed_over(bucket, tmp_path, harm):
         ("s3://", "", "names no place of objects"),
         ("https://host/runs", "", "dir is https://host/runs, and a plain server is only read"),
         ("s3://nowhere/runs", "", "there is no bucket nowhere"),
-        ("s3://bucket/runs", "seed", "single runs are kept and no run per seed: give a folder"),
+        ("https://host/runs", "seed", "a plain server is only read"),
         ("s3://bucket/../runs", "", "below its place"),
         ("s3://bucket", "", "s3://bucket/data: there are objects here, and no run"),
     ],

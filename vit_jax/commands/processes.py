@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
 from ..config.run import RunConfig
@@ -22,6 +21,7 @@ from ..files.locks import is_locked
 from ..files.terminal import printable
 from ..machine.backend import accelerators
 from ..runs.folder import Run
+from ..runs.mirror import copy_of, join
 from ..training.stopping import signals
 from ..training.sweep import Unit
 
@@ -103,7 +103,7 @@ def _title(unit: Unit) -> str:
 def _await_unlocked(run: RunConfig) -> None:
     """Wait while a process of a sweep that was killed still saves this run."""
     deadline = time.monotonic() + WAIT
-    while is_locked(Run(Path(run.dir) / run.name).lock_file) and time.monotonic() < deadline:
+    while is_locked(Run(copy_of(join(run.dir, run.name))).lock_file) and time.monotonic() < deadline:
         time.sleep(TICK)
 
 
@@ -114,8 +114,8 @@ def _start(unit: Unit, place: Mapping[str, str], quiet: bool) -> Child:
     errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
     log = None
     if quiet:
-        make_folder(Path(run.dir))
-        log = open(Path(run.dir) / f"{run.name}.log", "ab")
+        make_folder(beside := copy_of(run.dir))
+        log = open(beside / f"{run.name}.log", "ab")
     process = subprocess.Popen(
         [sys.executable, "-m", "vit_jax.train", *words],
         env={**os.environ, **place},

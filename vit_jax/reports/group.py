@@ -8,6 +8,7 @@ from typing import Any
 from .. import runs
 from ..config.dotted import value_at
 from ..config.trees import flatten
+from ..runs.mirror import OF_SEVERAL, publish_file
 from ..runs.several import VARIED, kind_of
 from ..tasks.table import task_spec
 from .command import leave_report
@@ -32,6 +33,8 @@ def sum_up(inside: Sequence[runs.Run], summaries: Sequence[Mapping[str, Any]]) -
     draw(gather([str(group.path)]), group.plots / "curves.png")
     print(f"the curves of all {kind}s are in {group}/plots/curves.png")
     leave_report(group)
+    for name in OF_SEVERAL:
+        publish_file(group.path, name)
     return summary
 
 

@@ -17,7 +17,7 @@ from ..files.destination import check_apart
 from ..files.reading import show_path
 from .check import check_name
 from .folder import Run
-from .mirror import check_not_kept, here, is_kept, join
+from .mirror import check_dir, here, is_kept, join
 from .segments import SEGMENT_FIELDS
 from .several import SWEEP, VARIED, kind_of, members, there
 from .values import other_identity
@@ -49,11 +49,7 @@ def choose(run: RunConfig, name: str, named: bool, group: str = "", difference: 
             config.json, because it may be that of this run.
     """
     check_name(name)
-    if run.dir.startswith(("https://", "http://")):
-        what = f"is {run.dir}, and a plain server is only read"
-        raise UserError(Field("dir"), what, "give a folder, s3://BUCKET/PATH or gs://BUCKET/PATH")
-    if group:
-        check_not_kept(run.dir, f"run per {group}")
+    check_dir(run.dir)
     number = 1
     while True:
         folder = Run(here(join(run.dir, name if number == 1 else f"{name}-{number}")))

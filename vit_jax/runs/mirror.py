@@ -31,6 +31,7 @@ from ..files.terminal import print_note
 from ..machine.backend import cache_folder
 
 WEIGHTS = "checkpoints/"  # of a run: brought when they are needed
+OF_SEVERAL = {"summary.json", "sweep.json", "sweep.png", "report.html", "plots/curves.png"}  # of groups and sweeps
 _HELD = contextlib.ExitStack()  # the lock of this process's folder, as long as it lives
 _MIRRORS: dict[Path, Mirror] = {}
 
@@ -44,10 +45,11 @@ def is_kept(text: str) -> bool:
     return is_remote(text) and not text.startswith("hf:")
 
 
-def check_not_kept(place: str, what: str) -> None:
-    """Check that a folder of runs is on this machine. Raises UserError saying `what` cannot be kept elsewhere."""
-    if is_kept(place):
-        raise UserError(Field("dir"), f"is {place}, where single runs are kept and no {what}", "give a folder")
+def check_dir(place: str) -> None:
+    """Raise UserError where a folder of runs is at a place that is only read."""
+    if place.startswith(("https://", "http://")):
+        what = f"is {place}, and a plain server is only read"
+        raise UserError(Field("dir"), what, "give a folder, s3://BUCKET/PATH or gs://BUCKET/PATH")
 
 
 def join(place: str, name: str) -> str:
@@ -86,7 +88,26 @@ def here(text: str) -> str:
         shutil.rmtree(folder)
     for name in inside:
         here(join(text, name))
+    for name in OF_SEVERAL.intersection(names):
+        make_folder((folder / name).parent)
+        (folder / name).write_bytes(mirror.store.load(name) or b"")
     return str(folder)
+
+
+def copy_of(text: str) -> Path:
+    """The path that `here` gives for a text, of what is there by then."""
+    return _folder(text) if is_kept(text) else Path(text)
+
+
+def kept_at(path: Path) -> str:
+    """The URL of what a path holds a copy of; of anything else the path."""
+    return url if is_kept(url := show_path(path)) else str(path)
+
+
+def publish_file(folder: Path, name: str) -> None:
+    """Bring a file of several runs, one of OF_SEVERAL, to the store that keeps their folder, if one does."""
+    if is_kept(url := show_path(folder)) and (folder / name).is_file():
+        open_store(url).put(name, (folder / name).read_bytes())
 
 
 def bring_weights(path: Path) -> None:

@@ -22,6 +22,7 @@ from ..files.atomic import read_json
 from .check import check_name
 from .choice import same_identity
 from .folder import Run
+from .mirror import check_dir, copy_of, here, join, kept_at
 from .several import SWEEP, is_run, members
 from .values import flat
 
@@ -60,8 +61,8 @@ class Point:
     def runs(self, sweep: Path, seeds: int) -> list[RunConfig]:
         """Its run, or one for each of several seeds, each with its folder in that of the sweep."""
         if not seeds:
-            return [replace(self.run, dir=str(sweep), name=self.name)]
-        first, place = self.run.seed, str(sweep / self.name)
+            return [replace(self.run, dir=kept_at(sweep), name=self.name)]
+        first, place = self.run.seed, kept_at(sweep / self.name)
         return [replace(self.run, dir=place, name=f"seed-{s}", seed=s) for s in range(first, first + seeds)]
 
 
@@ -131,11 +132,11 @@ def survivors(points: int) -> int:
     return max(1, points // GROWTH)
 
 
-def choose_sweep(place: Path, name: str, named: bool, points: Sequence[Point], seeds: int) -> Path:
+def choose_sweep(place: str, name: str, named: bool, points: Sequence[Point], seeds: int) -> Path:
     """The folder of a sweep: one that has the same sweep already, or points of it, or a new one.
 
     Args:
-        place: the folder of all runs.
+        place: the folder of all runs, or its URL.
         name: of the folder.
         named: whether the user named it; if not, numbers are tried, as for runs.
         points: all that the sweep may train.
@@ -145,9 +146,10 @@ def choose_sweep(place: Path, name: str, named: bool, points: Sequence[Point], s
         UserError: a named folder has something else.
     """
     check_name(name)
+    check_dir(place)
     number = 1
     while True:
-        folder = place / (name if number == 1 else f"{name}-{number}")
+        folder = Path(here(join(place, name if number == 1 else f"{name}-{number}")))
         try:
             _check_fits(folder, points, seeds)
         except UserError:
@@ -174,5 +176,5 @@ def _check_fits(folder: Path, points: Sequence[Point], seeds: int) -> None:
         if is_run(inside) == bool(seeds):
             raise UserError(shown, f"holds a sweep {'without' if seeds else 'with'} --seeds", WANTED)
         for run in known[inside.name].runs(folder, seeds):
-            if (there := Run(Path(run.dir) / run.name)).exists():
+            if (there := Run(copy_of(join(run.dir, run.name)))).exists():
                 same_identity(there, run)

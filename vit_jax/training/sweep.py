@@ -18,10 +18,10 @@ from ..files.atomic import make_folder, write_json
 from ..files.locks import lock_file
 from ..files.reading import show_path
 from ..files.terminal import printable
-from ..reports.sweep import rank, show
+from ..reports.sweep import PICTURE, rank, show
 from ..runs.check import check_run
 from ..runs.ending import FINISHED, ending
-from ..runs.mirror import check_not_kept
+from ..runs.mirror import here, join, kept_at, publish_file
 from ..runs.points import Point, budgets, check_points, choose_sweep, survivors, value_text
 from ..runs.several import SWEEP
 from ..runs.values import with_fields
@@ -160,9 +160,7 @@ def prepare(
             preflight(check_run(point.run))
             if point.run.init or point.run.init_encoder:
                 check_start(point.run)
-    check_not_kept(points[0].run.dir, "sweep")
-    place = Path(points[0].run.dir)
-    folder = choose_sweep(place, name, named, [*itertools.chain(*rungs)], seeds)
+    folder = choose_sweep(points[0].run.dir, name, named, [*itertools.chain(*rungs)], seeds)
     runs.check_place(folder)
     _check_data([*itertools.chain(*rungs)], given, halving)
     return Sweep(folder, {field: [*each] for field, each in values.items()}, rungs, seeds)
@@ -202,7 +200,7 @@ def describe(sweep: Sweep) -> str:
 
 def is_done(run: RunConfig) -> bool:
     """Whether a run of a sweep needs no more training: it is finished, or has diverged and would again."""
-    folder = runs.Run(Path(run.dir) / run.name)
+    folder = runs.Run(here(join(run.dir, run.name)))
     if not folder.exists():
         return False
     try:
@@ -235,10 +233,12 @@ def train_sweep(sweep: Sweep, trainer: Trainer) -> dict[str, Any]:
             try:
                 failures |= trainer(_left(sweep.units(points)))
             finally:  # also where it was interrupted
+                for _, run in sweep.units(points):
+                    here(join(run.dir, run.name))  # other processes may have trained it
                 now = rank(sweep.folder, points, sweep.seeds, failures)
                 outcomes = now.before(outcomes)
                 record = {"fields": sweep.fields, **outcomes.record()}
-                write_json(sweep.folder / SWEEP, record)
+                _write(sweep.folder, record)
             best = [each.point for each in now.each[: survivors(len(points))] if each.values]
             chosen = [i for i in chosen if rung[i] in best]
             if not chosen:
@@ -248,7 +248,14 @@ def train_sweep(sweep: Sweep, trainer: Trainer) -> dict[str, Any]:
             name, reason = next(iter(failures.items()))
             raise UserError("no point of the sweep could be trained", f"{name}: {reason}")
         show(outcomes)
-    return {**record, "folder": str(sweep.folder)}
+        publish_file(sweep.folder, PICTURE)
+    return {**record, "folder": kept_at(sweep.folder)}
+
+
+def _write(folder: Path, record: Mapping[str, Any]) -> None:
+    """Write sweep.json."""
+    write_json(folder / SWEEP, record)
+    publish_file(folder, SWEEP)
 
 
 def _left(units: Sequence[Unit]) -> list[Unit]:
@@ -268,6 +275,6 @@ def _own_sweep(folder: Path) -> Iterator[None]:
 
     make_folder(folder)
     if not (folder / SWEEP).exists():
-        write_json(folder / SWEEP, {})
+        _write(folder, {})
     with lock_file(folder / ".lock", refuse):
         yield
