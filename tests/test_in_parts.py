@@ -196,6 +196,43 @@ def test_parts_may_be_parquet_and_shards_too(place, capsys):
     assert "name that ends in .parquet" in told("--parts", "out parquet", "--merge", "x.csv")
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_every_probability_in_parts_is_that_of_one_command(kind, place, tmp_path):
+    from pyarrow import parquet
+
+    whole, joined = "every.csv", tmp_path / f"joined.{kind}"
+    assert predict.command(["run", "images", "--skip-unreadable", "--probabilities", whole, "--force"]) == 0
+    job = ["--parts", str(tmp_path / "out"), "--part-size", "4", "--format", kind, "--probabilities", str(joined)]
+    assert predict.command(["run", "images", *job]) == 0
+    found = table(joined) if kind == "csv" else parquet.read_table(joined).to_pylist()
+    rows = found[1:] if kind == "csv" else [[*row.values()] for row in found]
+    readable, expected = [row[:-1] for row in rows if not row[-1]], table(whole)[1:]
+    assert [row[0] for row in readable] == [row[0] for row in expected] and len(rows) == 11
+    values = [[[*map(float, row[1:])] for row in each] for each in (readable, expected)]
+    assert np.allclose(*values, rtol=1e-5)  # of batches of other sizes
+    assert [row[0] for row in rows if row[-1]] == ["images/04.png"]
+    assert "but the parts in" in told("run", "images", *job[:-2])
+
+
+def test_features_in_parts_are_those_of_one_command_and_nan_where_an_image_cannot_be_read(place, tmp_path, capsys):
+    some = ["--features", "whole.npz", "--blocks", "-1"]
+    assert predict.command(["run", "images", "--skip-unreadable", *some, "--force"]) == 0
+    job = ["--parts", str(tmp_path / "out"), "--part-size", "1", "--batch", "2", "--blocks", "-1"]
+    assert predict.command(["run", "images", *job, "--features", str(tmp_path / "joined.npz")]) == 0
+    assert "1 could not be read" in capsys.readouterr().out
+    with np.load(tmp_path / "joined.npz") as joined, np.load("whole.npz") as whole:
+        bad = joined["reason"] != ""
+        assert joined["files"][bad].tolist() == ["images/04.png"]
+        for name in whole.files:
+            same = np.array_equal if name == "files" else lambda a, b: np.allclose(a, b, atol=1e-5)
+            assert same(joined[name][~bad], whole[name])
+            assert name == "files" or np.isnan(joined[name][bad]).all()
+    said = told("run", "images", *job, "--features", tmp_path / "other.npz", "--no-norm")
+    assert said.startswith("norm is false, but the parts in")
+    (tmp_path / "out/parts/00000003.npz").write_bytes(b"none")
+    assert "00000003.npz: is damaged" in told("--parts", tmp_path / "out", "--merge", tmp_path / "again.npz")
+
+
 def test_what_is_not_the_same_job_is_refused_with_both_values(place, tmp_path):
     out = str(tmp_path / "out")
     assert predict.command(["run", "images", "--parts", out, "--part-size", "4"]) == 0
@@ -233,8 +270,14 @@ def test_where_parts_cannot_be_and_what_they_are_not_mixed_with(place, tmp_path,
     assert "has no job.json: no parts were begun there" in told("--parts", tmp_path / "none", "--merge", "x.csv")
     assert "has no job.json" in told(*images, "--parts", tmp_path / "none", "--merge", "x.csv")
     assert "another worker cannot read; give a file that lists them" in told("run", "-", "--parts", tmp_path / "none")
-    for flags in (["--csv", "y.csv"], ["--json"], ["--features", "y.npz"], ["--explain", "ig"], ["--skip-unreadable"]):
+    for flags in (["--json"], ["--explain", "ig"], ["--skip-unreadable"]):
         assert "is of a command that does all" in told(*images, "--parts", tmp_path / "none", *flags)
+    for flags, said in (
+        (["--csv", "y.csv", "--features", "y.npz"], "csv is given, and so is --features"),
+        (["--features", "y.npz", "--format", "csv"], "format is csv, and features are .npz"),
+        (["--probabilities", "y.parquet"], "the parts are csv; give a name that ends in .csv"),
+    ):
+        assert said in told(*images, "--parts", tmp_path / "none", *flags)
     for flags in (["--part-size", 3], ["--format", "csv"], ["--merge", "x.csv"]):
         assert "add --parts OUT" in told(*images, *flags)
     monkeypatch.setitem(predict.sys.modules, "pyarrow.parquet", None)

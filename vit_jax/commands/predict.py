@@ -24,9 +24,11 @@ from ..explain.methods import BATCH as EXPLAINED
 from ..files.destination import check_outputs
 from ..files.output import GrowingCsv, digits
 from ..files.terminal import lasting_output, printable, run_command
+from .parts.features import share_of_features
 from .parts.flags import MergeOptions, merges_alone
 from .parts.job import facts_of
-from .parts.predictions import begin_predictions, merge_predictions, predict_parts
+from .parts.predictions import check_file, merge_parts, share_of_answers
+from .parts.share import begin_share, compute_share
 from .prediction.answering import Answering
 from .prediction.flags import BATCH, Options, blocks, check_flags, layers
 from .prediction.inputs import STDIN, Inputs, is_piped
@@ -86,14 +88,23 @@ def command(arguments: list[str]) -> int:
 
 def _answer_part(o: Options, model: Predictor, inputs: Inputs) -> int:
     """Compute a share of all answers, or join all of them to a table."""
-    settings = {"part_size": o.part_size, "format": o.format, "top": o.top}
+    if o.features:
+        model.features([model.blank], wanted := blocks(o.blocks, model.layers), o.norm)
+        share = share_of_features(model, inputs.sources, wanted, o.norm, o.batch)
+    else:
+        share = share_of_answers(model, inputs.sources, o.format, o.top, o.batch, bool(o.probabilities))
+    file = o.merge or o.csv or o.probabilities or o.features
+    if file:
+        check_file(file, {"what": share.what, **share.settings})
     if o.merge:
         facts_of(o.parts)
-        begin_predictions(o.parts, model, inputs, settings)
-        print(printable(merge_predictions(o.parts, o.merge)))
-        return DONE
-    predict_parts(o.parts, model, inputs, settings, o.batch, note)
-    print(printable(f"join them with --parts {o.parts} --merge TABLE.{o.format}"))
+    job = begin_share(o.parts, model, inputs, share, o.part_size)
+    if not o.merge:
+        compute_share(job, share, note)
+    if file:
+        print(printable(merge_parts(o.parts, file)))
+    else:
+        print(printable(f"join them with --parts {o.parts} --merge TABLE{share.suffix}"))
     return DONE
 
 
@@ -101,7 +112,7 @@ def _merge_alone(arguments: list[str]) -> int:
     """Join parts to a table without the network that they are of."""
     o = flags.parse(MergeOptions, arguments, prog="python -m vit_jax.predict")
     check_outputs({"merge": o.merge}, o.force)
-    print(printable(merge_predictions(o.parts, o.merge)))
+    print(printable(merge_parts(o.parts, o.merge)))
     return DONE
 
 

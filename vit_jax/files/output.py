@@ -69,7 +69,7 @@ def digits(values: np.ndarray) -> list[str]:
 
 
 def write_npz(
-    path: str | os.PathLike[str], parts: Iterable[Mapping[str, np.ndarray]], rows: int, **whole: np.ndarray
+    path: str | os.PathLike[str], parts: Iterable[Mapping[str, np.ndarray]], rows: int, **whole: Sequence[str]
 ) -> dict[str, tuple[int, ...]]:
     """Write arrays to a .npz, atomically.
 
@@ -78,15 +78,13 @@ def write_npz(
         parts: {name: [k, ...]} each, the next k of all rows; one part at a time is in memory, and the rows before it
             are in files beside `path`.
         rows: how many there are in all.
-        whole: other arrays, as they are.
+        whole: other arrays, of texts; lists may grow while the parts come.
 
     Returns:
         {name: shape}.
     """
-    path, shapes = Path(path), {name: array.shape for name, array in whole.items()}
+    path, shapes = Path(path), dict[str, tuple[int, ...]](dict.fromkeys(whole, (rows,)))
     with tempfile.TemporaryDirectory(prefix=f"{path.name}.", suffix=".tmp", dir=path.absolute().parent) as folder:
-        for name, array in whole.items():
-            np.save(Path(folder, f"{name}.npy"), array)
         with contextlib.ExitStack() as stack:
             files: dict[str, Any] = {}
             for part in parts:
@@ -97,6 +95,8 @@ def write_npz(
                         described = {"descr": array.dtype.str, "fortran_order": False, "shape": shapes[name]}
                         np.lib.format.write_array_header_1_0(files[name], described)
                     files[name].write(array.tobytes())
+        for name, texts in whole.items():
+            np.save(Path(folder, f"{name}.npy"), np.array(texts))
         with zipfile.ZipFile(together := Path(folder, "npz"), "w") as archive:
             for name in shapes:
                 archive.write(Path(folder, f"{name}.npy"), f"{name}.npy")

@@ -70,6 +70,11 @@ class ImagePredictor(Predictor):
                 raise
             return error
 
+    @property
+    def blank(self) -> np.ndarray:
+        """A black image of the network's size."""
+        return np.zeros((*self.preprocess.image, self.preprocess.channels), np.uint8)
+
     def pixels(self, images: Any) -> np.ndarray:
         """Images preprocessed but not normalised.
 

@@ -125,6 +125,11 @@ class Predictor:
         """What `Answer.values` are of, K names; none where answers have none."""
         return ()
 
+    @property
+    def blank(self) -> Any:
+        """An input that is nothing, of networks that have features."""
+        return None
+
     def check_columns(self, file: str) -> None:
         """Raise UserError where there are no values that could be written to a file."""
         if not self.columns:

@@ -25,12 +25,15 @@ class PartsFlags:
         "compute a share of all predictions, as any number of such commands may do at the same time on any machines: "
         "parts of a table are written into this folder, s3:// or gs:// place, each once, until all are there; "
         "repeated, the command goes on, and it takes over the parts of one that was killed; an input that cannot be "
-        "read is a row with the reason",
+        "read is a row with the reason. With --csv, --probabilities or --features FILE the command then joins the "
+        "parts to that file",
     )
-    part_size: int = option(PART_SIZE, "with --parts: inputs of a part", at_least=1)
-    format: Format = option("csv", "with --parts: what the parts are, CSV or parquet tables")
+    part_size: int = option(PART_SIZE, "with --parts: inputs of a part, which is in memory as a whole", at_least=1)
+    format: Format = option("csv", "with --parts: what tables in parts are, CSV or parquet")
     merge: str = option(
-        "", "with --parts: join the parts to this table once all are there; RUN and inputs may then be left out"
+        "",
+        "with --parts: compute nothing, and join the parts to this file once all are there; RUN and inputs may then be "
+        "left out",
     )
 
 
@@ -39,7 +42,7 @@ class MergeOptions:
     """Join predictions in parts to one table."""
 
     parts: str = option("", "where they are")
-    merge: str = option("", "the table")
+    merge: str = option("", "the table, or .npz of features")
     force: bool = option(False, "overwrite it if it exists")
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 Format = Literal["csv", "parquet"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 INTEGERS, FRACTIONS = ("rank",), ("probability", "value", "score")  # columns of numbers, in parquet
-Rows = Iterable[Sequence[str | int]]
+Row = Sequence[str | int]
+Rows = Iterable[Row]
 
 
 def check_format(format: str) -> None:
@@ -30,8 +31,15 @@ def check_format(format: str) -> None:
             raise UserError("--format", what, "pip install pyarrow, or give --format csv") from error
 
 
-def encode(format: str, header: Sequence[str], rows: Rows) -> bytes:
-    """A table as the content of a file."""
+def encode(format: str, header: Sequence[str], rows: Rows, all_fractions: bool = False) -> bytes:
+    """A table as the content of a file.
+
+    Args:
+        format: of it.
+        header: the names of its columns.
+        rows: of it.
+        all_fractions: whether all columns but the first and the last are fractions, whatever their names.
+    """
     if format == "csv":
         text = io.StringIO(newline="")
         csv.writer(text).writerows([header, *rows])
@@ -40,19 +48,27 @@ def encode(format: str, header: Sequence[str], rows: Rows) -> bytes:
     import pyarrow.parquet
 
     columns = [*zip(*rows, strict=True)] or [()] * len(header)
-    arrays = [_column(name, values) for name, values in zip(header, columns, strict=True)]
+    kinds = [*map(_kind, header)]
+    if all_fractions:
+        kinds[1:-1] = [float] * len(kinds[1:-1])
+    arrays = [_column(kind, values) for kind, values in zip(kinds, columns, strict=True)]
     file = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.table(arrays, [*header]), file)
     return file.getvalue()
 
 
-def _column(name: str, values: Sequence[Any]) -> pyarrow.Array:
+def _kind(name: str) -> type:
+    """What the cells of a column are, by its name."""
+    return int if name in INTEGERS else float if name in FRACTIONS else str
+
+
+def _column(kind: type, values: Sequence[Any]) -> pyarrow.Array:
     """A column of a table; blank cells of numbers are null, and names that are no UTF-8 have U+FFFD in them."""
     import pyarrow
 
-    if name in INTEGERS or name in FRACTIONS:
-        number, kind = (int, pyarrow.int32()) if name in INTEGERS else (float, pyarrow.float64())
-        return pyarrow.array([None if value == "" else number(value) for value in values], kind)
+    if kind is not str:
+        held = pyarrow.int32() if kind is int else pyarrow.float64()
+        return pyarrow.array([None if value == "" else kind(value) for value in values], held)
     texts = (str(value).encode("utf-8", "surrogateescape").decode("utf-8", "replace") for value in values)
     return pyarrow.array(texts, pyarrow.string())
 

@@ -21,7 +21,8 @@ from ..unreadable import UnreadableFlags
 
 BATCH = 64  # inputs that are computed at a time
 FILES = (".png", ".csv", ".npz")  # of an explanation
-WHOLE = ("csv", "json", "probabilities", "attention", "explain", "features", "skip_unreadable")  # not with --parts
+WHOLE = ("json", "attention", "explain", "skip_unreadable")  # not with --parts
+JOINED = ("csv", "probabilities", "features", "merge")  # of which there is one with --parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +117,11 @@ def check_flags(o: Options, stated: Sequence[str]) -> None:
     """
     reads = [*runs.read_from(o.run), *paths_in(*o.inputs)]
     check_parts(o, stated, WHOLE, reads)
+    if o.parts and len(asked := [name for name in JOINED if getattr(o, name)]) > 1:
+        what = f"is given, and so is --{asked[1]}, and parts are joined to one file"
+        raise UserError(Field(asked[0]), what, "give one of them, and the others with another --parts")
+    if o.features and "format" in stated:
+        raise UserError(Field("format"), f"is {o.format}, and features are .npz", "leave it out")
     if o.layer and not o.attention:
         raise UserError(Field("layer"), f"is {o.layer}, but nothing is to be drawn", "add --attention FILE.png")
     if o.attention and not o.attention.lower().endswith(".png"):

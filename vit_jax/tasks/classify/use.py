@@ -231,7 +231,7 @@ class Classifier(ImagePredictor):
         Raises:
             UserError: a file cannot be used, or there is no such block.
         """
-        numbers, names = block_numbers(blocks, self.layers), np.array([str(file) for file in inputs])
+        numbers, names = block_numbers(blocks, self.layers), [str(file) for file in inputs]
         written = write_npz(path, self._features(inputs, numbers, norm, batch), len(inputs), files=names)
         arrays = ", ".join(f"{name} {list(shape)}" for name, shape in written.items())
         return f"{path}: {arrays}"
