@@ -13,7 +13,7 @@ from PIL import Image
 import vit_jax
 from convert.__main__ import main as convert
 from vit_jax.data.captions import shapes
-from vit_jax.data.captions.open import touched_patches
+from vit_jax.data.captions.split import touched_patches
 from vit_jax.errors import UserError
 from vit_jax.runs import Run
 from vit_jax.tasks.caption import text as caption_text

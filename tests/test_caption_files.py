@@ -337,7 +337,7 @@ def test_shards_of_images_with_texts_give_what_a_folder_gives(folder, tmp_path, 
     table = pa.table(
         {"image": [x for name, x in members if name.endswith("g")], "caption": ["\n".join(x) for x in said.values()]}
     )
-    pyarrow.parquet.write_table(table, tmp_path / "x.parquet", row_group_size=5)
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet", row_group_size=6)
     ours = open_(f"captions:{folder}")
     for source, memory in (
         (f"wds:{tmp_path}/*.tar", 4),

@@ -7,8 +7,10 @@ import pytest
 
 from tests import loopback_s3
 from tests.image_sources import a_run, open_dataset
-from tests.test_shards import samples, tar
+from tests.test_shards import png, samples, tar
 from vit_jax.data.batches import batches, evaluation_batches
+from vit_jax.data.captions.config import CaptionData
+from vit_jax.data.captions.open import open_captions
 from vit_jax.data.lanes import LaneOrder, Lanes
 from vit_jax.data.shards import ahead
 from vit_jax.errors import UserError
@@ -76,8 +78,8 @@ def test_hosts_read_what_is_theirs_and_all_of_it_once(hosts, most):
         for step in range(own.steps_per_epoch):
             found = own.read(step)[rows]
             mine.append(found[:, 0])
-            spans |= {(start, stop) for _, start, stop in found.tolist()}
-            assert ((found[:, 1] <= found[:, 0]) & (found[:, 0] < found[:, 2])).all()
+            spans |= {(start, stop) for _, start, stop, _ in found.tolist()}
+            assert ((found[:, 1] <= found[:, 0]) & (found[:, 0] < found[:, 2]) & (step < found[:, 3])).all()
         parts.append(mine)
         read += sum(stop - start for start, stop in spans)
         assert sorted(np.concatenate(mine).tolist()) == sorted(x for start, stop in spans for x in range(start, stop))
@@ -95,6 +97,19 @@ def a_blocks_run(memory=0, **more):
     return open_dataset(a_run("wds:s3://bucket/*.tar", memory=memory, **more))
 
 
+def watch(monkeypatch):
+    """A list of all that reads ahead from now on."""
+    opened = []
+    monkeypatch.setattr(
+        "vit_jax.data.images.sources.sharded.Ahead", lambda *args: opened.append(ahead.Ahead(*args)) or opened[-1]
+    )
+    return opened
+
+
+def lefts(reader):
+    return [reading.left for some in reader._ends.values() for reading in some]
+
+
 @pytest.mark.parametrize("room", [1.0, 4e-6, 0])
 def test_a_pass_transfers_each_image_once_and_holds_what_it_may(monkeypatch, room):
     with loopback_s3.serving() as bucket:
@@ -104,10 +119,7 @@ def test_a_pass_transfers_each_image_once_and_holds_what_it_may(monkeypatch, roo
         order = found.order(8, 0)
         assert type(order) is LaneOrder and found.identity == whole.identity
         bucket.requests.clear()
-        opened = []
-        monkeypatch.setattr(
-            "vit_jax.data.images.sources.sharded.Ahead", lambda *args: opened.append(ahead.Ahead(*args)) or opened[0]
-        )
+        opened = watch(monkeypatch)
         taken = [*batches(found.splits["train"], order, 0, order.steps_per_epoch)]
         again = [whole.splits["train"].batch(order.indices(step)) for step in range(order.steps_per_epoch)]
         assert all(np.array_equal(a[key], b[key]) for a, b in zip(taken, again, strict=True) for key in a)
@@ -120,13 +132,15 @@ def test_a_pass_transfers_each_image_once_and_holds_what_it_may(monkeypatch, roo
         assert len(gets) < 60 if room == 1 else len(gets) > 60
 
 
-def test_a_resumed_run_and_one_on_several_hosts_take_the_same_batches():
+def test_a_resumed_run_and_one_on_several_hosts_take_the_same_batches(monkeypatch):
+    opened = watch(monkeypatch)
     with loopback_s3.serving() as bucket:
         write(bucket)
         found = a_blocks_run()
         order = found.order(8, 0)
         steps = order.steps_per_epoch + 9
         whole = [*batches(found.splits["train"], order, 0, steps)]
+        monkeypatch.setattr(ahead, "BEHIND", 4)
         rest = [*batches(a_blocks_run().splits["train"], a_blocks_run().order(8, 0), 5, steps)]
         parts = [
             [*batches(a_blocks_run().splits["train"], order, 0, steps, lambda size, own=own: np.arange(size)[own])]
@@ -136,6 +150,9 @@ def test_a_resumed_run_and_one_on_several_hosts_take_the_same_batches():
             assert all(np.array_equal(a[key], b[key]) for a, b in zip(whole[5:], rest, strict=True))
             joined = [np.concatenate([part[i][key] for part in parts]) for i in range(steps)]
             assert all(np.array_equal(a[key], b) for a, b in zip(whole, joined, strict=True))
+    # What the first part of a window or another host has taken is not held for ever.
+    assert len(opened) == 4 and all(end > steps - 5 for each in opened[1:] for end in each._ends)
+    assert all(each.held == sum(each._sizes[[*left]].sum() for left in lefts(each)) for each in opened)
 
 
 def test_batches_follow_neither_the_listing_nor_threads_nor_caches(tmp_path, monkeypatch):
@@ -212,3 +229,42 @@ def test_what_is_kept_on_disk_is_not_fetched_again_and_has_a_bound(tmp_path, mon
         assert sum(path.stat().st_size for path in parts.iterdir()) <= 5e4
         monkeypatch.setattr("vit_jax.data.shards.disk.tempfile.mkstemp", lambda **_: os.open("/dev/full/x", 0))
         assert np.array_equal(fetched(bucket, 1)[1], fetched(bucket, 0)[1])
+
+
+def said_in(store, **more):
+    data = CaptionData(source="wds:*.tar", dir=store, order="blocks", block=4, length=6, validation=0.2, test=0, **more)
+    return open_captions(data, 8, 1, (4, 4), normalize="half")
+
+
+def test_captions_of_shards_come_in_blocks_each_image_once_and_follow_one_that_stands_in(monkeypatch):
+    """With one to three captions an image, which all batches of its window take, whoever cuts it between two lanes."""
+    words, opened = ["red", "green", "blue", "one", "two"], watch(monkeypatch)
+
+    def members(first):
+        for i in range(first, first + 30):
+            said = "\n".join(f"{words[i % 5]} {word}" for word in words[: 1 + i % 3])
+            yield from ((f"{i:03}.png", b"broken" if i == 34 else png(i)), (f"{i:03}.txt", said.encode()))
+
+    with loopback_s3.serving() as bucket:
+        bucket.objects |= {f"{i}.tar": tar(*members(30 * i)) for i in range(3)}
+        with pytest.raises(UserError, match="1 unreadable image"):
+            said_in("s3://bucket")
+        whole = said_in("s3://bucket", skip_unreadable=True)
+        found = said_in("s3://bucket", skip_unreadable=True, memory=0)
+        order, train = found.order(8, 0), found.splits["train"]
+        assert type(order) is LaneOrder and found.identity == whole.identity
+        held = [{*split.rows // 30 * 8 + split.rows % 30 // 4} for split in found.splits.values()]
+        assert len(held) == 2 and not held[0] & held[1]  # blocks of four
+        bucket.requests.clear()
+        n = order.steps_per_epoch
+        taken = [*batches(train, order, 0, 2 * n)]
+        again = [whole.splits["train"].batch(order.indices(step)) for step in range(2 * n)]
+        assert all(np.array_equal(a[key], b[key]) for a, b in zip(taken, again, strict=True) for key in a)
+        gets = sum(size for method, _, size in bucket.requests if method == "GET")
+        sizes = train.images.examples.samples.sizes
+        each = [np.unique(train.rows[np.concatenate([order.indices(e * n + i) for i in range(n)])]) for e in (0, 1)]
+        assert gets <= sum(sizes[rows].sum() for rows in each) + 2 * 90 * 2_048 and opened[0].held == 0
+        (own,) = np.flatnonzero(train.rows == 34)[:1]
+        other = train.images.stand_ins[34]
+        words_of = [found.vocabulary.decode(row) for row in (train.target[own], train._said(other)[1])]
+        assert words_of[0] == words_of[1] != ""

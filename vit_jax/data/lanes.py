@@ -70,18 +70,21 @@ class LaneOrder:
             step: counted from 0.
 
         Returns:
-            int64 [batch, 3]: an example, and the first and the one after the last of its block that its lane takes.
+            int64 [batch, 4]: an example; the first and the one after the last of its block that its lane takes; and the
+            step after the last that takes any of these.
         """
         number, i = divmod(step, self.steps_per_epoch)
         places = i * self.share + np.arange(self.share)
         with self._lock:
             epoch = self._epoch(number)
-            at = np.concatenate([self._shuffled(number, epoch, lane, places) for lane in range(self.lanes)])
+            found = np.concatenate([self._shuffled(number, epoch, lane, places) for lane in range(self.lanes)])
+        at, stop = found.T
         lane = np.repeat(np.arange(self.lanes), self.share) * self.length
         j = np.searchsorted(epoch.ends, at, "right") - 1
         offset = self.starts[epoch.blocks[j]] - epoch.ends[j]
         low, high = np.maximum(epoch.ends[j], lane), np.minimum(epoch.ends[j + 1], lane + self.length)
-        return np.stack([at, low, high], 1) + offset[:, None]
+        last = number * self.steps_per_epoch + -(-(stop - lane) // self.share)
+        return np.stack([at + offset, low + offset, high + offset, last], 1)
 
     def _epoch(self, number: int) -> _Epoch:
         """The stream of an epoch."""
@@ -93,14 +96,14 @@ class LaneOrder:
         return self._epochs[number]
 
     def _shuffled(self, number: int, epoch: _Epoch, lane: int, places: np.ndarray) -> np.ndarray:
-        """The positions in the stream of those examples that come at these places of a lane, int64 [k]."""
-        out = np.empty(len(places), np.int64)
+        """For these places of a lane, int64 [k, 2]: a position in the stream, and the end of its window there."""
+        out = np.empty((len(places), 2), np.int64)
         for i, place in enumerate((lane * self.length + places).tolist()):
             known, window = self._windows.get(lane, (-1, None))
             if window is None or known != number or not 0 <= place - window.start < len(window.order):
                 window = self._open(number, epoch, lane, place)
                 self._windows[lane] = (number, window)
-            out[i] = window.start + window.order[place - window.start]
+            out[i] = window.start + window.order[place - window.start], window.start + len(window.order)
         return out
 
     def _open(self, number: int, epoch: _Epoch, lane: int, place: int) -> _Window:

@@ -13,8 +13,12 @@ from ...files.digests import text_digest
 from ...text.record import record_one
 from ...text.tokenizer import Tokenizer
 from ..base import same_content
+from ..folds import Positives, hold_out_groups
+from ..lanes import LaneOrder
 from ..listing import Listing
 from ..order import TEST, VALIDATION, Order, count_taken, hold_out
+
+NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class CaptionSet:
         """{the setting: examples of a training batch}, for the message if that cannot be divided."""
         return {f"batch {batch}": batch}
 
-    def order(self, batch: int, seed: int, batches: int = 0) -> Order:
+    def order(self, batch: int, seed: int, batches: int = 0) -> Order | LaneOrder:
         """The order of training.
 
         Args:
@@ -69,7 +73,12 @@ class CaptionSet:
 
 
 def hold_out_images(
-    train: np.ndarray, shares: Mapping[str, float], there: Container[str], seed: int, what: str = "images"
+    train: np.ndarray,
+    shares: Mapping[str, float],
+    there: Container[str],
+    seed: int,
+    what: str = "images",
+    blocks: np.ndarray | None = None,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Hold out test and validation from train, image by image, where the source lacks them.
 
@@ -79,6 +88,7 @@ def hold_out_images(
         there: the splits that the source has.
         seed: determines the validation.
         what: images are called in messages.
+        blocks: int [all images], ascending: those of a block are held out together; None: each by itself.
 
     Returns:
         (the images that stay, {split: those that it gets}).
@@ -91,12 +101,16 @@ def hold_out_images(
         share = shares[name]
         if not share or name in there:
             continue
-        stay, held = hold_out(np.zeros(len(train), np.int64), share, *salt)
+        if blocks is None:
+            stay, held = hold_out(np.zeros(len(train), np.int64), share, *salt)
+        else:
+            stay, held = hold_out_groups(len(train), Positives(NONE, NONE), blocks[train], share, *salt)
         if not len(held):
+            one = "" if blocks is None else ": they are one block, which blocks hold out whole"
             raise UserError(
                 Field(f"data.{name}"),
-                f"{share} of {len(train)} {what} leaves {name} empty",
-                "give a larger share, or 0 for no such split",
+                f"{share} of {len(train)} {what} leaves {name} empty{one}",
+                f"give {'--data.order global' if one else 'a larger share'}, or 0 for no such split",
             )
         train, found[name] = train[stay], train[held]
     return train, found

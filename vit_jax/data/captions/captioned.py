@@ -40,7 +40,12 @@ Found = dict[str, tuple[Examples, list[list[str]]]]  # {split: (its images, the 
 
 
 def find_captions(
-    source: str, given: Given | None = None, stated: Range = (), place: str = "", verify: bool = False
+    source: str,
+    given: Given | None = None,
+    stated: Range = (),
+    place: str = "",
+    verify: bool = False,
+    disk_cache: float = 0,
 ) -> Found:
     """Images with captions.
 
@@ -50,6 +55,7 @@ def find_captions(
         stated: the range of given pixels, which become 8 bits by it.
         place: the folder or URL that the paths of shards begin in.
         verify: whether shards are read, whatever an index says of them.
+        disk_cache: bytes of shards at a URL that are kept on this machine's disk.
 
     Returns:
         {split: (its images, the captions of each)}.
@@ -62,13 +68,13 @@ def find_captions(
     if source == GIVEN:
         raise not_given(GIVEN, "(images, captions)")
     if names_shards(source):
-        return _in_shards(source, place, verify)
+        return _in_shards(source, place, verify, disk_cache)
     captioned = read_captioned(source)
     paths = list(captioned)
     return {"train": (Files(paths, np.zeros(len(paths), np.int32)), [captioned[path] for path in paths])}
 
 
-def _in_shards(source: str, place: str, verify: bool) -> Found:
+def _in_shards(source: str, place: str, verify: bool, disk_cache: float) -> Found:
     """Images with captions in shards: each line of a sample's text is one."""
     field = f"data.source {source}"
     samples = open_samples(field, source, place, verify)
@@ -89,7 +95,7 @@ def _in_shards(source: str, place: str, verify: bool) -> Found:
             raise UserError(
                 part.samples.name(empty), f"its {found[0]} is empty", "write a text, or leave the sample out"
             )
-        out[split] = examples_of(part.samples, np.zeros(len(captions), np.int32)), captions
+        out[split] = examples_of(part.samples, np.zeros(len(captions), np.int32), disk_cache), captions
     return out
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -21,107 +20,27 @@ from ...text.tokenizer import Tokenizer, encode_named
 from ...text.vocabulary import closed_vocabulary
 from ...text.vocabulary import words as words_of
 from ..base import Given
+from ..images.blocks import blocks_in, lanes_of
 from ..images.pixels import Images, check_ranges
 from ..images.preprocess import Preprocess
 from ..images.sources.arrays import Arrays
 from ..images.sources.base import Examples
 from ..images.sources.layout import WHOLE
 from ..images.statistics import statistics
-from ..order import SHUFFLE, permutation
+from ..lanes import LaneOrder, Lanes
+from ..order import SHUFFLE, Order, permutation
 from ..other import Other
 from ..shards.open import names_shards
-from ..unreadable import left_out, refuse_unreadable
+from ..unreadable import left_out, refuse_unreadable, stood_in
 from . import shapes
 from .caption_set import CaptionSet, hold_out_images, identity_of
 from .captioned import COCO, FOLDER, Found, find_captions, without_captions
 from .config import GIVEN, SHAPES, CaptionData
+from .split import Captions
 
 # {split of the drawn scenes: how many it has}; how many there are to train on, the config says.
 SPLITS = {"validation": 500, "test": 500, "unseen": 300}
 GREY = 128  # of a blank picture
-
-
-class Captions:
-    """The n captions of one split as ids, each with the row of its image.
-
-    Args:
-        images: the images that rows refer to.
-        rows: int [n].
-        target: int32 [n, T], captions without begin and end, filled with padding.
-        boxes: float [n, O, 4], where known the boxes of objects: left, top, right, bottom, as shares of the image.
-        words: int [n, O], with boxes: the place in the caption of the word that names each object.
-        grid: rows and columns of the patches that the network cuts an image into.
-        references: all captions of each image, where examples are images.
-    """
-
-    def __init__(
-        self,
-        images: Images,
-        rows: np.ndarray,
-        target: np.ndarray,
-        boxes: np.ndarray | None = None,
-        words: np.ndarray | None = None,
-        grid: tuple[int, int] = (1, 1),
-        references: Sequence[Sequence[str]] = (),
-    ):
-        self.images, self.rows, self.target = images, rows, target
-        self._boxes, self._words, self._grid, self.references = boxes, words, grid, references
-
-    def __len__(self) -> int:
-        return len(self.target)
-
-    def subset(self, indices: np.ndarray) -> Captions:
-        """A split of only these captions."""
-        boxes, words = (None if x is None else x[indices] for x in (self._boxes, self._words))
-        several = [self.references[i] for i in indices] if self.references else ()
-        return Captions(self.images, self.rows[indices], self.target[indices], boxes, words, self._grid, several)
-
-    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """{"image": uint8 [B, h, w, C], "target": int32 [B, T]}."""
-        return {"image": self.take(indices), "target": self.target[indices]}
-
-    def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Examples for evaluation.
-
-        Args:
-            indices: int [k].
-
-        Returns:
-            What `batch` gives; where boxes are known also "touched", bool [k, T, N]: at a word that names an object it
-            is True for the patches that the object's box touches, else all False.
-        """
-        out = self.batch(indices)
-        if self._boxes is not None and self._words is not None:
-            out["touched"] = touched_patches(
-                self._boxes[indices], self._words[indices], self.target.shape[1], self._grid
-            )
-        return out
-
-    def take(self, indices: np.ndarray) -> np.ndarray:
-        """The images of these captions, int [k]: uint8 [k, h, w, C]."""
-        return self.images.take(self.rows[indices])
-
-    def name(self, i: int) -> str:
-        """The name of the image of caption i in messages."""
-        return self.images.examples.name(int(self.rows[i]))
-
-    @property
-    def chance(self) -> float:
-        """The exact match of always giving the most frequent caption, the best answer that ignores the image."""
-        return max(Counter(row.tobytes() for row in self.target).values()) / len(self)
-
-
-def touched_patches(boxes: np.ndarray, words: np.ndarray, length: int, grid: tuple[int, int]) -> np.ndarray:
-    """Which patches the boxes [k, O, 4] touch, at the words [k, O] that name their objects: bool [k, length, N]."""
-    (rows, columns), (k, objects) = grid, words.shape
-    left, top, right, bottom = np.moveaxis(boxes, -1, 0)[..., None]  # [k, O, 1] each
-    x, y = np.arange(columns), np.arange(rows)
-    across = (left * columns < x + 1) & (right * columns > x)  # [k, O, columns]
-    down = (top * rows < y + 1) & (bottom * rows > y)
-    inside = (down[..., :, None] & across[..., None, :]).reshape(k, objects, -1)
-    out = np.zeros((k, length, rows * columns), bool)
-    out[np.arange(k)[:, None], words] = inside
-    return out
 
 
 @dataclass(frozen=True)
@@ -130,6 +49,12 @@ class CaptionedImages(CaptionSet):
 
     splits: dict[str, Captions]
     preprocess: Preprocess
+    lanes: Lanes | None = None  # of training in blocks
+
+    def order(self, batch: int, seed: int, batches: int = 0) -> Order | LaneOrder:
+        """As of CaptionSet."""
+        order = super().order(batch, seed, batches)
+        return order if self.lanes is None or batches else LaneOrder(self.lanes, batch, seed)
 
     def metadata(self) -> dict[str, Any]:
         """The preprocessing and the words, for config.json."""
@@ -239,7 +164,7 @@ def _find(data: CaptionData, given: Given | None) -> Found:
             f"is {data.source}, which has no captions",
             f"give {SHAPES}, captions:FOLDER, coco:FILE.json:FOLDER, wds:PATTERN or parquet:PATTERN",
         )
-    return find_captions(data.source, given, data.range, data.dir, data.verify)
+    return find_captions(data.source, given, data.range, data.dir, data.verify, data.disk_cache * 1e9)
 
 
 def _pad(vocabulary: Tokenizer, captions: Sequence[str], length: int) -> np.ndarray:
@@ -335,20 +260,27 @@ def _decode(data: CaptionData, preprocess: Preprocess, examples: Examples, capti
     room = len(captions) * math.prod(preprocess.image) * preprocess.channels <= data.memory * 1e9
     images = Images(examples, preprocess, room, data.threads)
     images.replaces = data.skip_unreadable and examples.known is not None
+    images.room = data.read_ahead * 1e9
     loaded = images.load(data.verify)
     if loaded.unreadable and not data.skip_unreadable:
         raise refuse_unreadable(f"data.source {data.source}", [examples.name(row) for row in loaded.unreadable])
-    remarks = check_ranges(data, {"": images}, {"": loaded})
-    return _Read(images, loaded.digest, remarks, np.delete(np.arange(len(captions)), list(loaded.unreadable)), captions)
+    remarks, rows = check_ranges(data, {"": images}, {"": loaded}), np.arange(len(captions))
+    if images.replaces:  # the rows do not depend on whether all images are read before a run
+        remarks += (stood_in([examples.name(row) for row in images.stand_ins]),) if images.stand_ins else ()
+    else:
+        rows = np.delete(rows, list(loaded.unreadable))
+    return _Read(images, loaded.digest, remarks, rows, captions)
 
 
 def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found) -> CaptionedImages:
     """The splits of images with captions. What is missing is held out of train, by image. Raises UserError."""
     if "train" not in there:
         raise UserError("data", f"has no train split, only {', '.join(there)}", "give one to train on")
+    blocks = blocks_in(data, there["train"][0], {})
     parts = {name: _decode(data, preprocess, *some) for name, some in there.items()}
     own, rows = parts["train"], {name: part.rows for name, part in parts.items()}
-    train, held = hold_out_images(own.rows, {"test": data.test, "validation": data.validation}, parts, seed)
+    shares = {"test": data.test, "validation": data.validation}
+    train, held = hold_out_images(own.rows, shares, parts, seed, blocks=blocks)
     rows, parts = rows | held, parts | dict.fromkeys(held, own)
     several = own.several(train)
     captions = [caption for each in several for caption in each]
@@ -356,7 +288,8 @@ def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found
     for part in {id(part): part for part in parts.values()}.values():
         _check(data, vocabulary, part)
     target = _pad(vocabulary, captions, data.length - 1)
-    splits = {"train": Captions(own.images, np.repeat(train, [*map(len, several)]), target)}
+    of = np.repeat(train, [*map(len, several)])  # the image of each caption
+    splits = {"train": Captions(own.images, of, target, said=_said(data, own, vocabulary))}
     for name in ("validation", "test"):
         if name in parts:
             splits[name] = _each_image(data, parts[name], rows[name], vocabulary)
@@ -380,14 +313,20 @@ def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found
         remarks.append(f"{share:.1%} of the words to train on occur only once, and are <unk>")
     name = data.source.partition(":")[0]
     identity = identity_of(name, vocabulary, splits, content)
-    return CaptionedImages(name, vocabulary, splits, identity, tuple(remarks), preprocess)
+    lanes = None if blocks is None else lanes_of(data, blocks[of])
+    return CaptionedImages(name, vocabulary, splits, identity, tuple(remarks), preprocess, lanes)
 
 
 def _each_image(data: CaptionData, read: _Read, rows: np.ndarray, vocabulary: Tokenizer) -> Captions:
     """A split for evaluation: an image is one example, with all its captions as references."""
     several = read.several(rows)
     target = _pad(vocabulary, [each[0] for each in several], data.length - 1)
-    return Captions(read.images, rows, target, references=several)
+    return Captions(read.images, rows, target, references=several, said=_said(data, read, vocabulary))
+
+
+def _said(data: CaptionData, read: _Read, vocabulary: Tokenizer) -> Callable[[int], tuple[Sequence[str], np.ndarray]]:
+    """What gives the captions of an image, and the ids of the first."""
+    return lambda row: (read.captions[row], _pad(vocabulary, read.captions[row][:1], data.length - 1)[0])
 
 
 def _check(data: CaptionData, vocabulary: Tokenizer, read: _Read) -> None:

@@ -65,6 +65,20 @@ class FittedImages(DataConfig):
         at_least=0,
     )
     skip_unreadable: bool = identity(False, "leave out unreadable images, and report how many, instead of stopping")
+    order: Literal["", "global", "blocks"] = identity(
+        "",
+        "of shards: global: a shuffle of all images, each read by itself; blocks: shuffled blocks of neighbours, read "
+        "together and nearly in sequence; empty: blocks of parquet with more than four row groups and of more than 20 "
+        "million images, else global",
+    )
+    lanes: int = identity(
+        0,
+        "of blocks: streams that are read side by side, each giving as many images of a batch; 0: one for each image "
+        "of a batch, which mixes best",
+        at_least=0,
+    )
+    window: int = identity(4, "of blocks: how many blocks of a lane are shuffled together", at_least=1)
+    block: int = identity(16, "of blocks: neighbours in one; of parquet they are its row groups", at_least=1)
     memory: float = execution(
         4.0, "gigabytes of memory for decoded images; a dataset that fits is decoded only once", at_least=0
     )
@@ -73,6 +87,14 @@ class FittedImages(DataConfig):
         False,
         "read all images again; by default, in a set larger than data.memory, an image is not read again if its name, "
         "size and time of change are as in the index of an earlier start",
+    )
+    read_ahead: float = execution(
+        1.0, "of blocks: gigabytes of encoded images that are read before they are needed", at_least=0
+    )
+    disk_cache: float = execution(
+        0.0,
+        "of shards at a URL: gigabytes of them that are kept on this machine's disk, in the user's cache",
+        at_least=0,
     )
 
     def paths(self) -> list[Path]:
@@ -123,27 +145,6 @@ class ImageData(FittedImages):
     )
     label_table: str = identity(
         "", "of shards: a table (CSV or JSON Lines) with the labels of each sample beside its key", place=True
-    )
-    order: Literal["", "global", "blocks"] = identity(
-        "",
-        "of shards: global: a shuffle of all images, each read by itself; blocks: shuffled blocks of neighbours, read "
-        "together and nearly in sequence; empty: blocks of parquet and of more than 20 million images, else global",
-    )
-    lanes: int = identity(
-        0,
-        "of blocks: streams that are read side by side, each giving as many images of a batch; 0: one for each image "
-        "of a batch, which mixes best",
-        at_least=0,
-    )
-    window: int = identity(4, "of blocks: how many blocks of a lane are shuffled together", at_least=1)
-    block: int = identity(16, "of blocks: neighbours in one; of parquet they are its row groups", at_least=1)
-    read_ahead: float = execution(
-        1.0, "of blocks: gigabytes of encoded images that are read before they are needed", at_least=0
-    )
-    disk_cache: float = execution(
-        0.0,
-        "of shards at a URL: gigabytes of them that are kept on this machine's disk, in the user's cache",
-        at_least=0,
     )
     folds: int = identity(
         0,

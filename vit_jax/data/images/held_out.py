@@ -40,7 +40,10 @@ def hold_out_splits(data: ImageData, splits: Mapping[str, Any], source: Source, 
         if not len(held):
             what, remedy = f"{share} of {len(train)} examples leaves {name} empty", "give a larger share, or 0 for no "
             if group is not None and (group == group[0]).all():
-                what, remedy = f"{what}: they are one group ({data.group})", "leave data.group out, or give 0 for no "
+                one, other = f"group ({data.group})", "leave data.group out"
+                if not data.group:
+                    one, other = "block, which blocks hold out whole", "give --data.order global"
+                what, remedy = f"{what}: they are one {one}", f"{other}, or give 0 for no "
             raise UserError(Field(f"data.{name}"), what, f"{remedy}such split")
         splits["train"], splits[name] = train.subset(stay), train.subset(held)
     return {name: splits[name] for name in ("train", "validation", "test") if name in splits}

@@ -18,8 +18,8 @@ from ...config.outputs import Outputs
 from ...errors import Field, UserError
 from ...files.digests import array_digest, text_digest
 from ..base import Given
-from ..lanes import Lanes
 from ..unreadable import left_out, refuse_unreadable, stood_in
+from .blocks import blocks_in, lanes_of
 from .config import ImageData
 from .held_out import hold_out_splits, unlabelled_remarks
 from .labels import labels_of
@@ -28,11 +28,9 @@ from .preprocess import Preprocess, has_colours
 from .sources.arrays import Arrays
 from .sources.base import Source
 from .sources.open import open_image_source
-from .sources.sharded import Sharded
 from .splits import Dataset, Split
 from .statistics import statistics
 
-MANY = 20_000_000  # examples beyond which shards are read in blocks, if nothing else is stated
 ENLARGED = 3  # times larger than they are, from which on it is said that images are made so
 LOOKED_AT = 8  # images that are looked at for colours
 
@@ -100,7 +98,7 @@ def open_images(
         data.sampling,
         source.stands_in,
         {name: loaded[name].listing for name in loaded},
-        None if blocks is None else _lanes(data, blocks[splits["train"].rows]),
+        None if blocks is None else lanes_of(data, blocks[splits["train"].rows]),
     )
 
 
@@ -180,29 +178,10 @@ def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wante
 
 
 def _blocks(data: ImageData, source: Source, repeats: int) -> np.ndarray | None:
-    """The block of each example of train, int64 [n], where training reads in blocks; else None. Raises UserError."""
-    train = source.splits["train"]
-    if not isinstance(train, Sharded):
-        for name in ("order", "lanes"):
-            if value := getattr(data, name):
-                what = f"is {value}, and data.source {data.source} has no shards"
-                raise UserError(Field(f"data.{name}"), what, "leave it out, or give wds:PATTERN or parquet:PATTERN")
-        return None
-    many = len(train.labels) > MANY or train.samples.grouped
-    if data.order == "global" or not (data.order or many):
-        return None
-    if data.sampling != "natural" or repeats > 1:
-        name, value = ("data.sampling", data.sampling) if repeats == 1 else ("augment.repeats", repeats)
-        raise UserError(
-            Field(name), f"is {value}, and data.order is blocks", "leave it out, or give --data.order global"
-        )
-    return train.samples.blocks(data.block)
-
-
-def _lanes(data: ImageData, blocks: np.ndarray) -> Lanes:
-    """How the blocks of the training examples are read."""
-    starts = np.flatnonzero(np.diff(blocks, prepend=-1, append=-1))
-    return Lanes(starts, data.lanes, data.window)
+    """`blocks_in` of the images to train on. Raises UserError."""
+    without: dict[str, Any] = {"augment.repeats": repeats} if repeats > 1 else {}
+    without |= {"data.sampling": data.sampling} if data.sampling != "natural" else {}
+    return blocks_in(data, source.splits["train"], without)
 
 
 def _readable(

@@ -13,11 +13,11 @@ from ..base import Rows, same_content
 from ..lanes import LaneOrder, Lanes
 from ..listing import Listing
 from ..order import Order, SampledOrder, Sampling, count_taken
-from ..shards.ahead import Ahead, Batch
+from ..shards.ahead import Ahead
+from .blocks import read_ahead, read_in_order
 from .labels import labels_of
 from .pixels import Images
 from .preprocess import Preprocess
-from .sources.sharded import Sharded
 from .wide import remark_on
 
 
@@ -66,38 +66,12 @@ class Split:
         return images
 
     def ahead(self, order: Any, start: int, stop: int, rows: Rows) -> Ahead | None:
-        """What reads the images of training batches in blocks before they are needed; None where none are.
-
-        Args:
-            order: of training.
-            start: the first step.
-            stop: the one after the last.
-            rows: which of a batch this host takes; None: all.
-        """
-        examples = self.images.examples
-        if not isinstance(order, LaneOrder) or not isinstance(examples, Sharded) or self.images.in_memory:
-            return None
-
-        def batch(step: int) -> Batch:
-            found = order.read(step)
-            own = found if rows is None else found[rows(len(found))]
-            runs = np.stack([self.rows[own[:, 1]], self.rows[own[:, 2] - 1] + 1], 1)
-            return Batch(step // order.steps_per_epoch, found[:, 0], runs)
-
-        return examples.read_ahead(batch, start, stop, self.images.room)
+        """As `blocks.read_ahead`."""
+        return read_ahead(self.images, self.rows, order, start, stop, rows)
 
     def ahead_in_order(self, parts: Sequence[np.ndarray], rows: Rows) -> Ahead | None:
-        """The same of examples that come in their own order.
-
-        Args:
-            parts: the examples of each batch.
-            rows: which of a batch this host takes; None: all.
-        """
-        examples = self.images.examples
-        if not isinstance(examples, Sharded) or self.images.in_memory:
-            return None
-        own = [self.rows[part if rows is None else part[rows(len(part))]] for part in parts]
-        return examples.read_together(own, self.images.room)
+        """As `blocks.read_in_order`."""
+        return read_in_order(self.images, self.rows, parts, rows)
 
     def wide_remarks(self) -> tuple[str, ...]:
         """Remarks on pixels of more than 8 bits in the images that were taken."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,25 +15,40 @@ from .samples import Samples
 
 AT_ONCE = 32  # requests in flight
 FAR = 256  # batches that are looked ahead
+BEHIND = 32  # batches that may still be in the making
+
+
+class Run(NamedTuple):
+    """Samples that follow each other in a shard, and are read together."""
+
+    samples: np.ndarray  # int64 [k], ascending; one that is taken several times is there as often
+    stop: int  # the batch after the last that takes any of them
 
 
 class Batch(NamedTuple):
     """What a batch takes from shards."""
 
-    epoch: int  # in which each run is read once
+    epoch: int
     indices: np.ndarray  # int64 [B], the examples of the whole batch
-    runs: (
-        np.ndarray
-    )  # int64 [k, 2]: for each sample that is taken here the first, and the one after the last, of its run
+    runs: Mapping[int, Run]  # {a number that is the run's own in its epoch: a run of which the batch takes some}
 
 
 @dataclass
-class _Run:
-    """Samples that follow each other in a shard."""
+class _Reading:
+    """A run that is read."""
 
-    start: int
+    start: int  # its first sample
     content: Future[list[bytes]]
-    left: int  # samples that have not been taken
+    left: Counter[int]  # {sample: how often it will be taken yet}
+
+
+class _New(NamedTuple):
+    """What a batch takes, and those of its runs that no batch before it takes anything of."""
+
+    indices: np.ndarray
+    runs: list[Run]
+    counts: list[Counter[int]]  # of each run {sample: how often it will be taken}
+    sizes: list[int]  # of each run the bytes of its samples
 
 
 class Ahead:
@@ -54,9 +69,10 @@ class Ahead:
         self._samples, self._batches, self._next, self._stop, self._room = samples, batches, start, stop, room
         self._sizes = samples.sizes
         self._planned: dict[int, np.ndarray] = {}  # {batch: its examples}
-        self._seen: dict[int, set[int]] = {}  # {epoch: the first samples of its runs}
-        self._waiting: Batch | None = None  # the next batch, for which there was no room
-        self._runs: dict[int, deque[_Run]] = {}  # {sample: the runs that it will be taken from}
+        self._seen: dict[int, set[int]] = {}  # {epoch: the numbers of its runs}
+        self._waiting: _New | None = None  # of the next batch, for which there was no room
+        self._readings: dict[int, deque[_Reading]] = {}  # {sample: the runs that it will be taken from}
+        self._ends: dict[int, list[_Reading]] = {}  # {batch: the runs of which it and later ones take nothing}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="vit-jax-read")
         self.held = self.most = 0  # bytes now, and at most
@@ -71,48 +87,76 @@ class Ahead:
             Its examples, int64 [B].
         """
         with self._lock:
+            for end in [end for end in self._ends if end <= number - BEHIND]:
+                for reading in self._ends.pop(end):
+                    self._drop(reading)
             while self._next < min(number + FAR, self._stop):
-                batch = self._waiting or self._batches(self._next)
-                seen = self._seen.setdefault(batch.epoch, set())
-                runs = {start: stop for start, stop in batch.runs.tolist() if start not in seen}
-                size = sum(int(self._sizes[start:stop].sum()) for start, stop in runs.items())
-                self._waiting = batch if self._next > number and self.held + size > self._room else None
-                if self._waiting:
+                new = self._waiting or self._new(self._next)
+                wait = self._next > number and self.held + sum(new.sizes) > self._room
+                self._waiting = new if wait else None
+                if wait:
                     break
-                for start, stop in runs.items():
-                    self._begin(start, stop)
-                seen.update(runs)
-                self._planned[self._next] = batch.indices
+                for run, left, size in zip(new.runs, new.counts, new.sizes, strict=True):
+                    self._begin(run, left, size)
+                self._planned[self._next] = new.indices
                 self._next += 1
-                for epoch in [each for each in self._seen if each < batch.epoch - 1]:
-                    del self._seen[epoch]
             return self._planned.pop(number)
 
-    def _begin(self, start: int, stop: int) -> None:
+    def _new(self, number: int) -> _New:
+        """What a batch takes, and its runs that no batch before it has begun."""
+        batch = self._batches(number)
+        seen = self._seen.setdefault(batch.epoch, set())
+        for epoch in [each for each in self._seen if each < batch.epoch - 1]:
+            del self._seen[epoch]
+        runs = [run for key, run in batch.runs.items() if key not in seen]
+        seen.update(batch.runs)
+        counts = [Counter(run.samples.tolist()) for run in runs]
+        return _New(batch.indices, runs, counts, [int(self._sizes[[*each]].sum()) for each in counts])
+
+    def _begin(self, run: Run, left: Counter[int], size: int) -> None:
         """Begin to read a run, if there is room."""
-        size = int(self._sizes[start:stop].sum())
         if self.held + size > self._room and not self._samples.grouped:
             return
         self.held += size
         self.most = max(self.most, self.held)
-        run = _Run(start, self._pool.submit(self._samples.read, start, stop), stop - start)
-        for sample in range(start, stop):
-            self._runs.setdefault(sample, deque()).append(run)
+        start, stop = int(run.samples[0]), int(run.samples[-1]) + 1
+        reading = _Reading(start, self._pool.submit(self._samples.read, start, stop), left)
+        self._ends.setdefault(run.stop, []).append(reading)
+        for sample in left:
+            self._readings.setdefault(sample, deque()).append(reading)
 
     def take(self, sample: int) -> bytes | None:
-        """An image that is read ahead, and held no longer; None where it is not."""
-        with self._lock:
-            runs = self._runs.get(sample)
-            if not runs:
-                return None
-            run = runs.popleft()
-            if not runs:
-                del self._runs[sample]
-        content = run.content.result()
-        image, content[sample - run.start] = content[sample - run.start], b""
-        with self._lock:
-            self.held -= int(self._sizes[sample])
-        return image
+        """An image that is read ahead, and held until it was taken as often as it will be; None where it is not."""
+        while True:
+            with self._lock:
+                if not (readings := self._readings.get(sample)):
+                    return None
+                reading = readings[0]
+            content = reading.content.result()
+            with self._lock:
+                if not reading.left[sample]:  # another thread has taken it meanwhile
+                    continue
+                image = content[sample - reading.start]
+                reading.left[sample] -= 1
+                if not reading.left[sample]:
+                    self._release(reading, sample)
+                return image
+
+    def _release(self, reading: _Reading, sample: int) -> None:
+        """Hold an image no longer."""
+        del reading.left[sample]
+        self.held -= int(self._sizes[sample])
+        if reading.content.done() and not reading.content.exception():
+            reading.content.result()[sample - reading.start] = b""
+        readings = self._readings[sample]
+        readings.remove(reading)
+        if not readings:
+            del self._readings[sample]
+
+    def _drop(self, reading: _Reading) -> None:
+        """Hold no more of a run: what is left of it was taken before the first batch, or by another host."""
+        for sample in [*reading.left]:
+            self._release(reading, sample)
 
     def close(self) -> None:
         """End the threads."""

@@ -125,7 +125,12 @@ class Samples:
     @property
     def grouped(self) -> bool:
         """Whether samples can only be read together with their group."""
-        return any(len(index.groups) for index in self.indexes)
+        return self.groups > 0
+
+    @property
+    def groups(self) -> int:
+        """How many groups there are; of samples that can be read alone none."""
+        return sum(int(index.groups.max()) + 1 for index in self.indexes if len(index.groups))
 
     def blocks(self, size: int) -> np.ndarray:
         """The block of each sample, int64 [n], ascending: `size` neighbours of a shard, or a group."""
@@ -133,14 +138,12 @@ class Samples:
         starts = np.cumsum([0, *(int(each.max(initial=-1)) + 1 for each in found[:-1])])
         return np.concatenate([each + start for each, start in zip(found, starts.tolist(), strict=True)])
 
-    def runs_of(self, rows: np.ndarray) -> np.ndarray:
-        """The runs of neighbours in a shard that some samples make up, int64 [k, 2]: first, one after the last."""
+    def runs_of(self, rows: np.ndarray) -> list[np.ndarray]:
+        """The runs of neighbours in a shard that some samples make up, each int64 [k]; a sample is in one, and once."""
         rows = np.unique(rows)
         shard = np.searchsorted(self.first, rows, "right")
         cuts = np.flatnonzero((np.diff(rows) != 1) | (np.diff(shard) != 0)) + 1
-        return np.array([[part[0], part[-1] + 1] for part in np.split(rows, cuts) if len(part)], np.int64).reshape(
-            -1, 2
-        )
+        return [part for part in np.split(rows, cuts) if len(part)]
 
     def identity(self) -> str:
         """A digest of what the shards are: their names, bytes, and the sizes of their samples."""

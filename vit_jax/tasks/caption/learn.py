@@ -15,7 +15,8 @@ from ...augmentation.config import ImageAugment
 from ...config.run import RunConfig
 from ...data.base import Given
 from ...data.captions.config import CaptionData
-from ...data.captions.open import CaptionedImages, Captions, open_captions, open_other_captions
+from ...data.captions.open import CaptionedImages, open_captions, open_other_captions
+from ...data.captions.split import Captions
 from ...data.images.preprocess import Preprocess
 from ...data.other import Other
 from ...explain.methods import BATCH, STEPS

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....errors import UserError
-from ...shards.ahead import Ahead, Batch
+from ...shards.ahead import Ahead, Batch, Run
 from ...shards.disk import Disk
 from ...shards.open import open_samples
 from ...shards.samples import Samples, split_samples
@@ -44,7 +44,11 @@ class Sharded:
             parts: their numbers, in batches.
             room: bytes that may be held.
         """
-        return self.read_ahead(lambda i: Batch(i, parts[i], self.samples.runs_of(parts[i])), 0, len(parts), room)
+
+        def batch(i: int) -> Batch:
+            return Batch(i, parts[i], {int(run[0]): Run(run, i + 1) for run in self.samples.runs_of(parts[i])})
+
+        return self.read_ahead(batch, 0, len(parts), room)
 
     def name(self, i: int) -> str:
         return self.samples.name(i)
@@ -53,8 +57,16 @@ class Sharded:
         return None
 
 
-def examples_of(samples: Samples, labels: np.ndarray) -> Sharded:
-    """Samples as examples with these labels, [n, ...]."""
+def examples_of(samples: Samples, labels: np.ndarray, disk_cache: float) -> Sharded:
+    """Samples as examples.
+
+    Args:
+        samples: the n samples.
+        labels: of them, [n, ...].
+        disk_cache: bytes of what is read of a store that are kept on this machine's disk.
+    """
+    if disk_cache and not samples.store.local:
+        samples.disk = Disk(samples.store, disk_cache)
     known = Known(samples.identity(), samples.sizes.view(np.uint8).reshape(len(samples), -1))
     return Sharded(samples, labels, known)
 
@@ -80,7 +92,5 @@ def open_shards(data: ImageData) -> Source:
         if split != "train" and labels.outputs.kind == "class" and (labels.values[rows] == UNPUBLISHED).all():
             unlabelled[split] = f"the {split} split has no labels"
             continue
-        if data.disk_cache and not samples.store.local:
-            part.samples.disk = Disk(samples.store, data.disk_cache * 1e9)
-        splits[split] = examples_of(part.samples, labels.values[rows])
+        splits[split] = examples_of(part.samples, labels.values[rows], data.disk_cache * 1e9)
     return Source(samples.title, labels.outputs, splits, labels.remarks, unlabelled, counted=labels.counted)

@@ -1,0 +1,90 @@
+"""Images of shards in blocks: whether training takes them so, and what reads them before they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import Field, UserError
+from ..base import Rows
+from ..lanes import LaneOrder, Lanes
+from ..shards.ahead import Ahead, Batch, Run
+from ..shards.samples import KEPT
+from .config import FittedImages
+from .pixels import Images
+from .sources.base import Examples
+from .sources.sharded import Sharded
+
+MANY = 20_000_000  # images beyond which shards are read in blocks, if nothing else is stated
+
+
+def blocks_in(data: FittedImages, train: Examples, without: Mapping[str, Any]) -> np.ndarray | None:
+    """The block of each image of train, int64 [n], where training reads in blocks; else None.
+
+    Args:
+        data: says whether it does, and how large blocks are.
+        train: the images.
+        without: {field: value} of what an order of blocks cannot do.
+
+    Raises:
+        UserError: it does, and `without` is not empty, or there are no shards.
+    """
+    if not isinstance(train, Sharded):
+        for name in ("order", "lanes"):
+            if value := getattr(data, name):
+                what = f"is {value}, and data.source {data.source} has no shards"
+                raise UserError(Field(f"data.{name}"), what, "leave it out, or give wds:PATTERN or parquet:PATTERN")
+        return None
+    many = len(train.labels) > MANY or train.samples.groups > KEPT
+    if data.order == "global" or not (data.order or many):
+        return None
+    for name, value in without.items():
+        what = f"is {value}, and data.order is blocks"
+        raise UserError(Field(name), what, "leave it out, or give --data.order global")
+    return train.samples.blocks(data.block)
+
+
+def lanes_of(data: FittedImages, blocks: np.ndarray) -> Lanes:
+    """How training examples with these blocks, int64 [n], ascending, are read."""
+    starts = np.flatnonzero(np.diff(blocks, prepend=-1, append=-1))
+    return Lanes(starts, data.lanes, data.window)
+
+
+def read_ahead(images: Images, of: np.ndarray, order: Any, start: int, stop: int, rows: Rows) -> Ahead | None:
+    """What reads the images of training batches before they are needed; None where these do not come in blocks.
+
+    Args:
+        images: of the split.
+        of: int [n], the image of each example.
+        order: of training.
+        start: the first step.
+        stop: the one after the last.
+        rows: which of a batch this host takes; None: all.
+    """
+    if not isinstance(order, LaneOrder) or not isinstance(images.examples, Sharded) or images.in_memory:
+        return None
+
+    def batch(step: int) -> Batch:
+        found = order.read(step)
+        own = found if rows is None else found[rows(len(found))]
+        runs = {low: Run(of[low:high], last) for _, low, high, last in own.tolist()}
+        return Batch(step // order.steps_per_epoch, found[:, 0], runs)
+
+    return images.examples.read_ahead(batch, start, stop, images.room)
+
+
+def read_in_order(images: Images, of: np.ndarray, parts: Sequence[np.ndarray], rows: Rows) -> Ahead | None:
+    """The same of examples that come in their own order.
+
+    Args:
+        images: of the split.
+        of: int [n], the image of each example.
+        parts: the examples of each batch.
+        rows: which of a batch this host takes; None: all.
+    """
+    if not isinstance(images.examples, Sharded) or images.in_memory:
+        return None
+    own = [of[part if rows is None else part[rows(len(part))]] for part in parts]
+    return images.examples.read_together(own, images.room)
