@@ -95,7 +95,7 @@ def _answer_part(o: Options, model: Predictor, inputs: Inputs) -> int:
         share = share_of_answers(model, inputs.sources, o.format, o.top, o.batch, bool(o.probabilities))
     file = o.merge or o.csv or o.probabilities or o.features
     if file:
-        check_file(file, {"what": share.what, **share.settings})
+        check_file(o.parts, {"what": share.what, **share.settings}, file)
     if o.merge:
         facts_of(o.parts)
     job = begin_share(o.parts, model, inputs, share, o.part_size)

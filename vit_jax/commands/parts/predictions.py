@@ -65,12 +65,12 @@ def _every(answer: Answer) -> Row:
     return (str(answer.input), *digits(answer.values))
 
 
-def check_file(path: str, facts: dict[str, Any]) -> None:
-    """Raise UserError where parts with these facts cannot be joined to a file of this name."""
+def check_file(place: str, facts: dict[str, Any], path: str) -> None:
+    """Raise UserError where the parts in a place, which have these facts, cannot be joined to a file of this name."""
     what = facts.get("what")
     format = "npz" if what == FEATURES else facts.get("format")
     if what not in (PREDICTIONS, PROBABILITIES, FEATURES) or (what != FEATURES and format not in FORMATS):
-        raise UserError("the parts", "are no predictions", "check the place")
+        raise UserError(place, "holds no predictions in parts", "check the place")
     if not path.endswith(f".{format}"):
         raise UserError(path, f"the parts are {format}", f"give a name that ends in .{format}")
 
@@ -82,7 +82,7 @@ def merge_parts(place: str, path: str) -> str:
         UserError: there are none, or some are missing.
     """
     facts = facts_of(place)
-    check_file(path, facts)
+    check_file(place, facts, path)
     if facts["what"] == FEATURES:
         job = Job(open_store(place), facts, ".npz")
         job.check_whole()
