@@ -18,8 +18,6 @@ from ..lanes import LaneOrder
 from ..listing import Listing
 from ..order import TEST, VALIDATION, Order, count_taken, hold_out
 
-NONE = np.zeros(0, np.int64)
-
 
 @dataclass(frozen=True)
 class CaptionSet:
@@ -97,6 +95,7 @@ def hold_out_images(
         UserError: a share leaves its split empty.
     """
     found: dict[str, np.ndarray] = {}
+    alike = Positives(np.zeros(0, np.int64), np.zeros(0, np.int64))  # no image has what others have not
     for name, salt in (("test", (TEST,)), ("validation", (VALIDATION, seed))):
         share = shares[name]
         if not share or name in there:
@@ -104,7 +103,7 @@ def hold_out_images(
         if blocks is None:
             stay, held = hold_out(np.zeros(len(train), np.int64), share, *salt)
         else:
-            stay, held = hold_out_groups(len(train), Positives(NONE, NONE), blocks[train], share, *salt)
+            stay, held = hold_out_groups(len(train), alike, blocks[train], share, *salt)
         if not len(held):
             one = "" if blocks is None else ": they are one block, which blocks hold out whole"
             raise UserError(
