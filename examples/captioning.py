@@ -13,19 +13,22 @@
 # %% [markdown]
 # # Captions of pictures, corrected and measured
 #
-# In a course, students write a captioner: two layers of a Transformer's decoder, 256 wide, that say what is in a
-# picture. All that the decoder gets of a picture is one vector of 512 numbers, which another network has computed. It
-# learns fifty captions of photographs by heart, and nothing else is measured: nobody knows how well it describes a new
-# picture. The teaching notebook that we start from imports this network and never trains it.
+# In a course (CS231n), students write a captioner: two layers of a Transformer's decoder, 256 wide, that say what is in
+# a picture. All that the decoder gets of a picture is one vector of 512 numbers, which another network has computed.
+# The course trains it until it knows fifty captions of photographs by heart, and measures nothing else: nobody knows
+# how well it describes a new picture. A teaching notebook, from which this page starts, imports the network of the
+# course and does not train it.
 #
-# Here its faults, and some that other courses have, are shown in a few lines of code that were written for this page,
-# with **what each costs**: networks that differ in this one thing learn to describe drawn scenes, with the same three
-# seeds, the same batches in the same order and as many steps, and are asked for scenes that they have not seen. Then
-# the corrected network is trained by `vit_jax`, and we see which patches it looks at while it writes.
+# Here the faults of the course's captioner, and some of other courses, are shown in a few lines of code that were
+# written for this page, with **what each costs**: networks that differ in this one thing, 64 wide, learn to describe
+# drawn scenes, with the same three seeds, the same batches in the same order and as many steps, and are asked for
+# scenes that they have not seen. Then the corrected network is trained by `vit_jax`, and we see which patches it looks
+# at while it writes.
 #
-# The figures are shipped in `prices/`. If you change a number, a line of code or an image, the variants that this
-# concerns are trained on your machine and kept in `prices/own/`; all of them take {minutes} minutes of one core. For
-# each variant a line says which figures it shows. `FULL=1` trains the corrected network for as long as its preset says.
+# {about}
+#
+# All variants together take {minutes} minutes of one core. To train the corrected network for as long as its preset
+# says, write `FULL = True` in the next cell, or start Jupyter by `FULL=1 jupyter lab`.
 
 # %%
 import functools
@@ -54,9 +57,10 @@ os.chdir(tempfile.mkdtemp())  # for the files that are written below
 # %% [markdown]
 # ## The scenes
 #
-# A scene has one or two coloured shapes on a grey background, side by side or one above the other. (The preset `shapes`
-# always has two; `python -m vit_jax.train shapes --help` says more.) On this page a scene with two shapes has two
-# captions, which say the same in two orders, and a scene with one shape has its only caption twice.
+# A scene has one or two coloured shapes on a grey background, side by side or one above the other. (The preset
+# `shapes`, a named set of settings, always has two; `python -m vit_jax.train shapes --help` says more.) On this page a
+# scene with two shapes has two captions, which say the same in two orders, and a scene with one shape has its only
+# caption twice.
 
 # %%
 SIZES = {"small": 0.14, "big": 0.22}
@@ -114,10 +118,17 @@ fig.tight_layout()
 # %% [markdown]
 # ## The network, and three scores
 #
-# The network of the preset `shapes`: a ViT makes a token of each of sixteen patches, and the decoder attends to all of
-# them. *Exact* is the share of new scenes whose caption is right to the last word; after each word the network goes on
-# from its own words, not from the right ones. *One of two* counts both captions of a scene as right. *On the fifty* is
-# *exact* on fifty scenes from training, which is all that the course shows.
+# The network is that of the preset `shapes`: a ViT makes a token of each of sixteen patches, and the decoder attends to
+# all of them. There are three scores:
+#
+# - *exact*: the share of new scenes whose caption is right to the last word. After each word the network goes on from
+#   its own words, not from the right ones.
+# - *one of two*: the same, where either of the two captions of a scene is right.
+# - *on the fifty*: the same as *exact*, on fifty scenes from training; this is all that the course shows.
+#
+# The variants are trained by a short loop, which is in `race.py`; a `Variant` says how a network is built, how it sees
+# a batch, and what its loss is. In training a batch has a number `"epoch"`, and in a test it has none: that is how the
+# functions below can tell the two apart.
 
 # %%
 original = vit_jax.preset("shapes").run.model
@@ -174,10 +185,11 @@ right = Variant(network, forward, cross_entropy)
 # %% [markdown]
 # ## Fault 1: a picture is one vector
 #
-# Attention chooses among the tokens of its memory. Here the memory is one token, so there is nothing to choose: the
-# weight is 1 whatever query and key say, and neither of the two ever gets a gradient. The network still computes and
-# saves these maps, which do nothing. And everything about the picture must fit into the one vector, which is the same
-# for every word. Here it is the mean of the sixteen tokens. (A gradient of 1e-9 is what rounding leaves of zero.)
+# In the decoder each word attends to the tokens of the picture (PyTorch calls them the *memory*). In the course this is
+# one token, so there is nothing to choose: its weight is 1 whatever query and key say, and neither of the two ever gets
+# a gradient. The network still computes and saves these two layers, which do nothing. And everything about the picture
+# must fit into this one vector, which is the same for every word. On this page the one vector is the mean of the
+# sixteen tokens. (A gradient of 1e-9 is what rounding leaves of zero.)
 
 
 # %%
@@ -203,8 +215,8 @@ vector = replace(right, network=one_vector)
 # %% [markdown]
 # ## Fault 2: it is judged on what it has learned by heart
 #
-# It sees fifty pictures again and again, and the captions that are shown as its success are of these fifty. To learn a
-# few examples by heart is a good test that nothing is broken; it measures nothing else.
+# The course's network sees fifty pictures again and again, and the captions that are shown as its success are of these
+# fifty. To learn a few examples by heart is a good test that nothing is broken; it measures nothing else.
 
 
 # %%
@@ -221,10 +233,12 @@ fifty = replace(
 # %% [markdown]
 # ## Fault 3: a picture has several right captions, and one counts
 #
-# Five people have described each photograph of COCO, each in other words. A network that has learned from all of them
-# cannot know which of the five it will be compared with; and where two of the fifty captions describe one picture, no
-# network can know both by heart. Here each scene is learned with its first caption in even epochs and with the other
-# one in odd ones, or the other way round.
+# The course's photographs are of COCO, a data set in which five people have described each photograph, each in other
+# words. A network that has learned from all five cannot know which of them it will be compared with. And if two of the
+# fifty captions belong to one picture, no network can say both by heart when it is asked with this picture.
+#
+# Here a scene changes its caption from epoch to epoch: half of the scenes begin with the first caption, the others with
+# the second. (The training has 1.6 epochs, so 60 of 100 scenes are seen with both.)
 
 
 # %%
@@ -245,7 +259,7 @@ several = replace(
 # ## Fault 4: padding in the loss
 #
 # Captions are filled up to one length. The course leaves padding out of the sum of the losses but counts it in the
-# number that the sum is divided by, so the loss depends on how much padding there is. A simpler slip is measured too:
+# number that the sum is divided by, so the loss depends on how much padding there is. A simpler slip is measured, too:
 # the padding is learned like words.
 
 # %%
@@ -262,9 +276,9 @@ like_words = replace(right, loss=lambda logits, batch: token_losses(logits, batc
 # ## Fault 5: dropout that is never off
 #
 # Dropout belongs to training. In the course it stays on when captions are written, unless the caller remembers to
-# switch it off; a well-known example of translation leaves it on in every call. Then the same picture, asked twice,
-# gives two answers. Here a network with dropout of 0.1 in four places of the decoder is compared with the same one that
-# switches it off.
+# switch it off; a widely read example of translation (by another author) leaves it on in every call. Then the same
+# picture, asked twice, gives two answers. Here a network with dropout of 0.1 in four places of the decoder is compared
+# with the same one that switches it off.
 
 # %%
 tenth = {f"{place}dropout": 0.1 for place in ("", "attention_", "activation_", "embedding_")}
@@ -292,8 +306,9 @@ never_off = replace(switched, forward=noisy)
 # ## Fault 6: another GELU than the one that it learned with
 #
 # There are two functions of that name: the exact one, by the error function, and an approximation by tanh. No file of
-# weights says which of the two it was trained with, and well-known examples use one of them with weights that were
-# trained with the other.
+# weights says which of the two it was trained with, and it happens that one is used with weights that were trained with
+# the other. (In the code, `graph_of` is called once outside of `jax.jit`, so that what it keeps is not of a
+# compilation.)
 
 # %%
 x = jnp.linspace(-5, 5, 10_001)
@@ -321,9 +336,9 @@ swapped = replace(right, forward=lambda net, batch: forward(net if "epoch" in ba
 # %% [markdown]
 # ## No fault: no padding mask in the decoder, and norms after the sums
 #
-# The translation example also builds a padding mask and never applies it. For a source of words that matters, and so
-# does the causal mask: both are measured on [another page](encoder_decoder.ipynb). For captions a padding mask has
-# nothing to do. Padding stands at the end, where the causal mask hides it from every real word:
+# The example of translation of fault 5 also builds a padding mask and never applies it. [Another
+# page](encoder_decoder.ipynb) measures that for the words that an encoder reads. For captions a padding mask makes no
+# difference: padding stands at the end, where the causal mask hides it from every real word.
 
 # %%
 for name, padding in (("with", {"target_padding": some["target"][:, :-1] != 0}), ("without", {})):
@@ -341,19 +356,21 @@ post_norm = replace(right, network=lambda seed: network(seed, norms_last))
 # %% [markdown]
 # ## Smaller slips
 #
-# These have no price here. The loop that writes a caption does not stop at its end: it fills all places, computes every
-# earlier place again for each of them, and the printing cuts off what follows the end. Batches are drawn with
-# replacement, so no epoch sees every caption. And the function that draws all initial weights is called too early: the
-# last layer does not exist yet and keeps PyTorch's own, and the embedding of the padding, which was zero, is
-# overwritten.
+# These have no price here:
+#
+# - The loop that writes a caption does not stop at its end. It fills all places, and for each of them it computes all
+#   earlier places again; what follows the end is cut off when the caption is printed.
+# - Batches are drawn with replacement, so no epoch sees every caption.
+# - The function that draws all initial weights is called too early. The last layer does not exist yet and keeps
+#   PyTorch's own, and the vector of the padding, which was zero, is overwritten.
 
 # %% [markdown]
 # ## What each costs
 #
-# A price is the mean difference to the right network with the same seed, in points, with its 95 % interval (Student's
-# t, three seeds). The last column says *costs* or *gains* where the interval does not contain zero. Where it does, it
-# says *next to nothing* if the interval stays within one point of zero, and else *unclear*: these seeds are too few to
-# tell.
+# {prices}
+#
+# Here there are three seeds and a table for each of the three scores. *Dropout that is never off* is compared with the
+# row above it, and the others with the first.
 
 # %%
 variants = {
@@ -377,29 +394,37 @@ Markdown(found.markdown("exact", "one of two", "on the fifty"))
 # ## How to read it
 #
 # What was measured: the network that learned fifty scenes by heart describes {score: fifty pictures| on the fifty} % of
-# these correctly, and {score: fifty pictures} % of new ones. One vector instead of sixteen costs {price: one vector as
-# memory} points, though the ViT learns together with the decoder what to put into it. With two captions a scene it has
-# learned less in the same steps: {price: two captions a scene| one of two} points less where both captions count,
-# {price: two captions a scene} where only the first one does. Dropout that is never off costs {price: dropout that is
-# never off} points. (With dropout the right network has {score: right, with dropout} %, without it {score: right} %.)
+# these correctly, and {score: fifty pictures} % of new ones; on new scenes this costs {costs: fifty pictures} points.
+# One vector instead of sixteen costs {costs: one vector as memory} points, though the ViT learns together with the
+# decoder what to put into it. With two captions a scene the network has learned less in the same steps: this costs
+# {costs: two captions a scene| one of two} points where either caption is right, and {costs: two captions a scene}
+# where only the first one is. Dropout that is never off costs {costs: dropout that is never off} points. (With dropout
+# the right network has {score: right, with dropout} %, without it {score: right} %.)
 #
-# For padding in the divisor or in the loss, and for norms after the sums, the table says *unclear*. With the other GELU
-# not a single score has changed.
+# Padding in the divisor or in the loss, and norms after the sums, are {verdict: padding in the divisor; padding in the
+# loss; norms after the sums}. The other GELU is {verdict: tanh GELU when asked}: not a single score has changed.
 #
-# How we read it: Adam divides a gradient by its own size, so half the loss trains the same way; with SGD, or with a
-# bound on the gradient, it would not. To learn the padding is easy, since nothing else follows the end of a caption.
-# Two right orders are two things to learn; and a network that must choose between them at the first word needs to
-# remember, at every later word, which one it began with. One vector of 64 numbers has enough room to name two shapes.
-# What it lacks may be that every word is given the same numbers.
+# How we read it: with padding in the divisor the loss and its gradient are smaller (above: 1.97 instead of 2.89). Adam
+# divides a gradient by its own size, so a smaller loss trains the same way; with SGD, or with a limit on the size of
+# gradients, it would not. The padding itself is easy to learn, because after the end of a caption always the same
+# follows. Two right orders are two things to learn; and a network that must choose between them at the first word needs
+# to remember, at every later word, which one it began with. One vector of 64 numbers has enough room for the names of
+# two shapes. Its weakness may be that every word gets the same numbers and cannot look at another place.
 
 # %% [markdown]
 # ## The corrected network, trained
 #
 # This is the preset, on fewer scenes than its 60,000, and for three epochs instead of five. All its scenes have two
-# shapes and one right caption. It is also tested on scenes that show whether it looks: *unseen* has pairs of colour and
-# shape that training never showed; *shuffled* has the captions of test, each with the picture of another one, and
-# *blank* with a grey picture: a network that gets these right has not looked at the picture. Its *attention in box* is
-# the share of the attention, at the word that names a shape, that lies on the patches which that shape touches.
+# shapes and one right caption. Three more sets of scenes test whether it uses the picture:
+#
+# - *unseen* has pairs of colour and shape that training never showed;
+# - *shuffled* has the captions of test, each with the picture of another one;
+# - *blank* has the captions of test, each with a grey picture. A network that got these or the shuffled ones right
+#   would not have looked at the picture.
+#
+# *Attention in box* is a share of the attention at the word that names a shape: the share that lies on the patches of
+# this shape. *Of a uniform map* is the same share if all patches got equal attention, so it should be much smaller. The
+# figures of the last line of the output are pictures, which are shown below it.
 
 # %%
 fields = {} if FULL else {"data.drawn": 24_000, "epochs": 3}
@@ -407,11 +432,11 @@ summary = vit_jax.train(vit_jax.preset("shapes", fields=fields).run, preset="sha
 
 # %% [markdown]
 # It describes new scenes almost without an error. But of the scenes with a red triangle or a blue circle it gets next
-# to none right, although it knows both words: it has learned the pairs that it was shown. Without the picture it gets
-# none right.
+# to none right, although it knows both words: it has learned the pairs that it was shown. Without the right picture it
+# gets none right.
 #
-# Where it looks while it writes, on two scenes of this page: for each word, the patches that it attends to are bright
-# (mean over the heads of the last layer).
+# The picture below shows where it looks while it writes, on two scenes of this page: for each word, the patches that it
+# attends to are bright (mean over the heads of the last layer).
 
 # %%
 net = vit_jax.load(summary["folder"])
@@ -428,8 +453,9 @@ for ax in axes.ravel():
 fig.tight_layout()
 
 # %% [markdown]
-# The first sixteen filters of 8 x 8 pixels that it has learned, by which it reads a patch. And its positions, which
-# start at random: how similar each is to each other (cosine), at the start and after training, in the order of reading.
+# Left: the first sixteen filters of 8 x 8 pixels that it has learned; each makes one number of a token from the pixels
+# of a patch. Middle and right: how similar every two positions are (cosine), at the start, where they are random, and
+# after training, in the order of reading.
 
 # %%
 filters = np.asarray(net.model.vit.patch.kernel[...]).reshape(8, 8, 3, -1)[..., :16]
@@ -452,9 +478,11 @@ fig.tight_layout()
 # %% [markdown]
 # ## Weights of the original
 #
-# `convert` reads the state dict of the course's captioner, in both forms in which it was handed out. No tensor says how
-# many heads there are, so it asks. Here is a file with the names of the original, of a small network with random
-# weights.
+# `convert` is the command of this project that carries weights from one library to another. It reads the state dict
+# (the names and arrays that a PyTorch network saves) of the course's captioner, in the two forms that the course has
+# had. No tensor says how many heads there are, so without that it stops and asks for it. (It also names mean and std,
+# which are needed for files that read pixels; this one reads vectors.) Here is a file with the names of the original,
+# of a small network with random weights.
 
 
 # %%
@@ -479,8 +507,11 @@ command = "convert original.safetensors ours.safetensors --to vit-jax --verify"
 print(subprocess.run([sys.executable, "-m", *command.split()], capture_output=True, text=True).stderr)
 
 # %% [markdown]
-# Now with the number of heads, and with `--verify`: it computes both files as functions, compares them, and keeps the
-# result as a certificate beside the file:
+# Now with the number of heads.
+#
+# {verify}
+#
+# {unproven}
 
 # %%
 command += " --set text.heads=2"
@@ -491,16 +522,17 @@ print(moved.model(jnp.ones((4, 1, 20)), jnp.ones((4, 5), jnp.int32)).shape)
 # %% [markdown]
 # ## Exercises
 #
-# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another depth,
-# loss or budget in a cell above, and run the cells from there on. The table shows your figures.
+# {exercises}
 #
-# 1. What is the loss of a network that gives all 18 words the same probability?
+# 1. What is the loss of a network that gives all of 1,000 words the same probability?
 # 2. Write the mean of losses `[B, T]` over the real tokens alone; real is bool `[B, T]`.
-# 3. Write the share of captions that are right to the last word: ids `[B, T]` both, and what stands where right is 0
-#    (padding) does not count.
+# 3. Write the share of captions that are correct to the last word. The arrays `said` and `right` are ids `[B, T]`;
+#    where `right` is 0 (padding), any id counts as correct.
 #
-# Words that are new to you are in the [glossary](../docs/glossary.md). If a network of yours does not learn, [this
-# page](../docs/learning.md) helps.
+# Then change the experiment. In the cell of the tables, write `Budget(steps=1000, ...` instead of `Budget(steps=500,
+# ...`, and run this cell and the next: all variants are trained again, for twice as long. Does one vector catch up?
+#
+# {help}
 
 # %%
 answer_1 = None  # a number

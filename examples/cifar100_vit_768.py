@@ -13,20 +13,21 @@
 # %% [markdown]
 # # A Vision Transformer on CIFAR-100 whose images read each other, corrected and measured
 #
-# A teaching notebook cuts images of 32 x 32 into 16 patches, projects each to 768 numbers and hands them to three
-# layers of PyTorch's own encoder. It reaches 41.9 % on its validation images. But that encoder expects the tokens in
-# the first axis, unless it is told `batch_first=True`, and in the notebook the first axis is that of the images. So a
-# patch never attends to another patch of its image: it attends to the patches in the same place of **all the other
-# images of the batch**.
+# A teaching notebook cuts images of 32 x 32 into 16 patches, makes 768 numbers of each and hands them to three layers
+# of PyTorch's own encoder. It reaches 41.9 % on its validation images. But that encoder expects the tokens in the first
+# axis, unless it is told `batch_first=True`, and in the notebook the first axis is that of the images. So a patch never
+# attends to another patch of its image: it attends to the patches in the same place of **all the other images of the
+# batch**.
 #
 # Here that is shown in a few lines of code that were written for this page, with **what it costs**: networks that
 # differ in this one thing are trained with the same three seeds, the same batches in the same order and as many steps.
-# Then the corrected network is trained by `vit_jax`, and we look at what its patches look at.
+# Then the corrected network is trained by `vit_jax`, and we look at what its patches look at. For this page the network
+# is 64 wide, not 768.
 #
-# For this page the network is 64 wide, not 768. The figures are shipped in `prices/`. If you change a number, a line of
-# code or an image, the variants that this concerns are trained on your machine and kept in `prices/own/`; all of them
-# take {minutes} minutes of one core. For each variant a line says which figures it shows. `FULL=1` trains the corrected
-# network at full width for its 50 epochs, which needs a GPU.
+# {about}
+#
+# All variants together take {minutes} minutes of one core. To train the corrected network at full width for its 50
+# epochs (this needs a GPU), write `FULL = True` in the next cell, or start Jupyter by `FULL=1 jupyter lab`.
 
 # %%
 import os
@@ -55,7 +56,13 @@ os.chdir(tempfile.mkdtemp())  # for the run that is trained below
 # %% [markdown]
 # ## The corrected network
 #
-# It is a preset, here in small. Its help lists what was corrected: `python -m vit_jax.train cifar100-768x3 --help`.
+# {preset} This page makes its network smaller. Its help lists what was corrected; in a terminal: `python -m
+# vit_jax.train cifar100-768x3 --help`.
+#
+# {run}
+#
+# The cell after it has the data and what all variants have in common. The variants are trained by a short loop, which
+# is in `race.py`; a `Variant` says how a network is built, how it sees a batch, and what its loss is.
 
 # %%
 small = {"width": 64, "hidden": 128, "heads": 4, "epochs": 1, "optim.lr": 2e-3, "optim.warmup": 0.1}
@@ -92,7 +99,7 @@ right = Variant(network, see, cross_entropy)
 # %% [markdown]
 # ## The fault: attention across the batch
 #
-# To make this fault in our network takes two transpositions around each attention.
+# Two transpositions around each attention are enough to make this fault in our network.
 
 
 # %%
@@ -136,13 +143,15 @@ for name, net in (("among the patches of an image", network(0)), ("across the ba
 # %% [markdown]
 # ## What it costs
 #
-# There are three scores, because an answer now depends on the other images of the batch: the test images in batches of
-# 100 as they come; each image **alone**; and in batches of 100 that are **sorted** by class. For the right network all
-# three are the same.
+# {prices}
 #
-# A smaller slip is measured too: the notebook's docstring announces positions in two dimensions, and its code makes
-# those of one. Another slip has no price but misleads: its validation loss is divided by the number of images, its
-# training loss by the number of batches, so that the two curves have no common scale.
+# There are three scores, because with the fault an answer depends on the other images of the batch: *accuracy* is that
+# of the test images in batches of 100 as they come; *alone* that of each image given alone; *sorted* that in batches of
+# 100 images that are sorted by class. For the right network all three are the same.
+#
+# A smaller slip is measured, too: the docstring of the notebook promises positions in two dimensions, but its code
+# makes positions in one. Another slip has no price but misleads: its validation loss is divided by the number of
+# images, and its training loss by the number of batches, so the two curves have no common scale.
 
 
 # %%
@@ -180,18 +189,25 @@ Markdown(found.markdown("accuracy", "alone", "sorted"))
 # %% [markdown]
 # ## How to read it
 #
-# Attention across the batch costs {price: attention across the batch} of the {score: right} points that the right
-# network has learned in the same steps. What is left depends on the other images: the accuracy is {score: attention
-# across the batch| alone} % for images that are given alone, {score: attention across the batch| sorted} % beside
-# others of their own class, and {score: attention across the batch} % in mixed batches. A service that answers one
-# image at a time would not get the accuracy that the notebook prints. How we read it: a network without attention can
-# still average its patches; attention across the batch adds only what the other images tell about this one.
+# What was measured: attention across the batch costs {costs: attention across the batch} of the {score: right} points
+# that the right network has learned in the same steps. The accuracy that is left depends on the other images: {score:
+# attention across the batch} % in mixed batches, as in training, {score: attention across the batch| alone} % for
+# images that are given alone, and {score: attention across the batch| sorted} % beside others of their class. A service
+# that answers one image at a time would not get the accuracy that the notebook prints. For positions of two dimensions
+# the table says {verdict: positions of two dimensions}.
+#
+# How we read it (this was not measured): a network without attention among patches can still take the mean of its
+# patches, so it learns something. In training, what attention adds to a patch is a mean over many images of many
+# classes, which is nearly the same in every batch, and the layers after it get used to that. An image that is given
+# alone gets only itself, and beside images of one class this mean is another one. Both are inputs that the layers have
+# never seen, so the accuracy falls.
 
 # %% [markdown]
 # ## What the corrected network looks at
 #
-# The run that was trained at the top of this page. For some test images, which patches the sixteen patches attend to in
-# the last block, on average. The network averages its patches and names the class by this mean.
+# This is the run that was trained at the top of this page. For some test images, the pictures show how much attention
+# each patch gets in the last block, on average over all heads and all sixteen patches that look. (The network takes the
+# mean of its patches and names the class by this mean.)
 
 # %%
 net = vit_jax.load(summary["folder"])
@@ -207,9 +223,9 @@ for ax in axes.ravel():
 fig.tight_layout()
 
 # %% [markdown]
-# The first sixteen filters of 8 x 8 pixels that it has learned, by which it reads a patch. And its positions, which
-# start as the sinusoids of one dimension: how similar each is to each other (cosine), at the start and after training.
-# After a single epoch both are still close to where they began.
+# Left: the first sixteen filters of 8 x 8 pixels, after training; each of them makes one number of a token from the
+# pixels of a patch. Middle and right: how similar every two positions are (cosine), at the start, where they are
+# sinusoids of one dimension, and after training. In a single epoch the positions have hardly changed.
 
 # %%
 filters = np.asarray(net.model.patch.kernel[...]).reshape(8, 8, 3, -1)[..., :16]
@@ -230,9 +246,11 @@ fig.tight_layout()
 # %% [markdown]
 # ## Weights of the original
 #
-# `convert` reads the notebook's state dict, but with the same weights the original attends across the batch and the
-# corrected network does not: they are two functions. So it asks before it converts. Here is a file with the names of
-# the original, of a network as small as the one above, with random weights:
+# `convert` is the command of this project that carries weights from one library to another. It reads the notebook's
+# state dict (the names and arrays that a PyTorch network saves). But with the same weights the original attends across
+# the batch and the corrected network does not, so the two networks give different outputs. Therefore `convert` refuses,
+# and names the flag that allows it. Here is a file with the names of the original, of a network as small as the one
+# above, with random weights:
 
 # %%
 shapes = {"conv1.weight": (64, 3, 8, 8), "positional_encoding": (1, 16, 64), "fc.weight": (100, 64), "fc.bias": (100,)}
@@ -252,8 +270,15 @@ asked = subprocess.run([sys.executable, "-m", *command.split()], capture_output=
 print(asked.stderr)
 
 # %% [markdown]
-# Now with the flag that it names, and with `--verify`: it computes both files as functions, compares them, and keeps
-# the result as a certificate beside the file (this needs PyTorch):
+# Now with this flag, and with `--verify`.
+#
+# {verify}
+#
+# What is compared is the **corrected** network, for both files: `torch_ref` attends among the patches of an image, also
+# where it computes `A`. The original's attention across the batch is not computed here. So *same* below means that the
+# weights were carried correctly; that the original gives other outputs, as the refusal above says, stays true.
+#
+# {unproven}
 
 # %%
 command += " --accept batch-attention --verify"
@@ -262,15 +287,17 @@ print(subprocess.run([sys.executable, "-m", *command.split()], capture_output=Tr
 # %% [markdown]
 # ## Exercises
 #
-# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another depth,
-# loss or budget in a cell above, and run the cells from there on. The table shows your figures.
+# {exercises}
 #
-# 1. Write the transposition that was forgotten: `[tokens, images, width]` becomes `[images, tokens, width]`.
-# 2. Write the cosine of the angle between each two rows of `[n, D]`: a matrix `[n, n]`.
+# 1. Write the transposition that brings tokens back into the form of our networks: `[tokens, images, width]` becomes
+#    `[images, tokens, width]`.
+# 2. Write the cosine of the angle between every two rows of `[n, D]`: a matrix `[n, n]`.
 # 3. How many numbers are in the linear map of the queries at the notebook's width of 768, with its bias?
 #
-# Words that are new to you are in the [glossary](../docs/glossary.md). If a network of yours does not learn, [this
-# page](../docs/learning.md) helps.
+# Then change the experiment. In the cell of the table, write `Budget(steps=1200, ...` instead of `Budget(steps=600,
+# ...`, and run this cell and the next: all variants are trained again, for twice as long. Does the price grow?
+#
+# {help}
 
 # %%
 

@@ -13,21 +13,25 @@
 # %% [markdown]
 # # A small Vision Transformer on CIFAR-10 that watches its test set, corrected and measured
 #
-# A teaching notebook cuts images of 32 x 32 into 64 patches and reads them with four blocks, 48 wide, each of whose
-# four heads has projections of its own. Its text says 75.5 % on CIFAR-10. As printed it cannot even be built, for it
-# calls a function that it never defines; there is no LayerNorm after the last block; positions and class token start
-# fifty times as large as is usual; the rate never falls; and the test set is evaluated after every epoch, so that the
-# best point of the curve, if it is what one reports, was chosen on the test set.
+# A teaching notebook cuts images of 32 x 32 into 64 patches and reads them with four blocks of width 48 with four
+# heads. Its text says 75.5 % on CIFAR-10. It has five faults:
+#
+# 1. As printed it cannot be built, because it calls a function that it never defines.
+# 2. There is no LayerNorm after the last block.
+# 3. Positions and class token start at a standard deviation of 1, fifty times as large as is usual.
+# 4. The learning rate never falls.
+# 5. The test set is evaluated after every epoch, so the best point of the curve is chosen on the test set.
 #
 # Here each is shown in a few lines of code that were written for this page, with **what it costs**: networks that
-# differ in this one thing are trained with the same seeds, the same batches in the same order and as many steps. Then
-# the corrected network is trained by `vit_jax`, and we look at what it has learned.
+# differ in this one thing are trained with the same seeds, the same batches in the same order and as many steps. For
+# this, patches have 8 x 8 pixels, so there are 16 of them instead of 64. Then the corrected network is trained by
+# `vit_jax`, with all 64 patches, and we look at what it has learned.
 #
-# For the prices patches have 8 x 8 pixels, so that there are 16 of them and not 64. The figures are shipped in
-# `prices/`. If you change a number, a line of code or an image, the variants that this concerns are trained on your
-# machine and kept in `prices/own/`; those of the first table take {minutes} minutes of one core, those of the second
-# {minutes cifar10_vit_48_watched}. For each variant a line says which figures it shows. `FULL=1` trains the corrected
-# network for its 100 epochs instead of one, which needs a GPU.
+# {about}
+#
+# The variants of the first table take {minutes} minutes of one core, and those of the second table {minutes
+# cifar10_vit_48_watched} minutes. To train the corrected network for its 100 epochs instead of one (this needs a GPU),
+# write `FULL = True` in the next cell, or start Jupyter by `FULL=1 jupyter lab`.
 
 # %%
 import os
@@ -56,8 +60,10 @@ os.chdir(tempfile.mkdtemp())  # for the run that is trained below
 # %% [markdown]
 # ## The corrected network
 #
-# It is a preset, with all its 64 patches, for one epoch. Its help lists what was corrected: `python -m vit_jax.train
-# cifar10-48x4 --help`.
+# {preset} Here it has all its 64 patches and is trained for one epoch. Its help lists what was corrected; in a
+# terminal: `python -m vit_jax.train cifar10-48x4 --help`.
+#
+# {run}
 
 # %%
 short = {"epochs": 1, "batch": 64, "optim.lr": 3e-3, "optim.warmup": 0.1}
@@ -66,6 +72,9 @@ summary = vit_jax.train(preset.run, preset="cifar10-48x4")
 
 # %% [markdown]
 # ## The data, and what all variants have in common
+#
+# The variants are trained by a short loop, which is in `race.py`. A `Variant` says how a network is built, how it sees
+# a batch, what its loss is, and its optimizer; `replace(right, ...)` is the right variant with one thing changed.
 
 
 # %%
@@ -104,9 +113,9 @@ right = Variant(network, see, cross_entropy)
 # %% [markdown]
 # ## Fault 1: a function that is not there
 #
-# The constructor ends by calling a method of the class that gives all weights their first values, but the class has no
-# such method. So nobody ever ran the network as it is printed (this cell needs PyTorch, and says so where there is
-# none):
+# The constructor ends by calling a method of the class that gives all weights their initial values, but the class has
+# no such method. So nobody ever ran the network as it is printed (this cell needs PyTorch, and says so where there is
+# none; a *kernel* is the weight matrix of a linear layer):
 
 # %%
 try:
@@ -128,7 +137,7 @@ else:
     print(f"without that line, kernels start with a standard deviation of {nn.Linear(48, 48).weight.std():.2f}")
 
 # %% [markdown]
-# If the call is deleted, PyTorch's own first weights remain. For 48 inputs they are four times as large as the 0.02
+# If the call is deleted, PyTorch's own initial weights remain. For 48 inputs they are four times as large as the 0.02
 # that the preset has. That value is usual for Vision Transformers, most of which are ten times as wide.
 
 # %%
@@ -138,8 +147,9 @@ deleted = with_fields(**{"model.init": "torch"})
 # ## Fault 2: no LayerNorm after the last block
 #
 # In a pre-norm network each block adds to what it was given, and only what a block *reads* is normalised. What leaves
-# the last block is a sum of everything that was ever added, and can have any size. Published pre-norm Vision
-# Transformers normalise it once more, after the last block or just before the head.
+# the last block is a sum of everything that was ever added, and its size is whatever this sum has. Published pre-norm
+# Vision Transformers normalise it once more, after the last block or just before the head. Here is the size of what the
+# head is given, for networks before training:
 
 # %%
 no_norm = with_fields(final_norm=False)
@@ -152,7 +162,8 @@ for name, net in (("a final LayerNorm", network(0)), ("none", network(0, final_n
 # ## Fault 3: positions and a class token that start at standard deviation 1
 #
 # They are drawn by `randn`. At the start a projected patch is much smaller than that, so a token says where it is, and
-# hardly anything about what it shows. Here is how alike (cosine) the tokens of one place are in different images:
+# hardly anything about what it shows. Here is how similar the tokens of one place are in 64 images, as the mean cosine
+# over all pairs of images (each image also with itself, so that 0.016 is the least):
 
 # %%
 large = with_fields(position_std=1.0, token_std=1.0)
@@ -164,9 +175,10 @@ for name, fields in (("0.02", {}), ("1", {"position_std": 1.0, "token_std": 1.0}
 # %% [markdown]
 # ## Fault 4: a rate that never falls
 #
-# All variants here use Adam with a rate that rises to the same peak and falls to nothing; this one keeps the peak from
-# the first step to the last. A constant rate may have to be smaller, so it is also measured at a third of the peak; and
-# at the original's 0.01, about three times the peak.
+# All variants here use Adam with a learning rate that rises to the same peak, 0.003, and falls to nothing. The variant
+# *constant rate* keeps the peak from the first step to the last. A constant rate may have to be smaller than a peak, so
+# it is also measured at a third of the peak. The notebook's own rate is 0.01, about three times the peak; that is
+# measured, too.
 
 
 # %%
@@ -179,10 +191,10 @@ constant_rate = replace(right, optimizer=constant)
 # %% [markdown]
 # ## What each costs
 #
-# A price is the mean difference to the right network with the same seed, in points of test accuracy, with its 95 %
-# interval (Student's t, three seeds). The last column says *costs* or *gains* where the interval does not contain zero.
-# Where it does, it says *next to nothing* if the interval stays within one point of zero, and else *unclear*: these
-# seeds are too few to tell. "All four" are the first four faults together, as the original has them.
+# {prices}
+#
+# Here the accuracy is on test, with three seeds. "All four" are faults 1 to 4 together, with the deleted call of fault
+# 1 and the notebook's rate of 0.01.
 
 # %%
 all_fields = {"model.init": "torch", "final_norm": False, "position_std": 1.0, "token_std": 1.0}
@@ -203,14 +215,18 @@ Markdown(found.markdown())
 # %% [markdown]
 # ## Fault 5: who watches the test set, chooses by it
 #
-# This is a fault of method. The test images are evaluated after each epoch, and there is nothing else to look at; so
-# the epoch that is reported, the rate, and when to stop are chosen by them. The best of many test accuracies is too
-# good, because it was chosen for being good: a part of it is luck, which does not help on new images.
+# This is a fault of method. The notebook evaluates the test images after each epoch, and it has no other images to look
+# at. So the epoch that is reported, the learning rate, and when to stop are all chosen by them. The best of many test
+# accuracies is too good, because it was chosen for being good: a part of it is luck, which does not help on new images.
 #
-# Its price needs two sets of images that the network was not trained on: the halves of the test set. The right network
-# and that of the constant rate learn from 4,000 images, each seen thirteen times, and are looked at ten times. Then the
-# best look is chosen by one half, and its accuracy read on the **same** half, as the original does, or on the
-# **other**. Each half is used both ways. (There are four seeds.)
+# To measure this luck one needs two sets of images that the network was not trained on. Here these are the two halves
+# of the test set. The right network and the one with the constant rate learn from 4,000 images, each seen thirteen
+# times, and are evaluated ten times during training (`looks=10`). Then the best of the ten evaluations is chosen by one
+# half of the test set. Its accuracy is read on the **same** half, as someone does who reports the best point of a
+# curve, or on the **other** half, which is honest. Each half is used both ways, with four seeds.
+#
+# (The table above compares variants on test, too. But there nothing is chosen: each variant is evaluated once, at its
+# end, and all of them are reported.)
 
 # %%
 LOOKS = 10
@@ -263,33 +279,36 @@ Markdown("\n".join(lines))
 # %% [markdown]
 # ## How to read it
 #
-# What was measured: in this budget the two starts that look like faults *gain*. PyTorch's own first weights are {price:
-# PyTorch's own first weights} points better than the preset's 0.02, and positions and a class token of standard
-# deviation 1 are {price: positions and class token of 1} points better than those of 0.02. The missing LayerNorm costs
-# {price: no final LayerNorm} points. A constant rate costs {price: constant rate}, or {price: constant rate, 0.01} at
-# the original's 0.01; each of three seeds loses by it, but by amounts so different that the interval contains zero, and
-# the table says *unclear*. In the second table, at another budget (4,000 images, each seen thirteen times) and with
-# four seeds, it shows: {price cifar10_vit_48_watched: constant rate, watched} points. All four together are better than
-# the right network, by {price: all four, 0.01} points, though the single prices add up to a loss: prices do not add up.
-# Perhaps a network with larger first weights bears the high rate better; that was not measured.
+# What was measured: with these 600 steps of 64 images, the two starts that look like faults gain. PyTorch's own initial
+# weights are {gains: PyTorch's own first weights} points better than the preset's 0.02, and positions and a class token
+# of standard deviation 1 are {gains: positions and class token of 1} points better than those of 0.02. The missing
+# LayerNorm costs {costs: no final LayerNorm} points. A constant rate is {unclear: constant rate} points worse on
+# average, and {unclear: constant rate, 0.01} at the notebook's 0.01. But the seeds differ so much that the table says
+# {verdict: constant rate; constant rate, a third; constant rate, 0.01}. The second table has another budget (4,000
+# images, each seen thirteen times) and four seeds. There the price of a constant rate is clear: it costs {costs
+# cifar10_vit_48_watched: constant rate, watched} points.
 #
-# Luck was worth 0.4 points with ten looks at a constant rate, and 0.1 at one that falls. It cannot be negative, so an
-# interval that contains zero says only that it is small here; with a hundred looks, as in the original, it may be more.
-# To choose the best look by other images gained nothing: it is no better than the last one.
+# All four faults together are {gains: all four, 0.01} points better than the right network. The single prices do not
+# add up to that. Perhaps a network with larger initial weights can use the high rate better; that was not measured.
 #
-# How we read it: with 0.02 and 48 inputs a block adds next to nothing to its token, so the first hundreds of steps are
-# spent on making it larger. Large positions help attention to tell tokens apart from the first step. Whether that lasts
-# for 100 epochs was not measured, and the preset keeps the usual 0.02, because 600 steps are too few to decide it. A
-# rate that falls ends the noise of large steps, so that the last epoch is as good as the best, and there is nothing to
-# choose. That would be the better remedy: not to choose the epoch more honestly, but to have nothing to choose. If
-# something is chosen all the same, `vit_jax.train` chooses it on 5,000 images that it sets aside from train, and it
-# evaluates test once, at the end.
+# The luck is in the last column of the last table: on average it is larger at a constant rate. It is never below zero
+# for a seed, because the best of ten on one half is at least as good there as any other of the ten. (An interval of
+# Student's t does not know that.) So an interval that contains zero says only that the luck is small here. With a
+# hundred evaluations, as in the notebook, it may be larger. To choose the best evaluation by other images gained
+# nothing: on the other half, the best is no better than the last.
+#
+# How we read it: with initial weights of 0.02 and 48 inputs a block adds very little to its token, so the first
+# hundreds of steps are spent on making the weights larger. Large positions help attention to tell tokens apart from the
+# first step. Whether that lasts for 100 epochs was not measured, and 600 steps are too few to decide it, so the preset
+# keeps the usual 0.02. A rate that falls ends the noise of large steps, so that the last epoch is as good as the best.
+# Then there is nothing to choose, which is the better remedy. If something has to be chosen, `vit_jax.train` chooses it
+# on 5,000 images that it sets aside from train, and it evaluates test once, at the end.
 
 # %% [markdown]
 # ## What the corrected network looks at
 #
-# The run that was trained at the top of this page. For some test images, what the class token looks at in the last
-# block, in each of the four heads:
+# This is the run that was trained at the top of this page. For some test images, the pictures show what the class token
+# looks at in the last block, in each of the four heads:
 
 # %%
 net = vit_jax.load(summary["folder"])
@@ -308,8 +327,8 @@ for ax in axes.ravel():
 fig.tight_layout()
 
 # %% [markdown]
-# Its patches: an image cut into the 64 squares of 4 x 4 pixels, and the filters by which all 48 numbers of a token are
-# computed from one of them. And how similar the positions of the places are to each other (cosine): every small square
+# Left: an image cut into its 64 patches of 4 x 4 pixels. Middle: the 48 filters; each of them makes one of the 48
+# numbers of a token from the pixels of a patch. Right: how similar every two positions are (cosine); each small square
 # compares one place with all 64.
 
 # %%
@@ -338,9 +357,13 @@ fig.tight_layout()
 # %% [markdown]
 # ## Weights of the original
 #
-# `convert` reads the notebook's state dict, and joins the projections that each head has of its own. Here is a file
-# with the names of the original and random weights. `--verify` computes both files as functions and keeps what it
-# prints as a certificate beside the file (this needs PyTorch):
+# `convert` is the command of this project that carries weights from one library to another. It reads the notebook's
+# state dict (the names and arrays that a PyTorch network saves) and joins the query, key and value layers that each
+# head has of its own. Here is a file with the names of the original and random weights.
+#
+# {verify}
+#
+# {unproven}
 
 # %%
 shapes = {
@@ -369,8 +392,8 @@ def convert(command):
 convert("original.safetensors ours.safetensors --to vit-jax --set image=32 --verify")
 
 # %% [markdown]
-# The missing LayerNorm stays missing: with one, the network would be another function. timm can be told to do without
-# it; Hugging Face's ViT cannot, and `convert` refuses instead of adding one:
+# The missing LayerNorm stays missing: with one, the network would compute something else. timm can be told to do
+# without it; Hugging Face's ViT cannot, and `convert` refuses instead of adding one:
 
 # %%
 convert("original.safetensors timm.safetensors --to timm --set image=32")
@@ -379,16 +402,19 @@ convert("original.safetensors hugging-face --to huggingface --set image=32")
 # %% [markdown]
 # ## Exercises
 #
-# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another depth,
-# loss or budget in a cell above, and run the cells from there on. The table shows your figures.
+# {exercises}
 #
 # 1. How many tokens enter the blocks, for 32 x 32 pixels, patches of 8 x 8 and a class token?
-# 2. Write LayerNorm over the last axis of `[n, D]`, without scale and bias.
-# 3. Write the price of a fault from two lists of scores with equal seeds: (mean, low, high) of the differences right -
-#    fault, with the 95 % interval of Student's t (`scipy.stats.t.ppf(0.975, n - 1)`).
+# 2. Write LayerNorm over the last axis of `[n, D]` in NumPy, without scale and bias.
+# 3. Write the price of a fault. Given are two lists of scores, and entry i of both has the same seed. The result is
+#    (mean, low, high) of the differences right - fault, with the 95 % interval of Student's t
+#    (`scipy.stats.t.ppf(0.975, n - 1)`).
 #
-# Words that are new to you are in the [glossary](../docs/glossary.md). If a network of yours does not learn, [this
-# page](../docs/learning.md) helps.
+# Then change the experiment. In the cell that defines `network`, write `fields={"patch": 8, "depth": 2, **fields}`
+# instead of `fields={"patch": 8, **fields}`, and run this cell and those below it: all variants are trained again, with
+# two blocks. Do large positions still gain?
+#
+# {help}
 
 # %%
 answer_1 = None  # a number

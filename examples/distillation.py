@@ -13,20 +13,22 @@
 # %% [markdown]
 # # A Vision Transformer that learns from a teacher, corrected and measured
 #
-# A teaching notebook shows distillation in a dozen lines: a library's DistillableViT, a pretrained ResNet-50 as its
-# teacher, a wrapper around both, and one loss with its backward pass on two images of noise. It trains nothing and
-# prints nothing, so nothing in it shows that its teacher is not in evaluation mode.
+# A teaching notebook shows distillation in a dozen lines. It takes a student, `DistillableViT` of the library
+# vit-pytorch 0.29, and a teacher, a pretrained ResNet-50. The library's *wrapper* joins the two, and the notebook
+# computes one loss with its backward pass on two images of noise. It trains nothing and prints nothing, so nothing in
+# it shows that its teacher is not in evaluation mode.
 #
-# Here the same is done in small, to its end: a ResNet is trained on CIFAR-10, students learn from it, and whatever that
-# notebook or its library does differently from the paper (DeiT: Touvron et al. 2021, arXiv 2012.12877) is shown in a
-# few lines of code that were written for this page, with **what it costs**: students that differ in this one thing are
-# trained with the same five seeds, the same batches in the same order and as many steps. Then a student is trained by
-# `vit_jax`, and we look at what its two tokens look at.
+# Here the same is done with small networks and real images: a ResNet is trained on CIFAR-10, and students learn from it
+# for 500 steps. What the notebook or its library does differently from the paper (DeiT: Touvron et al. 2021, arXiv
+# 2012.12877) is shown in a few lines of code that were written for this page, with **what it costs**: students that
+# differ in this one thing are trained with the same five seeds, the same batches in the same order and as many steps.
+# Then a student is trained by `vit_jax`, and we look at what its class token and its distillation token look at.
 #
-# The figures are shipped in `prices/`. If you change a number, a line of code or an image, the variants that this
-# concerns are trained on your machine and kept in `prices/own/`; all of them take {minutes} minutes of one core. For
-# each variant a line says which figures it shows. `FULL=1` trains the student at the full size of its preset for its
-# 100 epochs, by a teacher of 20, which needs a GPU.
+# {about}
+#
+# All variants together take {minutes} minutes of one core. To train the student at the full size of its preset for 100
+# epochs, with a teacher that was trained for 20 epochs instead of 2 (this needs a GPU), write `FULL = True` in the next
+# cell, or start Jupyter by `FULL=1 jupyter lab`.
 
 # %%
 import logging
@@ -76,9 +78,11 @@ train, test = cifar10("train"), cifar10("test")
 # %% [markdown]
 # ## The teacher
 #
-# A ResNet in the form of torchvision, as the original's is, but 16 wide and with one block in each stage. Its batch
-# norm is written out, because the page is about it: with `together=n` it takes mean and variance from n images at a
-# time, and the stored ones move a tenth of the way towards these; without it, the stored ones are used.
+# The teacher is a ResNet in the form of torchvision, as the original's is, but 16 wide and with one block in each
+# stage. Its batch norm is written by hand, because fault 1 is about it. Batch norm shifts and scales each channel to
+# mean 0 and variance 1. With `together=n` it works as in PyTorch's training mode: mean and variance come from n images
+# at a time, and the running averages are moved towards them with a momentum of 0.1. With `together=0` it works as in
+# evaluation mode: the running averages are used.
 
 
 # %%
@@ -165,8 +169,8 @@ print("the teacher on test, in evaluation mode:", right_of(answers(teacher, test
 #
 # A module of PyTorch is in training mode until `.eval()` is called, and `no_grad`, in which the wrapper calls the
 # teacher, does not change that. So the teacher's batch norm takes mean and variance from the batch that it is asked
-# about. What it says of an image depends on the images beside it, and the fewer they are, the less it is worth. The
-# original's batch has two.
+# about. What it says of an image then depends on the other images of the batch, and the fewer these are, the more often
+# it is wrong. The original's batch has two images.
 
 # %%
 for together in (0, 64, 16, 4, 2):
@@ -174,9 +178,9 @@ for together in (0, 64, 16, 4, 2):
     print(f"{how:40} {right_of(answers(teacher, test['image'], together))}")
 
 # %% [markdown]
-# It is worse: in training mode each call also moves the stored statistics, even a call without a gradient. The
-# original's images are noise. Here noise goes through the teacher in training mode, two images at a time, and
-# afterwards it is tested in evaluation mode:
+# And there is a second effect: in training mode each call also moves the running averages, even a call without a
+# gradient. The original's images are noise. Here noise goes through the teacher in training mode, two images at a time,
+# and afterwards it is tested in evaluation mode:
 
 # %%
 spoiled = nnx.clone(teacher)
@@ -186,8 +190,9 @@ for call in range(31):
     spoiled(jnp.asarray(draw.normal(size=(2, 32, 32, 3)), jnp.float32), together=2)
 
 # %% [markdown]
-# What the teacher says of three images, which is what a student learns from: in evaluation mode, softened by the
-# temperature of 3, and in training mode beside one other image.
+# A student learns from the teacher's probabilities. In distillation they are *softened*: the logits are divided by a
+# temperature T before the softmax, here by T = 3, so that small probabilities become larger. The pictures show what the
+# teacher says of three images: in evaluation mode, the same softened, and in training mode beside one other image.
 
 # %%
 names = ["plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -207,12 +212,16 @@ fig.tight_layout()
 # %% [markdown]
 # ## The students, and what all of them have in common
 #
-# A ViT with a class token and a distillation token, each with a head, as the preset `cifar10-48x4-distil` has it, but
-# on patches of 8 x 8 and with two blocks. The right one learns the labels by its class head and, with the same weight,
-# the teacher's softened probabilities by the other one; it answers by the mean of both.
+# A student is a ViT with a class token and a distillation token, each with a head of its own. It is that of the preset
+# `cifar10-48x4-distil` (a preset is a named set of settings), but on patches of 8 x 8 and with two blocks. In the right
+# student the class head learns the labels, and the distillation head learns the teacher's softened probabilities; each
+# makes half of the loss. It answers by the mean of both heads.
 #
-# The teacher is asked once for all of them, about the 32,000 images that each student sees once. In training mode it
-# sees them in a random order of its own, so that the images beside each one are as random as in a batch.
+# The teacher is asked once for all students, about the 32,000 images that each student sees once. For training mode
+# these images are shuffled first, so that the images beside each one are as random as in a batch.
+#
+# The students are trained by a short loop, which is in `race.py`. In training a batch has a number `"epoch"`, and in a
+# test it has none: that is how `heads` below can tell the two apart.
 
 # %%
 small = {"patch": 8, "depth": 2, "hidden": 96}
@@ -254,8 +263,8 @@ def soft(taught="taught", factor=3.0**2):
 # ## Fault 2: the student that is used is not the one that was trained
 #
 # DeiT answers by both heads. The library's wrapper keeps the distillation token and its head to itself, and the student
-# answers by its class head alone. There is more to it: as the token belongs to the wrapper, the student is computed
-# **without it**. Its patches have learned to attend to a token that is gone. So each student below is scored three
+# answers by its class head alone. There is more to it: as the token belongs to the wrapper, the student is used
+# **without it**, though its patches could attend to this token in training. So each student below is scored three
 # times: by both heads, by the class head, and by the class head without the token.
 
 
@@ -277,13 +286,15 @@ def score(predict, test):
 
 
 # %% [markdown]
-# ## Fault 3: a part of the loss that is a different size in each library
+# ## Fault 3: a part of the loss that has another size in each library
 #
 # Hinton et al. (2015, arXiv 1503.02531) multiply the divergence of softened probabilities by
-# [T^2](../vit_jax/tasks/distil/learn.py#L140 "return c.temperature**2 * divergence"), since its gradient shrinks by
-# that when the logits are divided by T. Without it, the teacher counts for only a ninth at T = 3. The wrapper has it,
-# and takes the mean over the images; DeiT's own code divides by the number of classes as well, so its soft teacher
-# counts for a tenth on CIFAR-10, and for a thousandth on ImageNet (here: `--loss.divide-by-classes`).
+# [T^2](../vit_jax/tasks/distil/learn.py#L140 "return c.temperature**2 * divergence"), because its gradient becomes
+# about T^2 times smaller when the logits are divided by T. Without this factor the teacher counts for only a ninth at T
+# = 3. The library of the notebook has the factor, and takes the mean over the images. DeiT's own code has it too, but
+# also divides by the number of classes, so its soft teacher counts for a tenth on CIFAR-10, and for a thousandth on
+# ImageNet. (In `vit_jax.train` the option `--loss.divide-by-classes` does the same.) So this is no fault of the
+# notebook, but both forms are in use, and they are measured here.
 
 # %%
 one = (jnp.zeros((64, 10)), jnp.asarray(seen["taught"][:64]))  # a student that knows nothing
@@ -294,9 +305,9 @@ print(f"divided by the classes, too         {9 * divergence(*one).mean() / 10:.3
 # %% [markdown]
 # ## Three smaller ones
 #
-# The wrapper's token has no position, where DeiT's has one. It is drawn from a normal distribution with a standard
-# deviation of 1, fifty times as large as is usual. And since token and second head are the wrapper's, an optimizer that
-# is given `student.parameters()`, as training loops often begin, never trains them.
+# The token of the library's wrapper has no position, and DeiT's has one. It is drawn from a normal distribution with a
+# standard deviation of 1, fifty times as large as is usual. And since token and second head belong to the wrapper, an
+# optimizer that gets only `student.parameters()`, as is common, never trains them.
 
 
 # %%
@@ -333,18 +344,20 @@ variants = {
 # %% [markdown]
 # ## What each costs
 #
-# A price is the mean difference to the right student with the same seed, in points of test accuracy, with its 95 %
-# interval (Student's t, five seeds). The last column says *costs* or *gains* where the interval does not contain zero.
-# Where it does, it says *next to nothing* if the interval stays within one point of zero, and else *unclear*: these
-# seeds are too few to tell.
+# {prices}
+#
+# Here the accuracy is on test, with five seeds, and by both heads.
 
 # %%
 found = race("distillation", variants, seen, test, score, Budget(steps=500, batch=64, rate=5e-3))
 Markdown(found.markdown())
 
 # %% [markdown]
-# The same students by their class head alone, and by the class head without the distillation token, as the library's
-# student answers. Below, what these two cost the right student, and the one whose token is as in the library:
+# Next, the same students by their class head alone, and by the class head without the distillation token, which is how
+# the library's student answers. In these two tables a price compares two students that answer in the same way.
+#
+# The cell after them asks something else: how much does the same student lose if it answers in one of these ways
+# instead of by both heads? It prints this for the right student and for the one whose token is as in the library.
 
 # %%
 Markdown(found.markdown("class head", "without the token"))
@@ -358,36 +371,51 @@ for title in ("right: taught softly", "distillation token without a position, at
 # %% [markdown]
 # ## How to read it
 #
-# What was measured: a student whose teacher is right two times in three is {price: untaught: both heads learn the
-# labels} points better after 500 steps than one whose two heads both learn the labels. With the teacher's predicted
-# class alone the difference is unclear. A teacher in training mode that is asked about two images at a time takes away
-# {price: teacher in training mode, 2 at a time} of these points from a student that answers by both heads. From one
-# that answers as the library's does, by the class head without the token, it takes {price: teacher in training mode, 2
-# at a time| without the token}, which is unclear. Two images are worth less here than in the original. For images of 32
-# x 32 this teacher's last stage has one place for each image, so each mean is taken from 2 numbers; a ResNet-50 has 8 x
-# 8 places for an image of 256 x 256, so each mean is taken from 128. Without
-# [T^2](../vit_jax/tasks/distil/learn.py#L140 "return c.temperature**2 * divergence"), divided by the classes, with a
-# token and a second head that never train, or with a token as the library draws it, students are {price: token and
-# second head never train} to {price: divided by the classes} points worse on average, and all four are unclear. Also
-# unclear are the position of the token, answering by the class head alone, and leaving the token out. (Of 27 intervals
-# of 95 % one or two are expected to miss the truth, on either side; the three tables are of the same students, so they
-# miss together. We know no reason for the one gain, of the class head under a teacher of 64 at a time, and do not
-# believe it without more seeds.)
+# What was measured: the teacher is right two times in three. A student that learns from it is {costs: untaught: both
+# heads learn the labels} points better after 500 steps than an untaught one, whose two heads both learn the labels.
+# Soft teaching, and teaching by the predicted class alone, can not be told apart here: that price is {verdict: taught
+# by its predicted class alone (hard)}.
 #
-# How we read it: the one fault that had a clear price is one that no training loop shows. The price depends on how many
-# numbers each mean is taken from: images times places. With large batches or large images it may be too small to see,
-# and with small ones it is still there. That a token can be left out for nothing is a fact about 500 steps: patches
-# first have to learn to look at it. And all of this is about a student that has hardly begun. What a teacher is worth
-# at the end of a training is another question.
+# A teacher in training mode that is asked about two images at a time costs {costs: teacher in training mode, 2 at a
+# time} points in a student that answers by both heads. In a student that answers as the library's does, by the class
+# head without the token, it is {unclear: teacher in training mode, 2 at a time| without the token} points, which is
+# {verdict: teacher in training mode, 2 at a time| without the token}. With two images the means are noisier on this
+# page than in the original: the last feature map of this teacher has one place for an image of 32 x 32, so a mean over
+# two images uses 2 numbers. A ResNet-50 has 8 x 8 places for an image of 256 x 256, so there a mean over two images
+# uses 128.
+#
+# Four students are worse on average, by {unclear: token and second head never train} to {unclear: divided by the
+# classes} points: the one without [T^2](../vit_jax/tasks/distil/learn.py#L140 "return c.temperature**2 * divergence"),
+# the one whose loss is divided by the classes, the one whose token and second head never train, and the one whose token
+# is as in the library (without a position, at std 1). Each of these prices is {verdict: T^2 left out; divided by the
+# classes; token and second head never train; distillation token without a position, at std 1}, and so is that of a
+# token that only lacks its position ({verdict: distillation token without a position}). For the right student, to
+# answer by the class head alone, or without the token, is {verdict: right: taught softly| class head for accuracy;
+# right: taught softly| without the token for accuracy}.
+#
+# One of the 27 prices of the tables is a gain: the class head under a teacher that is asked about 64 images at a time.
+# Of 27 such intervals one or two miss the true price by chance, and we know no reason for this gain, so we do not
+# believe it without more seeds.
+#
+# How we read it: the one fault of the notebook with a clear price, a teacher in training mode, can not be seen in a
+# training log. Its price depends on how many numbers each mean is taken from: images times places. With large batches
+# or large images it may be too small to see; with small batches and small images it is large. That a token can be left
+# out is a fact about 500 steps: the patches have hardly begun to learn to look at it. And all of this is about students
+# at the beginning of a training. What a teacher is worth at its end is another question.
 
 # %% [markdown]
 # ## The corrected student
 #
-# The teacher becomes a file in torchvision's names, `convert` states how its images were normalised, and `--teacher`
-# takes it from there, as it would take a ResNet-50 of torchvision or a run of one's own. Its batch norm always uses the
-# stored statistics, and it sees the same augmented image as the student. This is `python -m vit_jax.train
-# cifar10-48x4-distil --teacher teacher.safetensors`; the notebook's own network is the preset `distil-1024x6`, for a
-# folder of images of 256 x 256.
+# The teacher is saved in a file with torchvision's names. `convert`, the command of this project that carries weights
+# from one library to another, makes our file of it, with the mean and the standard deviation of the pixels that we give
+# it. (Its notes below say that a torchvision file has none of its own, and that what torchvision's ResNets assume does
+# not fit images of 32 x 32.) Then `--teacher` takes this file, as it would take a ResNet-50 of torchvision or a run of
+# your own. The teacher is in evaluation mode, and it sees the same augmented image as the student.
+#
+# The training below is `python -m vit_jax.train cifar10-48x4-distil --teacher teacher.safetensors`; the notebook's own
+# network is the preset `distil-1024x6`, for a folder of images of 256 x 256.
+#
+# {run}
 
 # %%
 tensors = {"fc.weight": teacher.head.kernel[...].T, "fc.bias": teacher.head.bias[...]}
@@ -433,8 +461,8 @@ except vit_jax.UserError as error:
 # %% [markdown]
 # ## What its two tokens look at
 #
-# For the first images of the test set, the attention of the class token and of the distillation token on the patches in
-# the last block, as a mean over the heads, and what the student says.
+# For the first images of the test set, the pictures show what the class token and the distillation token look at among
+# the patches in the last block, as a mean over the heads, and what the student says.
 
 # %%
 net = vit_jax.load(summary["folder"])
@@ -453,8 +481,8 @@ for ax in axes.ravel():
 fig.tight_layout()
 
 # %% [markdown]
-# The filters of its patches, and how similar its positions are to each other (cosine): the first two rows are those of
-# the two tokens.
+# Left: the filters; each makes one number of a token from the pixels of a patch. Right: how similar every two positions
+# are (cosine); the first two rows are those of the two tokens.
 
 # %%
 side = net.model.patch.size[0]
@@ -472,11 +500,14 @@ fig.tight_layout()
 # %% [markdown]
 # ## Weights of the original
 #
-# The file of a wrapper as the notebook's version of the library, 0.29, saves it: the student under `student.`, the
-# distillation token and the second head beside it (the teacher's tensors would be left out). Here as small as above,
-# with random weights; `--verify` computes both files as functions and keeps what it prints as a certificate (this needs
-# PyTorch). `convert` calls the layout `@0.10`, after the first version that had it. `--verify` can only build networks
-# of vit-pytorch 1.4 and later, so no library has computed this one, and the verdict says so.
+# The wrapper of vit-pytorch 0.29 saves the student's weights under names that begin with `student.`, and the
+# distillation token and the second head beside them. (It saves the teacher's, too; `convert` would leave these out.)
+# Here is such a file, as small as above, with random weights. `convert` calls this layout `vit-pytorch-distill@0.10`,
+# because version 0.10 was the first that had it.
+#
+# {verify}
+#
+# {unproven} (vit-pytorch 0.29 itself builds it, but `convert` can only use versions from 1.4 on.)
 
 # %%
 shapes = {"student.cls_token": (1, 1, 48), "student.pos_embedding": (1, 17, 48), "distillation_token": (1, 1, 48)}
@@ -499,8 +530,9 @@ save_file(random, "original.safetensors")
 run("convert original.safetensors ours.safetensors --to vit-jax --set image=32 --set patch=8 --set heads=4 --verify")
 
 # %% [markdown]
-# The student alone, as its own `state_dict` has it, is a ViT like others, and `convert` would take it further. But it
-# is the network of fault 2, without the token that it was trained with. How far apart the two are, with these weights:
+# The student alone, as its own `state_dict` has it, is a ViT like others, and `convert` would convert it. But it is the
+# network of fault 2, without the token that it was trained with. Here are the logits of both. They are not equal; that
+# they differ by 0.01 only is because these weights are random and small:
 
 # %%
 alone = {name.removeprefix("student."): x for name, x in random.items() if name.startswith("student.")}
@@ -514,16 +546,18 @@ print(np.round(np.stack([whole(see(test["image"][:1]))[0], student(see(test["ima
 # %% [markdown]
 # ## Exercises
 #
-# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another depth,
-# loss or budget in a cell above, and run the cells from there on. The table shows your figures.
+# {exercises}
 #
 # 1. Write the softened probabilities of logits `[n, K]`.
 # 2. Write KL(p || q) of probabilities `[n, K]`, one number for each row.
-# 3. By which factor does the gradient of the divergence shrink, for large T, when T goes from 1 to 4 and the loss is
-#    not multiplied by T^2?
+# 3. T is large and becomes four times as large, and the loss is not multiplied by T^2. By which factor does the
+#    gradient of the divergence shrink?
 #
-# Words that are new to you are in the [glossary](../docs/glossary.md). If a network of yours does not learn, [this
-# page](../docs/learning.md) helps.
+# Then change the experiment. In the cell that defines `divergence`, write `temperature=1.0` instead of
+# `temperature=3.0`, and `factor=1.0**2` instead of `factor=3.0**2` below it, and run this cell and those below it: the
+# students that learn softly are trained again, with probabilities that are not softened.
+#
+# {help}
 
 # %%
 

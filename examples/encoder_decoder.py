@@ -13,19 +13,25 @@
 # %% [markdown]
 # # An encoder-decoder Transformer from scratch, corrected and measured
 #
-# A teaching notebook writes the Transformer of Vaswani et al. (2017): six layers that read, six that write, 512 wide.
-# It ends by printing the shape of the output, (64, 16, 512), and never trains. So nothing shows what its functions do:
-# all its positions have one frequency, nothing is masked, the array that it is given is changed, and the usual loss of
-# its output can never come near 0.
+# A teaching notebook writes the Transformer of Vaswani et al. (2017): an encoder of six layers, which reads, and a
+# decoder of six layers, which writes, 512 wide. It ends by printing the shape of the output, (64, 16, 512), and never
+# trains. So nothing shows that its functions have faults:
+#
+# 1. All its positions have one frequency.
+# 2. The decoder has no causal mask.
+# 3. Padding is not masked.
+# 4. The network ends in a softmax, so with the usual loss the training can never come near 0.
+# 5. It changes the input array of its caller.
 #
 # Here each of these is shown in a few lines of code that were written for this page, with **what it costs** when the
 # network does train: networks that differ in this one thing learn to write digits backwards, with the same five seeds,
-# the same batches in the same order and the same number of steps. Then the corrected network is trained by `vit_jax` to
+# the same batches in the same order and the same number of steps. Then a corrected network is trained by `vit_jax` to
 # translate number words, and we look at what it reads while it writes.
 #
-# The figures are shipped in `prices/`. If you change a number, a line of code or an image, the variants that this
-# concerns are trained on your machine and kept in `prices/own/`; all of them take {minutes} minutes of one core. For
-# each variant a line says which figures it shows. `FULL=1` trains for the preset's eight epochs instead of three.
+# {about}
+#
+# All variants together take {minutes} minutes of one core. To train for the preset's eight epochs instead of three,
+# write `FULL = True` in the next cell, or start Jupyter by `FULL=1 jupyter lab`.
 
 # %%
 import os
@@ -53,10 +59,14 @@ os.chdir(tempfile.mkdtemp())  # for the files that are written below
 # %% [markdown]
 # ## The network, and a task that needs all of it
 #
-# The preset `transformer-512x6` is the notebook's network with a vocabulary; `python -m vit_jax.train transformer-512x6
-# --help` lists what was corrected. For this page it is made small. To write a string of digits backwards, the decoder
-# has to know where the string ends, which of its digits comes next, and when to stop. Strings have 4 to 16 digits; 0 is
-# padding, 1 begins and 2 ends what is written, and a digit d is d + 3.
+# The notebook's network takes and gives vectors. The preset `transformer-512x6` (a preset is a named set of settings)
+# is the same network with words: it has a vector for each word of a vocabulary, and gives a score to each word. `python
+# -m vit_jax.train transformer-512x6 --help` lists what was corrected. For this page it is made small (`head_width=0`
+# means width / heads).
+#
+# To write a string of digits backwards, the decoder has to know where the string ends, which of its digits comes next,
+# and when to stop. Strings have 4 to 16 digits; 0 is padding, 1 begins and 2 ends what is written, and a digit d is d +
+# 3.
 
 # %%
 original = vit_jax.preset("transformer-512x6").run.model
@@ -79,8 +89,12 @@ print("reads ", train["source"][0])
 print("writes", train["target"][0])
 
 # %% [markdown]
-# Two scores: how many *tokens* are right when the decoder is given the right tokens before each, which is what a
-# training log shows, and how many strings are *exactly* right when it has to go on from its own tokens.
+# There are two scores. *Tokens* is the share of right tokens when the decoder is always given the right tokens so far
+# (*teacher forcing*). This is what a training log shows. *Exact* is the share of strings that are completely right when
+# the decoder goes on from its own tokens.
+#
+# The variants are trained by a short loop, which is in `race.py`; a `Variant` says how a network is built, how it sees
+# a batch, and what its loss is.
 
 
 # %%
@@ -116,10 +130,10 @@ right = Variant(network, forward, cross_entropy)
 #
 # A position should be [sines and cosines of many
 # frequencies](../vit_jax/models/layers.py#L401 "periods = 1 if kind =="), like the hands of a clock for hours, minutes
-# and seconds. The exponent that chooses the frequency of column i is computed as `i // width`, a division without
-# remainder, which is 0 for every column. So all hands turn together: every even column is sin(t), every odd one cos(t).
-# These two numbers still differ for all whole t, but only just: 44 steps are almost exactly seven turns, so places that
-# are 44 apart look the same.
+# and seconds. In the notebook the exponent that chooses the frequency of column i is computed as `i // width`. This
+# division drops the remainder, so it gives 0 for every column. So all hands turn together: every even column is sin(t),
+# every odd one cos(t). The pair (sin t, cos t) is still another one for every whole t, but some pairs are nearly equal:
+# 44 steps are almost exactly seven turns, so places that are 44 apart look the same.
 
 
 # %%
@@ -206,10 +220,10 @@ for outputs in (13, 512):
 twice = replace(right, loss=lambda logits, batch: cross_entropy(jax.nn.softmax(logits), batch))
 
 # %% [markdown]
-# ## Fault 5: what it is given is changed
+# ## Fault 5: the input array is changed
 #
 # The positions are added to the source by `+=`, which writes them into the caller's array. If the network gets the same
-# vectors again, as in every epoch, they contain the positions twice, then three times.
+# array again, as in every epoch, it contains the positions twice, then three times.
 
 
 # %%
@@ -225,8 +239,8 @@ for epoch in (1, 2, 3):
 
 # %% [markdown]
 # To measure it, the source is given as vectors, a fixed random one for each digit. The right network gets them as they
-# are; the other one gets them with the positions already added e times, where e is the epoch, from 0. The vectors of
-# the test set are still unchanged.
+# are. The other one gets them with the positions already added e times, where e is the number of epochs before: 0 in
+# the first epoch, 1 in the second. The vectors of the test set are unchanged.
 
 # %%
 vectors = jnp.asarray(np.random.default_rng(0).normal(size=(13, 32)), jnp.float32)
@@ -259,10 +273,10 @@ narrow = replace(right, network=lambda seed: network(seed, replace(config, heads
 # %% [markdown]
 # ## What each costs
 #
-# A price is the mean difference to the right network with the same seed, in points, with its 95 % interval (Student's
-# t, five seeds). The last column says *costs* or *gains* where the interval does not contain zero. Where it does, it
-# says *next to nothing* if the interval stays within one point of zero, and else *unclear*: these seeds are too few to
-# tell.
+# {prices}
+#
+# Here there are five seeds, a table for *exact* and one for *tokens*. The last row is compared with the row above it,
+# *right, from vectors*, and the others with the first.
 
 # %%
 variants = {
@@ -283,26 +297,41 @@ Markdown(found.markdown("exact", "tokens"))
 # %% [markdown]
 # ## How to read it
 #
-# What was measured: without a causal mask a training log shows the best score of all, {score: no causal mask| tokens} %
-# of tokens, and the network can write next to nothing: {score: no causal mask} % of strings, where the right one writes
-# {score: right} %; the worst seed writes {least: no causal mask} %, the best {greatest: no causal mask} %. With the
-# second softmax every seed is worse than its right twin, by {price: softmax before the loss} points on average. But the
-# seeds differ so much that the interval just contains zero, so the table says *unclear*; look at the mean. (The
-# notebook has no loss. This softmax is a fault of the training that one would write around its network.) Changing the
-# source costs {price: from vectors that are changed} points: from the second epoch on the network learns from vectors
-# with the positions added twice or more, and on test they are added once.
+# What was measured: without a causal mask the score of a training log is the best of all, {score: no causal mask|
+# tokens} % of tokens. But the network that goes on from its own tokens writes only {score: no causal mask} % of strings
+# exactly ({least: no causal mask} % with the worst seed, {greatest: no causal mask} % with the best), where the right
+# one writes {score: right} %: this costs {costs: no causal mask} points.
 #
-# Positions of one frequency, padding that is read and narrow heads: *unclear*, after 500 steps on strings of up to 16
-# digits. How we read it: sin(t) and cos(t) tell 16 places apart well enough. They do not tell apart places that are 44
-# steps apart, but strings of this length cannot show that. And a network can learn by itself to ignore 0, since padding
-# has a vector of its own. One thing remains: an answer depends on how long the other strings of its batch are.
+# With the second softmax the network is {unclear: softmax before the loss} points worse on average, but the seeds
+# differ so much (from {least: softmax before the loss} % to {greatest: softmax before the loss} %) that the table says
+# {verdict: softmax before the loss}: five seeds are too few to say that it costs something here, and too few to say
+# that it does not. (The notebook has no loss. This softmax is a fault of the training that one would write around its
+# network.)
+#
+# Changing the source costs {costs: from vectors that are changed} points: in the second epoch the network learns from
+# vectors to which the positions were added once more than on test.
+#
+# Positions of one frequency, padding that is read and narrow heads are {verdict: positions of one frequency; no padding
+# mask; heads that do not fill the width}, after 500 steps on strings of up to 16 digits. How we read it: sin(t) and
+# cos(t) tell 16 places apart well enough. They do not tell apart places that are 44 steps apart, but strings of this
+# length cannot show that. And a network can learn by itself to ignore padding, since padding has a vector of its own.
+# One thing remains: an answer depends on how long the other strings of its batch are.
 
 # %% [markdown]
-# ## The corrected network, trained
+# ## A corrected network, trained
 #
-# Small as it is here, with the fields of the notebook's network that matter (post-norm, ReLU), it learns to translate
-# English number words into German ones, which `vit_jax` generates. (On Multi30k, whose texts have to be at hand:
-# `python -m vit_jax.train transformer-512x6`; that wants a GPU.)
+# Here the small preset `numbers` is trained, 64 wide, with the settings of the notebook's network that matter
+# (post-norm, ReLU). It translates English number words into German ones, which `vit_jax` makes itself. *Exact match* is
+# the score *exact* from above. The output tests two splits: *test* has other numbers below 100,000, as in training, and
+# *longer* has numbers above 100,000, which have more words than any number of training. On *longer* it gets none
+# exactly right: the network has not learned numbers in general, but numbers of this length. The loss of the progress
+# line includes label smoothing; the others do not.
+#
+# (The preset of the notebook's size learns to translate sentences: `python -m vit_jax.train transformer-512x6` wants
+# the files of Multi30k, `train.en`, `train.de` and so on, in the folder `multi30k`; [how they are
+# named](../docs/data.md). It also wants a GPU.)
+#
+# The figures of the last line of the output are pictures, which are shown below it.
 
 # %%
 fields = {"norm_first": False, "final_norm": False, "activation": "relu", "eps": 1e-5, "epochs": 8 if FULL else 3}
@@ -314,9 +343,11 @@ for text in ("seven", "forty two", "twenty one thousand one"):
     print(f"{text}: {net.predict(text)}")
 
 # %% [markdown]
-# What it reads while it writes: for each German word (row) the English words that the last block attends to (mean over
-# its heads). German says the ones before the tens, "ein und zwanzig" for twenty one, so the attention goes back and
-# forth.
+# The first two translations above are right. The third has a fault of the network: it should end in *eins*.
+#
+# What does the network read while it writes? For each German word (row) the picture shows the English words that the
+# last block attends to (mean over its heads). German says the units before the tens, "ein und zwanzig" for twenty one,
+# so the attention goes back and forth.
 
 # %%
 read, written, maps = net.attention("twenty one thousand one")  # [layers, heads, written, read]
@@ -329,8 +360,10 @@ fig.tight_layout()
 # %% [markdown]
 # ## Weights of the original
 #
-# `convert` reads the notebook's state dict: each head has maps of its own, which it lays side by side. Here is a file
-# with the names of the original, of a small network with random weights (it was never trained, so there are no others).
+# `convert` is the command of this project that carries weights from one library to another. It reads the notebook's
+# state dict (the names and arrays that a PyTorch network saves). There each head has its own query, key and value
+# layers; `convert` joins those of all heads. Here is a file with the names of the original, of a small network with
+# random weights (the notebook was never trained, so no other weights exist).
 
 
 # %%
@@ -358,10 +391,12 @@ save_file(
 )
 
 # %% [markdown]
-# `--verify` computes both files as functions and compares them; the result is kept beside the file as its certificate.
-# It says that no library builds networks of this layout, so the table by which it was read is not proven by one; the
-# tests of `vit_jax` compare it with modules of PyTorch that were written from the notebook's description. The positions
-# of one frequency (fault 1) come along as a field of the network, since the weights belong to them.
+# {verify}
+#
+# {unproven} The tests of this project compare it with modules of PyTorch that were written from the notebook's
+# description.
+#
+# The positions of one frequency (fault 1) come along as a field of the network, since the weights belong to them.
 
 # %%
 command = [sys.executable, "-m", "convert", "original.safetensors", "ours.safetensors", "--to", "vit-jax", "--verify"]
@@ -372,15 +407,18 @@ print(moved.model.config.position, moved.model(jnp.ones((64, 32, 20)), jnp.ones(
 # %% [markdown]
 # ## Exercises
 #
-# Fill in your answers and run both cells: the second one says what is right. Then change the experiment: another depth,
-# loss or budget in a cell above, and run the cells from there on. The table shows your figures.
+# {exercises}
 #
 # 1. Write the causal mask of n tokens: bool `[n, n]`, True where the row's token may attend to the column's.
 # 2. Write attention for one head in NumPy: q, k, v are `[n, Dh]`, the mask is bool `[n, n]`.
-# 3. Positions of one frequency are sin(t) and cos(t). Which distance from 1 to 100 looks most like no distance at all?
+# 3. Positions of one frequency are sin(t) and cos(t). For which distance d from 100 to 1000 are the positions t and t +
+#    d most similar?
 #
-# Words that are new to you are in the [glossary](../docs/glossary.md). If a network of yours does not learn, [this
-# page](../docs/learning.md) helps.
+# Then change the experiment. In the cell that defines `small`, write `encoder_depth=1, decoder_depth=1` instead of
+# `encoder_depth=2, decoder_depth=2`, and run this cell and those below it: all variants are trained again, with one
+# block each. Can the right network still write digits backwards?
+#
+# {help}
 
 # %%
 

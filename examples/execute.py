@@ -1,6 +1,7 @@
 """Execute notebooks: each NAME.py, in jupytext's percent format, becomes NAME.ipynb with its outputs.
 
 python examples/execute.py [NAME...]
+python examples/execute.py --texts [NAME...]    only texts have changed: outputs stay, and nothing is executed
 """
 
 from __future__ import annotations
@@ -22,18 +23,27 @@ def names() -> list[str]:
     return sorted(path.stem for path in HERE.glob("*.py") if path.read_text(encoding="utf-8").startswith("# ---\n"))
 
 
-def executed(name: str) -> Any:
-    """A notebook with its outputs. Raises nbclient's CellExecutionError where a cell does."""
+def as_written(name: str) -> Any:
+    """A notebook without outputs, its texts filled in."""
     import jupytext
-    from nbclient import NotebookClient
-    from prices import with_figures
+    from texts import filled
 
     notebook = jupytext.read(HERE / f"{name}.py")
     for number, cell in enumerate(notebook.cells):
         cell["source"] = cell["source"].strip("\n")
         if cell.cell_type == "markdown":
-            cell["source"] = with_figures(cell["source"], name)
+            cell["source"] = filled(cell["source"], name)
         cell["id"] = f"cell-{number}"  # not a random one, so that a notebook changes where its content does
+        cell["metadata"].pop("lines_to_next_cell", None)  # how NAME.py is laid out
+    notebook.metadata.pop("jupytext", None)
+    return notebook
+
+
+def executed(name: str) -> Any:
+    """A notebook with its outputs. Raises nbclient's CellExecutionError where a cell does."""
+    from nbclient import NotebookClient
+
+    notebook = as_written(name)
     client = NotebookClient(
         notebook, timeout=60 * MINUTES, coalesce_streams=True, resources={"metadata": {"path": str(HERE)}}
     )
@@ -41,10 +51,22 @@ def executed(name: str) -> Any:
     client.execute(env={name: value for name, value in os.environ.items() if name != "MPLBACKEND"})
     for cell in notebook.cells:
         cell["metadata"].pop("execution", None)  # times of day
-        cell["metadata"].pop("lines_to_next_cell", None)  # how NAME.py is laid out
     reduce_pictures(notebook)
     notebook.metadata.pop("language_info", None)
-    notebook.metadata.pop("jupytext", None)
+    return notebook
+
+
+def with_texts(name: str) -> Any:
+    """A notebook with the texts of today and the outputs that it has. Raises ValueError where code has changed."""
+    import nbformat
+
+    notebook = as_written(name)
+    old = nbformat.read(HERE / f"{name}.ipynb", as_version=4)
+    new_code, old_code = ([cell for cell in each.cells if cell.cell_type == "code"] for each in (notebook, old))
+    if [cell.source for cell in new_code] != [cell.source for cell in old_code]:
+        raise ValueError(f"{name}: its code has changed, so execute it")
+    for new, cell in zip(new_code, old_code, strict=True):
+        new["outputs"], new["execution_count"] = cell.outputs, cell.execution_count
     return notebook
 
 
@@ -68,14 +90,16 @@ def reduce_pictures(notebook: Any) -> None:
                 output["data"]["image/png"] = with_few_colours(output["data"]["image/png"])
 
 
-def main(wanted: list[str]) -> int:
+def main(words: list[str]) -> int:
     import nbformat
 
+    make = with_texts if words[:1] == ["--texts"] else executed
+    wanted = words[1:] if make is with_texts else words
     if unknown := set(wanted) - {*names()}:
         print(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(names())}", file=sys.stderr)
         return 2
     for name in wanted or names():
-        nbformat.write(executed(name), HERE / f"{name}.ipynb")
+        nbformat.write(make(name), HERE / f"{name}.ipynb")
         print(f"examples/{name}.ipynb", flush=True)
     return 0
 

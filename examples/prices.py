@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,33 +127,6 @@ def shipped(name: str) -> Race:
     variants = content["variants"]
     scores, seconds = ({t: each[part] for t, each in variants.items()} for part in ("scores", "core_seconds"))
     return Race(scores, content["against"], seconds)
-
-
-_FIGURE = re.compile(r"\{(minutes|price|score|least|greatest)(?:\s+(\w+))?(?::\s+([^{}|]+))?(?:\|\s+([^{}]+))?\}")
-
-
-def with_figures(text: str, name: str) -> str:
-    """A text with figures of what is shipped in place of {price: VARIANT}, {score NAME: VARIANT| METRIC} and the like.
-
-    A price is in points, without its sign; score is the mean over seeds in percent, least and greatest are those of one
-    seed; {minutes} are those of one core that all variants took.
-
-    Args:
-        text: Markdown.
-        name: of the prices, where the text names none.
-    """
-
-    def figure(found: re.Match[str]) -> str:
-        kind, other, title, metric = (" ".join((part or "").split()) for part in found.groups())
-        its = shipped(other or name)
-        if kind == "minutes":
-            return f"{sum(its.core_seconds.values()) / 60:.0f}"
-        if kind == "price":
-            return f"{abs(100 * its.price(title, metric).mean):.1f}"
-        of = {"score": statistics.fmean, "least": min, "greatest": max}[kind]
-        return f"{100 * of(its.scores[title][metric or its.metrics[0]]):.1f}"
-
-    return _FIGURE.sub(figure, text)
 
 
 if __name__ == "__main__":
