@@ -13,10 +13,10 @@ from vit_jax.augmentation.config import ImageAugment
 from vit_jax.augmentation.mixing import QUANTILES, mix_pairs, quantiles
 from vit_jax.config.run import LossConfig
 from vit_jax.errors import UserError
+from vit_jax.machine.division import check_shares
 from vit_jax.presets.table import preset
 from vit_jax.tasks.classify.kinds.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
-from vit_jax.training.engine.engine import check_together
 from vit_jax.training.setup import plan
 
 BATCH, SIZE, CLASSES = 1000, 12, 7
@@ -139,12 +139,12 @@ def test_the_loss_of_mixed_targets_is_torchs_with_probabilities(e):
 
 
 def test_a_devices_share_must_have_whole_pairs():
-    check_together({"batch 32": 32}, 8, 2)
-    check_together({"batch 24": 24}, 8, 1)
+    check_shares({"batch 32": 32}, 8, 1, 2)
+    check_shares({"batch 24": 24}, 8, 1, 1)
     with pytest.raises(
         UserError, match=r"^batch 24 on 8 devices is 3 each, but .* mixes 2 .* choose a multiple of 16$"
     ):
-        check_together({"batch 24": 24}, 8, 2)
+        check_shares({"batch 24": 24}, 8, 1, 2)
 
 
 def test_an_odd_batch_is_refused_by_the_command(inside):

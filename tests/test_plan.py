@@ -16,6 +16,7 @@ from vit_jax.errors import CheckFailed, UserError
 from vit_jax.machine import targets
 from vit_jax.machine.targets import GPUS, HERE, TPUS, prepare, read_target
 from vit_jax.presets.table import preset
+from vit_jax.runs.values import to_dict
 from vit_jax.tasks.computed import task_class
 from vit_jax.tasks.table import task_spec
 
@@ -46,7 +47,8 @@ def test_all_known_names_are_of_devices_whose_figures_are_published():
     [
         ("h10", "h100.*v5e:2x2.*here"), ("", "h100"), ("H100", "h100"), ("h100:0", "h100:8"), ("h100:x", "h100:8"),
         ("h100:", "h100:8"), ("h100:9", "up to 8, or a multiple of it"), ("v5e", "v5e:2x2"), ("v5e:4", "v5e:2x2"),
-        ("v5e:0x4", "v5e:2x2"), ("h100\n", "h100"),
+        ("v5e:0x4", "v5e:2x2"), ("h100\n", "h100"), ("v6e:2x2x2", "v6e:4x4"), ("v5e:32x16", "at most 256"),
+        ("v5p:32x32x32", "at most 8,960"),
     ],
 )  # fmt: skip
 def test_a_name_that_is_none_is_refused_with_those_that_are_known(name, remedy):
@@ -115,6 +117,11 @@ def test_a_network_that_fits_nowhere_is_said_to_with_what_would_make_it_fit():
     assert "with none of remat dots" in plan_table.advice(run, figures, {"remat dots": figures})
 
 
+def request(run):
+    """What the process that compiles is asked for: the training step of a run, for what is here."""
+    return {"run": to_dict(run), "target": "here", "what": "train", "length": 0}
+
+
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -136,8 +143,15 @@ def test_the_plan_of_what_is_here_is_compiled_once_and_kept(cache, capsys, monke
     )
     assert said["fits"] and train["bytes"] > 10 * weights
     assert len([*cache.iterdir()]) == 2
-    monkeypatch.setattr(plan_compile, "_ask", None)  # nothing is compiled again
-    assert plan.command(words) == 0
+    asked = []
+    monkeypatch.setattr(plan_compile, "_ask", lambda *request: asked.append(request) or {"figures": train})
+    for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_DEFAULT_MATMUL_PRECISION"):
+        monkeypatch.setenv(name, "other")
+        assert plan.command(["digits", "--batch", "8", "--accumulate", "1"]) == 0
+        assert asked.pop(), "what compilers read decides too"
+        monkeypatch.delenv(name)
+    capsys.readouterr()
+    assert plan.command(words) == 0 and not asked  # nothing is compiled again
     assert json.loads(capsys.readouterr().out) == said
     assert plan.command([word for word in words if word != "--json"]) == 0
     assert "activations, temporaries" in capsys.readouterr().out
@@ -163,11 +177,20 @@ def test_a_program_that_a_tpus_compiler_finds_too_large_does_not_fit(cache, monk
     ):
         assert plan_child.too_large(said) == pytest.approx((26.78 * 2**30, 15.75 * 2**30))
     assert plan_child.too_large("INTERNAL: no tile") is None
-    monkeypatch.setattr(plan_compile, "_ask", lambda request, title: {"exceeds": plan_child.too_large(said)})
-    run, compiler = preset("digits").run, plan_compile.Compiler(read_target("v5e:2x2"))
+    run, compiler = preset("numbers").run, plan_compile.Compiler(read_target("v5e:2x2"))
+
+    def exceed(*_):
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(targets.Here, "compile", exceed)
+    monkeypatch.setattr(plan_child.backend, "configure_jax", lambda devices: None)
+    answer = plan_child.answer(request(run))["figures"] | {"platform": "tpu", "kind": "TPU v5 lite", "devices": 4}
+    monkeypatch.setattr(plan_compile, "_ask", lambda request, title: {"figures": answer})
     figures = compiler.figures(run)
+    assert figures["rows"] == run.data.tokens // run.data.lengths[-1] != run.batch  # as many as were compiled
     plan_table.print_plan(run, "v5e:2x2", [figures], {}, None)
-    assert "26.78 of 15.8 GiB: DOES NOT FIT" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "26.78 of 15.8 GiB: DOES NOT FIT" in said and "moments" in said and "nothing is published" not in said
     assert plan_table.advice(run, figures, {}).startswith(
         "it lacks 11.0 GiB on each device; give --compute-dtype bfloat16"
     )
@@ -204,6 +227,14 @@ def test_an_interruption_ends_the_process_that_compiles(monkeypatch):
     assert started[0].poll() is not None
 
 
+def test_the_process_that_compiles_ends_with_that_which_asks():
+    """However that ends: its end closes the pipe."""
+    command = [sys.executable, "-m", "vit_jax.commands.plan_child"]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    said, _ = child.communicate(json.dumps(request(preset("digits").run)) + "\n")
+    assert child.returncode == 1 and not said
+
+
 @pytest.mark.parametrize(("name", "length"), [("digits", 0), ("numbers", 12), ("shapes", 0)])
 def test_what_stands_for_data_has_the_shapes_of_the_data(name, length):
     run = preset(name).run
@@ -227,10 +258,15 @@ def test_what_stands_for_data_has_the_shapes_of_the_data(name, length):
         (["numbers", "--length", "20"], r"length is 20, and the last of data\.lengths is 16: give at most 16"),
         (["digits", "--seeds", "3"], "--seeds: is of the command train"),
         (["cifar10-48x4-distil"], "teacher is empty"),
+        (["digits", "--batch", "60", "--target", "h100:8"], "batch 60 is not divisible by 8 devices: .* multiple of 8"),
+        (["digits", "--batch", "60", "--accumulate", "2", "--target", "v5e:2x2"], "4 devices x accumulate 2"),
+        (["numbers", "--target", "h100:8", "--data.tokens", "999"], "batch 62 is not divisible by 8 devices"),
+        (["digits", "--fsdp", "3", "--target", "h100:8"], "fsdp is 3, .* the 8 devices of h100:8"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_before_anything_is_compiled(words, said, monkeypatch):
     monkeypatch.setattr(plan_compile, "_ask", None)
+    monkeypatch.setattr(plan, "check_compiler", lambda target: None)  # it need not be there for these
     with pytest.raises(UserError, match=said):
         plan.command(words)
 

@@ -24,6 +24,7 @@ from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
+from vit_jax.machine.division import check_shares
 from vit_jax.machine.program import read_program
 from vit_jax.machine.targets import read_target
 from vit_jax.models.build import definition
@@ -35,7 +36,7 @@ from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.dispatch import Batches, steps_together
 from vit_jax.training.engine import devices
-from vit_jax.training.engine.engine import Engine, check_divisible
+from vit_jax.training.engine.engine import Engine
 from vit_jax.training.engine.evaluator import Evaluator
 from vit_jax.training.engine.histograms import BINS, Histograms, histogram
 from vit_jax.training.engine.kernels import FewKernels
@@ -418,7 +419,7 @@ def network(run, dtype):
     engine = Engine(
         run, definition(run.model, dtype, dtype), its, Optimizer(run.optim, STEPS, 5, run.model.parameters())
     )
-    check_divisible({f"batch {run.batch}": run.batch}, len(engine.devices), engine.parts)  # as train/session.py does
+    check_shares({f"batch {run.batch}": run.batch}, len(engine.devices), engine.parts)  # as train/session.py does
     return engine, unflatten({name: jnp.asarray(x) for name, x in start.items()})
 
 

@@ -17,6 +17,12 @@ def there(name: str) -> bool:
     return True
 
 
+def need(name: str) -> None:
+    """Skip a test where the compiler of a target is not installed."""
+    if not there(name):
+        pytest.skip(f"the compiler of {name.partition(':')[0]} is not installed in this environment")
+
+
 collect_ignore_glob = [] if there("h100") or there("v5e:2x2") else ["test_*.py"]
 
 

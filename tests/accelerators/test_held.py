@@ -8,18 +8,16 @@ import pytest
 import vit_jax.models.build
 from tests.accelerators import held
 from tests.accelerators.compiling import compile_step
-from tests.accelerators.conftest import there
+from tests.accelerators.conftest import need
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.models import attention_kernels
 from vit_jax.training.engine.devices import Devices
 from vit_jax.training.engine.shards import Shards
 
 
-def needs(name: str) -> None:
+def need_for(name: str) -> None:
     """Skip a test where the compiler of a step's target is not installed."""
-    target = held.STEPS[name].split("--target ")[1].split()[0]
-    if not there(target):
-        pytest.skip(f"the compiler of {target.partition(':')[0]} is not installed in this environment")
+    need(held.STEPS[name].split("--target ")[1].split()[0])
 
 
 def found(name: str) -> list[str]:
@@ -29,7 +27,7 @@ def found(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", held.STEPS)
 def test_a_step_asks_what_is_held(name):
-    needs(name)
+    need_for(name)
     assert not found(name), "if that is meant: python -m tests.accelerators.held " + name
 
 
@@ -86,6 +84,6 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_caught(fault, monkeypatch):
     plant, name, what = FAULTS[fault]
-    needs(name)
+    need_for(name)
     plant(monkeypatch)
     assert any(line.startswith(what) for line in found(name)), fault

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from tests.accelerators.compiling import compile_step
-from tests.accelerators.conftest import there
+from tests.accelerators.conftest import need
 from vit_jax.models.sizes import SIZES
 from vit_jax.presets.recipes import RECIPES
 from vit_jax.presets.table import PRESETS
@@ -32,8 +32,7 @@ WRITE = ("numbers", "shapes", "coco-caption", "multi30k", "multi30k-tiny", "tran
     [*itertools.product(NAMES, ("train", "evaluate")), *itertools.product(WRITE, ("decode",))],
 )
 def test_a_step_of_every_preset_compiles(name, what, request):
-    if not there(TARGETS[name]):
-        pytest.skip("the compiler of its target is not installed in this environment")
+    need(TARGETS[name])
     words = f"{name} {OPEN.get(name, '')} --target {TARGETS[name]}"
     words += f" --teacher {request.getfixturevalue('teacher')}" if "distil" in name else ""
     program = compile_step(words, what)

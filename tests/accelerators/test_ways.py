@@ -3,7 +3,7 @@
 import pytest
 
 from tests.accelerators.compiling import compile_step
-from tests.accelerators.conftest import there
+from tests.accelerators.conftest import need
 
 HALF = "--compute-dtype bfloat16"
 VIT = "vit-b16 --model.classes 1000 --model.depth 2 --batch 64"
@@ -11,16 +11,15 @@ H100 = f"{VIT} {HALF} --target h100"
 
 
 @pytest.fixture(autouse=True)
-def gpu(request) -> None:
+def compiler(request) -> None:
     """Tests named after a TPU are for its compiler, all others for a GPU's."""
-    target = "v5e:2x2" if "tpu" in request.node.name else "h100"
-    if not there(target):
-        pytest.skip("the compiler of its target is not installed in this environment")
+    need("v5e:2x2" if "tpu" in request.node.name else "h100")
 
 
 @pytest.fixture(scope="module")
 def usual():
     """A step in bfloat16 with fused attention on one GPU."""
+    need("h100")  # before `compiler`, which is of each test
     return compile_step(f"{H100}")
 
 

@@ -13,6 +13,7 @@ from ..config.fields import option
 from ..config.run import NO_DATA, RunConfig
 from ..errors import DONE, Field, UserError
 from ..files.terminal import print_wrapped, run_command
+from ..machine.division import check_groups, check_shares
 from ..machine.targets import KNOWN, Named, check_compiler, read_target
 from ..runs.check import check_complete
 from ..tasks.table import task_spec
@@ -70,6 +71,9 @@ def command(arguments: list[str]) -> int:
     if options.decode and not given.length:
         raise UserError(Field("decode"), f"is for tasks that write texts, and {run.task} does not", "leave it out")
     run = given.run
+    if isinstance(target, Named):
+        check_groups(run.fsdp, target.count, target)
+        check_shares({f"batch {given.rows}": given.rows}, target.count, run.accumulate or 1, run.augment.together)
     compiler = Compiler(target, options.again, options.length)
     asked = {"train": True, "evaluate": options.evaluate, "decode": options.decode}
     steps = [compiler.figures(run, what) for what, wanted in asked.items() if wanted]
@@ -112,7 +116,7 @@ def parse(arguments: Sequence[str]) -> tuple[Options, str, RunConfig]:
 def variants(run: RunConfig, figures: Mapping[str, Any]) -> Iterator[tuple[str, RunConfig]]:
     """(what is changed, the run with that) of what may help a training step."""
     devices, there = figures["devices"], figures["platform"] != "cpu"
-    parts, rows = figures.get("parts", run.accumulate or 1), figures.get("rows", run.batch)
+    parts, rows = figures["parts"], figures["rows"]
     if run.compute_dtype == "float32":
         yield "bfloat16", replace(run, compute_dtype="bfloat16")
     if run.attention_kernel == "plain" and figures["platform"] == "gpu":
@@ -159,11 +163,11 @@ def largest_batch(compiler: Compiler, run: RunConfig, figures: Mapping[str, Any]
     """
     from ..training.engine.planned import with_rows
 
-    parts = run.accumulate or figures.get("parts", 1)
+    parts = run.accumulate or figures["parts"]
     each, there = figures["devices"] * parts * run.augment.together, float(figures["memory"]["there"])
     if not there:
         raise UserError(Field("largest_batch"), "is asked for where the memory is not known", "leave it out")
-    known: dict[int, Mapping[str, Any]] = {(figures.get("rows") or run.batch) // each: figures}
+    known: dict[int, Mapping[str, Any]] = {figures["rows"] // each: figures}
     while len(known) < MOST_TRIED:
         count = next_count({count: float(known[count]["memory"]["total"]) for count in known}, there)
         if count in known:
@@ -221,7 +225,7 @@ def report(
 ) -> dict[str, Any]:
     """All figures, as JSON values."""
     found: dict[str, Any] = {"preset": preset, "target": target, "versions": versions(read_target(target))}
-    found |= {"steps": list(steps), "tried": dict(tried), "advice": hint, "fits": fits(steps[0])}
+    found |= {"steps": list(steps), "tried": dict(tried), "advice": hint, "fits": all(map(fits, steps))}
     if largest is not None:
         found["largest_batch"] = {"rows": largest.rows, "beyond": largest.beyond, "train": dict(largest.figures)}
     return found

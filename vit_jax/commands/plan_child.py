@@ -1,4 +1,4 @@
-"""A process that compiles one step for `vit-jax plan`: JSON from stdin, JSON to stdout.
+"""A process that compiles one step for `vit-jax plan`: a line of JSON from stdin, JSON to stdout.
 
 It is a process of its own because a compiler takes minutes in which Python hears no signal, may end the process where
 it fails, writes to stderr what concerns nobody, and keeps its memory; and because a CPU is divided into devices once.
@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+import threading
 from typing import Any
 
 from ..config.run import RunConfig
@@ -22,12 +23,19 @@ from ..runs.values import from_dict
 
 def main() -> int:
     """Answer the request on stdin."""
-    request = json.load(sys.stdin)
+    request = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries print to stdout too
     json.dump(answer(request), answers)
     answers.close()
     return 0
+
+
+def _end_with_parent() -> None:
+    """End this process when stdin closes: the process that asks is gone, however it ended."""
+    os.read(0, 1)
+    os._exit(1)
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -38,22 +46,26 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             sequences}.
 
     Returns:
-        {"figures": as `Compiled.figures`}, {"refused": the parts of a UserError}, {"exceeds": [bytes that the program
-        needs, bytes that a device has]} or {"failed": the compiler's first line}.
+        {"figures": as `Compiler.figures`}, {"refused": the parts of a UserError} or {"failed": the compiler's first
+        line}.
     """
-    target, run = read_target(str(request["target"])), from_dict(RunConfig, request["run"])
+    target, run, what = read_target(str(request["target"])), from_dict(RunConfig, request["run"]), request["what"]
+    compiled = None
     try:
         prepare(target)
         backend.configure_jax(plan_division(run).devices if target.present else 1)
         from ..training.engine.planned import Compiled
 
-        return {"figures": Compiled(run, target, request["length"]).figures(request["what"])}
+        compiled = Compiled(run, target, request["length"])
+        return {"figures": compiled.figures(what)}
     except UserError as error:
         return {"refused": [error.subject, isinstance(error.subject, Field), error.what, error.remedy]}
     except Exception as error:
         said = str(error)
-        if found := too_large(said):
-            return {"exceeds": found}
+        if compiled and (found := too_large(said)):
+            figures = compiled.described(what)
+            needed, there = found
+            return {"figures": figures | {"memory": figures["memory"] | {"total": needed, "there": there}}}
         if type(error).__name__ not in ("XlaRuntimeError", "JaxRuntimeError"):
             raise
         return {"failed": next(filter(None, said.splitlines()), type(error).__name__)}

@@ -22,11 +22,13 @@ from ..files.atomic import make_folder, write_json
 from ..files.digests import text_digest
 from ..files.terminal import print_note, printable
 from ..machine import backend
-from ..machine.targets import Target
+from ..machine.targets import WITHOUT_DEVICES, Target
 from ..runs.values import to_dict
 
 TICK = 0.1  # seconds between looks at a process
-PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "nvidia-cudnn-cu12")
+CUDA = ("jax-cuda{}-plugin", "nvidia-cudnn-cu{}")
+PACKAGES = ("jax", "jaxlib", "libtpu", *(name.format(version) for version in (12, 13) for name in CUDA))
+FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # variables of the environment that compilers read
 UNSEEN = ("name", "dir", "wandb", "tensorboard")  # fields that no program depends on
 
 
@@ -52,7 +54,7 @@ class Compiler:
             title: tells it from others while it is compiled.
 
         Returns:
-            Its figures; of a program that its compiler refuses for want of memory "memory" alone.
+            Its figures; of a program that its compiler refuses for want of memory those that need no program.
 
         Raises:
             UserError: the run cannot be compiled.
@@ -69,9 +71,6 @@ class Compiler:
             raise UserError(Field(subject) if is_field else subject, fault, remedy)
         if "failed" in answer:
             raise CheckFailed(f"the compiler of {self.target.name} fails at {what}{title}: {answer['failed']}")
-        if "exceeds" in answer:
-            needed, there = answer["exceeds"]
-            return {"what": what, "memory": {"total": needed, "there": there}, **_described(self.target)}
         self._keep(file, answer["figures"])
         return dict(answer["figures"])
 
@@ -84,12 +83,6 @@ class Compiler:
             if self._kept:
                 print_note(f"what is compiled cannot be kept in {file.parent} ({error.strerror})", sys.stderr)
             self._kept = False
-
-
-def _described(target: Target) -> dict[str, Any]:
-    """The figures of a step that do not need its program, of a target that is not here."""
-    stated = {name: value for name, value in vars(target.published).items() if value}
-    return {"platform": target.platform, "kind": target.kind, "devices": target.count, "published": stated}
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -109,8 +102,8 @@ def versions(target: Target) -> dict[str, str]:
             found[name] = importlib.metadata.version(name)
     if target.present:
         found |= {"cpu": f"{backend.cpu_name()}, {backend.cores()} cores"}
-        found |= {name: value for name, value in os.environ.items() if name == "XLA_FLAGS" or name.startswith("JAX_")}
-    return found
+    settings = {name: value for name, value in os.environ.items() if name in FLAGS or name.startswith("JAX_")}
+    return found | {name: value for name, value in settings.items() if target.present or name not in WITHOUT_DEVICES}
 
 
 @functools.cache
@@ -123,7 +116,7 @@ def sources() -> str:
 
 
 def _ask(request: Mapping[str, Any], title: str) -> dict[str, Any]:
-    """What a process answers that compiles. It ends with this one."""
+    """What a process answers that compiles. It ends with this one, which holds its stdin open."""
     root = str(Path(__file__).parents[2])
     paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-P", "-m", f"{__package__}.plan_child"]
@@ -133,8 +126,8 @@ def _ask(request: Mapping[str, Any], title: str) -> dict[str, Any]:
         child = subprocess.Popen(command, env=environment, text=True, **pipes)  # type: ignore[call-overload]
         try:
             with contextlib.suppress(BrokenPipeError):
-                child.stdin.write(json.dumps(request))
-                child.stdin.close()
+                child.stdin.write(json.dumps(request) + "\n")
+                child.stdin.flush()
             while child.poll() is None:
                 time.sleep(TICK)
                 progress.tick()
@@ -143,6 +136,8 @@ def _ask(request: Mapping[str, Any], title: str) -> dict[str, Any]:
             child.kill()
             child.wait()
             child.stdout.close()
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.close()
         if child.returncode == 0:
             return dict(json.loads(said))
         return _ended(child.returncode, errors)

@@ -50,9 +50,10 @@ def print_plan(
     print_table(["", *names], [[row] for row in rows], width)
     if first.get("remark"):
         print_wrapped(f"note     {first['remark']}")
-    if any("bounds" in each and each["bounds"]["binds"] for each in columns.values()):
+    binding = [each["bounds"]["binds"] for each in columns.values() if "bounds" in each]
+    if any(binding):
         print_wrapped("bounds   are what published figures allow at most, never what a device reaches")
-    else:
+    elif binding:
         print_wrapped(f"bounds   none: nothing is published of {first['kind']}")
     if largest is not None and largest.beyond:
         print_wrapped(f"largest  a batch of {largest.rows:,} fits, one of {largest.beyond:,} does not")
@@ -62,14 +63,14 @@ def _cells(figures: Mapping[str, Any]) -> dict[str, str]:
     """{name of a row: cell} of a program."""
     memory = figures["memory"]
     unit, size = ("GiB", GIB) if memory["total"] >= GIB / 10 else ("MiB", 2**20)
-    cells = {name: f"{memory[part] / size:,.2f} {unit}" for part, name in PARTS.items() if memory.get(part, 0)}
+    rows, length = figures["rows"], figures["length"]
+    cells = {"batch": f"{rows:,} {figures['unit']}" + (f" of {length} tokens" if length else "")}
+    cells |= {name: f"{memory[part] / size:,.2f} {unit}" for part, name in PARTS.items() if memory.get(part, 0)}
     of = f" of {memory['there'] / size:,.1f}" if memory["there"] else ""
     total = f"{memory['total'] / size:,.2f}{of} {unit}" + ("" if fits(figures) else ": DOES NOT FIT")
-    if "bytes" not in figures:  # its compiler refused it
-        return {"memory of a device": total}
-    rows, length = figures["rows"], figures["length"]
-    cells = {"batch": f"{rows:,} {figures['unit']}" + (f" of {length} tokens" if length else ""), **cells}
     cells["memory of a device"] = total
+    if "bytes" not in figures:  # its compiler refused it
+        return cells
     cells["FLOPs of products"] = _quantity(figures["flops"], "")
     cells["bytes moved"] = _quantity(figures["bytes"], "B")
     if figures["on_chip"]:
@@ -146,7 +147,7 @@ def _smaller(run: RunConfig, figures: Mapping[str, Any]) -> str:
         ways.append(f"--fsdp {figures['devices']}")
     if run.remat == "none" and run.model.marked("counts_blocks"):
         ways.append("--scan --remat dots")
-    ways.append(f"--accumulate {2 * figures.get('parts', 1)}")
+    ways.append(f"--accumulate {2 * figures['parts']}")
     return f"give {', '.join(ways)}"
 
 

@@ -6,9 +6,11 @@ computes leaves the caches before it is used again. Importing this file loads no
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..config.run import RunConfig
+from ..errors import Field, UserError
 from . import backend
 from .targets import HERE, Target
 
@@ -86,3 +88,38 @@ def _largest(run: RunConfig) -> int:
     width = 8 if run.compute_dtype == "float64" else 4  # XLA computes bfloat16 in float32 on a CPU
     few = run.model.with_data().parameter_count() * width <= MOST_WEIGHTS
     return run.model.largest() * width if few else 0
+
+
+def check_shares(sizes: Mapping[str, int], devices: int, parts: int, together: int = 1) -> None:
+    """Check that batches can be shared by devices.
+
+    Args:
+        sizes: examples of each, {name in messages: size}.
+        devices: that share them.
+        parts: into which each cuts its share.
+        together: how many neighbours augmentation mixes with each other.
+
+    Raises:
+        UserError: a part would be of another size than the rest, or a share cuts examples that are mixed.
+    """
+    for name, size in sizes.items():
+        if size % (devices * parts):
+            by = f"{devices} devices" + (f" x accumulate {parts}" if parts > 1 else "")
+            raise UserError(Field(name), f"is not divisible by {by}", f"choose a multiple of {devices * parts}")
+        if size % (devices * together):
+            raise UserError(
+                f"{name} on {devices} devices is {size // devices} each, but augmentation mixes {together} examples "
+                "with each other",
+                remedy=f"choose a multiple of {devices * together}",
+            )
+
+
+def check_groups(fsdp: int, devices: int, target: Target) -> None:
+    """Raise UserError if devices, of a target, make no groups of `fsdp`."""
+    if devices % fsdp:
+        divisors = ", ".join(str(k) for k in range(1, devices + 1) if devices % k == 0)
+        raise UserError(
+            Field("fsdp"),
+            f"is {fsdp}, which does not divide the {devices} devices {'' if target.present else 'of '}{target.name}",
+            f"give one of {divisors}",
+        )

@@ -172,7 +172,22 @@ GPUS = {
     "a10g": Gpu("NVIDIA A10G", (8, 6), 80, 1.71, 6, 600096000000, 128, *_ADA),
     "rtx4090": Gpu("NVIDIA GeForce RTX 4090", (8, 9), 128, 2.52, 72, 1008096000000, 128, *_ADA),
 }
-TPUS = {"v6e": "TPU v6 lite", "v5e": "TPU v5 lite", "v5p": "TPU v5", "v4": "TPU v4"}
+
+
+class Tpu(NamedTuple):
+    """What there is of a TPU."""
+
+    kind: str
+    axes: int  # along which its chips are linked
+    most: int  # chips of a pod
+
+
+TPUS = {
+    "v6e": Tpu("TPU v6 lite", 2, 256),
+    "v5e": Tpu("TPU v5 lite", 2, 256),
+    "v5p": Tpu("TPU v5", 3, 8960),
+    "v4": Tpu("TPU v4", 3, 4096),
+}
 A_HOST = 8  # GPUs of one host
 KNOWN = ", ".join([*GPUS, *(f"{gpu}:8" for gpu in ("h100",)), *(f"{tpu}:2x2" for tpu in TPUS), "here"])
 
@@ -192,12 +207,24 @@ def read_target(text: str) -> Target:
     if kind in GPUS and (not colon or re.fullmatch(r"[1-9]\d{0,4}", rest)):
         return _gpus(text, kind, int(rest or 1))
     if kind in TPUS and re.fullmatch(r"[1-9]\d{0,2}x[1-9]\d{0,2}(x[1-9]\d{0,2})?", rest):
-        sizes = rest if rest.count("x") == 2 or kind in ("v5e", "v6e") else f"{rest}x1"
-        return Named(text, "tpu", TPUS[kind], (count := math.prod(map(int, rest.split("x")))), f"{kind}:{sizes}", count)
+        return _tpus(text, kind, rest.split("x"))
     how = f"{kind} with a topology, such as {kind}:2x2" if kind in TPUS else f"one of {KNOWN}"
     if kind in GPUS:
         how = f"how many there are, such as {kind}:8"
     raise UserError(Field("target"), f"is {text[:60]!r}, which is not known", f"give {how}")
+
+
+def _tpus(name: str, kind: str, sizes: list[str]) -> Named:
+    """The chips of a topology, along each of whose axes there are so many."""
+    tpu, count = TPUS[kind], math.prod(map(int, sizes))
+    if len(sizes) > tpu.axes:
+        fault = f"is {name}, but a topology of {kind} has two axes, not {len(sizes)}"
+        raise UserError(Field("target"), fault, f"give such as {kind}:4x4")
+    if count > tpu.most:
+        most = f"give a topology of at most {tpu.most:,}"
+        raise UserError(Field("target"), f"is {name}, but a pod of {kind} has {tpu.most:,} chips, not {count:,}", most)
+    topology = "x".join([*sizes, *["1"] * (tpu.axes - len(sizes))])
+    return Named(name, "tpu", tpu.kind, count, f"{kind}:{topology}", count)
 
 
 def _gpus(name: str, kind: str, count: int) -> Named:

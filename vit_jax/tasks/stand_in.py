@@ -37,6 +37,16 @@ class StandIn:
     examples: Mapping[str, Shape]
     length: int = 0
 
+    @property
+    def rows(self) -> int:
+        """Examples in the training batch."""
+        return rows_of(self.batch)
+
+
+def rows_of(batch: Mapping[str, Shape]) -> int:
+    """The number of examples in a batch."""
+    return next(iter(batch.values()))[0][0]
+
 
 def with_sizes(run: RunConfig, sizes: Mapping[str, int]) -> RunConfig:
     """The run with these sizes of its network where it leaves them to its data.

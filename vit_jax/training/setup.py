@@ -17,6 +17,7 @@ from ..config.trees import flatten
 from ..files.digests import array_digest, text_digest
 from ..machine import backend
 from ..machine.bfloat16 import rounds_factors
+from ..machine.division import check_shares
 from ..machine.hosts.group import ALONE, Hosts
 from ..machine.product_kinds import choose_kind
 from ..runs.folder import Run
@@ -114,7 +115,7 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE, products: str 
     """
     from ..models.build import definition
     from ..tasks.computed import task_of
-    from .engine.engine import Engine, check_divisible, check_together
+    from .engine.engine import Engine
     from .engine.evaluator import Evaluator
     from .engine.optim import Optimizer, Part
 
@@ -137,9 +138,7 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE, products: str 
     engine = Engine(run, network, task, optimizer, hosts, products=products)
     # Of the run as it was first given: where it goes on after its end, it goes on with the last.
     stages = engines_of(engine, run, parts[0].steps)
-    sizes = dataset.step_sizes(run.batch)
-    check_divisible(sizes, len(engine.devices), engine.parts)
-    check_together(sizes, len(engine.devices), run.augment.together)
+    check_shares(dataset.step_sizes(run.batch), len(engine.devices), engine.parts, run.augment.together)
     parallel = run.parallel + (f", fsdp {run.fsdp}" if run.fsdp > 1 else "")
     parallel += (", scan" if run.scan else "") + (f", remat {run.remat}" if run.remat != "none" else "")
     parallel += ", fused attention" if engine.attention[0] else ""

@@ -13,7 +13,7 @@ from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from ...errors import Field, UserError
+from ...machine.division import check_groups
 from ...machine.hosts.group import ALONE, Hosts
 from ...machine.targets import HERE, Target
 
@@ -40,13 +40,7 @@ class Devices:
     def __init__(self, count: int | None = None, fsdp: int = 1, hosts: Hosts = ALONE, target: Target = HERE) -> None:
         self.target, self.all, self.fsdp, self.hosts = target, target.devices[:count], fsdp, hosts
         n = len(self.all)
-        if n % fsdp:
-            divisors = ", ".join(str(k) for k in range(1, n + 1) if n % k == 0)
-            raise UserError(
-                Field("fsdp"),
-                f"is {fsdp}, which does not divide the {n} devices {'' if target.present else 'of '}{target.name}",
-                f"give one of {divisors}",
-            )
+        check_groups(fsdp, n, target)
         axes = {"data": n // fsdp} | ({"fsdp": fsdp} if fsdp > 1 else {})
         kinds = (AxisType.Auto,) * len(axes)
         self.axes = tuple(axes)

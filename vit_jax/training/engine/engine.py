@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,31 +14,10 @@ from jax import Array
 
 from ...config.run import RunConfig
 from ...config.trees import Tree, combine, partition
-from ...errors import Field, UserError
 from ...machine.product_kinds import options
 from ...tasks.base import Batch
 from ...weights.checkpoint import State
 from .step import Step, TrainState
-
-
-def check_divisible(sizes: Mapping[str, int], devices: int, accumulate: int) -> None:
-    """Raise UserError if a batch size, {name in the message: size}, is no multiple of devices * accumulate."""
-    parts = devices * accumulate
-    for name, size in sizes.items():
-        if size % parts:
-            by = f"{devices} devices" + (f" x accumulate {accumulate}" if accumulate > 1 else "")
-            raise UserError(Field(name), f"is not divisible by {by}", f"choose a multiple of {parts}")
-
-
-def check_together(sizes: Mapping[str, int], devices: int, together: int) -> None:
-    """Raise UserError if the devices' shares of a batch, {name in the message: size}, cut examples that are mixed."""
-    for name, size in sizes.items():
-        if size % (devices * together):
-            raise UserError(
-                f"{name} on {devices} devices is {size // devices} each, but augmentation mixes {together} examples "
-                "with each other",
-                remedy=f"choose a multiple of {devices * together}",
-            )
 
 
 @dataclass(eq=False)

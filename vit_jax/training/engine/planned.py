@@ -12,11 +12,12 @@ from ...config.run import RunConfig
 from ...data.texts.config import SentenceData
 from ...errors import Field, UserError
 from ...machine.bounds import bounds_of
+from ...machine.division import check_shares
 from ...machine.mfu import most_examples
 from ...machine.numerics import fixed_settings
 from ...machine.program import read_program
 from ...machine.targets import HERE, Target
-from ...tasks.stand_in import Shape
+from ...tasks.stand_in import Shape, rows_of
 from ...tasks.table import task_spec
 from ...weights.teacher import open_teacher
 from ..setup import parameter_dtype
@@ -40,7 +41,7 @@ class Compiled:
     def __init__(self, run: RunConfig, target: Target = HERE, length: int = 0):
         from ...models.build import definition
         from ...tasks.computed import task_of
-        from .engine import Engine, check_divisible, check_together
+        from .engine import Engine
         from .evaluator import Evaluator
         from .optim import Optimizer
 
@@ -50,9 +51,8 @@ class Compiled:
         network = definition(self.run.model, run.compute_dtype, parameter_dtype(run), target)
         optimizer = Optimizer(run.optim, STEPS * run.epochs, STEPS, trainable_table(self.run))
         self.engine = Engine(self.run, network, task, optimizer, target=target)
-        self.rows = rows = _rows(self.given.batch)
-        check_divisible({f"batch {rows}": rows}, len(self.engine.devices), self.engine.parts)
-        check_together({f"batch {rows}": rows}, len(self.engine.devices), run.augment.together)
+        rows = self.given.rows
+        check_shares({f"batch {rows}": rows}, len(self.engine.devices), self.engine.parts, run.augment.together)
         self.evaluator = Evaluator(self.run.model, network, task, self.engine.devices)
 
     def trace(self, what: What) -> Any:
@@ -89,35 +89,43 @@ class Compiled:
     def _examples(self) -> dict[str, Any]:
         """A batch of evaluation on the devices, which divide it: the last example is repeated."""
         devices, given = self.engine.devices, self.given.examples
-        rows = _rows(given) + -_rows(given) % len(devices)
+        rows = rows_of(given) + -rows_of(given) % len(devices)
         whole = {name: ((rows, *sizes[1:]), dtype) for name, (sizes, dtype) in given.items()}
         return devices.shapes(_shapes(whole), devices.sharded)
+
+    def described(self, what: What) -> dict[str, Any]:
+        """What is known of a step before it is compiled, as JSON values."""
+        devices, target = self.engine.devices, self.target
+        return {
+            "what": what,
+            "unit": self.engine.task.unit,
+            "platform": target.platform,
+            "kind": target.kind,
+            "published": {name: value for name, value in vars(target.published).items() if value},
+            "devices": len(devices),
+            "parts": self.engine.parts,
+            "rows": self.given.rows if what == "train" else rows_of(self.given.examples),
+            "length": self.given.length,
+            "memory": {
+                **self._state(what),
+                "there": target.memory // (len(devices) if devices.share_a_cpu else 1),
+            },
+        }
 
     def figures(self, what: What) -> dict[str, Any]:
         """What the program of a step asks of each device, as JSON values. Compiles it."""
         with fixed_settings(self.run.compute_dtype):
             began = time.monotonic()
             program = read_program(self.target.compile(self.trace(what)))
-        devices, bounds = len(self.engine.devices), bounds_of(program, self.target)
-        own, memory = self._state(what), program.memory
-        rows = self.rows if what == "train" else _rows(self.given.examples)
-        found = {
-            "what": what,
-            "unit": self.engine.task.unit,
-            "platform": self.target.platform,
-            "kind": self.target.kind,
-            "published": {name: value for name, value in vars(self.target.published).items() if value},
-            "devices": devices,
-            "parts": self.engine.parts,
-            "rows": rows,
-            "length": self.given.length,
+        found, bounds, memory = self.described(what), bounds_of(program, self.target), program.memory
+        rows, devices, own = found["rows"], found["devices"], sum(self._state(what).values())
+        found |= {
             "memory": {
-                **own,
-                "batch": max(0, memory.arguments - sum(own.values())),  # and the padding of what is in tiles
+                **found["memory"],
+                "batch": max(0, memory.arguments - own),  # and the padding of what is in tiles
                 "temporaries": memory.temporaries + max(0, memory.outputs - memory.aliased),
                 "code": memory.code,
                 "total": memory.peak,
-                "there": self.target.memory // (devices if self.engine.devices.share_a_cpu else 1),
             },
             "flops": program.flops,
             "bytes": program.bytes,
@@ -147,11 +155,6 @@ class Compiled:
         found |= {"average": share(state.ema)} if state.ema is not None else {}
         found |= {"teacher": share(self.engine.auxiliary)} if self.engine.auxiliary else {}
         return found
-
-
-def _rows(batch: Mapping[str, Shape]) -> int:
-    """The number of examples in a batch."""
-    return next(iter(batch.values()))[0][0]
 
 
 def _shapes(batch: Mapping[str, Shape]) -> dict[str, Any]:
