@@ -1,8 +1,8 @@
 """The training step of one network on several sides: ours, flax's layers, and PyTorch; and the peak of matrix products.
 
 All sides start from the same weights, take the same uint8 batch and do AdamW at a constant rate, without dropout,
-augmentation or clipping. The networks of PRESETS have ours alone, which takes the first batch of the preset's own data
-again and again, with its augmentation, dropout, schedule and so on.
+augmentation or clipping; for T5, see t5_step.py. The networks of PRESETS have ours alone, which takes the first batch
+of the preset's own data again and again, with its augmentation, dropout, schedule and so on.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from benchmarks import t5_step
 from benchmarks.machine import measure
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.fields import pair
@@ -22,6 +23,7 @@ from vit_jax.data.images.config import ImageData
 from vit_jax.machine import backend
 from vit_jax.machine.product_kinds import KINDS
 from vit_jax.models.sizes import sized_config
+from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
 
@@ -29,7 +31,7 @@ MEAN, STD = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)  # those of augment.normalize half
 SIDES = ("flax", "torch", "compile")  # besides ours
 OF_OURS = ("float32", *KINDS)  # ours in float32, and ours with products of one kind
 PRESETS = ("digits", "numbers")  # trained as they are
-NETS = ("48x4", "256x6", "256x24", "s16", "b16", "tiny", *PRESETS)
+NETS = ("48x4", "256x6", "256x24", "s16", "b16", "tiny", *t5_step.NETS, *PRESETS)
 
 Step = Callable[[], Any]
 
@@ -38,6 +40,8 @@ def config(net: str) -> RunConfig:
     """The run of one of NETS."""
     if net in PRESETS:
         return preset(net).run
+    if net in t5_step.NETS:
+        return t5_step.config(net)
     tiny = ViTConfig(image=8, patch=4, classes=3, width=16, depth=1, heads=2, hidden=32)
     runs: dict[str, tuple[RunConfig, int]] = {
         "48x4": (preset("cifar10-48x4").run, 128),
@@ -66,10 +70,12 @@ def deterministic(run: RunConfig, batch: int) -> RunConfig:
     )
 
 
-def data(model: ViTConfig, batch: int) -> dict[str, Any]:
-    """A batch of random images, and labels of all classes."""
+def data(model: ViTConfig | TransformerConfig, batch: int) -> dict[str, Any]:
+    """A batch of random images, and labels of all classes; or of random pairs."""
     import numpy as np
 
+    if isinstance(model, TransformerConfig):
+        return t5_step.data(model, batch)
     images = np.random.default_rng(0).integers(0, 256, (batch, *pair(model.image), model.channels), dtype=np.uint8)
     return {"image": images, "label": (np.arange(batch) % model.classes).astype(np.int32)}
 
@@ -114,10 +120,12 @@ def weights(model: NetworkConfig) -> dict[str, Any]:
 
 
 def engine_of(run: RunConfig, batch: dict[str, Any], products: str = "") -> Any:
-    """The Engine of a run, as `vit_jax.train` sets it up, for images of the shape of a batch.
+    """The Engine of a run, as `vit_jax.train` sets it up, for data of the shape of a batch.
 
     `products` is the kind that it has recorded, if any.
     """
+    if run.task == "translate":
+        return t5_step.engine_of(run, products)
     import numpy as np
 
     from vit_jax.training.preflight import checked_arguments, preflight
@@ -132,7 +140,7 @@ def engine_of(run: RunConfig, batch: dict[str, Any], products: str = "") -> Any:
 
 
 def vit_jax_step(run: RunConfig, batch: dict[str, Any], count: int = 1, products: str = "") -> Step:
-    """Ours on a batch of images."""
+    """Ours on a batch."""
     engine = engine_of(run, batch, products)  # before jax starts, which it configures
     return engine_step(engine, run, batch, count)
 
@@ -193,6 +201,8 @@ def flax_step(run: RunConfig, batch: dict[str, Any], nnx_jit: bool = False) -> S
 
 def torch_step(run: RunConfig, batch: dict[str, Any], compiled: bool) -> Step:
     """The model of torch_ref, eager or compiled, in bfloat16 under autocast; only kernels have weight decay."""
+    if run.task == "translate":
+        return t5_step.torch_step(run, weights(run.model), batch, compiled)
     backend.configure_jax()  # which also makes malloc keep freed memory: without it torch has many page faults
     import numpy as np
     import torch

@@ -38,6 +38,7 @@ from benchmarks import (
     shards,
     sides,
     step,
+    t5_step,
     throughput,
 )
 from vit_jax.augmentation.config import ImageAugment
@@ -139,15 +140,17 @@ def test_the_twin_of_the_translator_has_its_loss():
 
 
 def test_every_compared_net_has_a_twin():
-    for net in {*sides.NETS} - {*sides.PRESETS}:
+    for net in {*sides.NETS} - {*sides.PRESETS, *t5_step.NETS}:
         plain._check(sides.config(net).model)
     with pytest.raises(ValueError, match="no counterpart"):
         plain._check(replace(SMALL, norm_first=False))
 
 
-def test_the_pytorch_side_starts_from_the_same_loss_and_goes_the_same_way():
-    pytest.importorskip("torch", reason="PyTorch is not installed")
-    run = sides.deterministic(RUN, 4)
+@pytest.mark.parametrize("library", ["torch", pytest.param("transformers", marks=pytest.mark.slow)])
+def test_the_pytorch_side_starts_from_the_same_loss_and_goes_the_same_way(library, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchvision", None)  # one that does not fit torch would keep T5 from loading
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    run = sides.deterministic(RUN, 4) if library == "torch" else sides.config("t5-tiny")
     works = {side: sides.build(run, side) for side in ("ours", "torch")}
     losses = [{side: float(work()) for side, work in works.items()} for _ in range(3)]
     np.testing.assert_allclose([x["torch"] for x in losses], [x["ours"] for x in losses], atol=1e-4)
