@@ -112,6 +112,28 @@ def network(seed=0):
     return merge(definition(c), start(c, jax.random.key(seed)))
 
 
+@pytest.mark.parametrize("first", [0.0, 0.5], ids=["marian", "t5"])
+def test_the_row_with_which_targets_begin_stays_if_it_is_zero_and_else_learns(first):
+    """Both begin with padding; CTranslate2 begins with zeros for Marian alone."""
+    side = SimpleNamespace(ids=Ids(pad=0, begin=0, end=2))
+    its, (definition, parameters) = Translate(0.0, 4, side, side), parts(network())
+    batch = {"source": SOURCE, "target": TARGET}
+    parameters["target"]["embedding"] = parameters["target"]["embedding"].at[0].set(first)
+
+    def loss(parameters):
+        return its.loss(merge(definition, parameters), batch, None, its.denominator(batch))[0]
+
+    found = jax.grad(loss)(parameters)["target"]["embedding"]
+    step, changed = 1e-2, []
+    for sign in (1, -1):
+        moved = jax.tree.map(lambda x: x, parameters)
+        moved["target"]["embedding"] = moved["target"]["embedding"].at[0, 1].add(sign * step)
+        changed.append(float(loss(moved)))
+    slope = (changed[0] - changed[1]) / (2 * step)
+    assert abs(slope) > 1e-3 and float(found[0, 1]) == pytest.approx(slope if first else 0.0, rel=1e-2)
+    assert found[3].any()
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_loss_is_torchs_over_real_tokens(smoothing):
     torch = pytest.importorskip("torch")

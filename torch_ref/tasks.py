@@ -253,10 +253,10 @@ class Translate:
         return open_sentences(data, one_vocabulary=c.one_embedding, wanted=wanted, seed=run.seed)
 
     def loss(self, model: Transformer, batch: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-        """The loss of a batch []. Where a target begins with padding (Marian), the row of padding has no gradient."""
+        """The loss of a batch []. Where a target begins with padding whose row is zero (Marian), it stays zero."""
         if self.hook is None and self.ids.begin == self.ids.pad and model.table is not None:
-            row = torch.tensor([self.ids.pad])
-            self.hook = model.table.weight.register_hook(lambda g: g.index_fill(0, row.to(g.device), 0))
+            weight, row = model.table.weight, torch.tensor([self.ids.pad])
+            self.hook = weight.register_hook(lambda g: g if weight[row].any() else g.index_fill(0, row.to(g.device), 0))
         source, target = batch["source"].long(), batch["target"].long()
         return translate_loss(model, source, target, self.run.loss, self.ids, self.source_pad)
 

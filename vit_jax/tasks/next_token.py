@@ -32,9 +32,16 @@ def shift_target(target: Array, source: Array, ids: Ids, source_pad: int) -> tup
     return jnp.concatenate([begin, target], 1), labels, (index <= count) & (source != source_pad).any(-1, keepdims=True)
 
 
-def freeze_row(table: Array, row: int) -> Array:
-    """A table [V, D], one row of which has no gradient."""
-    return table.at[row].set(jax.lax.stop_gradient(table[row]))
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def freeze_zero_row(table: Array, row: int) -> Array:
+    """A table [V, D], one row of which has no gradient where it is zero: so it stays zero."""
+    return table
+
+
+@freeze_zero_row.defjvp
+def _derivative_of_table(row: int, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (table,), (along,) = primals, tangents
+    return table, along.at[row].set(jnp.where(table[row].any(), along[row], 0))
 
 
 def mean_loss(

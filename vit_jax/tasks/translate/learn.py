@@ -28,7 +28,7 @@ from ...text.record import make_tokenizers, open_tokenizers, record_tokenizers
 from ...text.task_params import prefix_of
 from ..base import Batch, Evaluation
 from ..generated import answer, tokens_and_end
-from ..next_token import freeze_row, mean_loss, shift_target, sums
+from ..next_token import freeze_zero_row, mean_loss, shift_target, sums
 from ..predictor import Answer, Predictor
 from ..worst import summarise_worst, worst, write_worst
 from .score import corpus_scores, has_scorer
@@ -101,8 +101,8 @@ class Translate(Translation):
     ) -> tuple[Array, dict[str, Array]]:
         """The cross entropy of target tokens.
 
-        Where a target begins with padding, as Marian's does, the row of padding has no gradient: in public models it is
-        zero, and CTranslate2 begins with zeros whatever it is.
+        Where a target begins with padding, whose row is zero, as in public models of Marian, the row stays zero:
+        CTranslate2 begins with zeros whatever it is. That of T5 is another, and learns.
 
         Args:
             model: the network.
@@ -115,7 +115,7 @@ class Translate(Translation):
         """
         ids = self.target.ids
         if ids.begin == ids.pad and model.target is not None and (table := model.target.embedding) is not None:
-            table[...] = freeze_row(table[...], ids.pad)
+            table[...] = freeze_zero_row(table[...], ids.pad)
         logits, labels, real = self.logits(model, batch, keys)
         return mean_loss(logits, labels, real, self.label_smoothing, denominator)
 
