@@ -18,7 +18,7 @@ from convert import adapt, rules
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.verify import Reference, Weights, comparison, libraries, verify
-from convert.verify.checks import failures, gradients, statistics
+from convert.verify.checks import Check, beyond_rounding, failures, gradients, statistics
 from convert.verify.libraries import library_of
 from convert.verify.reference import compare_networks, forward
 from convert.verify.sides import ByRows
@@ -209,6 +209,22 @@ def test_a_float32_pass_that_is_a_little_off_is_caught():
         source(), reference(), "float32", lambda call: lambda module, **given: call(module, **given) * (1 + 3e-5)
     )
     assert not off.passed and off.where == "logits"
+
+
+def test_limits_follow_what_the_last_bits_of_parameters_move_and_no_farther():
+    """Of numbers that should be 1: beyond a limit of 1e-12 as many times as the network's own move."""
+
+    def compare(found, limits=(1e-12,)):
+        return [Check("it", "ours", "forward", abs(found - 1), limits[0])]
+
+    def passes(found, *own):
+        return not failures(beyond_rounding(compare, found, lambda: [1 + each for each in own], "float64"))
+
+    assert passes(1 + 5e-13, np.nan)  # which nobody looks at
+    assert passes(1 + 2e-11, 1e-14, 1e-12, 0.0)
+    assert not passes(1 + 4e-11, 1e-14, 1e-12, 0.0)
+    assert not passes(1 + 2e-9, 1e-3)
+    assert not passes(np.inf, 1e-3) and not passes(np.nan, 1e-3)
 
 
 def test_a_library_that_attends_to_padding_is_caught():

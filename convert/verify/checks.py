@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,10 @@ FORWARD = {"float64": 1e-12, "float32": 1e-5}
 # A gradient, as a share of its tensor's largest value where that is at least SIZEABLE of the model's largest (OWN), and
 # as a share of the model's largest (MODEL).
 OWN, MODEL, SIZEABLE = 1e-11, 1e-12, 1e-3
+# Where scores of attention are large, as those of T5 may be, rounding alone shows more. Then right code may lie so many
+# times as far apart as our own results move when each parameter is moved by its last bit, up to FARTHEST.
+ROUNDINGS = 30
+FARTHEST = {"float64": 1e-9, "float32": 1e-3}
 STEPS = 1e-10  # of parameters after steps, as a share of the largest change of one
 BITS = "tensors, bit for bit"
 Arrays = Mapping[str, np.ndarray]
@@ -104,22 +108,44 @@ def values(
     return Check(subject, against, quantity, apart.get(where, 0.0), limit, where)
 
 
-def gradients(subject: str, against: str, found: Arrays, expected: Arrays) -> list[Check]:
+def gradients(
+    subject: str, against: str, found: Arrays, expected: Arrays, limits: Sequence[float] = (OWN, MODEL)
+) -> list[Check]:
     """Float64 gradients of one number, by both limits."""
     if found.keys() != expected.keys():
         names = f"names {sorted(found.keys() ^ expected.keys())}"
-        return [Check(subject, against, "gradients, float64", np.inf, OWN, names)]
+        return [Check(subject, against, "gradients, float64", np.inf, limits[0], names)]
     size = {n: float(np.abs(g).max(initial=0.0)) for n, g in expected.items()}
     largest = max(size.values(), default=0.0) or 1.0
     apart = {n: distance(found[n], expected[n]) for n in expected}
     own = {n: d / size[n] for n, d in apart.items() if size[n] >= SIZEABLE * largest}
     model = {n: d / largest for n, d in apart.items()}
     checks = []
-    for whose, shares, limit in (("its tensor's", own, OWN), ("the model's", model, MODEL)):
+    for whose, shares, limit in zip(("its tensor's", "the model's"), (own, model), limits, strict=True):
         where = _first(shares, limit)
         quantity = f"gradients, float64, of {whose} largest"
         checks.append(Check(subject, against, quantity, shares.get(where, 0.0), limit, where))
     return checks
+
+
+def beyond_rounding(
+    compare: Callable[..., list[Check]], found: Arrays, moved: Callable[[], Sequence[Arrays]], dtype: str
+) -> list[Check]:
+    """Comparisons, whose limits follow rounding where one of them fails.
+
+    Args:
+        compare: what is found with what we expect, by limits, if some are given.
+        found: by a library.
+        moved: what we find with parameters that are moved by their last bit; it is not asked for where all pass.
+        dtype: of the computation.
+    """
+    checks = compare(found)
+    if not failures(checks) or not all(np.isfinite(c.difference) for c in checks):
+        return checks
+    others = [compare(each, [np.inf] * len(checks)) for each in moved()]
+    spread = [max(each.difference for each in same) for same in zip(*others, strict=True)]
+    limits = [max(c.limit, min(ROUNDINGS * s, FARTHEST[dtype])) for c, s in zip(checks, spread, strict=True)]
+    return compare(found, limits)
 
 
 def check_steps(subject: str, against: str, found: Arrays, expected: Arrays, start: Arrays, n: int) -> Check:

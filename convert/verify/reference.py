@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from vit_jax.config.network import NetworkConfig
 
-from .checks import Check, check_steps, gradients, values
+from .checks import FORWARD, MODEL, OWN, Check, beyond_rounding, check_steps, gradients, values
 from .libraries.built import Built
 from .sides import ByRows, Ours
 from .weights import Arrays, Inputs, Weights, noise
@@ -36,15 +36,26 @@ class Reference:
         """What the outputs are weighted with where one number is needed: for gradients, and as a target of steps."""
         return np.random.default_rng(1).standard_normal(self.values("float64")[self.outputs].shape)
 
-    def gradients(self) -> Arrays:
-        """Of every parameter and every floating-point input."""
+    def gradients(self, cotangent: np.ndarray | None = None) -> Arrays:
+        """Of every parameter and every floating-point input, for our own cotangent or another."""
+        if cotangent is not None:
+            return self._side("float64").gradients(self.inputs, cotangent)
         if self._gradients is None:
-            self._gradients = self._side("float64").gradients(self.inputs, self.cotangent)
+            self._gradients = self.gradients(self.cotangent)
         return self._gradients
 
     def steps(self, n: int, trained: frozenset[str]) -> Arrays:
         """The trained parameters after n steps."""
         return self._side("float64").steps(self.inputs, self.cotangent, n, trained)
+
+    def moved(self, dtype: str) -> list[Reference]:
+        """The same with every parameter moved to the next number of this dtype, up or down at random, three times."""
+        rng, out = np.random.default_rng(2), []
+        for _ in range(3):
+            ways = {n: rng.choice(np.array([-np.inf, np.inf], dtype), np.shape(x)) for n, x in self.parameters.items()}
+            others = {n: np.nextafter(x.astype(dtype), ways[n]) for n, x in self.parameters.items()}
+            out.append(Reference(self.name, self.config, others, self.inputs))
+        return out
 
     def _side(self, dtype: str) -> Ours:
         return Ours.network(self.config, self.parameters, dtype, compiled=True)
@@ -61,8 +72,7 @@ def compare_networks(weights: Weights, reference: Reference, built: Built, steps
     alone = theirs.capture({k: v[:1] for k, v in reference.inputs.items()})
     batch = "a batch of one"
     yield values(subject, "itself", "forward, float64", {batch: alone[out]}, {batch: found[out][:1]}, "float64")
-    slopes = theirs.gradients(reference.inputs, reference.cotangent)
-    yield from gradients(subject, against, slopes, {n: g for n, g in reference.gradients().items() if n in slopes})
+    yield from slopes(subject, reference, theirs.gradients(reference.inputs, reference.cotangent))
     if steps:  # on a copy, which they change
         trained = ByRows(replace(built, module=copy.deepcopy(built.module)), weights.config)
         ends = trained.steps(reference.inputs, reference.cotangent, steps)
@@ -74,5 +84,28 @@ def compare_networks(weights: Weights, reference: Reference, built: Built, steps
 def forward(subject: str, reference: Reference, found: Arrays, dtype: str) -> Check:
     """A forward pass against ours: its outputs, and those inner values that its library shows."""
     expected = {n: value for n, value in reference.values(dtype).items() if n in found}
-    found = {n: found[n] for n in expected}
-    return values(subject, reference.name, f"forward, {dtype}", found, expected, dtype)
+
+    def compare(found: Arrays, limits: Sequence[float] = (FORWARD[dtype],)) -> list[Check]:
+        return [values(subject, reference.name, f"forward, {dtype}", found, expected, dtype, *limits)]
+
+    def moved() -> list[Arrays]:
+        return [_those_of(expected, each.values(dtype)) for each in reference.moved(dtype)]
+
+    return beyond_rounding(compare, _those_of(expected, found), moved, dtype)[0]
+
+
+def slopes(subject: str, reference: Reference, found: Arrays) -> list[Check]:
+    """Gradients against ours."""
+    expected = {n: g for n, g in reference.gradients().items() if n in found}
+
+    def compare(found: Arrays, limits: Sequence[float] = (OWN, MODEL)) -> list[Check]:
+        return gradients(subject, reference.name, found, expected, limits)
+
+    def moved() -> list[Arrays]:
+        return [_those_of(expected, each.gradients(reference.cotangent)) for each in reference.moved("float64")]
+
+    return beyond_rounding(compare, found, moved, "float64")
+
+
+def _those_of(names: Iterable[str], arrays: Arrays) -> Arrays:
+    return {n: arrays[n] for n in names}
