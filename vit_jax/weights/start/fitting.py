@@ -47,7 +47,10 @@ def decide_fields(task: str, change: Change, stated: Mapping[str, Any], folder: 
     given = task_metadata(change.facts, task, change.config)
     from_data = change.config.marked("from_data")
     model = {f"model.{name}": value for name, value in known_fields(change.config).items() if name not in from_data}
-    return model | task_spec(task).prepared_as(given, stated) | task_spec(task).data.fields_with_weights(folder)
+    beside = task_spec(task).data.fields_with_weights(folder)
+    if stated.get("data.task"):  # whose own prefix is the one that texts need, not that of the task before
+        beside.pop("data.prefix", None)
+    return model | task_spec(task).prepared_as(given, stated) | beside
 
 
 def change_for(run: RunConfig, weights: Weights) -> Change:
