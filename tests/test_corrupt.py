@@ -99,6 +99,8 @@ def test_batches_are_a_function_of_seed_step_and_text_and_differ_between_epochs(
     for step, batch in seen.items():
         theirs = again.splits["train"].batch(again.order(8, 0).indices(step))
         assert all((batch[name] == theirs[name]).all() for name in batch)
+    for split in data.splits.values():  # a corpus may be larger than memory
+        assert isinstance(split.flat.ids, np.memmap)
     other = opened(tmp_path, seed=1)
     assert any((other.splits["train"].source != train.source).ravel()[:100])
     assert (again.splits["validation"].source == data.splits["validation"].source).all()

@@ -54,7 +54,7 @@ def open_sentences(
     Raises:
         UserError: where there is no such data, or it does not suit the network.
     """
-    texts, (source, target), corpus = _open_pairs(data, one_vocabulary, seed, given)
+    texts, (source, target), corpora = _open_pairs(data, one_vocabulary, seed, given)
     told = read_pairs(data.source)["train"].remarks if given is None and are_in_files(data.source) else ()
     if target.files:
         with require("sacrebleu"):  # which chooses the best checkpoint
@@ -62,8 +62,7 @@ def open_sentences(
     _check_sizes(data, wanted or {}, source, target)
     splits, cuts, content = {}, [], []
     for name, pairs in texts.items():
-        in_cache = corpus if name == "train" else None
-        found = in_cache or _encode(data, pairs, source, target, seed)
+        found = corpora.get(name) or _encode(data, pairs, source, target, seed)
         splits[name] = _make_split(data, pairs, name, found, seed)
         cuts += [cut] if (cut := cut_remark(name, found.cut, len(pairs), data.lengths[-1])) else []
         content.append([*found.digests])
@@ -125,8 +124,8 @@ def open_other_pairs(
 
 def _open_pairs(
     data: SentenceData, one: bool, seed: int, given: Given | None
-) -> tuple[dict[str, Pairs], tuple[Tokenizer, Tokenizer], cached.Corpus | None]:
-    """({split: pairs}, (source tokenizer, target tokenizer), the ids of train where they are in the cache).
+) -> tuple[dict[str, Pairs], tuple[Tokenizer, Tokenizer], dict[str, cached.Corpus]]:
+    """({split: pairs}, (source tokenizer, target tokenizer), {split: its ids} where they are in the cache).
 
     With `one`, both tokenizers have the same ids.
     """
@@ -139,7 +138,7 @@ def _open_pairs(
         return (
             pairs,
             (both, both) if one else (closed_vocabulary(numbers.ENGLISH), closed_vocabulary(numbers.GERMAN)),
-            None,
+            {},
         )
     if given is not None and data.tokenizer == "unigram":
         raise UserError(
@@ -156,7 +155,7 @@ def _open_pairs(
 
     files = found["train"]
     if not isinstance(files, InFiles | InTexts):
-        return pairs, tokenizers(), None
+        return pairs, tokenizers(), {}
     # What decides the ids of train. A tokenizer that is trained is decided by the same.
     own = None if data.tokenizer in (WORDS, APART, *TRAINED) else tokenizers()
     kind = [data.tokenizer, data.vocabulary, SPLITTING] if own is None else digest(*own)
@@ -169,7 +168,10 @@ def _open_pairs(
         assert own is not None  # no other has sentinels
         key |= {"longest": _corruption(data, own[0], seed)[1]}
     corpus, sides = _open_cached(data, train, key, (lambda: own) if own is not None else tokenizers, seed)
-    return pairs, sides, corpus
+    found_there = {"train": corpus}
+    for name in held if isinstance(files, InTexts) else ():  # pairs are in memory anyway, as references
+        found_there[name], _ = _open_cached(data, pairs[name], {**key, "split": name}, lambda: sides, seed)
+    return pairs, sides, {name: each for name, each in found_there.items() if each is not None}
 
 
 def _open_cached(
