@@ -166,8 +166,8 @@ class TransformerConfig(NetworkConfig):
 
     @property
     def any_length(self) -> bool:
-        """Whether a source may be longer than all of training: nothing bounds positions that are relative alone."""
-        return self.relative != "none" and self.position == "none"
+        """Whether texts may be longer than all of training: nothing bounds positions that are relative alone."""
+        return self.relative != "none" and self.position == "none" and not self.max_length
 
     @property
     def tied_head(self) -> bool:

@@ -116,6 +116,7 @@ class Generation(Task, abstract=True):
     length: int  # most tokens of a text, its end included
     target: Tokenizer
     decoding: Decoding = field(default_factory=Decoding, kw_only=True)  # how texts are searched for
+    any_length: bool = field(default=False, kw_only=True)  # whether texts may be longer where a search asks for it
 
     header_names: ClassVar[tuple[str, str]]  # what inputs and texts are called in `header`
 
@@ -140,7 +141,9 @@ class Generation(Task, abstract=True):
         Raises:
             UserError: a setting is unknown or invalid.
         """
-        return replace(self, decoding=change_search(self.decoding, changes, self.length, self.target.unit))
+        limit = 0 if self.any_length else self.length
+        decoding = change_search(self.decoding, changes, limit, self.target.unit)
+        return replace(self, decoding=decoding, length=max(self.length, decoding.min_length, decoding.max_length))
 
     @property
     def search(self) -> Search:
@@ -235,24 +238,24 @@ class Writer(Predictor):
         return texts[0] if one else texts
 
 
-def change_search(decoding: Decoding, changes: Mapping[str, Any], length: int, unit: str) -> Decoding:
+def change_search(decoding: Decoding, changes: Mapping[str, Any], limit: int, unit: str) -> Decoding:
     """Other settings of a search.
 
     Args:
         decoding: the settings.
         changes: {field of Decoding: value}.
-        length: most tokens of a text, its end included.
+        limit: most tokens of a text, its end included; 0: any number.
         unit: what tokens are called in messages.
 
     Raises:
-        UserError: a value is not in its range, or of texts that are longer than `length`.
+        UserError: a value is not in its range, or of texts that are longer than the limit.
     """
     settings = check_decoding(replace(decoding, **{**changes, **_sequences(changes)}))
     for name in ("min_length", "max_length"):
-        if getattr(settings, name) > length:
+        if 0 < limit < getattr(settings, name):
             raise UserError(
                 Field(name),
-                f"is {getattr(settings, name)}, but texts of this run have at most {length} {unit}, their end among "
+                f"is {getattr(settings, name)}, but texts of this run have at most {limit} {unit}, their end among "
                 "them",
                 "lower it",
             )

@@ -307,8 +307,10 @@ def _searching_as_stated(
     if not (stated := {**generation, **{name: x for name, x in of_task.items() if name != "prefix"}}):
         return task
     decoding, lacking = from_generation_config(stated, end)
-    longest = getattr(task, "length", 0)
-    lengths = {name: min(getattr(decoding, name), longest) for name in ("min_length", "max_length")} if of_task else {}
+    lengths = {}
+    if of_task and not getattr(task, "any_length", False):
+        longest = getattr(task, "length", 0)
+        lengths = {name: min(getattr(decoding, name), longest) for name in ("min_length", "max_length")}
     for name in lacking:
         where = f"data.task {named}" if name in of_task else "generation_config.json"
         print(f"note     {where}: {name} is not known here; texts are searched for without it", file=sys.stderr)

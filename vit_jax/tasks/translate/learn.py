@@ -70,10 +70,11 @@ class Translate(Translation):
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Translate:
         """The task of a run, with the tokenizers of its data."""
         source, target = open_tokenizers(metadata)
-        smoothing, data = run.loss.spread_over_all(len(target)), run.data
-        assert isinstance(data, SentenceData)
+        smoothing, data, model = run.loss.spread_over_all(len(target)), run.data, run.model
+        assert isinstance(data, SentenceData) and isinstance(model, TransformerConfig)
         prefix = prefix_of(data.prefix, data.task, source.files)
-        return cls(smoothing, data.lengths[-1], target, source, bleu=data.bleu, prefix=prefix)
+        options: dict[str, Any] = {"bleu": data.bleu, "prefix": prefix, "any_length": model.any_length}
+        return cls(smoothing, data.lengths[-1], target, source, **options)
 
     @classmethod
     def metadata_with_weights(cls, run: RunConfig) -> dict[str, Any]:
