@@ -235,7 +235,8 @@ class Translate(Translation):
             The first sentence.
         """
         shown = data.splits.get("test") or data.splits["train"]
-        source, target = (x[:SAMPLES] for x in (shown.source, shown.target))
+        few = shown.subset(np.arange(min(SAMPLES, len(shown))))  # all of a split may be larger than memory
+        source, target = few.source, few.target
         definition, parameters = split_model(network)
         attend = jax.jit(lambda parameters, source: self.attention(merge(definition, parameters), source))
         found, maps = map(np.asarray, attend(parameters, source))
