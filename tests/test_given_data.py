@@ -23,7 +23,6 @@ from vit_jax.errors import UserError
 from vit_jax.runs.values import to_dict
 from vit_jax.tasks.computed import task_class
 from vit_jax.training import loop
-from vit_jax.training.train import train_seeds
 
 pytestmark = pytest.mark.usefixtures("working_folder")
 RANDOM = np.random.default_rng(0)
@@ -308,15 +307,13 @@ def test_commands_say_that_only_python_has_the_data(trained, inside, working_fol
         assert "was given in Python" in done.stderr and "vit_jax.train(run, data=(images, labels))" in done.stderr
 
 
-def test_seeds_and_a_thread():
+def test_a_thread():
     """A thread cannot catch signals; a notebook's server may use one."""
     found = []
-    call = threading.Thread(
-        target=lambda: found.append(train_seeds(tiny(max_steps=1), 1, data=(IMAGES, LABELS), preset="s"))
-    )
+    call = threading.Thread(target=lambda: found.append(vit_jax.train(tiny(max_steps=1), data=(IMAGES, LABELS))))
     call.start()
     call.join()
-    assert found[0]["seeds"] == [0] and runs.Run("runs/s/seed-0").record()["data"]["name"] == "arrays"
+    assert runs.Run(found[0]["folder"]).record()["data"]["name"] == "arrays"
 
 
 class Refusing:

@@ -255,7 +255,7 @@ def test_others_do_not_train_on_with_a_schedule_that_they_do_not_know(again):
 def test_the_runs_of_a_group_train_on_together(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("vit_jax.reports.group.draw", lambda *_: None)
-    vit_jax.training.train.train_seeds(replace(CONSTANT, epochs=1, name="group"), 2)
+    vit_jax.training.train.train_group(replace(CONSTANT, epochs=1, name="group"), "seed", 2)
     command.command(["--resume", "group", "--epochs", "2"])
     members = [Run(f"runs/group/seed-{seed}") for seed in (0, 1)]
     assert [member.summary()["step"] for member in members] == [2 * EPOCH] * 2

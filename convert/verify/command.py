@@ -225,7 +225,7 @@ def second(path: str, options: Options, a: Reading, key: str) -> tuple[Reading, 
     keys, errors = dict.fromkeys((key, "")), list[UserError]()
     for note, sets in (("", {}), (by_a, {**fields, **options.sets})):
         if note and any(isinstance(error, Untold) for error in errors):
-            _check_order(a, path, options)
+            _check_order(a, path)
         for each in keys:
             try:
                 return read(path, Options(accept=options.accept, sets=sets, key=each)), note
@@ -234,7 +234,7 @@ def second(path: str, options: Options, a: Reading, key: str) -> tuple[Reading, 
     raise errors[len(keys) - 1]  # of B by itself
 
 
-def _check_order(a: Reading, path: str, options: Options) -> None:
+def _check_order(a: Reading, path: str) -> None:
     """Raise UserError where A was made by --adapt from B, whose config is then not that of A and stated nowhere."""
     from ..containers import open_source
     from ..write.origin import source_hash

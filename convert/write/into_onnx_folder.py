@@ -170,7 +170,7 @@ def _compare(writer: TextWriter, interface: Interface, workspace: Path) -> Json:
         given = {run["encoder_model"].get_inputs()[0].name: taken} | ({MASK: mask} if writer.masked else {})
         memory = run["encoder_model"].run(None, given)[0]
         mask = mask if writer.masked else np.ones(memory.shape[:2], bool)
-        found = _forced(run, writer, memory, mask, tokens)
+        found = _forced(run, memory, mask, tokens)
         exact = partial(computed, writer, source, mask, tokens, "float64")
         difference.add(found, computed(writer, source, mask, tokens), exact)
     return {"batches": list(BATCHES), "tokens": STEPS, **difference.check(workspace.name)}
@@ -194,7 +194,7 @@ def _noise(
     return vectors, vectors
 
 
-def _forced(run: Any, writer: TextWriter, memory: np.ndarray, mask: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+def _forced(run: Any, memory: np.ndarray, mask: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     """The programs' logits [B, T, V] after each of some tokens [B, T]."""
     first = run["decoder_model"]
     made = first.run(None, {TOKENS: tokens[:, :1], MEMORY: memory, MEMORY_MASK: mask})

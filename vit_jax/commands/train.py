@@ -27,7 +27,7 @@ from ..training.going_on import planned_segments
 from ..training.preflight import OF_A_HOST, choose_folder, preflight
 from ..training.resume import describe_rate, new_state
 from ..training.setup import recorded_products, set_up
-from ..training.train import Asked, train_folds, train_seeds, train_with
+from ..training.train import Asked, train_group, train_with
 from ..weights.start.recipes import describe_recipe
 from .train_options import Options, check_options, parse
 
@@ -105,10 +105,8 @@ def _command_alone(arguments: list[str]) -> int:
         run = check_run(of_folds(run, options.folds))
     if options.dry_run:
         return dry_run(Asked(run, name, folder, options.continue_ if folder else None), group)
-    if options.folds:
-        train_folds(run, options.folds, preset=name)
-    elif options.seeds:
-        train_seeds(run, options.seeds, preset=name)
+    if group:
+        train_group(run, group, options.seeds or options.folds, name)
     else:
         train_with(ALONE, Asked(run, name, folder, options.continue_ if folder else None))
     return DONE

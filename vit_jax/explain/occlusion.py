@@ -11,20 +11,19 @@ from .cells import cell_of_pixel
 Told = Callable[[np.ndarray], np.ndarray]  # images [m, h, w, C] -> their values [m, ...]
 
 
-def hide(image: np.ndarray, hidden: np.ndarray, grid: tuple[int, int], baseline: float = 0.0) -> np.ndarray:
-    """The image with cells hidden, in several ways.
+def hide(image: np.ndarray, hidden: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """The image with cells hidden, in several ways: their pixels are 0, the mean that images are normalised by.
 
     Args:
         image: [h, w, C], normalised.
         hidden: bool [m, cells].
         grid: (gh, gw) of the cells.
-        baseline: the value of a hidden pixel; 0 is the mean that images are normalised by.
 
     Returns:
         [m, h, w, C].
     """
     pixels = hidden[:, cell_of_pixel(image.shape[:2], grid)]  # [m, h, w]
-    return np.where(pixels[..., None], np.asarray(baseline, image.dtype), image)
+    return np.where(pixels[..., None], np.zeros((), image.dtype), image)
 
 
 def occlusion(told: Told, image: np.ndarray, grid: tuple[int, int], batch: int) -> np.ndarray:

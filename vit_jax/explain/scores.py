@@ -14,9 +14,9 @@ from .occlusion import Told, in_parts
 STAGES = 32  # most groups in which cells are hidden
 
 
-def orders(cells: int, stages: int = STAGES) -> np.ndarray:
+def orders(cells: int) -> np.ndarray:
     """How many cells each stage has hidden, int [stages + 1], from 0 to all; there are no more stages than cells."""
-    stages = min(stages, cells)
+    stages = min(STAGES, cells)
     return np.arange(stages + 1) * cells // stages
 
 
@@ -41,6 +41,6 @@ def insertion_deletion(told: Told, image: np.ndarray, relevance: np.ndarray, bat
     return areas[0], areas[1]
 
 
-def random_relevance(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+def random_relevance(shape: tuple[int, ...]) -> np.ndarray:
     """A relevance that says nothing, to compare others with: float64, always the same."""
-    return np.random.default_rng(seed).random(shape)
+    return np.random.default_rng(0).random(shape)

@@ -35,15 +35,12 @@ class Readable(Protocol):
         """The next line with its end, or its first `size` bytes."""
 
 
-def read_lines(
-    file: Readable, where: str, longest: int = LINE, blank: str = "", errors: str = "strict"
-) -> Iterator[str]:
+def read_lines(file: Readable, where: str, blank: str = "", errors: str = "strict") -> Iterator[str]:
     """The lines of a file, without their ends.
 
     Args:
         file: a binary file, at its beginning.
         where: names it in messages.
-        longest: the most bytes of a line.
         blank: what a user can do about a line without a word, which is an error then; empty: such a line is one too.
         errors: "surrogateescape" where lines are names of files, which may be no UTF-8.
 
@@ -51,10 +48,10 @@ def read_lines(
         UserError: naming the line, where one is too long, no UTF-8, or blank; and where CR alone ends lines.
     """
     number = 0
-    while line := file.readline(longest + 1):
+    while line := file.readline(LINE + 1):
         number += 1
-        if len(line) > longest:
-            raise too_long(where, number, longest)
+        if len(line) > LINE:
+            raise too_long(where, number, LINE)
         if number == 1:
             line = without_mark(line)
             if b"\r" in line[:-1] and not line.endswith(b"\n"):

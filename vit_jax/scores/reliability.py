@@ -46,17 +46,14 @@ def reliability(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> 
     return Reliability(counts, *means)
 
 
-def error_of_drawn(confidence: np.ndarray, draws: int = DRAWS, seed: int = 0, bins: int = BINS) -> float:
+def error_of_drawn(confidence: np.ndarray) -> float:
     """The mean ECE that the same predictions would have if they were right exactly as often as they say.
 
     A network that is perfectly calibrated has about this ECE on so few images, so only more than that means anything.
 
     Args:
         confidence: as of `reliability`.
-        draws: how often what is right is drawn anew from the confidence.
-        seed: of the draws.
-        bins: as of `reliability`.
     """
-    draw, confidence = np.random.default_rng(seed), np.sort(confidence)  # in whichever order images come
-    errors = [reliability(confidence, draw.random(len(confidence)) < confidence, bins).error for _ in range(draws)]
+    draw, confidence = np.random.default_rng(0), np.sort(confidence)  # in whichever order images come
+    errors = [reliability(confidence, draw.random(len(confidence)) < confidence).error for _ in range(DRAWS)]
     return float(np.mean(errors))

@@ -18,6 +18,7 @@ from .ids import Ids
 from .tokenizer import Tokenizer
 
 _PAD, _BEGIN, _END, _UNKNOWN = range(4)  # the places of SPECIALS
+LEAST = 2  # times that a word has to occur; those that occur once are <unk>, so that its embedding is trained
 MARKS_APART = "the words of this run, made by an older version, end before combining marks: it can say no word with one"
 COURSE = ("<NULL>", "<START>", "<END>", "<UNK>")  # their names in cs231n's captions, where they may have any ids
 
@@ -119,15 +120,13 @@ def closed_vocabulary(words: Iterable[str]) -> Vocabulary:
     return Vocabulary((*SPECIALS[:_UNKNOWN], *dict.fromkeys(words)))
 
 
-def count_words(sentences: Iterable[str], least: int = 2, apart: bool = False) -> Vocabulary:
+def count_words(sentences: Iterable[str], apart: bool = False) -> Vocabulary:
     """The open vocabulary of the words that occur often, the most frequent first, then by spelling.
 
     Args:
         sentences: whose words are counted.
-        least: how often a word has to occur. Above 1, rare words are <unk> in training, too, so that its embedding is
-            trained.
         apart: as of `words`. Otherwise a mark that stands alone is <unk>.
     """
     counts = Counter(word for sentence in sentences for word in words(sentence, apart))
-    often = (word for word, n in counts.items() if n >= least and (apart or not splits_marks([word])))
+    often = (word for word, n in counts.items() if n >= LEAST and (apart or not splits_marks([word])))
     return Vocabulary((*SPECIALS, *sorted(often, key=lambda word: (-counts[word], word))), apart)

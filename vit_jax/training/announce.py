@@ -122,22 +122,21 @@ def _times(setup: Setup, engine: Engine, state: TrainState, begin: int) -> tuple
     return state, times
 
 
-def estimate(setup: Setup, state: TrainState, done: int = 0) -> str:
-    """A sentence on the minutes of the steps of a run from a state; empty where a step is too long to be tried.
+def estimate(setup: Setup, state: TrainState) -> str:
+    """A sentence on the minutes of the steps of a run; empty where a step is too long to be tried.
 
     Args:
         setup: of the run.
-        state: on the devices; it is used up.
-        done: the steps that the run has done.
+        state: before its first step, on the devices; it is used up.
     """
     work = step_flops(setup.run.model, setup.run.batch)
     if not STEPS or work > SECONDS * SLOW:
         return f"not measured: a step takes {work / 1e12:,.1f} TFLOP" if STEPS else ""
-    first, spent, left = 0.0, 0.0, setup.stop - done
+    first, spent, left = 0.0, 0.0, setup.stop
     ends = [*list(setup.stages)[1:], setup.stop]
     for (begin, engine), end in zip(setup.stages.items(), ends, strict=True):
-        if (count := min(end, setup.stop) - max(begin, done)) > 0:
-            state, times = _times(setup, engine, state, max(begin, done))
+        if (count := min(end, setup.stop) - begin) > 0:
+            state, times = _times(setup, engine, state, begin)
             if len(times) < 2:
                 return ""
             first, spent = first + times[0], spent + count * min(times[1:])

@@ -22,11 +22,11 @@ from ..machine import backend
 from ..machine.hosts.group import Hosts, join_hosts
 from ..machine.numerics import fixed_settings
 from ..reports.group import sum_up
-from ..runs.check import check_complete
+from ..runs.check import check_complete, check_run
 from ..runs.ending import recorded_ending
 from ..runs.mirror import here
 from ..runs.segments import Continuation, Segment
-from ..runs.several import VARIED, members_of, of_folds
+from ..runs.several import VARIED, members_of
 from ..runs.values import flat, with_fields
 from .announce import announce
 from .contents import Contents
@@ -257,18 +257,17 @@ def folder_given(folder: Any) -> runs.Run | None:
     raise UserError("folder", f"is {folder!r:.60}", "give the path of a run's folder, or leave it out")
 
 
-def train_with(hosts: Hosts, asked: Asked, given: Given | None = None) -> Summary:
+def train_with(hosts: Hosts, asked: Asked) -> Summary:
     """Train on some hosts.
 
     Args:
         hosts: which all have the same checked run, but for OF_A_HOST.
         asked: the run.
-        given: its examples from Python.
 
     Raises:
         UserError: the run cannot be trained.
     """
-    return exhausted(steps_with(hosts, asked, given))
+    return exhausted(steps_with(hosts, asked))
 
 
 def steps_with(
@@ -428,16 +427,13 @@ def _remove_if_unused(folder: runs.Run, made: list[Path]) -> None:
                 place.rmdir()
 
 
-def train_seeds(
-    run: RunConfig, seeds: int, *, data: Any = None, class_names: Sequence[str] = (), preset: str = "run"
-) -> dict[str, Any]:
-    """Train several runs that differ in their seed.
+def train_group(run: RunConfig, kind: str, count: int, preset: str = "run") -> dict[str, Any]:
+    """Train several runs that differ in their seed, or one for each fold of the data (cross-validation).
 
     Args:
-        run: the config of the first; the others have the seeds run.seed + 1, ...
-        seeds: the number of runs.
-        data: as of `train`.
-        class_names: as of `train`.
+        run: the config of the first: others have the seeds run.seed + 1, ...; with folds data.fold is replaced.
+        kind: seed or fold.
+        count: the number of runs.
         preset: as of `train`.
 
     Returns:
@@ -446,40 +442,8 @@ def train_seeds(
     Raises:
         UserError, CheckFailed, Interrupted: as `train`.
     """
-    given = {"data": data, "class_names": class_names}
-    return _train_group(run, "seed", range(run.seed, run.seed + seeds), preset, given)
-
-
-def train_folds(
-    run: RunConfig, folds: int, *, data: Any = None, class_names: Sequence[str] = (), preset: str = "run"
-) -> dict[str, Any]:
-    """Train a run for each of several folds of its data (cross-validation): each example is held out once.
-
-    Args:
-        run: the config; its data.folds and data.fold are replaced.
-        folds: the number of folds, and of runs.
-        data: as of `train`.
-        class_names: as of `train`.
-        preset: as of `train`.
-
-    Returns:
-        The content of the group's summary.json, which has the mean and standard deviation of each metric.
-
-    Raises:
-        UserError: also where the data cannot have folds.
-        CheckFailed, Interrupted: as `train`.
-    """
-    given = {"data": data, "class_names": class_names}
-    return _train_group(of_folds(run, folds), "fold", range(folds), preset, given)
-
-
-def _train_group(
-    run: RunConfig, kind: str, numbers: Sequence[int], preset: str, given: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Train the runs of a group of a kind, which differ in these numbers, and sum up; see `train_seeds`."""
-    checked, examples = checked_arguments(run, given["data"], given["class_names"])
-    group = choose_folder(check_complete(checked), preset, group=kind, difference=Contents(examples).difference)
+    numbers = range(run.seed, run.seed + count) if kind == "seed" else range(count)
+    group = choose_folder(check_complete(check_run(run)), preset, group=kind, difference=Contents().difference)
     inside = [runs.Run(group.path / f"{kind}-{number}") for number in numbers]
     varied = (replace_fields(run, {VARIED[kind]: number}) for number in numbers)
-    ended = [train(its, preset=preset, folder=folder, **given) for its, folder in zip(varied, inside, strict=True)]
-    return sum_up(inside, ended)
+    return sum_up(inside, [train(its, preset=preset, folder=at) for its, at in zip(varied, inside, strict=True)])

@@ -46,12 +46,12 @@ def read_place(text: str) -> Place:
     return Place(address, port, count, index)
 
 
-def find_gpus(environment: Environment = os.environ) -> list[int] | None:
+def find_gpus() -> list[int] | None:
     """The GPUs that this process takes, as numbers among those that it sees; None: all.
 
     Processes that a launcher has started on one machine share its GPUs evenly. Raises UserError.
     """
-    name = "JAX_LOCAL_DEVICE_IDS"
+    name, environment = "JAX_LOCAL_DEVICE_IDS", os.environ
     if stated := environment.get(name, "").strip():
         return [read_number(part, name) for part in stated.split(",")]
     launched = read_launched(environment)

@@ -115,7 +115,7 @@ def check_fit(run: RunConfig, given: NetworkConfig, change: Change) -> None:
         hints.append(f"give {' '.join(flag(name, value_at(there, name)) for name in own)}")
         if {*own} <= free:
             hints[0] += ", or add --new-head to start with a new head of that kind"
-    hints += [_following(name, run) for name in RULES if name in different]
+    hints += [_following(name) for name in RULES if name in different]
     of_data = [name for name in different if name in from_data]
     if any(name in of_head for name in of_data):
         hints.append("add --new-head to start with a new head")
@@ -194,7 +194,7 @@ def _other_heads(run: RunConfig, given: NetworkConfig) -> Iterator[tuple[str, An
                     yield name, value
 
 
-def _following(name: str, run: RunConfig) -> str:
+def _following(name: str) -> str:
     """How weights can follow a field, by the values of its rule."""
     rule = RULES[name]
     first, *others = [value for value in get_args(get_type_hints(RunConfig)[rule]) if value != "none"]
