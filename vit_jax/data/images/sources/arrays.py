@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gzip
+import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,19 +47,20 @@ class Arrays:
 
 def open_digits() -> Source:
     """scikit-learn's 1,797 handwritten digits of 8x8 pixels, which are part of its package."""
-    pixels, labels, names = _digits()
-    return Source("digits", Outputs("class", names), {"train": Arrays(pixels, labels, "digits")})
+    pixels, labels = _digits()
+    return Source("digits", Outputs("class", tuple("0123456789")), {"train": Arrays(pixels, labels, "digits")})
 
 
 @functools.cache
-def _digits() -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """(uint8 [1797, 8, 8], int32 [1797], the names of the classes), read once: they are a compressed text."""
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)  # stored as 0..16
+def _digits() -> tuple[np.ndarray, np.ndarray]:
+    """(uint8 [1797, 8, 8], int32 [1797]), from scikit-learn's file: importing scikit-learn takes a second."""
+    package = importlib.util.find_spec("sklearn")
+    assert package is not None and package.origin is not None
+    with gzip.open(Path(package.origin).with_name("datasets") / "data/digits.csv.gz", "rt") as file:
+        rows = np.loadtxt(file, np.uint8, delimiter=",")  # 64 pixels, stored as 0..16, and the label
+    pixels = np.rint(rows[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     pixels.flags.writeable = False
-    return pixels, digits.target.astype(np.int32), tuple(map(str, digits.target_names))
+    return pixels, rows[:, -1].astype(np.int32)
 
 
 _CHUNK = 256  # images that become 8 bits at a time, by way of float64
