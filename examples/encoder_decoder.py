@@ -208,7 +208,7 @@ padded = replace(right, forward=unmasked)
 #
 # The last layer is followed by a softmax. If one trains the network with the usual cross entropy, which has a softmax
 # of its own, the loss cannot fall below [ln(e + K - 1) -
-# 1](../vit_jax/tasks/next_token.py#L110 "losses = jax.nn.logsumexp(logits, -1)") for K outputs: 1.69 for our 13, and
+# 1](../vit_jax/tasks/next_token.py#L117 "losses = jax.nn.logsumexp(logits, -1)") for K outputs: 1.69 for our 13, and
 # 5.24 for the notebook's 512.
 
 # %%
@@ -327,9 +327,9 @@ Markdown(found.markdown("exact", "tokens"))
 # exactly right: the network has not learned numbers in general, but numbers of this length. The loss of the progress
 # line includes label smoothing; the others do not.
 #
-# (The preset of the notebook's size learns to translate sentences: `python -m vit_jax.train transformer-512x6` wants
-# the files of Multi30k, `train.en`, `train.de` and so on, in the folder `multi30k`; [how they are
-# named](../docs/data.md). It also wants a GPU.)
+# (The preset of the notebook's size learns to translate sentences: `python -m vit_jax.train transformer-512x6`. It
+# wants a GPU, and the sentences of Multi30k, a data set of English and German descriptions of photographs, in a folder
+# `multi30k`: files `train.en`, `train.de`, `val.en`, `val.de`, `test.en` and `test.de`, one sentence in a line.)
 #
 # The figures of the last line of the output are pictures, which are shown below it.
 

@@ -173,7 +173,7 @@ else:
 #
 # The notebook's network ends in a softmax, and its output goes into a cross entropy that takes logits and applies a
 # softmax of its own. What comes in is between 0 and 1. So even a network that is certain, and right, has a loss of
-# [ln(e + 9) - 1 = 1.461](../vit_jax/tasks/next_token.py#L110 "losses = jax.nn.logsumexp(logits, -1)"). And the gradient
+# [ln(e + 9) - 1 = 1.461](../vit_jax/tasks/next_token.py#L117 "losses = jax.nn.logsumexp(logits, -1)"). And the gradient
 # of a network that is certain, and wrong, is nearly zero.
 #
 # The loss then always lies between 1.46 and 2.46, so this network may need another learning rate than the right one.

@@ -6,6 +6,7 @@ Faults that other programs have were measured beforehand; each is planted here, 
 import json
 import re
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -352,6 +353,13 @@ def test_what_a_program_cannot_be_is_said(network, tmp_path, convert):
         assert not (tmp_path / name).exists()
     with pytest.raises(UserError, match="with takes=images"):
         vit_jax.export(network, tmp_path / "x.stablehlo")
+    asked = {"takes": "images", "opset": 18, "weights": "int8", "calibrate": "x.npz", "onnxruntime_web": "x"}
+    for (name, value), (path, to) in product(
+        asked.items(), [("x.safetensors", "vit-jax"), ("x", "timm"), (None, "torch-ref")]
+    ):
+        with pytest.raises(UserError, match=rf"^{name.replace('_', '.')}={value}: .* is no program"):
+            vit_jax.export(network, path and tmp_path / path, to=to, **{name: value})
+    assert {each.name for each in tmp_path.iterdir()} == {"bare.safetensors"}
 
 
 @pytest.mark.parametrize("missing", ["onnxruntime", "jax2onnx"])
