@@ -1,5 +1,6 @@
 """`vit-jax plan`: the devices that it compiles for, by their names; what it asks and what it says."""
 
+import io
 import json
 import os
 import subprocess
@@ -197,12 +198,19 @@ def test_a_program_that_a_tpus_compiler_finds_too_large_does_not_fit(cache, monk
     assert dict(plan.variants(run, figures)).keys() == {"bfloat16", "remat dots", "fsdp 4", "accumulate 2"}
 
 
-def test_a_compiler_that_aborts_is_said_to_with_its_line(tmp_path):
-    (tmp_path / "errors").write_text("W001 harmless\nF0000 hlo.cc:7] Check failed: x > 0\n*** SIGABRT\n")
-    with open(tmp_path / "errors") as errors:
-        assert plan_compile._ended(-6, errors) == {
-            "failed": "it ended with signal 6 (F0000 hlo.cc:7] Check failed: x > 0)"
-        }
+@pytest.mark.parametrize(
+    ("code", "lines", "said"),
+    [
+        (-6, "W001 a\nF0000 x.cc:7] Check failed: x\n*** SIGABRT\n", "with signal 6 (F0000 x.cc:7] Check failed: x)"),
+        (1, "Failed to find b\nERROR: Unknown flag 'c'\n", "with 1 (ERROR: Unknown flag 'c')"),
+        (-9, "I0000 no driver\n", "with signal 9, as where this machine's memory runs out"),
+        (-11, "", "with signal 11"),
+    ],
+)  # fmt: skip
+def test_a_compiler_that_ends_its_process_is_said_to_with_its_line(code, lines, said):
+    assert plan_compile._ended(code, io.StringIO(lines)) == {"failed": f"it ended {said}"}
+    with pytest.raises(RuntimeError, match="NameError"):  # which is a fault of ours
+        plan_compile._ended(1, io.StringIO(f"{lines}Traceback (most recent call last):\nNameError: x\n"))
 
 
 def test_without_a_disk_for_it_nothing_is_kept_and_that_is_said_once(cache, capsys, monkeypatch):

@@ -8,6 +8,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -144,13 +145,16 @@ def _ask(request: Mapping[str, Any], title: str) -> dict[str, Any]:
 
 
 def _ended(code: int, errors: IO[str]) -> dict[str, Any]:
-    """The answer for a process that ended without one, as by the signal of a compiler that aborts."""
+    """The answer for a process that ended without one, as where a compiler aborts or exits."""
     errors.seek(0)
     lines = [line.strip() for line in errors.read().splitlines() if line.strip()]
-    if code > 0:
+    if code > 0 and any(line.startswith("Traceback ") for line in lines):
         raise RuntimeError("\n".join(["the process that compiles ended with an error:", *lines[-40:]]))
-    told = next((line for line in lines if line.startswith("F")), lines[-1] if lines else "")
-    return {"failed": f"it ended with signal {-code}" + (f" ({told[:300]})" if told else "")}
+    how = f"it ended with {code}" if code > 0 else f"it ended with signal {-code}"
+    if code == -9:  # SIGKILL
+        return {"failed": f"{how}, as where this machine's memory runs out"}
+    told = next((line for line in lines if re.match(r"F\d|ERROR", line)), lines[-1] if lines else "")
+    return {"failed": how + (f" ({told[:300]})" if told else "")}
 
 
 class Progress:
