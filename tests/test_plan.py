@@ -1,6 +1,7 @@
 """`vit-jax plan`: the devices that it compiles for, by their names; what it asks and what it says."""
 
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -144,18 +145,32 @@ def test_the_plan_of_what_is_here_is_compiled_once_and_kept(cache, capsys, monke
     )
     assert said["fits"] and train["bytes"] > 10 * weights
     assert len([*cache.iterdir()]) == 2
-    asked = []
-    monkeypatch.setattr(plan_compile, "_ask", lambda *request: asked.append(request) or {"figures": train})
-    for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_DEFAULT_MATMUL_PRECISION"):
-        monkeypatch.setenv(name, "other")
-        assert plan.command(["digits", "--batch", "8", "--accumulate", "1"]) == 0
-        assert asked.pop(), "what compilers read decides too"
-        monkeypatch.delenv(name)
-    capsys.readouterr()
-    assert plan.command(words) == 0 and not asked  # nothing is compiled again
+    monkeypatch.setattr(plan_compile, "_ask", None)  # nothing is compiled again
+    assert plan.command(words) == 0
     assert json.loads(capsys.readouterr().out) == said
     assert plan.command([word for word in words if word != "--json"]) == 0
     assert "activations, temporaries" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("XLA_FLAGS", b""), ("LIBTPU_INIT_ARGS", b"[" * 100_000), ("JAX_DEFAULT_MATMUL_PRECISION", b'{"memory": {}}'),
+        ("XLA_FLAGS", b'{"figures": {"memory": 9}, "digest": "0"}'),
+    ],
+)  # fmt: skip
+def test_it_is_compiled_again_by_other_flags_of_compilers_and_where_what_was_kept_is_damaged(
+    name, damage, cache, monkeypatch
+):
+    number, compiler, run = itertools.count(1), plan_compile.Compiler(read_target("h100")), preset("digits").run
+    monkeypatch.setattr(plan_compile, "_ask", lambda *_: {"figures": {"memory": next(number)}})
+    assert [compiler.figures(run)["memory"] for _ in range(2)] == [1, 1]
+    (path,) = cache.iterdir()
+    monkeypatch.setenv(name, "--another")
+    assert [compiler.figures(run)["memory"] for _ in range(2)] == [2, 2]
+    monkeypatch.delenv(name)
+    path.write_bytes(damage)
+    assert [compiler.figures(run)["memory"] for _ in range(2)] == [3, 3]
 
 
 @pytest.mark.parametrize(

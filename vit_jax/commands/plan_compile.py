@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from ..config.run import RunConfig
 from ..errors import CheckFailed, Field, UserError
-from ..files.atomic import make_folder, write_json
+from ..files.atomic import make_folder, read_json, write_json
 from ..files.digests import text_digest
 from ..files.terminal import print_note, printable
 from ..machine import backend
@@ -79,7 +79,7 @@ class Compiler:
         """Keep figures for another time, if the disk lets them; it is said once if not."""
         try:
             make_folder(file.parent)
-            write_json(file, dict(figures))
+            write_json(file, {"figures": dict(figures), "digest": text_digest(figures)})
         except OSError as error:
             if self._kept:
                 print_note(f"what is compiled cannot be kept in {file.parent} ({error.strerror})", sys.stderr)
@@ -88,10 +88,10 @@ class Compiler:
 
 def _read(file: Path) -> dict[str, Any]:
     """The figures in a file; empty if it is not there, or damaged."""
-    with contextlib.suppress(OSError, ValueError):
-        found = json.loads(file.read_text())
-        if isinstance(found, dict) and "memory" in found:
-            return found
+    with contextlib.suppress(OSError, UserError):
+        found = read_json(file)
+        if found.get("digest") == text_digest(found.get("figures")):
+            return dict(found["figures"])
     return {}
 
 
