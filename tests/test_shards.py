@@ -15,6 +15,7 @@ from tests import loopback_s3
 from tests.image_sources import a_run, everything, names, open_dataset, write_images, write_tfds
 from vit_jax.commands.shards import command
 from vit_jax.data.batches import batches
+from vit_jax.data.captions.captioned import find_captions
 from vit_jax.data.lanes import LaneOrder
 from vit_jax.data.shards.index import open_indexes
 from vit_jax.data.shards.open import SCANS
@@ -256,6 +257,26 @@ def test_patterns(tmp_path):
         open_dataset(a_run(f"wds:{folder}/s-{{03..04}}.tar"))
 
 
+def test_a_list_may_have_urls_and_lie_in_the_store(tmp_path):
+    urls = tmp_path / "urls.txt"
+    urls.write_text("s3://bucket/d/1.tar\n# none\ns3://bucket/e/2.tar\n")
+    with loopback_s3.serving() as bucket:
+        bucket.objects |= {"d/1.tar": tar(*samples("ab")), "e/2.tar": tar(*samples("ba", 2)), "0.tar": b""}
+        bucket.objects |= {
+            "own.txt": b"d/1.tar\ne/2.tar\n",
+            "d/near.list": b"1.tar\n",
+            "other.txt": b"s3://b/x.tar\n0.tar",
+        }
+        for pattern, where in ((str(urls), ""), (str(urls), "s3://bucket"), ("s3://bucket/own.txt", ""),
+                               ("own.txt", "s3://bucket")):  # fmt: skip
+            assert find_shards("", pattern, where).short == ["d/1.tar", "e/2.tar"]
+        assert find_shards("", "s3://bucket/d/near.list", "").short == ["1.tar"]
+        assert open_dataset(a_run(f"wds:{urls}", validation=0, test=0)).sizes == {"classes": 2}
+        for pattern, said in (("none.txt", r"s3://bucket/none\.txt: is not there"), ("other.txt", "of several places")):
+            with pytest.raises(UserError, match=said):
+                find_shards("data.source", pattern, "s3://bucket")
+
+
 def test_an_unreadable_image_is_replaced_alike_whether_images_are_in_memory_or_not(tmp_path):
     members = samples("abcdefgh" * 5)
     members[22] = (members[22][0], b"no image")
@@ -380,6 +401,79 @@ def test_parquet_without_features_is_read_by_the_names_of_its_columns(tmp_path):
     pyarrow.parquet.write_table(table.drop_columns(["img"]), tmp_path / "x.parquet")
     with pytest.raises(UserError, match=r"x\.parquet row 0 has no image"):
         open_dataset(a_run(f"parquet:{tmp_path}/x.parquet"))
+
+
+# ------------------------------------------------------------------------------------------------ MDS
+
+
+def mds(rows, columns):
+    """An MDS shard, as streaming.MDSWriter lays it out: {column: (encoding, its fixed size or None)}."""
+    names = sorted(columns)
+    header = {"format": "mds", "version": 2, "compression": None, "column_names": names,
+              "column_encodings": [columns[name][0] for name in names],
+              "column_sizes": [columns[name][1] for name in names]}  # fmt: skip
+    said, body = json.dumps(header, sort_keys=True).encode(), []
+    for row in rows:
+        cells = [row[name] for name in names]
+        sizes = [len(cell) for cell, name in zip(cells, names, strict=True) if columns[name][1] is None]
+        body.append(np.array(sizes, "<u4").tobytes() + b"".join(cells))
+    ends = np.cumsum([0, *map(len, body)]) + 4 + 4 * (len(body) + 1) + len(said)
+    return np.uint32(len(body)).tobytes() + ends.astype("<u4").tobytes() + said + b"".join(body)
+
+
+LABELLED = {"image": ("png", None), "label": ("int", 8), "caption": ("str", None)}
+
+
+def mds_rows(labels, first=0):
+    cells = ((png(i), np.int64(label).tobytes(), b"so") for i, label in enumerate(labels, first))
+    return [dict(zip(("image", "label", "caption"), each, strict=True)) for each in cells]
+
+
+@pytest.mark.parametrize("memory", [4, 0])
+def test_mds_gives_what_the_same_tars_give(tmp_path, memory, monkeypatch):
+    labels = [[0, 1, 2, 0, 1], [1, 0, 2, 2]]
+    with loopback_s3.serving() as bucket:
+        for k, each in enumerate(labels):
+            bucket.objects[f"m/shard.{k:05}.mds"] = mds(mds_rows(each, 10 * k), LABELLED)
+            bucket.objects[f"t/{k}.tar"] = tar(*samples("".join(map(str, each)), 10 * k))
+        shards = [{"raw_data": {"basename": f"shard.{k:05}.mds"}, "zip_data": None, "samples": 5} for k in range(2)]
+        bucket.objects["m/index.json"] = json.dumps({"version": 2, "shards": shards}).encode()
+        more = {"memory": memory, "validation": 0, "test": 0, "dir": "s3://bucket", "order": "blocks", "block": 2}
+        theirs = open_dataset(a_run("wds:t/*.tar", **more))
+        for source in ("mds:m/*.mds", "mds:m/index.json"):
+            ours = open_dataset(a_run(source, **more))
+            taken = [[*batches(each.splits["train"], each.order(3, 0), 0, 3)] for each in (ours, theirs)]
+            assert all(np.array_equal(a[key], b[key]) for a, b in zip(*taken, strict=True) for key in a)
+            assert ours.class_names == theirs.class_names == ("0", "1", "2")
+        captions = find_captions("mds:s3://bucket/m/*.mds")["train"][1]
+        assert captions == [["so"]] * 9
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        (mds(mds_rows([0, 1]), LABELLED)[:-1], r"0\.mds: has [0-9,]+ bytes, and its samples end at"),
+        (mds(mds_rows([0, 1]), LABELLED)[:20], r"0\.mds: is no shard of MDS"),
+        (b"", r"0\.mds: is no shard of MDS"),
+        (b"\x28\xb5\x2f\xfd" + bytes(90), r"0\.mds: is compressed"),
+        (mds([{"image": b"x", "label": bytes(8)}], {"image": ("pil", None), "label": ("int", 8)}),
+         "column image is encoded as pil, which only its writer reads; write it as jpeg or png"),
+        (mds(mds_rows([0]), LABELLED | {"label": ("int", 4)}), "columns of sample 0 do not fill it"),
+        (mds([{"label": bytes(8)}], {"label": ("int", 8)}), "has no image"),
+    ],
+)  # fmt: skip
+def test_what_is_no_whole_mds_shard_is_refused_by_name(tmp_path, content, said):
+    (tmp_path / "0.mds").write_bytes(content)
+    with pytest.raises(UserError, match=said):
+        open_dataset(a_run(f"mds:{tmp_path}/*.mds"))
+    shard, packed = b'{"shards": [{"raw_data": {"basename": "9.mds"}}]}', b', "zip_data": {"basename": "9.mds.zstd"}}]'
+    for index, says in (
+        (b"{", "is no index of MDS"), (b'{"shards": []}', "lists no shards"), (shard, r"9\.mds.* is not there"),
+        (shard.replace(b"}]", packed), "its shards are compressed"),
+    ):  # fmt: skip
+        (tmp_path / "index.json").write_bytes(index)
+        with pytest.raises(UserError, match=says):
+            open_dataset(a_run(f"mds:{tmp_path}/index.json"))
 
 
 # ------------------------------------------------------------------------------------------------ vit-jax shards

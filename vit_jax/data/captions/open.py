@@ -162,7 +162,7 @@ def _find(data: CaptionData, given: Given | None) -> Found:
         raise UserError(
             Field("data.source"),
             f"is {data.source}, which has no captions",
-            f"give {SHAPES}, captions:FOLDER, coco:FILE.json:FOLDER, wds:PATTERN or parquet:PATTERN",
+            f"give {SHAPES}, captions:FOLDER, coco:FILE.json:FOLDER, wds:PATTERN, parquet:PATTERN or mds:PATTERN",
         )
     return find_captions(data.source, given, data.range, data.dir, data.verify, data.disk_cache * 1e9)
 

@@ -35,7 +35,7 @@ def blocks_in(data: FittedImages, train: Examples, without: Mapping[str, Any]) -
         for name in ("order", "lanes"):
             if value := getattr(data, name):
                 what = f"is {value}, and data.source {data.source} has no shards"
-                raise UserError(Field(f"data.{name}"), what, "leave it out, or give wds:PATTERN or parquet:PATTERN")
+                raise UserError(Field(f"data.{name}"), what, "leave it out, or give wds:, parquet: or mds:PATTERN")
         return None
     many = len(train.labels) > MANY or train.samples.groups > KEPT
     if data.order == "global" or not (data.order or many):

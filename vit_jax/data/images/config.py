@@ -117,7 +117,8 @@ class ImageData(FittedImages):
         "digits, cifar10, cifar100, mnist, fashion_mnist, another prepared TFDS set, folder:PATH or URL, FILE.npz, or "
         "csv:FILE[:FOLDER], a table of labels (also metadata.jsonl) whose images lie in FOLDER, or beside it; "
         "wds:PATTERN, tars of webdataset, such as train-{0000..0131}.tar, train-*.tar, or a .txt that lists them; "
-        "parquet:PATTERN, likewise, as datasets of Hugging Face are stored",
+        "parquet:PATTERN, likewise, as datasets of Hugging Face are stored; mds:PATTERN, those of MosaicML's "
+        "streaming, or the index.json that lists them",
         place=True,
     )
     target: Target = identity(

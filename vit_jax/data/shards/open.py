@@ -1,16 +1,17 @@
-"""Open the shards that a source names: wds:PATTERN, tars of webdataset, or parquet:PATTERN."""
+"""Open the shards that a source names: wds:PATTERN, tars of webdataset, parquet:PATTERN, or mds:PATTERN."""
 
 from __future__ import annotations
 
 import os
 
 from .index import open_indexes
+from .mds import scan_mds
 from .parquet import scan_parquet
 from .pattern import find_shards
 from .samples import Samples
 from .tar import scan_tar
 
-SCANS = {"wds:": scan_tar, "parquet:": scan_parquet}  # {how a source begins: what reads a shard}
+SCANS = {"wds:": scan_tar, "parquet:": scan_parquet, "mds:": scan_mds}  # {how a source begins: what reads a shard}
 
 
 def names_shards(source: str) -> bool:

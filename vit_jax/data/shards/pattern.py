@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import posixpath
 import re
@@ -18,7 +20,8 @@ _GLOB = re.compile(r"[*?\[]")
 _BRACE = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _LIST = 64 << 20  # bytes of a file that lists shards
-_LISTS = (".txt", ".list")
+MDS = "index.json"  # lists the shards beside it
+_LISTS = (".txt", ".list", MDS)
 INDEX = ".index.npz"  # ends the name of a shard's index, which lies beside it
 
 
@@ -49,8 +52,9 @@ def find_shards(field: str, pattern: str, place: str) -> Shards:
     """
     if not pattern:
         raise UserError(field, "names no shards", "give a pattern, such as train-{0000..0131}.tar or train-*.tar")
-    patterns = _listed(pattern, place) if pattern.endswith(_LISTS) else expand_braces(field, pattern)
-    paths = [_whole(place, path) for path in patterns]
+    patterns = expand_braces(field, pattern)
+    lists = [_listed(each, place) if each.endswith(_LISTS) else [each] for each in patterns]
+    paths = [_whole(place, path) for path in itertools.chain(*lists)]
     root = _root(field, paths)
     store = open_store(root)
     found: set[str] = set()
@@ -100,7 +104,7 @@ def _choices(field: str, inside: str) -> list[str]:
 
 def _listed(path: str, place: str) -> list[str]:
     """The paths in a file that lists shards, one a line; they begin where the file lies, or in `place`."""
-    file = path if os.path.exists(os.path.expanduser(path)) or is_remote(place) else _join(place, path)
+    file = path if os.path.exists(os.path.expanduser(path)) or is_remote(path) else _join(place, path)
     if is_remote(file):
         folder, _, name = file.rpartition("/")
         content = open_store(folder).load(name)
@@ -109,11 +113,32 @@ def _listed(path: str, place: str) -> list[str]:
     else:
         folder = os.path.dirname(file)
         content = read_regular(os.path.expanduser(file), _LIST, "give a file with the path of a shard in each line")
+    if path.endswith(MDS):
+        folder = folder if is_remote(folder) else os.path.abspath(os.path.expanduser(folder))
+        return [_join(folder, name) for name in _of_mds(file, content)]
     lines = [line.strip() for line in content.decode("utf-8", "surrogateescape").splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
     if not lines:
         raise UserError(show_path(file), "lists no shards", "write the path of one in each line")
     return [line if place or is_remote(line) else _join(folder, line) for line in lines]
+
+
+def _of_mds(file: str, content: bytes) -> list[str]:
+    """The names of the shards of an MDS index. Raises UserError."""
+    try:
+        shards = json.loads(content)["shards"]
+        packed = any(shard.get("zip_data") for shard in shards)
+        names = [str(shard["raw_data"]["basename"]) for shard in shards]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            show_path(file), "is no index of MDS (shards, raw_data, basename)", "give such a one"
+        ) from error
+    if packed:
+        what = "its shards are compressed, so that no image in them can be read by itself"
+        raise UserError(show_path(file), what, "write them with compression None")
+    if not names:
+        raise UserError(show_path(file), "lists no shards", "give one that does")
+    return names
 
 
 def _join(place: str, path: str) -> str:

@@ -15,16 +15,14 @@ import numpy as np
 from ...errors import UserError
 from ...files.stores.base import Store
 from ..images.preprocess import EXTENSIONS
+from .content import AGAIN, FAR, PACKED, Content
 from .index import Index, edge_digest, read_edge
 
 BLOCK = 512
 REGULAR, LONG_NAME, EXTENDED, SPARSE = (b"0", b"\0", b"7"), b"L", b"x", b"S"
-_PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")  # how gzip, bzip2, xz and zstd begin
-_NEAR, _FAR = 1 << 16, 8 << 20  # bytes that are read at once, of a file and of a store
 _TEXT = 1 << 20  # bytes of a text
 _TEXTS = re.compile(r"(?:.*\.)?(cls|json|txt|text|captions?|transcript)")
 _NAME = re.compile(r"((?:.*/|)[^./][^./]*|\./[^./]+)\.([^/]*)")
-_AGAIN = "write it again, or fetch it again whole"
 
 
 class Member(NamedTuple):
@@ -48,7 +46,7 @@ def scan_tar(store: Store, name: str, size: int, tag: str) -> Index:
         UserError: it is no tar, is compressed or cut, or its samples are not whole.
     """
     where = f"{store.url}/{name}"
-    content = _Content(store, name, size, tag)
+    content = Content(store, name, size, tag)
     samples: dict[str, dict[str, Member]] = {}
     latest = ""
     for member in _members(where, content):
@@ -73,7 +71,7 @@ def is_text(field: str) -> bool:
     return bool(_TEXTS.fullmatch(field))
 
 
-def _index(where: str, store: Store, content: _Content, samples: dict[str, dict[str, Member]]) -> Index:
+def _index(where: str, store: Store, content: Content, samples: dict[str, dict[str, Member]]) -> Index:
     """The index of a tar with these samples. Raises UserError where one lacks a field that others have."""
     counts: dict[str, int] = {}
     images: list[Member | None] = []
@@ -102,7 +100,7 @@ def _index(where: str, store: Store, content: _Content, samples: dict[str, dict[
     return Index(content.name, content.size, content.tag, edge, tuple(samples), starts, sizes, nothing, texts)
 
 
-def _texts(where: str, content: _Content, samples: dict[str, dict[str, Member]], field: str) -> Iterator[str]:
+def _texts(where: str, content: Content, samples: dict[str, dict[str, Member]], field: str) -> Iterator[str]:
     """The content of a field in each sample."""
     for key, fields in samples.items():
         member = fields[field]
@@ -114,30 +112,12 @@ def _texts(where: str, content: _Content, samples: dict[str, dict[str, Member]],
             raise UserError(where, f"{key}.{field} is no text in UTF-8", "write it as UTF-8") from error
 
 
-class _Content:
-    """The bytes of a shard, read from front to back."""
-
-    def __init__(self, store: Store, name: str, size: int, tag: str):
-        self.store, self.name, self.size, self.tag = store, name, size, tag
-        self.kept: dict[int, bytes] = {}  # {start: content} of texts
-        self._start, self._held = 0, b""
-        self._step = _NEAR if store.local else _FAR
-
-    def read(self, start: int, size: int) -> bytes:
-        """Bytes of it, fewer at its end."""
-        stop = min(start + size, self.size)
-        if not self._start <= start <= stop <= self._start + len(self._held):
-            self._start = start
-            self._held = self.store.read(self.name, start, min(max(stop, start + self._step), self.size), self.tag)
-        return self._held[start - self._start : stop - self._start]
-
-
-def _members(where: str, content: _Content) -> Iterator[Member]:
+def _members(where: str, content: Content) -> Iterator[Member]:
     """The regular files in a tar, by its headers; the contents of texts are kept. Raises UserError."""
     at, long_name, extended = 0, "", dict[str, str]()
     while True:
         header = content.read(at, BLOCK)
-        if header.startswith(_PACKED):
+        if header.startswith(PACKED):
             what = "is compressed, so that no image in it can be read by itself"
             raise UserError(where, what, "unpack it to a plain tar")
         if len(header) < BLOCK or not any(header):
@@ -146,7 +126,7 @@ def _members(where: str, content: _Content) -> Iterator[Member]:
         at += BLOCK
         if at + size > content.size:
             what = f"is cut: it ends in the content of {_name_of(header) or 'a member'}"
-            raise UserError(where, what, _AGAIN)
+            raise UserError(where, what, AGAIN)
         if kind == LONG_NAME:
             long_name = content.read(at, size).rstrip(b"\0").decode("utf-8", "surrogateescape")
         elif kind == EXTENDED:
@@ -163,8 +143,8 @@ def _members(where: str, content: _Content) -> Iterator[Member]:
             long_name, extended = "", {}
         at += -(-size // BLOCK) * BLOCK
     if len(header) < BLOCK or content.read(at, 2 * BLOCK) != bytes(2 * BLOCK):
-        raise UserError(where, "is cut: it has no end mark, so members may be missing at its end", _AGAIN)
-    if any(content.read(at, _FAR)):
+        raise UserError(where, "is cut: it has no end mark, so members may be missing at its end", AGAIN)
+    if any(content.read(at, FAR)):
         raise UserError(where, "has more after its end mark, as tars have that were joined", "give them one by one")
 
 
@@ -179,7 +159,7 @@ def _size(where: str, at: int, header: bytes) -> int:
         return int.from_bytes(size[1:], "big") if size[0] & 0x80 else int(size.strip(b"\0 ") or b"0", 8)
     except ValueError as error:
         what = "is no tar" if at == 0 else f"is damaged: there is no header at byte {at:,}"
-        raise UserError(where, what, _AGAIN if at else "give tars, as webdataset writes them") from error
+        raise UserError(where, what, AGAIN if at else "give tars, as webdataset writes them") from error
 
 
 def _name_of(header: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Labelled images in shards: tars of webdataset (`wds:PATTERN`) and parquet files (`parquet:PATTERN`)."""
+"""Labelled images in shards: tars of webdataset (`wds:PATTERN`), parquet files and MDS."""
 
 from __future__ import annotations
 
