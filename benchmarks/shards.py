@@ -1,6 +1,6 @@
 """Images a core-second of shards, beside webdataset, Grain and datasets; and the first batch of 1.28 million images.
 
-    python -m benchmarks.shards [--images 2000] [--rounds 5] [--delay 0.04] [--first 1281167]
+    python -m benchmarks.shards [--images 2000] [--rounds 5] [--delay 0.04] [--first 1281167] [--memory 40]
 
 local    drawn JPEGs of 256 x 256 as tars, parquet, ArrayRecord and a folder: shuffled, decoded by Pillow, resized to
          224, in batches of 64 uint8 arrays. Ours takes them as training does, in the order `blocks`
@@ -8,6 +8,8 @@ store    the same tars and parquet in an S3 store on this machine, whose every a
 decode   one thread's decoding alone: Pillow beside simplejpeg where an image is resized, and where it is taken as it is
 first    tars of 1,000 samples under as many names as 1.28 million take (hard links): a start that reads them once for
          their indexes, one with the indexes of an earlier run, and with them how long until the first batch
+memory   an epoch over the tars under as many names as `memory` times their bytes take, with 10 MB to read ahead: what
+         the process holds on the way
 
 A side is left out where its package is not installed: pip install webdataset grain datasets simplejpeg. A core-second
 is one of user and system time of the process and of those that it starts; the store has a process of its own.
@@ -260,13 +262,39 @@ def measure_first_batch(root: Path, images: list[bytes], n: int) -> None:
         print(f"| {title} | {n:,} images | {spent[0]:.1f} core-seconds | | {spent[1]:.1f} s |", flush=True)
 
 
+def measure_memory(root: Path, times: int) -> None:
+    """The part `memory`."""
+    folder, room = root / "again", 0.01
+    folder.mkdir()
+    for path in sorted(root.glob("tars/*.tar")):
+        for i in range(times):
+            os.link(path, folder / f"{path.stem}-{i:03}.tar")
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    held, images = [], 0
+    for number, batch in enumerate(our_side("wds:*.tar", str(folder), order="blocks", read_ahead=room)(), 1):
+        images += batch
+        if number % 10 == 0:
+            held.append(resident())
+    tenths = [held[len(held) * i // 10] for i in range(1, 10)] + [held[-1]]
+    shown = ", ".join(f"{each / 1e6:.0f}" for each in tenths)
+    print(f"| memory | {images:,} images, {size / 1e9:.2f} GB of shards, {1000 * room:.0f} MB to read ahead | "
+          f"MB after each tenth: {shown} | | at most {max(held) / 1e6:.0f} MB |", flush=True)  # fmt: skip
+
+
+def resident() -> int:
+    """The bytes of memory that this process has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE")
+
+
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="0: only the parts first and memory")
     parser.add_argument("--delay", type=float, default=0.04, help="seconds before each answer of the store")
     parser.add_argument("--first", type=int, default=1_281_167, help="images of the part first; 0: leave it out")
+    parser.add_argument("--memory", type=int, default=40, help="times of the part memory; 0: leave it out")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
@@ -287,9 +315,12 @@ def main() -> None:
                  "grain, ArrayRecord": lambda: grain_side(root / "train.array_record"),
                  "datasets, parquet": lambda: datasets_side(rows, False),
                  "datasets, parquet, streaming": lambda: datasets_side(rows, True)}  # fmt: skip
-        compare("local", installed(sides), options.rounds)
-        measure_store(root, options.delay, options.rounds)
-        measure_decoding(options.rounds)
+        if options.rounds:
+            compare("local", installed(sides), options.rounds)
+            measure_store(root, options.delay, options.rounds)
+            measure_decoding(options.rounds)
+        if options.memory:
+            measure_memory(root, options.memory)
         if options.first:
             measure_first_batch(root, images, options.first)
         print(f"\nload at the end {load()}")
