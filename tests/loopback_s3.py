@@ -22,7 +22,7 @@ class Bucket:
     """The objects of s3://bucket, and what went to and fro.
 
     `faults` {name of an object, "" for the listing, or "*": a fault, or a list of faults for one request each}: a
-    status, {method: a fault}, "late" (the listing lacks the object), "cut" (an upload is cut, or a body), "short"
+    status, the code of a 403 (ExpiredToken), {method: a fault}, "late" (the listing lacks the object), "cut" (an upload is cut, or a body), "short"
     (fewer bytes than asked for, as if that were all), "slow" (an answer after `delay` seconds) and "unconditional"
     (conditions are ignored).
     """
@@ -79,6 +79,8 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(self.bucket.delay or 1)
         if isinstance(fault, int):
             return self.answer(f"<Error><Code>Fault{fault}</Code></Error>".encode(), fault, name)
+        if isinstance(fault, str) and fault[:1].isupper():
+            return self.answer(f"<Error><Code>{fault}</Code></Error>".encode(), 403, name)
         if bucket != NAME:
             return self.answer(b"<Error><Code>NoSuchBucket</Code></Error>", 404, name)
         if self.command == "GET" and not name:

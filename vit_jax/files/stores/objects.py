@@ -126,6 +126,10 @@ class ObjectStore:
         if text.startswith("OUT_OF_RANGE"):
             raise _Beyond(text) from error
         if text.startswith(("PERMISSION_DENIED", "UNAUTHENTICATED")) or status in ("401", "403"):
+            text = text if "Unknown" not in text else self._denial(name)
+            if code := next((code for code in _DENIALS if code in text), ""):
+                fault, remedy = _DENIALS[code]
+                raise StoreError(self.where(name), f"access is denied: {fault}", remedy) from error
             wanted = self._permissions.get(what)
             whose = f"the permission {wanted} is wanted" if wanted else f"the server answers {status or 403}"
             remedy = "have it granted, or set the credentials of an account that has it" if wanted else "check the URL"
@@ -139,6 +143,14 @@ class ObjectStore:
         ):
             return f"{self._host()} failed ({_short(text)})"
         raise StoreError(self.where(name), f"{what} failed ({_short(text)})", "check the name and the store") from error
+
+    def _denial(self, name: str) -> str:
+        """What the store says of an object that may not be looked at, which only an answer with a body tells."""
+        try:
+            self._kv.read(self._key(name), byte_range=slice(0, 1)).result(LATER)
+        except (TimeoutError, ValueError, RuntimeError, OSError) as error:
+            return str(error)
+        return ""
 
     def stat(self, name: str, guess: int = 0) -> Stat:
         tag = self.tag(name)
@@ -224,6 +236,15 @@ class ObjectStore:
 
     def _missing(self, name: str) -> StoreError:
         return StoreError(self.where(name), "is not there", "put it there, or mend its name")
+
+
+# {the code of S3 of a denial that no permission mends: (why, a remedy)}
+_DENIALS = {
+    "RequestTimeTooSkewed": ("the clocks of this machine and of the store differ too much", "set the clock here"),
+    "ExpiredToken": ("the credentials have expired", "get new ones (AWS_SESSION_TOKEN and its keys)"),
+    "InvalidAccessKeyId": ("the store does not know the access key", "check AWS_ACCESS_KEY_ID, or the profile"),
+    "SignatureDoesNotMatch": ("the secret key is not that of the access key", "check AWS_SECRET_ACCESS_KEY"),
+}
 
 
 class _Beyond(Exception):
