@@ -22,9 +22,9 @@ class Bucket:
     """The objects of s3://bucket, and what went to and fro.
 
     `faults` {name of an object, "" for the listing, or "*": a fault, or a list of faults for one request each}: a
-    status, the code of a 403 (ExpiredToken), {method: a fault}, "late" (the listing lacks the object), "cut" (an upload is cut, or a body), "short"
-    (fewer bytes than asked for, as if that were all), "slow" (an answer after `delay` seconds) and "unconditional"
-    (conditions are ignored).
+    status, the code of a 403 (ExpiredToken), {method: a fault}, "late" (the listing lacks the object), "cut" (an upload
+    is cut, or a body), "short" (fewer bytes than asked for, as if that were all), "slow" (an answer after `delay`
+    seconds) and "unconditional" (conditions are ignored).
     """
 
     objects: dict[str, bytes] = field(default_factory=dict)
