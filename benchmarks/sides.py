@@ -201,9 +201,9 @@ def flax_step(run: RunConfig, batch: dict[str, Any], nnx_jit: bool = False) -> S
 
 def torch_step(run: RunConfig, batch: dict[str, Any], compiled: bool) -> Step:
     """The model of torch_ref, eager or compiled, in bfloat16 under autocast; only kernels have weight decay."""
+    backend.configure_jax()  # which also makes malloc keep freed memory: without it torch has many page faults
     if run.task == "translate":
         return t5_step.torch_step(run, weights(run.model), batch, compiled)
-    backend.configure_jax()  # which also makes malloc keep freed memory: without it torch has many page faults
     import numpy as np
     import torch
     from torch.nn import functional as F

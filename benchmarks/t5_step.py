@@ -75,7 +75,6 @@ def engine_of(run: RunConfig, products: str = "") -> Any:
 
 def torch_step(run: RunConfig, weights: Any, batch: dict[str, Any], compiled: bool) -> Callable[[], Any]:
     """A function that does a step of T5ForConditionalGeneration, eager or compiled, and returns the loss."""
-    backend.configure_jax()
     sys.modules["torchvision"] = None  # type: ignore[assignment]  # one that does not fit torch hinders loading
     import numpy as np
     import torch
