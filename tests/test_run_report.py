@@ -19,6 +19,8 @@ from vit_jax import runs
 from vit_jax.errors import UserError
 from vit_jax.figures import kept
 from vit_jax.figures.kept import keep_attention, keep_classes, keep_positions, keep_texts
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.presets.given import finetuned
 from vit_jax.presets.table import preset
 from vit_jax.reports import charts, parts, tables
 from vit_jax.reports import command as report_command
@@ -148,6 +150,18 @@ def test_a_run_is_shown_with_settings_results_cost_versions_and_a_command_that_r
         by_data = {"model.classes": 0, "name": f"{field}-again"}
         assert train_command.parse(shlex.split(words)[3:])[1].run() == with_fields(stated, by_data)
     assert command(["a"]) == 0 and capsys.readouterr().out == "the report is in runs/a/report.html\n"
+
+
+def test_a_run_on_texts_from_given_weights_is_repeated_by_finetune():
+    run = replace(finetuned(TransformerConfig), init="opus", epochs=2)
+    sizes = {f"model.{name}": 9 for name in ("source_vocabulary", "target_vocabulary", "outputs")}
+    run = with_fields(run, {"data.source": "tsv:pairs.tsv", **sizes})
+    words = [f"w{i}" for i in range(9)]
+    folder = runs.Run("runs/tuned")
+    folder.create(runs.record_of(run, "finetune", data={"name": "tsv"}, vocabulary={"source": words, "target": words}))
+    (words,) = tables.commands_of(gather(["tuned"]).lines[0])
+    stated = "--name tuned-again --data.source tsv:pairs.tsv --epochs 2 --init opus"
+    assert {*words.split()} == {*f"python -m vit_jax.train finetune {stated}".split()}
 
 
 def test_its_charts_have_the_values_of_the_log_and_those_of_compare():

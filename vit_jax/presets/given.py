@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..augmentation.config import ImageAugment
+from ..config.network import NetworkConfig
 from ..config.run import OptimConfig, RunConfig
 from ..data.images.config import ImageData
 from ..models.sizes import sized_config
+from ..tasks.table import untrained_run
 from .entry import Preset
 
 
@@ -27,6 +31,16 @@ def finetune() -> Preset:
         "to 0, gradients clipped at 1, ten epochs; their batch is 512, here it is 32, for small sets. The head starts "
         "at 0, as in Dosovitskiy et al. 2021 (arXiv 2010.11929). Compare rates from 1e-5 to 1e-4 on validation.",
     )
+
+
+def finetuned(network: type[NetworkConfig]) -> RunConfig:
+    """The run of `finetune` for weights of a network: of another than a ViT with the task and the data of that."""
+    run = finetune().run
+    if isinstance(run.model, network):
+        return run
+    other = untrained_run(network())
+    data = replace(type(other.data)(), source=run.data.source)
+    return replace(run, task=other.task, model=other.model, data=data, augment=other.augment)
 
 
 def published_preset(name: str) -> Preset:

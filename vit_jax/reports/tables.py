@@ -17,7 +17,8 @@ from ..errors import UserError
 from ..figures.figure import weights_caption
 from ..files.atomic import read_json
 from ..files.metrics import spelled_out
-from ..presets.table import preset
+from ..presets.given import finetuned
+from ..presets.table import FINETUNE, preset
 from ..runs.ending import CONVERTED, PROVENANCE
 from ..runs.values import differences, flat, marked_fields, with_fields
 from ..tasks.table import task_spec
@@ -46,7 +47,7 @@ def _preset_of(member: Member) -> tuple[str, RunConfig | None]:
     """(the name of a run's preset, its run); None where this version does not know it."""
     name = str(member.folder.record()["preset"])
     try:
-        return name, preset(name).run
+        return name, finetuned(type(member.run.model)) if name == FINETUNE else preset(name).run
     except UserError:
         return name, None
 

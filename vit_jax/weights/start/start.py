@@ -17,11 +17,12 @@ from ...errors import UserError
 from ...files.terminal import fill, printable
 from ...presets import table as presets
 from ...presets.entry import Preset
+from ...presets.given import finetuned
 from ...presets.images import ImageName, ImagePreset
 from ...presets.text import CaptionName, CaptionPreset, TextName, TextPreset
 from ...runs.check import check_encoder
 from ...runs.values import flat, with_fields
-from ...tasks.table import task_spec, untrained_run
+from ...tasks.table import task_spec
 from ...text.task_params import kept_tasks, prefix_of
 from ..interop import network_in, task_metadata
 from . import encoder
@@ -102,14 +103,9 @@ def base(init: str, folder: str = "runs") -> RunConfig:
     Raises:
         UserError: where the weights cannot be opened.
     """
-    run = presets.preset(presets.FINETUNE).run
     with errors_about(init):
         network = network_in(place_of(init, folder))
-    if isinstance(run.model, network):
-        return run
-    other = untrained_run(network())
-    data = replace(type(other.data)(), source=run.data.source)
-    return replace(run, task=other.task, model=other.model, data=data, augment=other.augment)
+    return finetuned(network)
 
 
 def fill_run(run: RunConfig, stated: Mapping[str, Any] | None = None, *, own: bool = True) -> RunConfig:
