@@ -59,11 +59,20 @@ def offline() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def hurried() -> Iterator[None]:
-    """No test outlives a loss of power, so none waits for the disk; and rubbish is collected less often."""
+    """No test waits for the disk, since none outlives a loss of power, nor before it asks a store once more.
+
+    Rubbish is collected less often, and never looked for among what is there by now: the modules and the tests.
+    """
+    from vit_jax.files.stores import objects
+
     threshold = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
     gc.set_threshold(100_000, 20, 50)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
+        patch.setattr(objects, "PAUSE", 0.01)
+        patch.setattr(objects, "RETRIES", {**objects.RETRIES, "initial_delay": "1ms", "max_delay": "10ms"})
         yield
     gc.set_threshold(*threshold)
 

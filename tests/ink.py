@@ -189,8 +189,8 @@ if __name__ == "__main__":
     for command in sys.argv[1:]:
         if command.startswith("kill in save "):
             kill_in_save(int(command.removeprefix("kill in save ")))
-        elif command == "without figures":  # at the end of the runs that follow
-            finish.draw = lambda *_: None
+        elif command == "without figures":  # and report, at the end of the runs that follow
+            finish.draw = finish.leave_report = lambda *_: None
         else:
             print(f"$ {command}")
             sys.argv = ["vit-jax", *shlex.split(command)]

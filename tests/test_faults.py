@@ -131,9 +131,9 @@ else:
         "shown": lambda: on_call(finish, "show", die),
         "": lambda: None,
     }
-    MOMENTS[moment]()
     if pictures == "without":
-        finish.draw = lambda *_: None
+        finish.draw = finish.leave_report = lambda *_: None
+    MOMENTS[moment]()
 sys.exit(command.main())
 """
 

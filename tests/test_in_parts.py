@@ -94,7 +94,7 @@ def test_a_store_that_lists_late_or_fails_for_a_while_changes_no_part(fault, mon
         job = begin("s3://bucket/out", FACTS, ".txt")
         late = {name: "late" for name in ("out/parts/00000002.txt", "out/claims/00000004-0")}
         bucket.faults |= late if fault == "late" else {"*": [503, 0, 503, 503, 0] * 3}
-        timer = threading.Timer(2, bucket.faults.clear)
+        timer = threading.Timer(0.8, bucket.faults.clear)
         timer.start()
         work(job, numbers(job), lambda n: None, print)
         timer.join()

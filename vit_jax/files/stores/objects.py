@@ -14,11 +14,9 @@ from .base import KINDS, Stat, StoreError, check_name, replaced, too_short
 FIRST, LATER = 15.0, 60.0  # seconds that a request may take: before anything was reached, and afterwards
 SLOWEST = 1 << 20  # bytes a second that a request gets time for beyond that
 TRIES = 5  # of a request after which the store was reached before
-_RETRIES = {
-    "max_retries": 4,
-    "initial_delay": "100ms",
-    "max_delay": "2s",
-}  # inside tensorstore, of 429, 5xx, lost lines
+PAUSE = 1.0  # seconds before the second, and twice as many before each further one
+# Inside tensorstore, of 429, 5xx, lost lines.
+RETRIES = {"max_retries": 4, "initial_delay": "100ms", "max_delay": "2s"}
 _PROBE = 1 << 16  # bytes of a range by which a size is looked for
 _ABSENT = b"\x02"  # how tensorstore writes that no object is there
 _LARGEST = 64 << 20  # bytes of an object that is loaded whole
@@ -56,7 +54,7 @@ class ObjectStore:
             import tensorstore as ts
 
             context = {
-                f"{self._driver}_request_retries": _RETRIES,
+                f"{self._driver}_request_retries": RETRIES,
                 f"{self._driver}_request_concurrency": {"limit": 64},
             }
             if self._driver == "s3":
@@ -115,7 +113,7 @@ class ObjectStore:
             except (ValueError, RuntimeError, OSError) as error:
                 fault = self._refused(what, name, error)
             if attempt < tries:
-                time.sleep(min(2.0 ** (attempt - 1), 8.0))
+                time.sleep(PAUSE * 2 ** (attempt - 1))
         raise StoreError(self.where(name), fault, "check the network and the endpoint, and repeat the command")
 
     def _refused(self, what: str, name: str, error: Exception) -> str:
