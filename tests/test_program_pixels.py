@@ -228,7 +228,7 @@ NAMES = ["ant", "bee", "cat"]
 
 
 @pytest.fixture(scope="module")
-def network():
+def network(quick_compilation):
     return vit_jax.ViT(VIT, rngs=nnx.Rngs(0))
 
 
