@@ -78,9 +78,9 @@ def with_options(config: T, options: Mapping[str, Any], part: str) -> T:
                 if not isinstance(value, list | tuple):
                     raise UserError(Field(name), f"is {value!r}", "give a list")
                 values[name] = tuple(value)
-        changed = dataclasses.replace(typing.cast(Any, config), **values)
+        changed = replace_fields(config, values)
         check_ranges(changed)
-    return changed  # type: ignore[no-any-return]
+    return changed
 
 
 def _inside(part: str) -> Callable[[str], str]:

@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 
 from ...config.outputs import KINDS, Outputs
-from ...errors import Field, UserError
+from ...errors import UserError
 from ...explain.images import check_method
 from ...explain.methods import BATCH as EXPLAINED
 from ...explain.methods import STEPS, Method
@@ -144,8 +144,7 @@ class Classifier(ImagePredictor):
             has = "an embedding" if self.model.config.classes else "no head"
             ways = "give weights with a head, write features with --features FILE.npz, or call logits(images)"
             raise UserError(f"this network has {has} and no classes", remedy=ways)
-        if top < 1:
-            raise UserError(Field("top"), f"is {top}", "give a positive number")
+        check_positive(top=top)
 
     @with_fixed_settings
     def capture(self, images: Any, names: Iterable[str], batch: int = BATCH) -> dict[str, np.ndarray]:
