@@ -162,8 +162,8 @@ NOTEBOOKS = {
                 {**_RELU_STEM, "optim.lr": 3e-4},
             ),
             "fast": Recipe(
-                "One cycle of Muon, 20 epochs, " + _STAGED + "No dropout. " + _256_STARTS + "On validation 0.536 after "
-                "1.3 epochs in such stages and 296 core-seconds; not trained to its end yet.",
+                "One cycle of Muon, 20 epochs, " + _STAGED + "No dropout. " + _256_STARTS + "On test 0.817 after "
+                "4,922 core-seconds (one seed, trained on all of train: --data.validation 0).",
                 {**_256, "stages": _STAGES, "epochs": 20, "augment.crop_padding": 2},
             ),
             "best": Recipe(
