@@ -373,7 +373,7 @@ for title in ("right: taught softly", "distillation token without a position, at
 #
 # What was measured: the teacher is right two times in three. A student that learns from it is {costs: untaught: both
 # heads learn the labels} points better after 500 steps than an untaught one, whose two heads both learn the labels.
-# Soft teaching, and teaching by the predicted class alone, can not be told apart here: that price is {verdict: taught
+# Soft teaching, and teaching by the predicted class alone, cannot be told apart here: that price is {verdict: taught
 # by its predicted class alone (hard)}.
 #
 # A teacher in training mode that is asked about two images at a time costs {costs: teacher in training mode, 2 at a
@@ -397,7 +397,7 @@ for title in ("right: taught softly", "distillation token without a position, at
 # Of 27 such intervals one or two miss the true price by chance, and we know no reason for this gain, so we do not
 # believe it without more seeds.
 #
-# How we read it: the one fault of the notebook with a clear price, a teacher in training mode, can not be seen in a
+# How we read it: the one fault of the notebook with a clear price, a teacher in training mode, cannot be seen in a
 # training log. Its price depends on how many numbers each mean is taken from: images times places. With large batches
 # or large images it may be too small to see; with small batches and small images it is large. That a token can be left
 # out is a fact about 500 steps: the patches have hardly begun to learn to look at it. And all of this is about students

@@ -21,11 +21,11 @@ import prices
 
 PARAGRAPHS = {
     "about": """
-The scores of all variants are stored in `examples/prices/`, so this page trains only the corrected network. A *variant*
-is one network and the way in which it is trained. If you change the code of a variant, or a number in it, it is trained
-on your machine, and its scores are kept in `examples/prices/own/`. Below the code of a table one line for each variant
-says where its scores come from: *as shipped* means that they were stored. Words that are new to you are in the
-[glossary](../docs/glossary.md).
+A *variant* is one network and the way in which it is trained. The scores of all variants are stored in
+`examples/prices/`, so running this page does not train them again. If you change the code of a variant, or a number or
+an image that it uses, it is trained on your machine, and its scores are kept in `examples/prices/own/`. Above a table
+one line for each variant says where its scores come from: *as shipped* means that they were stored. Words that are new
+to you are in the [glossary](../docs/glossary.md). How to run this page is in the [README](README.md).
 """,
     "preset": """
 It is a preset: a named set of settings for network, data and training.
@@ -36,8 +36,8 @@ of its output mean (*best*, *raw weights*, *balanced*, *top-5*, *f1*, *calibrate
 [glossary](../docs/glossary.md).
 """,
     "prices": """
-The *price* of a fault is the accuracy of the right network minus the accuracy with the fault, in points (hundredths),
-as a mean over the seeds. So a plus is a loss, and a minus a gain. In brackets stands the 95 % interval of this mean
+The *price* of a fault is the score of the right network minus the score with the fault, in points (hundredths), as a
+mean over the seeds. So a plus is a loss, and a minus a gain. In brackets stands the 95 % interval of this mean
 (Student's t): if everything were repeated with other seeds, 95 of 100 such intervals would contain the true price. The
 last column says what follows:
 

@@ -171,7 +171,11 @@ NOT_RUN = {
     r"python -m tests\.parity\.curves .*": "trains for minutes; tests/parity/test_curves.py runs it in small",
 }
 IN_FULL = ("python -m vit_jax.train", "make train")  # of the runs that later commands use: a minute
-SHORTER = {r".*vit-s16.*": " --max-steps 1 --batch 8", r".*": " --max-steps 2"}
+SHORTER = {
+    r".*vit-s16.*": " --max-steps 1 --batch 8",
+    r".* shapes .*": " --max-steps 2 --data.drawn 600",
+    r".*": " --max-steps 2",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -314,7 +318,7 @@ def test_every_command_and_block_works_pasted(tmp_path):
     prepared(tmp_path)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     env = {**os.environ, "PATH": path, "TFDS_DATA_DIR": str(tmp_path / "sets"), "HOME": str(tmp_path / "home")}
-    run = functools.partial(subprocess.run, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
+    run = functools.partial(subprocess.run, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=1800)
     blocks, failed = [], []
     run(["bash", "-c", "python -m vit_jax.train digits --name x --max-steps 1"])  # the reader's own run
     for each in every_pasted():
