@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import vit_jax
+from tests import loopback_s3
 from tests.test_flags import options
 from vit_jax import runs
 from vit_jax.commands import processes
@@ -22,7 +23,10 @@ from vit_jax.config.flags import flags
 from vit_jax.errors import CheckFailed, UserError
 from vit_jax.presets.table import preset
 from vit_jax.reports import compare
+from vit_jax.reports.group import sum_up
+from vit_jax.runs import mirror
 from vit_jax.runs.points import Point, budgets, survivors
+from vit_jax.runs.several import members_of
 from vit_jax.runs.values import flat, with_fields
 from vit_jax.training import sweep as training
 
@@ -41,8 +45,12 @@ def trained(monkeypatch):
     done: list[str] = []
 
     def stand_in(run, **_):
-        folder, result = runs.Run(Path(run.dir) / run.name), results.get(Path(run.dir, run.name).name, 0.5)
-        done.append(os.path.relpath(folder.path, "runs"))
+        where = mirror.join(run.dir, run.name)
+        done.append(where.partition("runs/")[2])
+        with (folder := runs.Run(mirror.here(where))).writing():
+            leave(folder, run, results.get(Path(where).name, 0.5))
+
+    def leave(folder, run, result):
         if isinstance(result, UserError):
             raise result
         preprocess = {"image": [8, 8], "channels": 1, "fit": "crop", "size": 0, "interpolation": "bilinear"}
@@ -233,6 +241,35 @@ def test_seeds_are_runs_of_their_own_and_their_mean_decides(trained):
     assert [point["values"] for point in found["points"]] == [[0.9, 0.1]] * 4
     picture = np.asarray(Image.open("runs/run-sweep/sweep.png").convert("L"))
     assert picture.shape[1] > 800 and (picture < 128).mean() > 0.005
+
+
+def test_sweeps_and_groups_in_a_store_go_on_elsewhere(trained, monkeypatch, tmp_path, capsys):
+    def on_machine(name):  # of which there is another cache
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+        mirror._root.cache_clear()
+        mirror._MIRRORS.clear()
+
+    url, run = "s3://bucket/runs/run-sweep", replace(RUN, dir="s3://bucket/runs")
+    with loopback_s3.serving() as bucket:
+        on_machine("a")
+        assert vit_jax.sweep(run, {"optim.lr": [1e-3, 2e-3]}, seeds=2)["folder"] == url
+        assert {"runs/run-sweep/sweep.json", "runs/run-sweep/sweep.png"} <= bucket.objects.keys()
+        assert f"report {url} --out report.html" in capsys.readouterr().out
+        on_machine("b")
+        vit_jax.sweep(run, {"optim.lr": [1e-3, 2e-3, 4e-3]}, seeds=2)
+        assert trained[0][4:] == ["run-sweep/lr=0.004/seed-0", "run-sweep/lr=0.004/seed-1"]
+        on_machine("c")
+        with pytest.raises(UserError, match=f"{url}: is a sweep, whose runs are in it"):
+            runs.find(url)
+        inside = members_of(f"{url}/lr=0.004")
+        assert len(inside) == 2 and [str(each) for each in inside] == [f"{url}/lr=0.004/seed-{k}" for k in (0, 1)]
+        sum_up(inside, [each.summary() for each in inside])
+        assert {"runs/run-sweep/lr=0.004/summary.json"} <= bucket.objects.keys()
+        on_machine("d")
+        assert runs.Run(mirror.here(f"{url}/lr=0.004")).summary()["seeds"] == [0, 1]
+        with pytest.raises(UserError, match="a plain server is only read"):
+            vit_jax.sweep(replace(run, dir="https://host/runs"), {"optim.lr": [1e-3]})
+    assert not any("s3:" in path.name for path in tmp_path.rglob("*")) and not Path("runs").exists()
 
 
 def test_processes_end_as_their_runs_do(capfd, tmp_path):

@@ -18,6 +18,7 @@ from ..files.output import print_table
 from ..files.reading import show_path
 from ..files.terminal import print_wrapped, printable
 from ..runs.ending import FINISHED
+from ..runs.mirror import is_kept
 from ..runs.points import FAILED, Point, value_text
 from ..tasks.table import task_spec
 from .compare import columns
@@ -163,7 +164,9 @@ def show(outcomes: Outcomes) -> None:
     print("next:")
     for command in commands_of(best.line):
         print(printable(f"  {command}"))
-    print(printable(f"  python -m vit_jax report {shlex.quote(show_path(outcomes.folder))}"))
+    shown = show_path(outcomes.folder)
+    out = " --out report.html" if is_kept(shown) else ""
+    print(printable(f"  python -m vit_jax report {shlex.quote(shown)}{out}"))
 
 
 def _print_results(outcomes: Sequence[Outcome]) -> None:

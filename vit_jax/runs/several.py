@@ -77,7 +77,8 @@ def members_of(resume: str | os.PathLike[str] | Run, runs_dir: str = "runs") -> 
     if isinstance(resume, Run):
         return []
     text = os.fspath(resume)
-    return [Run(path) for place in (text, join(runs_dir, text)) for path in members(Path(here(place)))]
+    places = dict.fromkeys((text, join(runs_dir, text)))  # of a URL or an absolute path the same
+    return [Run(path) for place in places for path in members(Path(here(place)))]
 
 
 def of_folds(run: RunConfig, folds: int) -> RunConfig:
