@@ -232,7 +232,7 @@ class Translate(Translation):
             caption: a line for the figure.
 
         Returns:
-            The first sentence.
+            The first sentence, as a user would give it: without the prefix.
         """
         shown = data.splits.get("test") or data.splits["train"]
         few = shown.subset(np.arange(min(SAMPLES, len(shown))))  # all of a split may be larger than memory
@@ -254,4 +254,5 @@ class Translate(Translation):
         draw_cross_attention(first["weights"], first["queries"], first["keys"], file, caption=caption)
         keep_attention(plots, caption, examples)
         self._explain(network, strip_padding(data.source, source[0]), sources[0], plots, caption)
-        return sources[0]
+        read_first = self.source.decode(self.source.encode(self.prefix)).strip() if self.prefix else ""
+        return sources[0].removeprefix(read_first).strip()
