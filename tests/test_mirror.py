@@ -127,6 +127,19 @@ def test_a_kill_between_any_two_requests_loses_nothing_that_was_reported(tmp_pat
     assert requests > 40 and reported == [*range(1, SAVES + 1)]
 
 
+def test_a_kill_before_there_is_a_record_leaves_a_place_for_the_same_run(bucket, tmp_path):
+    """Where the store was probed, too: what is left then is no run, and nothing of another."""
+    run = RunConfig(task="classify", model=None, data=None, dir="s3://bucket")
+    for requests in range(1, 12):
+        bucket.objects.clear()
+        with pytest.raises(Kill):
+            take(Dying(open_store("s3://bucket/run"), requests), tmp_path / f"killed-{requests}")
+        if Records(open_store("s3://bucket/run")).newest():
+            break
+        assert not choose(run, "run", True).exists()
+    assert requests > 4
+
+
 def test_a_log_is_kept_in_parts_and_what_is_not_new_is_not_sent_again(bucket, tmp_path):
     mine = take(open_store("s3://bucket/run"), tmp_path / "a")
     sizes = []

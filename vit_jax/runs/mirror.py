@@ -23,7 +23,7 @@ from ..errors import Field, UserError
 from ..files.atomic import make_folder, write_text
 from ..files.locks import is_locked, lock_file
 from ..files.reading import COPIES, show_path
-from ..files.stores.base import check_name
+from ..files.stores.base import PROBE, check_name
 from ..files.stores.mirror import Mirror
 from ..files.stores.open import is_remote, open_store
 from ..files.stores.records import NEWEST
@@ -80,7 +80,7 @@ def here(text: str) -> str:
     if mirror.writing or mirror.bring(_say, WEIGHTS):
         _make_folders(mirror)
         return str(folder)
-    names = mirror.store.list()
+    names = [name for name in mirror.store.list() if not name.startswith(PROBE)]
     inside = [name.removesuffix(f"/{NEWEST}") for name in names if name.endswith(f"/{NEWEST}")]
     if names and not inside:
         raise UserError(text, "there are objects here, and no run", "give the URL of a run, or choose another --name")

@@ -26,6 +26,9 @@ class Stat(NamedTuple):
     tag: str  # another one of another content; of a local file its size and time of change
 
 
+PROBE = ".vit-jax-probe-"  # begins the name of an object that tells of nothing: one stays where a probe is killed
+
+
 class Store(Protocol):
     """The objects of one place. Names are paths with slashes, below it."""
 
@@ -86,7 +89,7 @@ def check_conditional(store: Store) -> None:
     Raises:
         UserError: it writes over another, or cannot be written to.
     """
-    name = f".vit-jax-probe-{secrets.token_hex(8)}"
+    name = f"{PROBE}{secrets.token_hex(8)}"
     won = [store.create(name, content) for content in (b"first", b"second")]
     store.delete(name)
     if won != [True, False]:
