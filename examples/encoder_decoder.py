@@ -20,7 +20,7 @@
 # 1. All its positions have one frequency.
 # 2. The decoder has no causal mask.
 # 3. Padding is not masked.
-# 4. The network ends in a softmax, so with the usual loss the training can never come near 0.
+# 4. The network ends in a softmax, so the usual loss of its output can never come near 0.
 # 5. It changes the input array of its caller.
 #
 # Here each of these is shown in a few lines of code that were written for this page, with **what it costs** when the

@@ -349,6 +349,14 @@ def test_each_exercise_takes_a_right_answer_and_no_other(name):
             assert "ZeroDivisionError" in exercises.verdict(check, lambda *a: 1 / 0)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_code_that_a_reader_is_asked_to_change_is_there(name):
+    written = list(cells((EXAMPLES / f"{name}.py").read_text(encoding="utf-8")))
+    text, code = ("\n".join("\n".join(lines) for kind, lines in written if kind == k) for k in ("markdown", "code"))
+    asked = re.findall(r"instead\s+of\s+`([^`]*=[^`]*)`", text)
+    assert asked and all(" ".join(each.split()).removesuffix(" ...") in code for each in asked), asked
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_notebook_executes(name, monkeypatch):
