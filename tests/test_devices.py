@@ -67,6 +67,7 @@ def run(tmp_path_factory, without_pictures) -> Path:
     return path / "runs" / "tiny"
 
 
+@pytest.mark.slow
 @pytest.fixture(scope="module")
 def five(run):
     """What PROGRAM prints on five devices."""
@@ -85,6 +86,7 @@ def five(run):
     return found
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_on_five_devices_as_on_one(run, five):
     (evaluated, refused), _ = five
     assert evaluated[0] == 0, evaluated

@@ -67,7 +67,7 @@ def test_sorted_classes_are_mixed_as_by_a_shuffle():
     assert pairs(an_order(64_000, 256, lanes=4).indices) / chance > 2  # which the figure can see
 
 
-@pytest.mark.parametrize("hosts, most", [(1, 1.0), (2, 1.0), (3, 1.0), (64, 1.0)])
+@pytest.mark.parametrize("hosts, most", [(1, 1.0), (2, 1.0), (3, 1.0), pytest.param(64, 1.0, marks=pytest.mark.slow)])
 def test_hosts_read_what_is_theirs_and_all_of_it_once(hosts, most):
     order = an_order(20_000)
     whole = [order.indices(step) for step in range(order.steps_per_epoch)]

@@ -272,7 +272,8 @@ def test_stopped_and_resumed_is_uninterrupted(reference, folder, seen, stop):
     assert [step for step, _ in seen] == list(range(STEPS))
 
 
-@pytest.mark.parametrize("requests", cases([45], [(n,) for n in range(1, 200, 5)]))
+@pytest.mark.slow  # tests/test_mirror.py kills between any two requests of saves
+@pytest.mark.parametrize("requests", [45, *range(1, 200, 5)])
 def test_killed_between_two_requests_a_run_in_a_store_goes_on_elsewhere(
     reference, monkeypatch, tmp_path, seen, requests
 ):

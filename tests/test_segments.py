@@ -135,6 +135,7 @@ def test_a_damaged_newest_checkpoint_leads_back_into_the_segment_before(again, f
     assert result(folder).arrays == result(again).arrays
 
 
+@pytest.mark.slow
 def test_each_segment_has_its_config_and_what_holds_now_is_the_last(folder):
     first = folder.summary()
     on(folder, epochs=5, continue_="constant", fields={"max_steps": STEPS + 2})
@@ -244,6 +245,7 @@ def test_damaged_segments_are_refused_as_such(again):
     check_record(record, "config.json")
 
 
+@pytest.mark.slow
 def test_others_do_not_train_on_with_a_schedule_that_they_do_not_know(again):
     source = open_run(again.path, training=True)
     assert (

@@ -611,6 +611,7 @@ def on_eight_devices(folder, variants, **env):
     return results
 
 
+@pytest.mark.slow
 def check_eight_devices(results):
     for variant, got in results.items():
         if variant != "facts":

@@ -108,6 +108,7 @@ OF = {
 }
 
 
+@pytest.mark.slow
 def test_a_preset_by_name_takes_labels_of_every_kind(tmp_path, monkeypatch, capsys):
     """One line of Python: the number of outputs is that of the data, and what a preset has of classes alone is left."""
     monkeypatch.chdir(tmp_path)
