@@ -75,7 +75,8 @@ FAULTS = {
     "attention not fused": (unfuse, "b16", "bytes"),
     "gradient all-gathered": (gather, "b16-fsdp", "all-"),
     "a copy of the state": (copy, "b16", "memory"),
-    "replicated state on a TPU": (replicate, "s16-tpu-fsdp", "memory"),
+    # Two blocks of S/16 have too little state for their memory to differ by 3 %.
+    "replicated state on a TPU": (replicate, "s16-tpu-fsdp", "reduce-scatter"),
     "gradient all-gathered on a TPU": (gather, "s16-tpu-fsdp", "all-"),
     "a copy of the state on a TPU": (copy, "s16-tpu", "memory"),
 }
