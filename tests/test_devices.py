@@ -67,7 +67,6 @@ def run(tmp_path_factory, without_pictures) -> Path:
     return path / "runs" / "tiny"
 
 
-@pytest.mark.slow
 @pytest.fixture(scope="module")
 def five(run):
     """What PROGRAM prints on five devices."""
@@ -98,6 +97,7 @@ def test_a_run_is_evaluated_on_five_devices_as_on_one(run, five):
     assert refused[0] == 2 and "choose a multiple of 5" in refused[2]
 
 
+@pytest.mark.slow
 def test_training_leaves_the_callers_arrays_alone_on_several_devices(five):
     _, kept = five
     for parallel, (same, loss) in kept.items():

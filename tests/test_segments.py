@@ -135,7 +135,6 @@ def test_a_damaged_newest_checkpoint_leads_back_into_the_segment_before(again, f
     assert result(folder).arrays == result(again).arrays
 
 
-@pytest.mark.slow
 def test_each_segment_has_its_config_and_what_holds_now_is_the_last(folder):
     first = folder.summary()
     on(folder, epochs=5, continue_="constant", fields={"max_steps": STEPS + 2})
@@ -154,6 +153,7 @@ def test_each_segment_has_its_config_and_what_holds_now_is_the_last(folder):
     assert folder.saved(newest)["config"] == json.loads(json.dumps(folder.record()))
 
 
+@pytest.mark.slow
 def test_after_early_stopping_patience_begins_anew(folder, monkeypatch, tmp_path):
     run, stopping = replace(CONSTANT, epochs=9, patience=1), Run(tmp_path / "early")
     measured = []
@@ -245,7 +245,6 @@ def test_damaged_segments_are_refused_as_such(again):
     check_record(record, "config.json")
 
 
-@pytest.mark.slow
 def test_others_do_not_train_on_with_a_schedule_that_they_do_not_know(again):
     source = open_run(again.path, training=True)
     assert (
@@ -254,6 +253,7 @@ def test_others_do_not_train_on_with_a_schedule_that_they_do_not_know(again):
     assert "optimizer" in open_run(again.path).tree
 
 
+@pytest.mark.slow
 def test_the_runs_of_a_group_train_on_together(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("vit_jax.reports.group.draw", lambda *_: None)

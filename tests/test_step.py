@@ -611,7 +611,6 @@ def on_eight_devices(folder, variants, **env):
     return results
 
 
-@pytest.mark.slow
 def check_eight_devices(results):
     for variant, got in results.items():
         if variant != "facts":
@@ -640,6 +639,7 @@ def check_eight_devices(results):
     )
 
 
+@pytest.mark.slow
 def test_eight_devices_by_jit_and_pmap_train_as_one(tmp_path):
     """Ten AdamW steps with everything drawn: losses and parameters agree to 1e-10 in float64."""
     variants = ["float64:pmap", "float64:split in two groups, accumulate, scan, remat, few kernels"]
