@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks import t5_step
 from benchmarks.machine import measure
+from benchmarks.torch_step import training_step
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.fields import pair
 from vit_jax.config.network import NetworkConfig
@@ -227,16 +228,7 @@ def torch_step(run: RunConfig, batch: dict[str, Any], compiled: bool) -> Step:
             logits = model((images.permute(0, 3, 1, 2).float() / 255 - mean) / std)
         return F.cross_entropy(logits.float(), labels)
 
-    differentiated = torch.compile(loss) if compiled else loss
-
-    def step() -> Any:
-        optimizer.zero_grad()
-        value = differentiated(images, labels)
-        value.backward()
-        optimizer.step()
-        return value.detach()
-
-    return step
+    return training_step(loss, (images, labels), optimizer, compiled)
 
 
 def matmul_peak(size: int, library: str, times: int = 5) -> float:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from benchmarks.torch_step import training_step
 from vit_jax.config.lora import trainable_table
 from vit_jax.config.run import OptimConfig, RunConfig
 from vit_jax.config.trees import flatten
@@ -103,16 +104,7 @@ def torch_step(run: RunConfig, weights: Any, batch: dict[str, Any], compiled: bo
         with torch.autocast("cpu", torch.bfloat16, enabled=run.compute_dtype == "bfloat16"):
             return model(input_ids=source, attention_mask=(source != IDS.pad).long(), labels=labels).loss
 
-    differentiated = torch.compile(loss) if compiled else loss
-
-    def step() -> Any:
-        optimizer.zero_grad()
-        value = differentiated(source, labels)
-        value.backward()
-        optimizer.step()
-        return value.detach()
-
-    return step
+    return training_step(loss, (source, labels), optimizer, compiled)
 
 
 def ended(target: Any) -> Any:

@@ -12,6 +12,7 @@ from PIL import Image
 
 import vit_jax
 from convert.__main__ import main as convert
+from vit_jax.data.captions import open as opening
 from vit_jax.data.captions import shapes
 from vit_jax.data.captions.split import touched_patches
 from vit_jax.errors import UserError
@@ -100,7 +101,7 @@ def trained(working_folder):
 
     with pytest.MonkeyPatch.context() as patch, open("stdout", "w+") as out:
         patch.setattr(sys, "stdout", out)
-        patch.setattr(sys.modules["vit_jax.data.captions.open"], "SPLITS", {"validation": 8, "test": 12, "unseen": 8})
+        patch.setattr(opening, "SPLITS", {"validation": 8, "test": 12, "unseen": 8})
         assert command.command(["shapes", *SMALL.split(), "--epochs", "2", "--log-every", "1"]) == 0
         out.seek(0)
         yield Run("runs/shapes"), out.read()
@@ -108,7 +109,7 @@ def trained(working_folder):
 
 @pytest.fixture
 def few(trained, monkeypatch):
-    monkeypatch.setattr(sys.modules["vit_jax.data.captions.open"], "SPLITS", {"validation": 8, "test": 12, "unseen": 8})
+    monkeypatch.setattr(opening, "SPLITS", {"validation": 8, "test": 12, "unseen": 8})
 
 
 def test_a_run_reports_its_controls(trained):

@@ -129,20 +129,20 @@ def gradients(
 
 
 def beyond_rounding(
-    compare: Callable[..., list[Check]], found: Arrays, moved: Callable[[], Sequence[Arrays]], dtype: str
+    compare: Callable[..., list[Check]], found: Arrays, of_neighbours: Callable[[], Sequence[Arrays]], dtype: str
 ) -> list[Check]:
     """Comparisons, whose limits follow rounding where one of them fails.
 
     Args:
         compare: what is found with what we expect, by limits, if some are given.
         found: by a library.
-        moved: what we find with parameters that are moved by their last bit; it is not asked for where all pass.
+        of_neighbours: what we find with parameters that are moved by their last bit; not asked for where all pass.
         dtype: of the computation.
     """
     checks = compare(found)
     if not failures(checks) or not all(np.isfinite(c.difference) for c in checks):
         return checks
-    others = [compare(each, [np.inf] * len(checks)) for each in moved()]
+    others = [compare(each, [np.inf] * len(checks)) for each in of_neighbours()]
     spread = [max(each.difference for each in same) for same in zip(*others, strict=True)]
     limits = [max(c.limit, min(ROUNDINGS * s, FARTHEST[dtype])) for c, s in zip(checks, spread, strict=True)]
     return compare(found, limits)

@@ -48,7 +48,7 @@ class Reference:
         """The trained parameters after n steps."""
         return self._side("float64").steps(self.inputs, self.cotangent, n, trained)
 
-    def moved(self, dtype: str) -> list[Reference]:
+    def neighbours(self, dtype: str) -> list[Reference]:
         """The same with every parameter moved to the next number of this dtype, up or down at random, three times."""
         rng, out = np.random.default_rng(2), []
         for _ in range(3):
@@ -88,10 +88,10 @@ def forward(subject: str, reference: Reference, found: Arrays, dtype: str) -> Ch
     def compare(found: Arrays, limits: Sequence[float] = (FORWARD[dtype],)) -> list[Check]:
         return [values(subject, reference.name, f"forward, {dtype}", found, expected, dtype, *limits)]
 
-    def moved() -> list[Arrays]:
-        return [_those_of(expected, each.values(dtype)) for each in reference.moved(dtype)]
+    def of_neighbours() -> list[Arrays]:
+        return [_those_of(expected, each.values(dtype)) for each in reference.neighbours(dtype)]
 
-    return beyond_rounding(compare, _those_of(expected, found), moved, dtype)[0]
+    return beyond_rounding(compare, _those_of(expected, found), of_neighbours, dtype)[0]
 
 
 def slopes(subject: str, reference: Reference, found: Arrays) -> list[Check]:
@@ -101,10 +101,10 @@ def slopes(subject: str, reference: Reference, found: Arrays) -> list[Check]:
     def compare(found: Arrays, limits: Sequence[float] = (OWN, MODEL)) -> list[Check]:
         return gradients(subject, reference.name, found, expected, limits)
 
-    def moved() -> list[Arrays]:
-        return [_those_of(expected, each.gradients(reference.cotangent)) for each in reference.moved("float64")]
+    def of_neighbours() -> list[Arrays]:
+        return [_those_of(expected, each.gradients(reference.cotangent)) for each in reference.neighbours("float64")]
 
-    return beyond_rounding(compare, found, moved, "float64")
+    return beyond_rounding(compare, found, of_neighbours, "float64")
 
 
 def _those_of(names: Iterable[str], arrays: Arrays) -> Arrays:

@@ -289,7 +289,7 @@ def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found
         _check(data, vocabulary, part)
     target = _pad(vocabulary, captions, data.length - 1)
     of = np.repeat(train, [*map(len, several)])  # the image of each caption
-    splits = {"train": Captions(own.images, of, target, said=_said(data, own, vocabulary))}
+    splits = {"train": Captions(own.images, of, target, said=_captions_of(data, own, vocabulary))}
     for name in ("validation", "test"):
         if name in parts:
             splits[name] = _each_image(data, parts[name], rows[name], vocabulary)
@@ -321,10 +321,12 @@ def _each_image(data: CaptionData, read: _Read, rows: np.ndarray, vocabulary: To
     """A split for evaluation: an image is one example, with all its captions as references."""
     several = read.several(rows)
     target = _pad(vocabulary, [each[0] for each in several], data.length - 1)
-    return Captions(read.images, rows, target, references=several, said=_said(data, read, vocabulary))
+    return Captions(read.images, rows, target, references=several, said=_captions_of(data, read, vocabulary))
 
 
-def _said(data: CaptionData, read: _Read, vocabulary: Tokenizer) -> Callable[[int], tuple[Sequence[str], np.ndarray]]:
+def _captions_of(
+    data: CaptionData, read: _Read, vocabulary: Tokenizer
+) -> Callable[[int], tuple[Sequence[str], np.ndarray]]:
     """What gives the captions of an image, and the ids of the first."""
     return lambda row: (read.captions[row], _pad(vocabulary, read.captions[row][:1], data.length - 1)[0])
 
