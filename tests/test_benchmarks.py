@@ -115,6 +115,7 @@ def test_the_twin_is_the_same_network_and_takes_the_same_steps():
             np.testing.assert_allclose(theirs[name], x, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_the_twin_of_the_translator_has_its_loss():
     """Padded sources and targets, with the ids of Marian."""
     run = accelerators.opus(3)

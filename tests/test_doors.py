@@ -697,7 +697,7 @@ def narrow_again():
     jax.config.update("jax_enable_x64", False)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float64", marks=pytest.mark.slow)])
 def test_other_dtypes(dtype, place, plain, narrow_again, capsys):
 
     assert train("--epochs", 1, "--compute-dtype", dtype, "--name", dtype) == 0

@@ -98,7 +98,14 @@ def test_inner_values_and_decoding_are_divided_as_the_inputs():
     assert cache.index == 1
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vit",
+        "transformer",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in CASES if x not in ("vit", "transformer")),
+    ],
+)
 def test_nnx_tabulates_each_network_and_leaves_it_as_it_was(name):
     network, (_, arguments, masks) = made(name), CASES[name]
     before = network(*arguments, **masks)

@@ -21,7 +21,7 @@ from vit_jax.files.stores.open import open_store
 FACTS = {"what": "numbers", "inputs": 47, "part_size": 5}
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=[pytest.param("folder", marks=pytest.mark.slow), "s3"])
 def store(request, tmp_path, monkeypatch):
     monkeypatch.setattr(claims, "LEASE", 0.6)
     with loopback_s3.serving() as bucket:
@@ -87,7 +87,7 @@ def test_the_claim_of_a_slow_worker_stays_its_own(store):
     assert done == [0] and len(said) == 1 and said[0].startswith("waiting for 1 parts of other workers")
 
 
-@pytest.mark.parametrize("fault", ["late", "503"])
+@pytest.mark.parametrize("fault", ["503", pytest.param("late", marks=pytest.mark.slow)])
 def test_a_store_that_lists_late_or_fails_for_a_while_changes_no_part(fault, monkeypatch):
     monkeypatch.setattr(claims, "LEASE", 0.3)
     with loopback_s3.serving() as bucket:

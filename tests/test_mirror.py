@@ -180,7 +180,10 @@ def test_a_second_writer_is_refused_and_a_dead_one_followed(bucket, tmp_path):
     third.release()
 
 
-@pytest.mark.parametrize("harm", ["gone", "short", "changed", "record", "newest", "late"])
+@pytest.mark.parametrize(
+    "harm",
+    ["gone", "record", *(pytest.param(x, marks=pytest.mark.slow) for x in ("short", "changed", "newest", "late"))],
+)
 def test_what_a_store_has_lost_is_passed_over(bucket, tmp_path, harm):
     mine, said = take(open_store("s3://bucket/run"), tmp_path / "mine"), []
     for number in (1, 2):

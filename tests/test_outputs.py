@@ -130,7 +130,7 @@ def test_losses_and_gradients_are_those_of_transformers(transformers, tmp_path, 
     np.testing.assert_allclose(np.asarray(slope), head[0].grad.numpy(), rtol=0, atol=1e-16)
 
 
-@pytest.mark.parametrize(("problem", "kind"), [(MULTI, "set"), (NUMBERS, "number")])
+@pytest.mark.parametrize(("problem", "kind"), [(MULTI, "set"), pytest.param(NUMBERS, "number", marks=pytest.mark.slow)])
 def test_every_way_through_files_keeps_the_kind_or_says_that_it_is_left_out(
     transformers, tmp_path, photos, convert, problem, kind
 ):

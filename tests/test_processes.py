@@ -26,7 +26,7 @@ USES = {
 
 
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("hiding", ["convert.py", "convert/__init__.py"])
+@pytest.mark.parametrize("hiding", ["convert.py", pytest.param("convert/__init__.py", marks=pytest.mark.slow)])
 def test_a_file_that_hides_convert_is_named(use, hiding, tmp_path):
     save_file({"w": np.ones(2, np.float32)}, tmp_path / "a.safetensors")
     (tmp_path / "convert").mkdir()

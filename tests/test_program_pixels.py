@@ -253,7 +253,12 @@ def check_answers(run, net, sizes=((16, 16), (37, 90), (90, 17), (1, 40), (40, 1
 
 
 @pytest.mark.parametrize(
-    "fit, kind, activation", [("stretch", "set", "sigmoid"), ("crop", "class", "softmax"), ("pad", "number", "none")]
+    "fit, kind, activation",
+    [
+        ("stretch", "set", "sigmoid"),
+        ("crop", "class", "softmax"),
+        pytest.param("pad", "number", "none", marks=pytest.mark.slow),
+    ],
 )
 def test_a_program_of_stablehlo_answers_as_predict_does_and_states_how(network, tmp_path, fit, kind, activation):
     net = exported(network, tmp_path / "x.stablehlo", fields={"fit": fit, "target": kind})
@@ -313,7 +318,13 @@ def test_a_program_of_prepared_images_takes_these(network, tmp_path):
     assert "preprocess" not in json.loads((tmp_path / "x.stablehlo.json").read_text())["stated"]
 
 
-@pytest.mark.parametrize("options", [{"rotary": "axial"}, {"rotary": "mixed", "pool": "mean"}, {"rotary": "none"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rotary": "mixed", "pool": "mean"},
+        *(pytest.param({"rotary": rotary}, marks=pytest.mark.slow) for rotary in ("axial", "none")),
+    ],
+)
 def test_a_network_without_stored_positions_takes_prepared_images_of_any_size(tmp_path, options):
     """Before, jax.export refused lengths that are free: tables of angles were made by numpy."""
     config = replace(VIT, position="none", rotary_places="indices" if "pool" in options else "centres", **options)

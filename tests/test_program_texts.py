@@ -44,6 +44,7 @@ CASES = {
     "of patches": (replace(TOKENS, memory="patches", vit=replace(IMAGE, width=8)), IDS),
     "of vectors": (replace(TOKENS, memory="vectors", memory_width=5), IDS),
 }  # fmt: skip
+QUICK = ("sinusoids", "a captioner of images", "of vectors")
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,10 @@ def inputs(config):
     return given, given, mask
 
 
-@pytest.mark.parametrize(("config", "ids"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    ("config", "ids"),
+    [pytest.param(*case, marks=[pytest.mark.slow] * (name not in QUICK), id=name) for name, case in CASES.items()],
+)
 def test_greedy_search_by_programs_equals_ours_for_200_inputs(config, ids, write, tmp_path):
     network, folder = a_network(config), tmp_path / "folder"
     fields = {} if config.pixels() is None else {"mean": [0.5] * 3, "std": [0.5] * 3}

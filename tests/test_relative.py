@@ -94,7 +94,7 @@ def drawn(causal):
     return module
 
 
-@pytest.mark.parametrize("relative", ["shared", "blocks"])
+@pytest.mark.parametrize("relative", ["shared", pytest.param("blocks", marks=pytest.mark.slow)])
 def test_steps_are_the_whole_pass_beyond_the_last_bucket_and_so_are_scan_and_remat(relative):
     """140 tokens and 32 buckets to 128: shorter texts never reach the logarithmic half."""
     network = Transformer(replace(T5, relative=relative), rngs=nnx.Rngs(0), dtype=float, param_dtype=float)

@@ -234,7 +234,7 @@ def test_curves_of_little(tmp_path, rows):
     check(tmp_path / "curves.png")
 
 
-@pytest.mark.parametrize("k", [2, 10, 60, 200])
+@pytest.mark.parametrize("k", [2, 10, 60, pytest.param(200, marks=pytest.mark.slow)])
 def test_classes(tmp_path, rng, k, texts):
     names = [f"class {i}" for i in range(k)]
     names[0], names[1] = "$x_1$", "a name that is far too long for any axis of any figure " * 3

@@ -105,11 +105,11 @@ def again(ended, tmp_path_factory, engines):
 @pytest.mark.parametrize(
     "kill",
     [
-        lambda patch: before(patch, Checkpoints, "record", crash),
+        pytest.param(lambda patch: before(patch, Checkpoints, "record", crash), marks=pytest.mark.slow),
         lambda patch: before(patch, Run, "write_record", crash),
         lambda patch: at_step(patch, STEPS + 2, crash),
-        lambda patch: at_step(patch, STEPS + EPOCH + 3, crash),
-        lambda patch: before(patch, Run, "write_summary", crash),
+        pytest.param(lambda patch: at_step(patch, STEPS + EPOCH + 3, crash), marks=pytest.mark.slow),
+        pytest.param(lambda patch: before(patch, Run, "write_summary", crash), marks=pytest.mark.slow),
     ],
     ids=["before it begins", "as it begins", "in its first epoch", "in its second", "at its end"],
 )
@@ -153,6 +153,7 @@ def test_each_segment_has_its_config_and_what_holds_now_is_the_last(folder):
     assert folder.saved(newest)["config"] == json.loads(json.dumps(folder.record()))
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_after_early_stopping_patience_begins_anew(folder, monkeypatch, tmp_path):
     run, stopping = replace(CONSTANT, epochs=9, patience=1), Run(tmp_path / "early")

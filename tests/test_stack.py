@@ -177,6 +177,7 @@ def test_remat_computes_again_what_it_says():
     assert products(3, remat="full") == plain + 7 * 3
 
 
+@pytest.mark.slow  # the loop and what is computed again are tested by themselves
 def test_scan_with_remat_takes_less_memory():
     plain, less = (
         step_of(4, batch=128, **how).lower().compile().memory_analysis().temp_size_in_bytes
@@ -203,7 +204,7 @@ def test_a_step_for_a_gpu_has_the_same_numbers(monkeypatch):
     assert {tokens % 2 for _, tokens, _ in shapes} == {0}
 
 
-@pytest.mark.parametrize("name", ["ViT", "Transformer"])
+@pytest.mark.parametrize("name", ["ViT", pytest.param("Transformer", marks=pytest.mark.slow)])
 def test_a_step_for_a_tpu_has_the_same_numbers(name, monkeypatch):
     """In float64, with heads as an axis of products, and patches that are projected by a convolution."""
     monkeypatch.setattr(step, "as_chosen", lambda network, run, _: as_chosen(network, run, read_target("v5e:2x2")))
@@ -212,7 +213,7 @@ def test_a_step_for_a_tpu_has_the_same_numbers(name, monkeypatch):
         np.testing.assert_allclose(x, expected[each], rtol=0, atol=1e-12, err_msg=each)
 
 
-@pytest.mark.parametrize("how", [{}, CHOICES["scan"]])
+@pytest.mark.parametrize("how", [{}, pytest.param(CHOICES["scan"], marks=pytest.mark.slow)])
 def test_weights_that_are_cast_together_give_the_same_step_to_the_bit(how, monkeypatch):
     """In bfloat16: the loss, all norms and the parameters."""
     run, found, seen = replace(IMAGES, attention_kernel="plain", **how), [], set()
@@ -234,7 +235,7 @@ def test_weights_that_are_cast_together_give_the_same_step_to_the_bit(how, monke
         np.testing.assert_array_equal(x, found[1][name], err_msg=name)
 
 
-@pytest.mark.parametrize("name", ["ViT", "Transformer"])
+@pytest.mark.parametrize("name", ["ViT", pytest.param("Transformer", marks=pytest.mark.slow)])
 def test_a_step_has_the_fused_kernel_where_it_can(name, monkeypatch):
     """In both blocks of a ViT; of a Transformer in its decoder's own attention, whose mask is causal alone."""
     run, asked, real = RUNS[name], [], jax.nn.dot_product_attention

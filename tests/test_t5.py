@@ -270,7 +270,7 @@ TUNED = {  # {how: (options of a run, the names and the number of what its step 
 }
 
 
-@pytest.mark.parametrize("how", TUNED)
+@pytest.mark.parametrize("how", ["LoRA", pytest.param("a frozen encoder", marks=pytest.mark.slow)])
 def test_a_step_of_tuning_changes_what_it_may_and_no_other_bit(how, transformers, tmp_path, quick_compilation):
     """LoRA by its default maps: queries and values of both stacks and of what lies between them; the head is tied."""
     made(transformers, "t5", tmp_path / "it")

@@ -167,7 +167,7 @@ def test_a_run_of_each_kind_learns_is_measured_and_answers(kind, trained):
         assert model.outputs.mean[0] == pytest.approx(1e6 + 350, abs=30)
 
 
-@pytest.mark.parametrize("to", ["timm", "huggingface", "vit-jax"])
+@pytest.mark.parametrize("to", ["huggingface", "vit-jax", pytest.param("timm", marks=pytest.mark.slow)])
 def test_exports_give_numbers_in_the_users_units_and_a_start_from_them_normalises_anew(to, trained, tmp_path):
     folder, _ = trained("number")
     ours = vit_jax.load(folder)

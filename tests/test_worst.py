@@ -61,7 +61,7 @@ def test_a_file_of_the_worst_has_what_a_reader_compares(tmp_path):
     assert lines[3:] == ("59 of 100 are not as in the data; worst.txt has the worst",)
 
 
-@pytest.mark.parametrize("count", [0, 1, 30])
+@pytest.mark.parametrize("count", [0, 1, pytest.param(30, marks=pytest.mark.slow)])
 def test_a_sheet_of_the_worst_captions_shows_their_images(count, tmp_path):
     colours = np.random.default_rng(0).integers(0, 256, (40, 1, 1, 3)).astype(np.uint8)
     wrong = [Wrong(39 - i, f"test[{i}]", ("a dog " * 40,), "a cat", 1.0) for i in range(count)]

@@ -37,7 +37,9 @@ PLACES = [  # what reads a path, the name of the file that it reads, in the path
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["pipe", "circle", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("socket", "device"))]
+)
 def test_what_is_no_regular_file_is_not_waited_for(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for i, (function, name) in enumerate(PLACES):
         file = tmp_path / str(i) / name
