@@ -1,5 +1,7 @@
 """What is read from a compiled program: against XLA's own analysis, and against texts whose figures are known."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -115,12 +117,32 @@ ENTRY %main (x.1: f32[10,64], k: s32[]) -> f32[10,64] {
 """
 
 
-def test_slices_and_updates_in_place_move_their_part_in_loops_whose_condition_says_how_often():
-    rows = read_text(FUSION).breakdown()
+# The same, each fusion in one more: a TPU's products take their factors so.
+NESTED = re.sub(r"calls=%(fused|update)", r"calls=%around_\1", FUSION).replace(
+    "%body (p",
+    """%around_fused (a.2: f32[10,64], i.2: s32[]) -> f32[1,64] {
+  %a.2 = f32[10,64]{1,0} parameter(0)
+  %i.2 = s32[] parameter(1)
+  ROOT %f.1 = f32[1,64]{1,0} fusion(%a.2, %i.2), kind=kLoop, calls=%fused
+}
+
+%around_update (a.3: f32[10,64], u.1: f32[1,64], i.3: s32[]) -> f32[10,64] {
+  %a.3 = f32[10,64]{1,0} parameter(0)
+  %u.1 = f32[1,64]{1,0} parameter(1)
+  %i.3 = s32[] parameter(2)
+  ROOT %g.1 = f32[10,64]{1,0} fusion(%a.3, %u.1, %i.3), kind=kLoop, calls=%update
+}
+
+%body (p""",
+    1,
+)
+
+
+@pytest.mark.parametrize("text", [FUSION, NESTED], ids=["fused", "fused twice"])
+def test_slices_and_updates_in_place_move_their_part_in_loops_whose_condition_says_how_often(text):
+    rows = read_text(text).breakdown()
     assert rows == [("jit(f)/slice", 7 * (256 + 256 + 4), 7), ("jit(f)/update", 7 * (256 + 256 + 4), 7)]
-    assert (
-        read_text(FUSION.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"3"}}')).count == 6
-    )
+    assert read_text(text.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"3"}}')).count == 6
 
 
 def entry(*lines, head="HloModule m, is_scheduled=true, num_partitions=8", before=""):

@@ -305,7 +305,7 @@ def _moved_arrays(module: Module, each: Instruction, there: dict[str, Instructio
     operands = [there[name].results if name in there else () for name in each.operands]
     results = each.results
     if each.opcode == "fusion":
-        yield from _moved_by_fusion(module.computations[each.calls[0]], operands, results)
+        yield from _moved_by_fusion(module, each.calls[0], operands, results)
         return
     if each.opcode == "slice-start":  # its result is (the operand, the slice, a flag)
         yield results[0], results[1].bytes
@@ -326,38 +326,60 @@ def _moved_arrays(module: Module, each: Instruction, there: dict[str, Instructio
 
 
 def _moved_by_fusion(
-    inner: dict[str, Instruction], operands: list[tuple[Array, ...]], results: tuple[Array, ...]
+    module: Module, name: str, operands: list[tuple[Array, ...]], results: tuple[Array, ...]
 ) -> Iterator[tuple[Array, int]]:
     """Those of a fusion: of an operand that it slices the slices, of a result that it updates in place the part."""
-    users: dict[str, list[Instruction]] = defaultdict(list)
-    for one in inner.values():
-        for name in one.operands:
-            users[name].append(one)
+    inner, users = module.computations[name], _users(module, name)
     for one in inner.values():
         if one.opcode == "parameter":
             for array in operands[int(one.inside)]:
-                yield array, min(array.bytes, _read(one, users))
-    root = next(one for one in inner.values() if one.root)
-    roots = [inner[name] for name in root.operands] if root.opcode == "tuple" else [root]
+                yield array, min(array.bytes, _read(module, one, users))
+    root = _root(module, name)
+    roots = [inner[operand] for operand in root.operands] if root.opcode == "tuple" else [root]
     for one, array in zip(roots, results, strict=False):
-        while one.opcode == "bitcast":
-            one = inner[one.operands[0]]
-        part = inner[one.operands[1]].results if one.opcode == "dynamic-update-slice" else (array,)
-        yield array, min(array.bytes, sum(one.bytes for one in part))
+        yield array, min(array.bytes, _written(module, one, inner))
 
 
-def _read(value: Instruction, users: dict[str, list[Instruction]]) -> int:
+def _users(module: Module, name: str) -> dict[str, list[Instruction]]:
+    """{name of a value of a computation: the instructions that take it}."""
+    users: dict[str, list[Instruction]] = defaultdict(list)
+    for one in module.computations[name].values():
+        for operand in one.operands:
+            users[operand].append(one)
+    return users
+
+
+def _root(module: Module, name: str) -> Instruction:
+    return next(one for one in module.computations[name].values() if one.root)
+
+
+def _read(module: Module, value: Instruction, users: dict[str, list[Instruction]]) -> int:
     """The bytes of a value inside a fusion that are read at most."""
     total = 0
     for user in users[value.name]:
         first = user.operands[0] == value.name
         if user.opcode == "bitcast":
-            total += _read(user, users)
+            total += _read(module, user, users)
+        elif user.opcode == "fusion":  # one inside the other, as a TPU's programs have them
+            name = user.calls[0]
+            for one in module.computations[name].values():
+                if one.opcode == "parameter" and user.operands[int(one.inside)] == value.name:
+                    total += _read(module, one, _users(module, name))
         elif first and user.opcode in SLICES:
             total += sum(array.bytes for array in user.results)
         elif not (first and user.opcode == "dynamic-update-slice"):  # what that does not replace stays where it is
             return sum(array.bytes for array in value.results)
     return total
+
+
+def _written(module: Module, value: Instruction, there: dict[str, Instruction]) -> int:
+    """The bytes of a fusion's result that are written: of one that is updated in place, the part."""
+    while value.opcode == "bitcast":
+        value = there[value.operands[0]]
+    if value.opcode == "fusion" and len(value.results) == 1:
+        return _written(module, _root(module, value.calls[0]), module.computations[value.calls[0]])
+    part = there[value.operands[1]] if value.opcode == "dynamic-update-slice" else value
+    return sum(array.bytes for array in part.results)
 
 
 def _collective(
