@@ -11,7 +11,7 @@ import pytest
 
 import vit_jax
 from vit_jax.presets.images import ImageName
-from vit_jax.presets.table import FINETUNE, PRESETS
+from vit_jax.presets.table import FINETUNE, PRESETS, RECIPES
 from vit_jax.presets.text import CaptionName, TextName
 
 ROOT = Path(__file__).parents[1]
@@ -37,7 +37,9 @@ def test_each_preset_is_named_with_its_network():
     names = {vit_jax.ViTConfig: ImageName, vit_jax.TransformerConfig: TextName, vit_jax.CaptionerConfig: CaptionName}
     for network, literal in names.items():
         assert all(type(vit_jax.preset(name).run.model) is network for name in get_args(literal))
-    assert {name for literal in names.values() for name in get_args(literal)} >= PRESETS.keys() - {FINETUNE}
+    assert {name for literal in names.values() for name in get_args(literal)} >= PRESETS.keys() - {
+        FINETUNE
+    } | RECIPES.keys()
 
 
 @pytest.mark.slow

@@ -342,8 +342,8 @@ class RunConfig(OfNetwork[Network]):
     scan: bool = execution(
         False,
         "in training, compute the blocks of a network as one compiled loop over their stacked weights, so that the "
-        "program does not grow with the depth, but weights are in memory once more; off by default everywhere: a CPU "
-        "compiles no sooner and takes 1.25 to 1.5 times the memory, without remat; a GPU or TPU is not measured yet",
+        "program does not grow with the depth, but weights are in memory once more; off by default: a CPU compiles "
+        "no sooner and takes 1.4 to 1.7 times the scratch memory, without remat; a GPU or TPU is not measured yet",
     )
     remat: Literal["none", "full", "dots"] = execution(
         "none",

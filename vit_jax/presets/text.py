@@ -94,7 +94,7 @@ def coco_caption() -> Preset:
             batch=64,
         ),
         "COCO's captions from vectors; a notebook's decoder",
-        "The captioning network of the third notebook's course (cs231n): 256 wide, 2 post-norm blocks, 2 heads; its "
+        "The captioning network of the course cs231n: 256 wide, 2 post-norm blocks, 2 heads; its "
         "memory is one vector of VGG-16 a picture. It reads the folder coco_captioning that the course hands out "
         "(--data.source coco-features:FOLDER; pip install '.[captions]'). Not yet trained here on all 400,000 of them; "
         "50 of 50 pictures it learns by heart in 300 steps (--batch 25 --epochs 150). Corrected: the loss is a mean "
@@ -191,7 +191,7 @@ def transformer_512x6() -> Preset:
             batch=64,
         ),
         "pairs of text files; encoder-decoder, 6+6 layers",
-        "The encoder-decoder of the second notebook: 6+6 post-norm layers, 512 wide, 6 heads of 85. The notebook's "
+        "The encoder-decoder of a teaching notebook: 6+6 post-norm layers, 512 wide, 6 heads of 85. The notebook's "
         "network takes and returns vectors; here it has embeddings and a head, and reads files train.en, train.de, ... "
         "(--data.source pairs:en-de:FOLDER). 200 small steps on Multi30k lower the loss from 8.4 to 6.0. "
         "Corrected: positions have one frequency per pair of columns (the notebook has a single one: model.position "
