@@ -294,10 +294,12 @@ def test_whatever_is_missing_or_damaged_the_report_opens_and_says_so():
     assert "there are no curves" in page_of("empty").said
     best = {"step": 20, "accuracy": 0.5, "weights": "ema"}
     summary = {"status": "finished", "step": 33, "epoch": 3.3, "seconds": 1.0, "best": best}
-    folder = made("averaged", replace(BASE, epochs=5), ended="")
+    stages = ("0.5:model.dropout=0.3", "0.2:model.dropout=0.2")
+    folder = made("averaged", replace(BASE, epochs=5, stages=stages), ended="")
     folder.write_summary({**summary, "test": {"last_ema": {"accuracy": 0.25}}}, {})
     said = " ".join(page_of("averaged").said.split())
-    for part in ("epochs 3 of 5", "test, by the last weights (averaged), epoch 3.3, step 33 test accuracy 0.2500",
+    for part in ("epochs 3 of 5", f"training curves jump where its next stage begins ({' '.join(stages)})",
+                 "test, by the last weights (averaged), epoch 3.3, step 33 test accuracy 0.2500",
                  "by the best weights (averaged), epoch 2, step 20 validation accuracy 0.5000"):  # fmt: skip
         assert part in said, part
     with pytest.raises(UserError, match="nothing: no such run"):
