@@ -29,7 +29,7 @@ LIBRARY_TESTS = $(shell grep -lE '^ *(from|import) .*libraries|importorskip."(hu
 IN_PROCESSES = -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 PYTEST = .venv/bin/python $(IN_PROCESSES)
 comma := ,
-# Modules of tests are compiled once and not by every process, whatever the user's own setting.
+# Modules are compiled once and not by every process that a target starts, whatever the user's own setting.
 unexport PYTHONDONTWRITEBYTECODE
 
 ifeq ($(strip $(PYTHON)),)

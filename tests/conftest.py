@@ -30,9 +30,13 @@ os.environ.pop("COLUMNS", None)  # lines are as wide as without a terminal, wher
 # No test reaches the network: the processes that tests start by this proxy, which is not there, this one by `offline`.
 os.environ.update({name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")})
 os.environ.update(no_proxy="127.0.0.1,localhost", NO_PROXY="127.0.0.1,localhost")
-# Checkpoints are hundreds of small files, each written out to the disk: in memory, if it has room, that costs nothing.
+# Checkpoints are hundreds of small files, which are written and removed sooner in memory, where it has room.
 MEMORY = Path("/dev/shm")
-if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
+if (
+    os.access(MEMORY, os.W_OK)
+    and shutil.disk_usage(MEMORY).free > 4 << 30
+    and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC  # tests run scripts there
+):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 

@@ -274,7 +274,6 @@ def test_other_data_and_mirror_images_are_refused(trained):
             vit_jax.evaluate("shapes", **options)
 
 
-@pytest.mark.slow  # tests/parity has their steps
 def test_torch_learns_the_same_task(trained, few):
     """The same weights have the same loss and captions in the twin's task."""
     pytest.importorskip("torch")

@@ -43,7 +43,6 @@ def results(folder):
     )
 
 
-@pytest.mark.slow
 def test_no_setting_of_the_users_changes_a_result(tmp_path, quick_compilation):
     plain = results(tmp_path / "plain")
     with contextlib.ExitStack() as stack:

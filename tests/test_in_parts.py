@@ -21,7 +21,7 @@ from vit_jax.files.stores.open import open_store
 FACTS = {"what": "numbers", "inputs": 47, "part_size": 5}
 
 
-@pytest.fixture(params=[pytest.param("folder", marks=pytest.mark.slow), "s3"])
+@pytest.fixture(params=["folder", "s3"])
 def store(request, tmp_path, monkeypatch):
     monkeypatch.setattr(claims, "LEASE", 0.6)
     with loopback_s3.serving() as bucket:

@@ -318,7 +318,7 @@ for kind, label in labels.items():
 """
 
 
-@pytest.mark.slow  # parts of a batch divide by the same above
+@pytest.mark.slow
 def test_eight_devices_divide_by_what_the_whole_batch_counts():
     """Weights and unknown labels lie unevenly: with own denominators gradients would be off by a fifth and more."""
     env = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}

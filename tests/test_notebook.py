@@ -127,7 +127,7 @@ def test_what_is_to_be_told_is_checked_before_a_run_begins(tmp_path, monkeypatch
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("lr", [1e-12, pytest.param(3e-3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("lr", [1e-12, 3e-3])
 def test_a_finished_run_that_has_learned_nothing_says_so(tmp_path, monkeypatch, capsys, lr):
     monkeypatch.setattr(finish, "draw", lambda *_: "")
     monkeypatch.setattr(finish, "leave_report", lambda *_: None)

@@ -145,6 +145,30 @@ def test_slices_and_updates_in_place_move_their_part_in_loops_whose_condition_sa
     assert read_text(text.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"3"}}')).count == 6
 
 
+def test_what_a_fusion_inside_another_passes_on_is_read_whole_and_each_of_several_results_is_written():
+    before = """%renamed (p: f32[8,8]) -> f32[8,8] {
+  %p = f32[8,8]{1,0} parameter(0)
+  ROOT %b = f32[8,8]{1,0} bitcast(%p)
+}
+
+%product (m: f32[8,8], n: f32[8,8]) -> (f32[8,8], s32[8,8]) {
+  %m = f32[8,8]{1,0} parameter(0)
+  %n = f32[8,8]{1,0} parameter(1)
+  %r = f32[8,8]{1,0} fusion(%m), kind=kLoop, calls=%renamed
+  %d = f32[8,8]{1,0} dot(%r, %n), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %o = (f32[8,8]{1,0}, s32[8,8]{1,0}) sort(%d, %n), dimensions={0}
+}
+"""
+    program = read_text(
+        entry(
+            "%a = f32[8,8]{1,0} parameter(0)",
+            "ROOT %f = (f32[8,8]{1,0}, s32[8,8]{1,0}) fusion(%a, %a), kind=kOutput, calls=%product",
+            before=before,
+        )
+    )
+    assert program.bytes == 4 * 256
+
+
 def entry(*lines, head="HloModule m, is_scheduled=true, num_partitions=8", before=""):
     return "\n".join([head, before, "ENTRY %main (a: f32[8,8]) -> f32[8,8] {", *(f"  {line}" for line in lines), "}"])
 

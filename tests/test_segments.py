@@ -154,7 +154,6 @@ def test_each_segment_has_its_config_and_what_holds_now_is_the_last(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_after_early_stopping_patience_begins_anew(folder, monkeypatch, tmp_path):
     run, stopping = replace(CONSTANT, epochs=9, patience=1), Run(tmp_path / "early")
     measured = []

@@ -177,7 +177,7 @@ def test_remat_computes_again_what_it_says():
     assert products(3, remat="full") == plain + 7 * 3
 
 
-@pytest.mark.slow  # the loop and what is computed again are tested by themselves
+@pytest.mark.slow  # what is computed again is tested above, by the products of the step
 def test_scan_with_remat_takes_less_memory():
     plain, less = (
         step_of(4, batch=128, **how).lower().compile().memory_analysis().temp_size_in_bytes

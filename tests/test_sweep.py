@@ -243,7 +243,7 @@ def test_seeds_are_runs_of_their_own_and_their_mean_decides(trained):
     assert picture.shape[1] > 800 and (picture < 128).mean() > 0.005
 
 
-@pytest.mark.slow  # test_mirror has what a store does to a run
+@pytest.mark.slow
 def test_sweeps_and_groups_in_a_store_go_on_elsewhere(trained, monkeypatch, tmp_path, capsys):
     def on_machine(name):  # of which there is another cache
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))

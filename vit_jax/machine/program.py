@@ -336,15 +336,15 @@ def _moved_by_fusion(
                 yield array, min(array.bytes, _read(module, one, users))
     root = _root(module, name)
     roots = [inner[operand] for operand in root.operands] if root.opcode == "tuple" else [root]
-    for one, array in zip(roots, results, strict=False):
-        yield array, min(array.bytes, _written(module, one, inner))
+    parts = [part for one in roots for part in _written(module, one, inner)]
+    yield from ((array, min(array.bytes, part)) for array, part in zip(results, parts, strict=True))
 
 
 def _users(module: Module, name: str) -> dict[str, list[Instruction]]:
     """{name of a value of a computation: the instructions that take it}."""
     users: dict[str, list[Instruction]] = defaultdict(list)
     for one in module.computations[name].values():
-        for operand in one.operands:
+        for operand in dict.fromkeys(one.operands):
             users[operand].append(one)
     return users
 
@@ -355,6 +355,8 @@ def _root(module: Module, name: str) -> Instruction:
 
 def _read(module: Module, value: Instruction, users: dict[str, list[Instruction]]) -> int:
     """The bytes of a value inside a fusion that are read at most."""
+    if value.root:  # what leaves the fusion, or one inside it
+        return sum(array.bytes for array in value.results)
     total = 0
     for user in users[value.name]:
         first = user.operands[0] == value.name
@@ -372,14 +374,14 @@ def _read(module: Module, value: Instruction, users: dict[str, list[Instruction]
     return total
 
 
-def _written(module: Module, value: Instruction, there: dict[str, Instruction]) -> int:
-    """The bytes of a fusion's result that are written: of one that is updated in place, the part."""
+def _written(module: Module, value: Instruction, there: dict[str, Instruction]) -> list[int]:
+    """The bytes that are written of each array of a fusion's result: of one that is updated in place, the part."""
     while value.opcode == "bitcast":
         value = there[value.operands[0]]
     if value.opcode == "fusion" and len(value.results) == 1:
         return _written(module, _root(module, value.calls[0]), module.computations[value.calls[0]])
     part = there[value.operands[1]] if value.opcode == "dynamic-update-slice" else value
-    return sum(array.bytes for array in part.results)
+    return [array.bytes for array in part.results]
 
 
 def _collective(

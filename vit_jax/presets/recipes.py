@@ -204,8 +204,8 @@ NOTEBOOKS = {
                 {**_AS_THEY_ARE, "optim": OptimConfig(name="sgd", lr=0.01, schedule="constant")},
             ),
             "fast": Recipe(
-                f"One cycle of Muon, 10 epochs of batches of 500, {_STAGED}No dropout. {_FROM_WIDTH}On test 0.457 after "
-                "3,577 core-seconds (one seed, trained on all of train: --data.validation 0).",
+                f"One cycle of Muon, 10 epochs of batches of 500, {_STAGED}No dropout. {_FROM_WIDTH}On test 0.457 "
+                "after 3,577 core-seconds (one seed, trained on all of train: --data.validation 0).",
                 {**_768, "stages": _STAGES, "epochs": 10, "augment.crop_padding": 2},
             ),
             "best": Recipe(
