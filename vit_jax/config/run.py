@@ -271,7 +271,8 @@ class RunConfig(OfNetwork[Network]):
         0,
         "number of parts into which each device's share of a batch is split, to save memory; 1: no split; 0: chosen "
         "for speed: 1 on a GPU or TPU, and on a CPU each core becomes a device with parts that fit its cache, if batch "
-        "and network allow it (with any other value a CPU is one device)",
+        "and network allow it, else one device with parts that fit half of the memory (with any other value a CPU is "
+        "one device)",
         at_least=0,
     )
     ema: float = identity(

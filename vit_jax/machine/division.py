@@ -1,7 +1,8 @@
 """How the training step of a run is divided on a CPU: a device for each core, with a share of the batch in small parts.
 
 XLA multiplies on one device with all cores, but they wait for each other between operations, and what a whole batch
-computes leaves the caches before it is used again. Importing this file loads no jax.
+computes leaves the caches before it is used again. Where small parts gain nothing, they are as large as memory allows.
+Importing this file loads no jax.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ..config.dotted import value_at
 from ..config.run import RunConfig
 from ..errors import Field, UserError
 from . import backend
+from .limits import host_memory
 from .targets import HERE, Target
 
 # All measured on two cores of an Intel Xeon; benchmarks.step measures it elsewhere.
@@ -22,6 +25,10 @@ FEWEST = 8  # examples of a device's share: each device updates all weights, wha
 # Bytes of all weights: they and their gradients pass through the cache for each part. Gains were seen up to 3.3 MB (1.4
 # times the speed), a loss at 14 MB (0.95).
 MOST_WEIGHTS = 5_000_000
+# What a step keeps of an example for its backward pass, in largest activations of each block: 16 to 20 were seen in
+# float32, 28 in bfloat16, whose factors are kept beside it (cifar10-256x6 and cifar100-256x24).
+KEPT = 20
+KEPT_IN_BFLOAT16 = 30
 
 
 @dataclass(frozen=True)
@@ -72,8 +79,20 @@ def _on_cpu(run: RunConfig, cores: int) -> Division:
         return Division(1, 1)
     share = run.batch // cores
     if share < FEWEST or _largest(run) * share < SMALLEST or run.batch % (cores * run.augment.together):
-        return Division(1, 1)
+        return Division(1, _fitting(run))
     return Division(cores, _parts(run, cores))
+
+
+def _fitting(run: RunConfig) -> int:
+    """Into how few equal parts a batch has to be cut for a step to take about half of the memory at most."""
+    blocks = sum(value_at(run.model, name) for name in run.model.marked("counts_blocks"))
+    kept = blocks * run.model.largest() * (8 if run.compute_dtype == "float64" else 4)
+    kept *= KEPT_IN_BFLOAT16 if run.compute_dtype == "bfloat16" else KEPT
+    there = host_memory() // 2
+    if not there or run.remat != "none":  # which keeps little
+        return 1
+    divisors = (parts for parts in range(1, run.batch + 1) if run.batch % parts == 0)
+    return next(parts for parts in divisors if run.batch // parts * kept <= there or parts == run.batch)
 
 
 def _parts(run: RunConfig, devices: int) -> int:
