@@ -184,8 +184,18 @@ NOTEBOOKS = {
                 {**_RELU_STEM, "optim.lr": 1e-3},
             ),
             "fast": Recipe(
-                "One cycle of Muon, 12 epochs, " + _STAGED + "No dropout. " + _256_STARTS + _BY_ANALOGY,
-                {**_256, "stages": _STAGES, "epochs": 12, "augment.crop_padding": 2},
+                "One cycle of Muon, 10 epochs, three quarters of the patches left out in the first nine tenths of the "
+                "steps (--stages), in bfloat16, for a CPU with instructions for it. No dropout. "
+                + _256_STARTS
+                + "On test 0.507 after 5,728 core-seconds "
+                "(one seed, trained on all of train: --data.validation 0).",
+                {
+                    **_256,
+                    "stages": ("0.9:model.patch-dropout=0.75",),
+                    "epochs": 10,
+                    "augment.crop_padding": 2,
+                    "compute_dtype": "bfloat16",
+                },
             ),
             "best": Recipe(
                 "One cycle of Muon, 50 epochs, in bfloat16, for a GPU; AutoAugment, CutMix and stochastic depth, no "
