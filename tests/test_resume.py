@@ -468,8 +468,9 @@ def test_the_log_goes_on_in_its_own_turn(folder):
 # --------------------------------------------------------------------------------------------- stages
 
 
-def test_a_run_in_stages_drops_at_their_rates_and_goes_on_in_each_to_the_same_bits(folder, monkeypatch):
-    """Three stages, of which the first is a run with its rates; killed in each, and with several steps by one call."""
+@pytest.mark.parametrize("stops", cases([(6, 8)], [((4, 6, 8, 10),)]))
+def test_a_run_in_stages_drops_at_their_rates_and_goes_on_in_each_to_the_same_bits(folder, monkeypatch, stops):
+    """Three stages, of which the first is a run with its rates; stopped on the way, and with several steps by one call."""
     rates: list[tuple[int, float, float]] = []
 
     def noted(does):
@@ -491,7 +492,7 @@ def test_a_run_in_stages_drops_at_their_rates_and_goes_on_in_each_to_the_same_bi
     expected = [(i, *((0.5, 0.3) if i < 6 else (0.25, model.dropout) if i < 9 else plain)) for i in range(STEPS)]
     assert rates == expected
     rates.clear()
-    for stop in (4, 6, 8, 10, 0):
+    for stop in (*stops, 0):
         go(folder, stages=stages, max_steps=stop, steps_per_dispatch=2)
     assert rates == expected and folder.config().stages == stages
     assert_same(result(folder), result(whole))
