@@ -470,7 +470,7 @@ def test_the_log_goes_on_in_its_own_turn(folder):
 
 @pytest.mark.parametrize("stops", cases([(6, 8)], [((4, 6, 8, 10),)]))
 def test_a_run_in_stages_drops_at_their_rates_and_goes_on_in_each_to_the_same_bits(folder, monkeypatch, stops):
-    """Three stages, of which the first is a run with its rates; stopped on the way, and with several steps by one call."""
+    """Three stages, of which the first is a run with its rates; stopped on the way, several steps by one call."""
     rates: list[tuple[int, float, float]] = []
 
     def noted(does):
