@@ -298,14 +298,14 @@ def test_a_repository_that_changes_meanwhile_is_not_written_over(hub, folder):
 
 SHAPES = [b'"x"', b"3", b"not JSON", b"[" * 100_000, b'{"siblings": 3}']
 SHAPES += [b'{"id": "me/x", "siblings": [{"rfilename": 3}]}']
-ANSWERS = [*((shape, "the hub's answer is not as") for shape in SHAPES), ("drip", "is not whole after 1 seconds")]
+ANSWERS = [*((shape, "the hub's answer is not as") for shape in SHAPES), ("drip", "is not whole after 0.3 seconds")]
 ANSWERS += [("flood", "has more than 1 MB"), (gzip.compress(b" " * (1 << 24), mtime=0), "is compressed, by gzip")]
 
 
 @pytest.mark.parametrize(("answer", "says"), ANSWERS, ids=lambda value: repr(value)[:20])
 @pytest.mark.parametrize("way", ["from", "tree", "to"])
 def test_answers_of_no_end_and_of_other_shapes_are_refused(way, answer, says, hub, monkeypatch):
-    monkeypatch.setattr(answers, "SECONDS", 1.0)
+    monkeypatch.setattr(answers, "SECONDS", 0.3)
     monkeypatch.setattr(answers, "BYTES", 1 << 20)
     hub.make("me/x", **{"config.json": b"{}", "a.safetensors": b"x"})
     hub.faults["tree" if way == "tree" else "info"] = answer

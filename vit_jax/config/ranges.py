@@ -92,6 +92,7 @@ _KINDS: dict[Any, tuple[Any, str]] = {
 }  # {type of a field: (what a value has to be, that in words)}
 
 
+@functools.cache
 def _of_one(hint: Any) -> Any:
     """The type of a value that is no tuple, or else of each entry."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType, tuple):
