@@ -51,15 +51,7 @@ class Moments:
 
 
 def moving(rows: Iterable[Row], names: Iterable[str]) -> list[Row]:
-    """The rows for the moments of a file: those of parameters.
-
-    Args:
-        rows: of the weights.
-        names: the file's tensors.
-
-    Raises:
-        UserError: where a tensor of the file consists of a parameter and a computed constant.
-    """
+    """The rows for the moments of a file: those of parameters."""
     moved = [r for r in narrow(rows, names) if r.ours and not r.ours[0].startswith(CARRIED)]
     for r in moved:
         if any(isinstance(operation, Constant) for operation in r.operations):
@@ -72,15 +64,7 @@ def moving(rows: Iterable[Row], names: Iterable[str]) -> list[Row]:
 
 
 def rows_of(rows: Iterable[Row], names: Collection[str]) -> list[Row]:
-    """The rows of some parameters.
-
-    Args:
-        rows: of a file.
-        names: our names of the parameters.
-
-    Raises:
-        UserError: where a tensor of the file holds others too.
-    """
+    """The rows of some parameters."""
     found = []
     for r in rows:
         inside = [name in names for name in r.ours]
@@ -124,21 +108,7 @@ def from_torch(
     step: int | None = None,
     grouped: bool = False,
 ) -> Moments:
-    """Moments from a torch optimizer's state dict, under the file's names.
-
-    Args:
-        saved: the state dict.
-        rows: those of the file.
-        weights: the model's tensors in the order of its state dict.
-        c: the optimizer's config.
-        table: the network's parameters.
-        what: names the file in messages.
-        step: the number of updates, if the file states it.
-        grouped: where groups have no names, the parameters that decay come first, as torch_ref orders them.
-
-    Raises:
-        UserError: where the state is not that of `c`, or its parameters cannot be identified.
-    """
+    """Moments from a torch optimizer's state dict, under the file's names."""
     _check_steps(c, what)
     states, groups = _open_state(saved, what)
     rows = rows_of(moving(rows, weights), trainable(c, table))
@@ -473,17 +443,6 @@ def to_torch(
 
     Groups are those of torch_ref, with names: parameters that decay, then the others, layer by layer where rates
     differ. Before the first step there is no state, as in torch.
-
-    Args:
-        rows: those of the file's parameters.
-        specs: those of the file's parameters.
-        c: the optimizer's config.
-        table: the network's parameters.
-        step: the number of updates done.
-
-    Returns:
-        (the state dict with a Spec for each tensor, {(role, name): path to that Spec}). The paths of the parameters'
-            steps are under the role `step`.
     """
     _check_steps(c, "the source")
     moved = rows_of(moving(rows, specs), trainable(c, table))

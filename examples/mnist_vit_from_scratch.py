@@ -173,7 +173,7 @@ else:
 #
 # The notebook's network ends in a softmax, and its output goes into a cross entropy that takes logits and applies a
 # softmax of its own. What comes in is between 0 and 1. So even a network that is certain, and right, has a loss of
-# [ln(e + 9) - 1 = 1.461](../vit_jax/tasks/next_token.py#L117 "losses = jax.nn.logsumexp(logits, -1)"). And the gradient
+# [ln(e + 9) - 1 = 1.461](../vit_jax/tasks/next_token.py#L87 "losses = jax.nn.logsumexp(logits, -1)"). And the gradient
 # of a network that is certain, and wrong, is nearly zero.
 #
 # The loss then always lies between 1.46 and 2.46, so this network may need another learning rate than the right one.
@@ -193,7 +193,7 @@ slow, slow_twice = replace(right, rate=0.1), replace(twice, rate=0.1)
 #
 # The LayerNorms of the notebook are given the shape (50, 20), so each takes one mean and one variance over all 50
 # tokens ([ours: over the 20 numbers of each
-# token](../vit_jax/models/layers.py#L191 "inverse = jax.lax.rsqrt(store(jnp.square(x)")). So each token depends on all
+# token](../vit_jax/models/layers.py#L180 "inverse = jax.lax.rsqrt(store(jnp.square(x)")). So each token depends on all
 # others before attention has begun. And a token with large numbers stays larger than the others.
 
 
@@ -226,7 +226,7 @@ wide = replace(right, network=with_wide_norms)
 # ## Fault 5: heads that see slices, and nothing that joins them
 #
 # In the notebook, head 1 gets the numbers 1 to 10 of each token and head 2 the other ten, and their results are put
-# side by side. There is no [projection](../vit_jax/models/attention.py#L169 "return self.out.from_heads(context)"),
+# side by side. There is no [projection](../vit_jax/models/attention.py#L122 "return self.out.from_heads(context)"),
 # which in every published Transformer mixes what the heads have found.
 #
 # To get the same from our network, we set the weights of query, key and value to zero where a head would read the

@@ -19,24 +19,7 @@ from .rotary import angles, apply_rope
 
 
 class Attention(nn.Module):
-    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section 3.2).
-
-    Args:
-        width: D, of queries and outputs.
-        heads: H.
-        head_width: Dh.
-        key_width: width of the inputs for keys; 0: D.
-        value_width: width of the inputs for values; 0: D.
-        bias: whether query, key, value and out have biases: one bool for all, or one for each.
-        query_norm: what is applied to the queries of each head; None: nothing.
-        key_norm: likewise to the keys.
-        inner_norm: what is applied to the context of all heads, before the output projection; None: nothing.
-        dropout: rate of the weights' dropout.
-        pairs: the values that rotary positions turn together, as in `rotary.apply_rope`; empty: there are none.
-        mixed: whether the frequencies of rotary positions are learned.
-        scaled: whether the scores are divided by sqrt Dh.
-        relative: what gives a bias of the scores, of this layer alone; None: there is none, or a call is given it.
-    """
+    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section 3.2)."""
 
     def __init__(
         self,
@@ -83,23 +66,8 @@ class Attention(nn.Module):
         bias: Tensor | None = None,
         intermediates: Intermediates | None = None,
     ) -> Tensor:
-        """Attention of queries to keys and values.
-
-        Args:
-            query: [B, Nq, D].
-            key: [B, Nk, Dk].
-            value: [B, Nk, Dv].
-            mask: bool, 4-D, broadcastable to [B, H, Nq, Nk], True where to attend. A query that may attend to nothing
-                has a zero context.
-            rotary: the rotary table [..., n, d] of the last n tokens, as `rotary.angles` takes it.
-            bias: of the scores, [1, H, Nq, Nk]; None: that of the layer's own relative positions, if it has them.
-            intermediates: receives the weights [B, H, Nq, Nk] if it has the name "attention".
-
-        Returns:
-            [B, Nq, D].
-
-        Raises:
-            ValueError: for a mask of another shape or dtype.
+        """Attention of queries to keys and values: query [B, Nq, D], key [B, Nk, Dk], value [B, Nk, Dv], mask [B, H,
+        Nq, Nk], rotary [..., n, d], bias [1, H, Nq, Nk], intermediates [B, H, Nq, Nk] -> [B, Nq, D].
         """
         k, v = self.project(key, value)
         if rotary is not None:
@@ -124,20 +92,8 @@ class Attention(nn.Module):
         intermediates: Intermediates | None = None,
         name: str = "attention",
     ) -> Tensor:
-        """Attention to keys and values that `project` has given.
-
-        Args:
-            query: [B, Nq, D].
-            k: [B, H, Nk, Dh].
-            v: [B, H, Nk, Dh].
-            mask: as in a call.
-            rotary: the angles [..., N, Dh/2] by which `k` is turned already.
-            bias: as in a call.
-            intermediates: as in a call.
-            name: that of the weights among the intermediates.
-
-        Returns:
-            [B, Nq, D].
+        """Attention to keys and values that `project` has given: query [B, Nq, D], k [B, H, Nk, Dh], v [B, H, Nk, Dh],
+        rotary [..., N, Dh/2] -> [B, Nq, D].
         """
         q = self.split_heads(self.query(query))
         q = q if self.query_norm is None else self.query_norm(q)
@@ -195,22 +151,8 @@ def attention_mask(
     causal: bool = False,
     device: Any = None,
 ) -> Tensor | None:
-    """One mask for all that hides keys: a padding, a mask, and what comes later.
-
-    Args:
-        batch: B.
-        query_length: Nq.
-        key_length: Nk.
-        padding: bool [B, Nk], True at real keys.
-        mask: bool, 4-D, broadcastable to [B, H, Nq, Nk], True where to attend.
-        causal: whether query i attends to the keys up to i alone.
-        device: of the causal mask.
-
-    Returns:
-        A mask, bool, broadcastable to [B, H, Nq, Nk]; None if nothing is masked.
-
-    Raises:
-        ValueError: for a padding or mask of another shape or dtype.
+    """One mask for all that hides keys: a padding, a mask, and what comes later. Shapes: padding bool [B, Nk], mask [B,
+    H, Nq, Nk]. A mask, bool, broadcastable to [B, H, Nq, Nk]; None if nothing is masked.
     """
     if padding is not None and (padding.dtype != torch.bool or padding.shape != (batch, key_length)):
         raise ValueError(
@@ -232,15 +174,7 @@ def attention_mask(
 
 
 def check_mask(mask: Tensor | None, shape: tuple[int, int | None, int, int]) -> None:
-    """Check a mask of attention.
-
-    Args:
-        mask: boolean, 4-D and broadcastable to `shape`, True where to attend; or None.
-        shape: (B, H, Nq, Nk); None for H: any.
-
-    Raises:
-        ValueError: on another one.
-    """
+    """Check a mask of attention."""
     if mask is None:
         return
     if mask.dtype != torch.bool:

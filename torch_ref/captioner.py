@@ -88,39 +88,13 @@ class Captioner(DecoderModel):
         )
 
     def capture(self, source: Tensor, target: Tensor, names: Iterable[str], **masks: Any) -> dict[str, Tensor]:
-        """Inner values of an evaluation pass.
-
-        Args:
-            source: as of a call.
-            target: as of a call.
-            names: of vit.NAME (tokens, blocks.I, features and attention, as `ViT.capture` gives them), memory [B, S, D]
-                (what the decoder attends to), decoder.blocks.I [B, T, D] (what leaves block I), decoder.self_attention
-                [B, L, H, T, T] and decoder.cross_attention [B, L, H, T, S] (the weights of all blocks), and logits.
-            masks: keyword arguments of a call.
-
-        Returns:
-            {name: tensor}.
-
-        Raises:
-            ValueError: as a call, and for any other name.
-        """
+        """Inner values of an evaluation pass -> {name: tensor}."""
         of_vit = [] if self.vit is None else ["vit.attention"]
         known = [*self.config.captured(), *of_vit, "decoder.self_attention", "decoder.cross_attention"]
         return capture(self, names, known, lambda wanted: self(source, target, intermediates=wanted, **masks))
 
     def encode(self, source: Tensor, *, intermediates: Intermediates | None = None) -> Tensor:
-        """The memory of images or vectors.
-
-        Args:
-            source: normalised images [B, C, h, w], or vectors [B, S, C].
-            intermediates: receives the inner values that it asks for, by their names in `capture`.
-
-        Returns:
-            [B, S, D].
-
-        Raises:
-            ValueError: for wrong shapes and dtypes.
-        """
+        """The memory of images or vectors: source [B, C, h, w] -> [B, S, D]."""
         c = self.config
         if self.vit is None:
             check_vectors("source", source, c.memory_width)

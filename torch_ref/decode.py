@@ -31,22 +31,7 @@ class Answer:
 def search(
     step: Step, cache: Any, ids: Ids, d: Decoding, longest: int, generator: torch.Generator | None = None
 ) -> list[Answer]:
-    """The answers to one input.
-
-    Args:
-        step: (tokens int64 [R], cache) -> (logits [R, V], cache).
-        cache: what it takes first, for one row; `cache.take(rows)` is that of rows with these numbers.
-        ids: of special tokens.
-        d: how to search.
-        longest: the most tokens of an answer; `d` may state fewer.
-        generator: makes the draws of sampling; None: torch's own.
-
-    Returns:
-        The `nbest` of them; of a beam the best first.
-
-    Raises:
-        UserError: on settings that cannot be.
-    """
+    """The answers to one input: step int64 [R]."""
     check_decoding(d)
     longest = min(d.max_length or longest, longest)
     if d.beam > 1:
@@ -61,17 +46,8 @@ def search(
 
 
 def likeliest(model: Any, memory: Tensor, padding: Tensor | None, length: int, ids: Ids) -> Tensor:
-    """The likeliest next token, one after the other.
-
-    Args:
-        model: has `init_cache` and `decode_step`.
-        memory: [B, S, D].
-        padding: bool [B, S], True at real tokens of the memories; None: all are.
-        length: how many tokens.
-        ids: of special tokens.
-
-    Returns:
-        int64 [B, length], without ends, padded.
+    """The likeliest next token, one after the other: memory [B, S, D], padding bool [B, S] -> int64 [B, length],
+    without ends, padded.
     """
     cache = model.init_cache(memory, padding, length)
     found = torch.full((len(memory), length), ids.pad, device=memory.device)
@@ -88,16 +64,7 @@ def likeliest(model: Any, memory: Tensor, padding: Tensor | None, length: int, i
 
 
 def one_by_one(step: Step, cache: Any, ids: Ids, d: Decoding, longest: int, choose: Callable[[Tensor], int]) -> Answer:
-    """The answer of which one token is chosen after the other.
-
-    Args:
-        step: as of `search`.
-        cache: for one row.
-        ids: of special tokens.
-        d: how to search.
-        longest: the most tokens.
-        choose: makes the next token of its scores [V].
-    """
+    """The answer of which one token is chosen after the other."""
     tokens: list[int] = []
     total = 0.0
     while len(tokens) < longest and ids.end not in tokens:
@@ -110,18 +77,7 @@ def one_by_one(step: Step, cache: Any, ids: Ids, d: Decoding, longest: int, choo
 
 
 def beam(step: Step, cache: Any, ids: Ids, d: Decoding, longest: int) -> list[Answer]:
-    """The answers of a beam search, as `generate` of transformers finds them.
-
-    Args:
-        step: as of `search`.
-        cache: for one row.
-        ids: of special tokens.
-        d: how to search.
-        longest: the most tokens of an answer.
-
-    Returns:
-        At most as many as the beam is wide, the best first.
-    """
+    """The answers of a beam search, as `generate` of transformers finds them."""
     running: list[list[int]] = [[] for _ in range(d.beam)]
     totals = torch.tensor([0.0] + [-1e9] * (d.beam - 1))  # all begin alike, and only one may go on
     cache, answers = cache.take(torch.zeros(d.beam, dtype=torch.long)), list[Answer]()
@@ -148,18 +104,7 @@ def beam(step: Step, cache: Any, ids: Ids, d: Decoding, longest: int) -> list[An
 
 
 def apply_rules(scores: Tensor, tokens: list[int], ids: Ids, d: Decoding, longest: int) -> Tensor:
-    """The scores of the next token by the rules of a search.
-
-    Args:
-        scores: [V].
-        tokens: those before it, without the begin.
-        ids: of special tokens.
-        d: how to search.
-        longest: the most tokens of an answer.
-
-    Returns:
-        [V], with -inf for tokens that a rule forbids; where one is forced, 0 for it and -inf for all others.
-    """
+    """The scores of the next token by the rules of a search: scores [V] -> [V]."""
     only = forced_token(tokens, ids, longest)
     if only is not None:
         return torch.full_like(scores, -math.inf).index_fill(0, torch.tensor(only), 0.0)
@@ -167,32 +112,14 @@ def apply_rules(scores: Tensor, tokens: list[int], ids: Ids, d: Decoding, longes
 
 
 def forced_token(tokens: list[int], ids: Ids, longest: int) -> int | None:
-    """The token that has to come next.
-
-    Args:
-        tokens: those before it, without the begin.
-        ids: of special tokens.
-        longest: the most tokens of an answer.
-
-    Returns:
-        Its id; None where any may come.
-    """
+    """The token that has to come next. Its id; None where any may come."""
     if ids.forced_end is not None and len(tokens) == longest - 1:
         return ids.forced_end
     return None if tokens else ids.forced_begin
 
 
 def forbidden(tokens: list[int], ids: Ids, d: Decoding) -> set[int]:
-    """The tokens that may not come next.
-
-    Args:
-        tokens: those before, without the begin.
-        ids: of special tokens.
-        d: how to search.
-
-    Returns:
-        Their ids.
-    """
+    """The tokens that may not come next."""
     read, out = [ids.begin, *tokens], set(ids.banned)
     for *before, last in d.banned:
         if len(read) >= len(before) and read[len(read) - len(before) :] == before:

@@ -76,19 +76,8 @@ class DecoderBlock(nn.Module):
         bias: Tensor | None,
         intermediates: Intermediates | None = None,
     ) -> tuple[Tensor, KeyValue]:
-        """A call for tokens that follow others.
-
-        Args:
-            x: [B, N, D].
-            past: keys and values [B, H, T, Dh] of earlier tokens; None: there are none.
-            memory: keys and values [B, H, S, Dh] of the memory.
-            mask: of the target, as of `Attention`.
-            memory_mask: of the memory.
-            bias: of the scores of self-attention, as of `Attention`.
-            intermediates: receives the weights of self_attention and cross_attention, as far as it asks for them.
-
-        Returns:
-            ([B, N, D], the keys and values of all tokens so far).
+        """A call for tokens that follow others: x [B, N, D], past [B, H, T, Dh], memory [B, H, S, Dh] -> ([B, N, D],
+        the keys and values of all tokens so far).
         """
         y = self.norm1(x) if self.norm_first else x
         own = _concatenate(past, self.self_attention.project(y, y))
@@ -108,18 +97,7 @@ class DecoderBlock(nn.Module):
         bias: Tensor | None,
         intermediates: Intermediates | None = None,
     ) -> Tensor:
-        """Self-attention and dropout.
-
-        Args:
-            x: [B, N, D].
-            pair: its keys and values, [B, H, Nk, Dh] each.
-            mask: as of Attention.
-            bias: likewise.
-            intermediates: likewise.
-
-        Returns:
-            [B, N, D].
-        """
+        """Self-attention and dropout: x [B, N, D], pair [B, H, Nk, Dh] -> [B, N, D]."""
         return self.dropout(
             self.self_attention.attend(x, *pair, mask, bias=bias, intermediates=intermediates, name="self_attention")
         )
@@ -127,17 +105,7 @@ class DecoderBlock(nn.Module):
     def attend_memory(
         self, x: Tensor, pair: KeyValue, mask: Tensor | None, intermediates: Intermediates | None = None
     ) -> Tensor:
-        """Attention to the memory, and dropout.
-
-        Args:
-            x: [B, N, D].
-            pair: the keys and values of the memory, [B, H, S, Dh] each.
-            mask: as of Attention.
-            intermediates: likewise.
-
-        Returns:
-            [B, N, D].
-        """
+        """Attention to the memory, and dropout: x [B, N, D] -> [B, N, D]."""
         return self.dropout(
             self.cross_attention.attend(x, *pair, mask, intermediates=intermediates, name="cross_attention")
         )
@@ -178,15 +146,8 @@ class Decoder(nn.Module):
     # Decoding, one token at a time.
 
     def init_cache(self, memory: Tensor, memory_padding: Tensor | None, length: int) -> Cache:
-        """The cache to decode with `step`; projects the keys and values of the memory once.
-
-        Args:
-            memory: [B, S, D].
-            memory_padding: bool [B, S], True at real tokens; None: all are.
-            length: the most tokens, 1 or more.
-
-        Raises:
-            ValueError: for a wrong padding or length.
+        """The cache to decode with `step`; projects the keys and values of the memory once. Shapes: memory [B, S, D],
+        memory_padding bool [B, S].
         """
         if length < 1:
             raise ValueError(f"length is {length}: give 1 or more")
@@ -210,18 +171,7 @@ class Decoder(nn.Module):
             raise ValueError(f"the cache holds {cache.length} tokens and is full: give init_cache a larger length")
 
     def step(self, x: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        """Decode one position.
-
-        Args:
-            x: tokens [B, D], which attend to those in the cache.
-            cache: as `init_cache` or the last step gave it.
-
-        Returns:
-            ([B, D], the cache with these tokens).
-
-        Raises:
-            ValueError: for a cache of another batch size or decoder, or one that is full.
-        """
+        """Decode one position: x [B, D] -> ([B, D], the cache with these tokens)."""
         self.check(x, cache)
         bias = None if self.relative is None else self.relative(1, cache.index + 1)
         x, pairs = x[:, None], []

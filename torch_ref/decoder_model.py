@@ -31,18 +31,7 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(c.embedding_dropout)
 
     def forward(self, x: Tensor, table: nn.Embedding | None) -> Tensor:
-        """The input of a stack of blocks.
-
-        Args:
-            x: ids [B, N], or vectors [B, N, D] if the vocabulary is 0.
-            table: the embedding [V, D] of ids; None for vectors.
-
-        Returns:
-            [B, N, D].
-
-        Raises:
-            ValueError: for another shape or dtype, and a length of 0 or beyond max_length.
-        """
+        """The input of a stack of blocks: x ids [B, N], table [V, D] -> [B, N, D]."""
         c, length = self.config, x.shape[1] if x.ndim > 1 else 0
         if self.vocabulary and (x.ndim != 2 or x.dtype.is_floating_point or x.dtype == torch.bool):
             raise ValueError(f"tokens {x.dtype} {list(x.shape)} are not ids [B, N], which this network takes")
@@ -57,14 +46,8 @@ class Embedding(nn.Module):
         return self.dropout(self.with_positions(self.lookup(x, table), 0))
 
     def lookup(self, x: Tensor, table: nn.Embedding | None) -> Tensor:
-        """The vectors of tokens.
-
-        Args:
-            x: ids [...], or vectors, which are not changed.
-            table: of weights [V, D]; None: `x` is vectors.
-
-        Returns:
-            Rows of the table [..., D], times sqrt(D) if `scale_embedding`.
+        """The vectors of tokens: x ids [...], table [V, D] -> rows of the table [..., D], times sqrt(D) if
+        `scale_embedding`.
         """
         if table is None:
             return x
@@ -90,15 +73,7 @@ class Head(nn.Module):
         self.bias = nn.Parameter(torch.zeros(c.outputs)) if c.output_bias else None
 
     def forward(self, x: Tensor, table: nn.Embedding | None) -> Tensor:
-        """The logits.
-
-        Args:
-            x: [..., D].
-            table: of weights [V, D], used if the head is tied.
-
-        Returns:
-            [..., K].
-        """
+        """The logits: x [..., D], table [V, D] -> [..., K]."""
         if self.weight is not None:
             return F.linear(x, self.weight, self.bias)
         assert table is not None
@@ -153,15 +128,8 @@ class DecoderModel(nn.Module):
     # Decoding, one token at a time.
 
     def init_cache(self, memory: Tensor, memory_padding: Tensor | None, length: int) -> Cache:
-        """The cache to decode with `decode_step`; projects the keys and values of the memory once.
-
-        Args:
-            memory: [B, S, D].
-            memory_padding: bool [B, S], True at real tokens; None: all are.
-            length: the most tokens, at most max_length.
-
-        Raises:
-            ValueError: for a wrong padding or length, a decoder that is not causal, or a network without one.
+        """The cache to decode with `decode_step`; projects the keys and values of the memory once. Shapes: memory [B,
+        S, D], memory_padding bool [B, S].
         """
         c = self.side
         if self.decoder is None:
@@ -175,18 +143,7 @@ class DecoderModel(nn.Module):
         return self.decoder.init_cache(memory, memory_padding, length)
 
     def decode_step(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        """Decode one position.
-
-        Args:
-            tokens: ids [B] or vectors [B, D], which attend to those in the cache.
-            cache: as `init_cache` or the last step gave it.
-
-        Returns:
-            (logits [B, K] of the next tokens, the cache with these tokens).
-
-        Raises:
-            ValueError: for a cache of another batch size or network, or one that is full.
-        """
+        """Decode one position: tokens ids [B] -> (logits [B, K] of the next tokens, the cache with these tokens)."""
         assert self.target is not None and self.decoder is not None  # there is a cache, so there is a decoder
         self.decoder.check(tokens, cache)
         x = self.target.with_positions(self.target.lookup(tokens, self.table)[:, None], cache.index)  # [B, 1, D]
@@ -195,15 +152,6 @@ class DecoderModel(nn.Module):
 
 
 def check_vectors(name: str, x: Tensor, width: int) -> None:
-    """Check an input of vectors.
-
-    Args:
-        name: of the input, for the error.
-        x: floating-point [B, S, width], at least one vector a row.
-        width: that of the network.
-
-    Raises:
-        ValueError: on another one.
-    """
+    """Check an input of vectors: x int [B, S, width]."""
     if x.ndim != 3 or x.shape[-1] != width or not x.shape[1] or not x.dtype.is_floating_point:
         raise ValueError(f"{name} {x.dtype} {list(x.shape)} is not vectors [B, S, {width}], which this network takes")

@@ -23,16 +23,7 @@ Metrics = dict[str, float]
 
 @torch.no_grad()
 def measure(trainer: Trainer, model: Model, split: Any) -> Metrics:
-    """The metrics of a model on all examples of a split, each once, in batches of the run's size.
-
-    Args:
-        trainer: of the run.
-        model: is left in evaluation mode.
-        split: of the data.
-
-    Raises:
-        CheckFailed: if the loss is not finite.
-    """
+    """The metrics of a model on all examples of a split, each once, in batches of the run's size."""
     model.eval()
     parts: dict[str, list[Tensor]] = {}
     order: list[np.ndarray] = []

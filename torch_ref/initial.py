@@ -25,16 +25,6 @@ def initialise(
 
     The arguments are the config's fields of these names. Biases are 0 (drawn if `init` is "torch"), norms start at 1
     and 0.
-
-    Args:
-        model: of torch_ref.
-        init: the scheme of linear maps.
-        attention_init: that of attention, except a pool's, which always follows `init`.
-        init_std: the standard deviation of the schemes "normal" and "trunc_normal".
-        token_std: that of embeddings and of tokens.
-        position_std: that of positions.
-        relative_std: that of the tables of relative positions.
-        scale: the value of layer scales.
     """
     for name, module in model.named_modules():
         if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
@@ -72,13 +62,7 @@ def initialise(
 
 
 def start_kernel(weight: Tensor, init: str, std: float) -> None:
-    """Fill the weight of a linear map, in place.
-
-    Args:
-        weight: [out, in...].
-        init: the scheme.
-        std: the standard deviation, of "normal" and "trunc_normal".
-    """
+    """Fill the weight of a linear map, in place: weight [out, in...]."""
     weight = weight.flatten(1)  # a convolution with its stride equal to its size is a linear map of a patch
     n_out, n_in = weight.shape
     if init in ("normal", "t5"):

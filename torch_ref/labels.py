@@ -23,12 +23,7 @@ SELECTION = {
 
 
 class Labels:
-    """The labels of a run: their kind and what training knows of them.
-
-    Args:
-        c: the settings of the loss.
-        metadata: of the data: `class_names` or `outputs`, and `loss_weights` and `log_prior` where the loss has such.
-    """
+    """The labels of a run: their kind and what training knows of them."""
 
     def __init__(self, c: LossConfig, metadata: Mapping[str, Any]):
         self.c, self.outputs = c, Outputs.of(metadata)
@@ -38,12 +33,7 @@ class Labels:
         self.selection = ("balanced_accuracy", 1) if evened and self.kind == "class" else SELECTION[self.kind]
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss [] of logits [B, K].
-
-        Args:
-            logits: of the network.
-            labels: classes [B], or targets float [B, K]; or of sets 1, 0, -1 where unknown; or normalised numbers.
-        """
+        """The loss [] of logits [B, K]: labels [B]."""
         weights = None if self.weights is None else logits.new_tensor(self.weights)
         if self.kind == "number":
             return F.mse_loss(logits, labels.to(logits))
@@ -62,16 +52,8 @@ class Labels:
 
 
 def class_loss(logits: Tensor, labels: Tensor, c: LossConfig, weights: Tensor | None) -> Tensor:
-    """The mean loss of classes: their cross entropy, or the binary one of each class.
-
-    Args:
-        logits: [B, K].
-        labels: classes int64 [B], or targets [B, K].
-        c: the settings of the loss; it may be focal.
-        weights: those of classes [K]; None: all are 1.
-
-    Returns:
-        [].
+    """The mean loss of classes: their cross entropy, or the binary one of each class. Shapes: logits [B, K], labels
+    int64 [B], weights [K] -> [].
     """
     classes = logits.shape[1]
     if c.name == "binary":

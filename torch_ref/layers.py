@@ -48,28 +48,12 @@ class Convolution(nn.Conv2d):
 
 
 def drop_path(x: Tensor, rate: float, training: bool) -> Tensor:
-    """Stochastic depth (Huang et al. 2016): zero some examples, scale the rest.
-
-    Args:
-        x: [B, ...].
-        rate: the probability with which an example is zeroed.
-        training: whether to do so; else nothing is changed.
-    """
+    """Stochastic depth (Huang et al. 2016): zero some examples, scale the rest. Shapes: x [B, ...]."""
     return x * F.dropout(x.new_ones(len(x), *[1] * (x.ndim - 1)), rate, training) if rate else x
 
 
 class Mlp(nn.Module):
-    """fc2(dropout(act(fc1 x))), gated: fc2(dropout(act(gate x) * fc1 x)) (Shazeer 2020, arXiv 2002.05202).
-
-    Args:
-        width: D, of inputs and outputs.
-        hidden: F, width of the hidden layer.
-        activation: a key of ACTIVATIONS.
-        gated: whether there is a gate.
-        bias: whether the projections have biases.
-        dropout: rate of the hidden layer's dropout.
-        inner_norm: what is applied before fc2; None: nothing.
-    """
+    """fc2(dropout(act(fc1 x))), gated: fc2(dropout(act(gate x) * fc1 x)) (Shazeer 2020, arXiv 2002.05202)."""
 
     def __init__(
         self,
@@ -97,17 +81,8 @@ class Mlp(nn.Module):
 
 
 def sinusoids(kind: str, length: int, width: int) -> Tensor:
-    """Positions: sines and cosines of t / 10000^(2i/D) (Vaswani et al. 2017, section 3.5).
-
-    Args:
-        kind: interleaved (column 2i is the sine, 2i+1 the cosine), concatenated (all sines, then all cosines), fairseq
-            (so too, of t / 10000^(i/(D/2-1)), so that the lowest frequency is 1/10000), or one_frequency (sin(t) and
-            cos(t) in turn).
-        length: the number of positions.
-        width: D.
-
-    Returns:
-        [length, D], float64.
+    """Positions: sines and cosines of t / 10000^(2i/D) (Vaswani et al. 2017, section 3.5). Returns [length, D],
+    float64.
     """
     t = torch.arange(length, dtype=torch.float64).unsqueeze(1)
     frequency = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / width))
@@ -135,17 +110,7 @@ def sow(intermediates: Intermediates | None, name: str, value: Tensor) -> None:
 def capture(
     model: nn.Module, names: Iterable[str], known: Sequence[str], forward: Callable[[Intermediates], Tensor]
 ) -> Intermediates:
-    """The inner values of an evaluation pass.
-
-    Args:
-        model: whose pass it is.
-        names: what is asked for.
-        known: the names that there are.
-        forward: the pass, which sows what its intermediates ask for; what it returns is called logits.
-
-    Raises:
-        ValueError: for a name that there is not.
-    """
+    """The inner values of an evaluation pass."""
     intermediates: Intermediates = dict.fromkeys(names)
     if unknown := [name for name in intermediates if name not in known]:
         raise ValueError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")
@@ -162,21 +127,7 @@ def through(
     prefix: str = "",
     maps: tuple[str, ...] = ("attention",),
 ) -> Tensor:
-    """What x is after all blocks, as `Stack.through` of vit_jax has it.
-
-    Args:
-        blocks: in order.
-        x: [B, N, D].
-        call: `call(block, x, intermediates)` gives x after a block; its intermediates ask for those of `maps` that are
-            wanted.
-        intermediates: receives, where it asks for them, the outputs {prefix}blocks.I and the weights of all blocks
-            {prefix}{map} [B, L, H, Nq, Nk].
-        prefix: precedes these names.
-        maps: the kinds of attention weights that a block has.
-
-    Returns:
-        [B, N, D].
-    """
+    """What x is after all blocks, as `Stack.through` of vit_jax has it: x [B, N, D] -> [B, N, D]."""
     asked = [name for name in maps if intermediates is not None and prefix + name in intermediates]
     taken: list[Intermediates] = []
     for i, block in enumerate(blocks):

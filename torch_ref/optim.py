@@ -18,38 +18,18 @@ from .muon import Muon
 
 
 def freeze(model: nn.Module, names: Mapping[str, str], c: OptimConfig) -> None:
-    """Switch off the gradients of what is frozen for the whole run.
-
-    Args:
-        model: in place.
-        names: {torch's name of a parameter: vit_jax's}.
-        c: whose `freeze` has patterns; with `freeze_epochs` nothing is frozen for the whole run.
-    """
+    """Switch off the gradients of what is frozen for the whole run."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(bool(c.freeze_epochs) or not frozen(names[name], c))
 
 
 def frozen(name: str, c: OptimConfig) -> bool:
-    """Whether a pattern of `freeze` matches a parameter.
-
-    Args:
-        name: vit_jax's of the parameter.
-        c: with the patterns.
-    """
+    """Whether a pattern of `freeze` matches a parameter."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in c.freeze)
 
 
 def groups(model: nn.Module, c: OptimConfig) -> list[dict[str, Any]]:
-    """Parameter groups for torch.optim, without what is frozen.
-
-    Args:
-        model: whose parameters they are.
-        c: of the optimizer.
-
-    Returns:
-        Layer by layer from the input if rates differ (`lr_scale` is then the group's), and in each first the parameters
-            that decay, by their kinds, then the others. Of muon first all groups of Muon, then those of AdamW.
-    """
+    """Parameter groups for torch.optim, without what is frozen."""
     kernels = muon_weights(model) if c.name == "muon" else set()
     layers = {} if c.layer_decay == 1 else layers_above(model)
     found: dict[tuple[bool, int, bool], dict[str, nn.Parameter]] = {}
@@ -83,12 +63,10 @@ def muon_weights(model: nn.Module) -> set[str]:
 
 
 def layers_above(model: nn.Module) -> dict[str, int]:
-    """How many layers of a ViT are above each parameter's, with timm's grouping of what is no block.
+    """How many layers of a ViT are above each parameter's, with timm's grouping of what is no block -> {torch's name:
+    number of layers}.
 
     The last layer is the head or, without one, the last block and the norm after it.
-
-    Returns:
-        {torch's name: number of layers}.
     """
     before = ("stem", "patch", "cls_token", "distill_token", "register_tokens", "position", "pre_norm")
     depth, above = int(model.config.depth), {}  # type: ignore[union-attr, arg-type]
@@ -102,15 +80,7 @@ def layers_above(model: nn.Module) -> dict[str, int]:
 
 
 def kind_of(module: nn.Module, name: str) -> str:
-    """The kind of a parameter, one of those that OptimConfig.decay lists.
-
-    Args:
-        module: that has it.
-        name: the parameter's in the module.
-
-    Raises:
-        ValueError: on a parameter whose kind is not known.
-    """
+    """The kind of a parameter, one of those that OptimConfig.decay lists."""
     if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
         return "norm"
     if isinstance(module, nn.Embedding):
@@ -165,13 +135,6 @@ def make_schedule(optimizer: Optimizer, c: OptimConfig, steps: int, epoch: int, 
     """The schedule of the learning rate for the steps t = done .. steps-1.
 
     The formulas are those of vit_jax.training.engine.optim.learning_rate.
-
-    Args:
-        optimizer: if `done` is above 0, with the state of that many steps.
-        c: the settings of the schedule.
-        steps: of the whole run.
-        epoch: how many steps an epoch has.
-        done: how many have been made.
     """
     if c.schedule == "one_cycle":
         return OneCycleLR(

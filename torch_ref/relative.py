@@ -12,18 +12,7 @@ from torch import Tensor, nn
 
 
 def bucket(distance: Tensor, buckets: int, far: int, causal: bool) -> Tensor:
-    """The bucket of each distance (arXiv 1910.10683, section 2.1).
-
-    Args:
-        distance: int64, place of the key minus place of the query.
-        buckets: how many there are.
-        far: the distance from which all are in the last one.
-        causal: whether keys precede their queries: then later keys count as distance 0. Else half of the buckets are
-            for later keys.
-
-    Returns:
-        int64, as `distance`, from 0 to buckets - 1.
-    """
+    """The bucket of each distance (arXiv 1910.10683, section 2.1)."""
     if causal:
         first, distance = torch.zeros_like(distance), (-distance).clamp(min=0)
     else:
@@ -36,14 +25,7 @@ def bucket(distance: Tensor, buckets: int, far: int, causal: bool) -> Tensor:
 
 
 class RelativePosition(nn.Module):
-    """The bias of a self-attention's scores.
-
-    Args:
-        buckets: rows of the table; even.
-        heads: H.
-        far: the distance from which all share the last bucket.
-        causal: as of `bucket`.
-    """
+    """The bias of a self-attention's scores."""
 
     def __init__(self, buckets: int, heads: int, far: int, causal: bool):
         super().__init__()

@@ -17,19 +17,7 @@ from torch import Tensor
 def patch_positions(
     grid: tuple[int, int], kind: str, first: str, offset: float = 0.0, reference: tuple[int, int] = (0, 0)
 ) -> Tensor:
-    """The places of the patches of a grid on the first and the second axis.
-
-    Args:
-        grid: the number of rows and columns.
-        kind: centres (of the patches, from -2 pi at one edge of the image to 2 pi at the other) or indices (the numbers
-            of their rows and columns).
-        first: rows or columns, the first axis.
-        offset: of indices, added to them.
-        reference: of indices, the grid to whose numbers they are scaled; 0: they are not.
-
-    Returns:
-        [n, 2], float64, row by row.
-    """
+    """The places of the patches of a grid on the first and the second axis -> [n, 2], float64, row by row."""
     index = torch.cartesian_prod(*map(torch.arange, grid)).view(-1, 2).double()
     size = torch.tensor(grid).double()
     if kind == "centres":
@@ -40,16 +28,7 @@ def patch_positions(
 
 
 def frequencies(width: int, base: float, periods: str = "exact") -> Tensor:
-    """The frequencies of one axis: base^(-4k / Dh).
-
-    Args:
-        width: Dh, that of a head.
-        base: of the powers.
-        periods: "exact"; or "bfloat16": one over the frequencies, which is then rounded.
-
-    Returns:
-        float64 [Dh/4].
-    """
+    """The frequencies of one axis: base^(-4k / Dh). Returns float64 [Dh/4]."""
     exact = torch.exp(-math.log(base) * torch.arange(width // 4).double() * 4 / width)
     return exact if periods == "exact" else exact.reciprocal().bfloat16().double().reciprocal()
 
@@ -60,17 +39,10 @@ def axial(places: Tensor, width: int, base: float, periods: str = "exact") -> Te
 
 
 def mixed_frequencies(heads: int, width: int, base: float) -> Tensor:
-    """Initial mixed frequencies: those of two axes at right angles, which each head turns.
+    """Initial mixed frequencies: those of two axes at right angles, which each head turns. Returns [2, H, Dh/2],
+    float64.
 
     Heo et al. draw the direction of each head at random; here the heads share half a turn evenly.
-
-    Args:
-        heads: H.
-        width: Dh.
-        base: T of the frequencies T^(-4k / Dh).
-
-    Returns:
-        [2, H, Dh/2], float64.
     """
     along = torch.polar(torch.ones(heads).double(), torch.arange(heads).double() * (math.pi / heads))
     turned = torch.outer(along, frequencies(width, base).to(along.dtype))
@@ -78,14 +50,8 @@ def mixed_frequencies(heads: int, width: int, base: float) -> Tensor:
 
 
 def angles(table: Tensor, frequencies: Tensor | None) -> Tensor:
-    """The angles by which queries and keys of patches are turned.
-
-    Args:
-        table: angles [..., n, Dh/2], or places [..., n, 2] where there are learned frequencies.
-        frequencies: the learned ones [2, H, Dh/2]; None: the table has angles.
-
-    Returns:
-        [..., H or 1, n, Dh/2].
+    """The angles by which queries and keys of patches are turned: table [..., n, Dh/2], frequencies [2, H, Dh/2] ->
+    [..., H or 1, n, Dh/2].
     """
     if frequencies is None:
         return table.unsqueeze(-3)
@@ -93,15 +59,8 @@ def angles(table: Tensor, frequencies: Tensor | None) -> Tensor:
 
 
 def apply_rope(x: Tensor, angles: Tensor, pairs: str) -> Tensor:
-    """Queries or keys with those of the last n tokens turned.
-
-    Args:
-        x: queries or keys [B, H, N, Dh].
-        angles: [..., n, Dh/2], in whose dtype it is computed.
-        pairs: the values that are turned together: k and k + Dh/2 (halves), or 2k and 2k + 1 (neighbours).
-
-    Returns:
-        [B, H, N, Dh] in the dtype of x.
+    """Queries or keys with those of the last n tokens turned: x keys [B, H, N, Dh], angles [..., n, Dh/2] -> [B, H, N,
+    Dh] in the dtype of x.
     """
     prefix, patches = x.split([x.shape[2] - angles.shape[-2], angles.shape[-2]], dim=2)
     patches = patches.to(angles.dtype)

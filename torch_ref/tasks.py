@@ -38,16 +38,9 @@ from .vit import ViT
 
 
 def augment(images: Tensor, c: Any) -> Tensor:
-    """Randomly cropped and flipped images.
+    """Randomly cropped and flipped images: images uint8 [B, C, h, w] -> uint8 [B, C, h, w].
 
     A crop has the size of the image; it is taken from the image padded with black on all sides.
-
-    Args:
-        images: uint8 [B, C, h, w].
-        c: with crop_padding, in pixels, and flip.
-
-    Returns:
-        uint8 [B, C, h, w].
     """
     batch, _, h, w = images.shape
     if c.crop_padding:
@@ -65,32 +58,15 @@ def augment(images: Tensor, c: Any) -> Tensor:
 
 
 def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype) -> Tensor:
-    """Images as a network takes them: (x/255 - mean) / std for each channel.
-
-    Args:
-        images: uint8 [B, C, h, w].
-        mean: of each channel, of pixels in 0..1.
-        std: likewise.
-        dtype: of the result.
-
-    Returns:
-        `dtype` [B, C, h, w].
+    """Images as a network takes them: (x/255 - mean) / std for each channel. Shapes: images uint8 [B, C, h, w] ->
+    `dtype` [B, C, h, w].
     """
     centre, spread = (torch.tensor(values, dtype=dtype, device=images.device).view(-1, 1, 1) for values in (mean, std))
     return (images.to(dtype) / 255 - centre) / spread
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, c: LossConfig) -> Tensor:
-    """The mean cross entropy.
-
-    Args:
-        logits: [N, K].
-        labels: classes int64 [N], of which -100 is ignored, or targets [N, K].
-        c: with label_smoothing; fairseq's, of classes alone, is that of its label_smoothed_cross_entropy.
-
-    Returns:
-        [].
-    """
+    """The mean cross entropy: logits [N, K], labels int64 [N] -> []."""
     if c.smoothing == "torch":
         return F.cross_entropy(logits, labels, label_smoothing=c.label_smoothing)
     log_p, e, other = F.log_softmax(logits, -1), c.label_smoothing, c.label_smoothing / (logits.shape[1] - 1)
@@ -114,35 +90,14 @@ def distil_loss(logits: Tensor, distilled: Tensor, teacher: Tensor, labels: Tens
 def translate_loss(
     model: Transformer, source: Tensor, target: Tensor, c: LossConfig, ids: Ids, source_pad: int
 ) -> Tensor:
-    """The mean cross entropy over the real tokens of targets.
-
-    Args:
-        model: of the run.
-        source: int64 [B, S].
-        target: int64 [B, T].
-        c: the settings of the loss.
-        ids: of the target.
-        source_pad: pads the sources.
-
-    Returns:
-        [].
-    """
+    """The mean cross entropy over the real tokens of targets: source int64 [B, S], target int64 [B, T] -> []."""
     read, labels = shift_target(target, ids)
     logits = model(source, read, source_padding=source != source_pad, target_padding=real(target, ids))  # [B, T+1, V]
     return cross_entropy(logits.flatten(0, 1), labels.flatten(), c)
 
 
 def shift_target(target: Tensor, ids: Ids) -> tuple[Tensor, Tensor]:
-    """What the decoder reads of targets, and what it has to say.
-
-    Args:
-        target: int64 [B, T], padded.
-        ids: of special tokens.
-
-    Returns:
-        (a begin and the target, the target and an end), int64 [B, T+1] each. Where nothing is to be said, labels are
-        -100, which F.cross_entropy ignores. A row of padding only, which fills up a batch, has no label.
-    """
+    """What the decoder reads of targets, and what it has to say: target int64 [B, T]."""
     read, labels = F.pad(target, (1, 0), value=ids.begin), F.pad(target, (0, 1), value=ids.pad)
     lengths = (target != ids.pad).sum(1, keepdim=True)
     labels = labels.scatter(1, lengths, ids.end)
@@ -155,17 +110,7 @@ def real(target: Tensor, ids: Ids) -> Tensor:
 
 
 def classify_metrics(logits: Tensor, labels: Tensor, averaged: Tensor | None = None) -> dict[str, float]:
-    """The metrics of n images, counted over all images.
-
-    Args:
-        logits: [n, K].
-        labels: classes int64 [n].
-        averaged: the classes that macro averages are over, int64 [k]; None: all.
-
-    Returns:
-        loss (labels not smoothed), accuracy, balanced_accuracy (of the classes that have an image), accuracy_top5 (if K
-        > 5), and {precision, recall, f1}_{macro, micro}. What is undefined counts as 0.
-    """
+    """The metrics of n images, counted over all images: logits [n, K], labels int64 [n]."""
     n, classes = logits.shape
     order = logits.argsort(stable=True, dim=-1, descending=True)  # of equal logits the first class comes first
     predicted = order[:, 0]
@@ -201,11 +146,7 @@ class Classify:
 
     @staticmethod
     def open_data(run: RunConfig) -> Any:
-        """Open, check and split the data of a run.
-
-        Raises:
-            UserError: where it is missing or does not fit the run.
-        """
+        """Open, check and split the data of a run."""
         c, data = run.model, run.data
         assert isinstance(c, ViTConfig) and isinstance(data, ImageData)
         how = {name: getattr(run.augment, name) for name in ("normalize", "mean", "std", "repeats")}
@@ -242,11 +183,7 @@ class Translate:
 
     @staticmethod
     def open_data(run: RunConfig) -> Any:
-        """Open, check and split the data of a run.
-
-        Raises:
-            UserError: where it is missing or does not fit the run.
-        """
+        """Open, check and split the data of a run."""
         c, data = run.model, run.data
         assert isinstance(c, TransformerConfig) and isinstance(data, SentenceData)
         wanted = {name: getattr(c, name) for name in c.marked("from_data")}
@@ -278,16 +215,7 @@ class Translate:
         }
 
     def metrics(self, split: Any, out: Mapping[str, Tensor]) -> dict[str, float]:
-        """The metrics of all sentences of a split.
-
-        Args:
-            split: of the data; its target is int [n, T].
-            out: of all its sentences, loss, tokens and right [n], and predicted int64 [n, N].
-
-        Returns:
-            loss and accuracy per token, and exact_match, the share of translations that are right to the last word. A
-            word outside the vocabulary is never right.
-        """
+        """The metrics of all sentences of a split: split int [n, T]."""
         target, tokens = torch.as_tensor(split.target).long(), out["tokens"].sum().item()
         truth = F.pad(target, (0, out["predicted"].shape[1] - target.shape[1]), value=self.ids.pad)
         unknown = -1 if self.ids.unknown is None else self.ids.unknown
@@ -311,11 +239,7 @@ class Caption:
 
     @staticmethod
     def open_data(run: RunConfig) -> Any:
-        """Open, check and split the data of a run.
-
-        Raises:
-            UserError: where it is missing or does not fit the run.
-        """
+        """Open, check and split the data of a run."""
         c, data = run.model, run.data
         assert isinstance(c, CaptionerConfig) and isinstance(data, CaptionData)
         how = {name: getattr(run.augment, name) for name in ("normalize", "mean", "std")}
@@ -348,16 +272,7 @@ class Caption:
         }
 
     def metrics(self, split: Any, out: Mapping[str, Tensor]) -> dict[str, float]:
-        """The metrics of all captions of a split.
-
-        Args:
-            split: of the data; its target is int [n, T].
-            out: of all its captions, loss, tokens and right [n], and predicted int64 [n, N].
-
-        Returns:
-            loss and accuracy per token, and exact_match, the share of captions that are right to the last word. A word
-            outside the vocabulary is never right.
-        """
+        """The metrics of all captions of a split: split int [n, T]."""
         target, tokens = torch.as_tensor(split.target).long(), out["tokens"].sum().item()
         truth = F.pad(target, (0, out["predicted"].shape[1] - target.shape[1]), value=self.ids.pad)
         unknown = -1 if self.ids.unknown is None else self.ids.unknown
@@ -380,11 +295,7 @@ class CaptionFeatures(Caption):
 
     @staticmethod
     def open_data(run: RunConfig) -> Any:
-        """Open, check and split the data of a run.
-
-        Raises:
-            UserError: where it is missing or does not fit the run.
-        """
+        """Open, check and split the data of a run."""
         c, data = run.model, run.data
         assert isinstance(c, CaptionerConfig) and isinstance(data, FeatureData)
         return open_features(data, c.memory_width, c.text.outputs, run.seed)
@@ -403,11 +314,7 @@ TASKS: dict[str, Any] = {
 
 
 def task_of(run: RunConfig) -> Any:
-    """The class of a run's task.
-
-    Raises:
-        UserError: if it is not implemented here.
-    """
+    """The class of a run's task."""
     if run.task not in TASKS:
         raise UserError(
             Field("task"), f"is {run.task}, which the PyTorch reference does not have{nearest(run.task, list(TASKS))}"

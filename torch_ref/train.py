@@ -91,18 +91,6 @@ def train(run: RunConfig, name: str = "run", file: str = "") -> Path:
 
     Beside FILE.pt are written FILE.safetensors (the weights), FILE-best.safetensors (those of the best validation) and
     FILE.json (the results, as in summary.json of vit_jax).
-
-    Args:
-        run: the config.
-        name: of the preset.
-        file: the path of a run that was saved, to resume it and save it there again; empty: a new one.
-
-    Returns:
-        The path of FILE.pt.
-
-    Raises:
-        UserError: where the run cannot be, or is not supported here.
-        CheckFailed: if the loss is not finite.
     """
     check_supported(check_run(run))
     check_memory(check_complete(run))
@@ -165,21 +153,7 @@ def _restore(trainer: Trainer, evaluations: Evaluations, data: dict[str, Any], f
 
 
 def steps_until(trainer: Trainer, evaluations: Evaluations, stream: Any, stop: int, began: float) -> bool:
-    """Train on a stream of batches.
-
-    Args:
-        trainer: of the run.
-        evaluations: validates at the end of each epoch.
-        stream: of batches, the next one first.
-        stop: the step until which to train.
-        began: when the run did, by time.monotonic(), in seconds.
-
-    Returns:
-        Whether the run's minutes were spent before its last step.
-
-    Raises:
-        CheckFailed: if the loss is not finite.
-    """
+    """Train on a stream of batches."""
     run, (steps, epoch), first, total = trainer.run, trainer.length, trainer.done + 1, 0.0
     for t, batch in enumerate(stream, first):
         rate = trainer.schedule.get_last_lr()[0]
@@ -215,16 +189,7 @@ def require_torch() -> None:
 
 
 def free(folder: Path, name: str, given: bool) -> Path:
-    """A new path for the file of a run, with none of the files that it leaves beside it there yet.
-
-    Args:
-        folder: of the file.
-        name: of the run; a number follows it where it is taken.
-        given: whether the user gave it.
-
-    Raises:
-        UserError: if the user gave the name and it is taken, or if no file can be written there.
-    """
+    """A new path for the file of a run, with none of the files that it leaves beside it there yet."""
     check_place(folder)
     stem, number = check_name(name), 2
     while there := [path for end in WRITTEN if os.path.lexists(path := folder / f"{stem}{end}")]:
@@ -235,15 +200,7 @@ def free(folder: Path, name: str, given: bool) -> Path:
 
 
 def parse(arguments: list[str]) -> tuple[str, RunConfig, str]:
-    """What command-line arguments say.
-
-    Returns:
-        (name of the preset, run, file to resume or "").
-
-    Raises:
-        UserError: where they cannot be read.
-        SystemExit: 0, after printing help.
-    """
+    """What command-line arguments say -> (name of the preset, run, file to resume or "")."""
     words = list(arguments)
     name = words.pop(0) if words and not flags.is_flag(words[0]) else ""
     file = flags.value_of(flags.given_texts(words), "resume")

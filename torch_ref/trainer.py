@@ -55,14 +55,7 @@ class Trainer:
         self.average = AveragedModel(self.model, multi_avg_fn=averaging(run)) if run.ema else None
 
     def load(self, parameters: Mapping[str, np.ndarray]) -> Trainer:
-        """Load parameters.
-
-        Args:
-            parameters: {vit_jax's dotted name: array}.
-
-        Raises:
-            UserError: if they are those of another network.
-        """
+        """Load parameters."""
         load(self.model, parameters)
         if self.average is not None:
             self.average.module.load_state_dict(self.model.state_dict())
@@ -127,12 +120,7 @@ class Trainer:
         return loss.item()
 
     def moments(self) -> dict[str, dict[str, np.ndarray]]:
-        """The moments of the optimizer; zeros before the first step.
-
-        Returns:
-            {role: {vit_jax's dotted name: array}}. The roles are mu and nu, or trace, or none. Frozen parameters have
-            no moments, those of Muon only mu.
-        """
+        """The moments of the optimizer; zeros before the first step."""
         state = self.optimizer.state
         out = {}
         for role, kept in moments(self.run.optim, self.run.model.parameters()).items():
@@ -147,10 +135,6 @@ class Trainer:
         """Write {model, optimizer, step, config}, and ema if there is one, to a file, atomically.
 
         FILE.safetensors beside it has the weights under vit_jax's names, for --init of vit_jax.train.
-
-        Args:
-            path: FILE.pt.
-            others: what is written besides.
         """
         state: dict[str, Any] = {
             "model": self.model.state_dict(),
@@ -171,15 +155,8 @@ class Trainer:
 
 
 def in_stages(model: Model, run: RunConfig, steps: int) -> list[tuple[int, Model]]:
-    """The networks of the stages of a run, which differ in their dropout rates and share their parameters.
-
-    Args:
-        model: of the run as its fields say.
-        run: the run.
-        steps: its length.
-
-    Returns:
-        [(number of steps before which the stage ends, its network)], in order.
+    """The networks of the stages of a run, which differ in their dropout rates and share their parameters -> [(number
+    of steps before which the stage ends, its network)], in order.
     """
     found, share = [], 0.0
     for stage in stages_of(run):
@@ -209,15 +186,7 @@ def tensors(batch: Batch, device: torch.device) -> dict[str, Tensor]:
 
 
 def starting_weights(trainer: Trainer, path: str) -> None:
-    """Load a trainer's weights from a file.
-
-    Args:
-        trainer: of the run.
-        path: FILE.safetensors with vit_jax's names, a PyTorch state dict, or a file of `save`.
-
-    Raises:
-        UserError: on any other file.
-    """
+    """Load a trainer's weights from a file."""
     try:
         with about(f"init {path}"):
             if path.endswith(".safetensors"):
@@ -233,12 +202,7 @@ def starting_weights(trainer: Trainer, path: str) -> None:
 
 
 def state_dict(path: str) -> dict[str, Tensor]:
-    """The state dict in a file, at the top or under "model".
-
-    Raises:
-        UserError: if there is none.
-        OSError: if the file cannot be opened.
-    """
+    """The state dict in a file, at the top or under "model"."""
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
         saved = saved.get("model", saved)
@@ -252,16 +216,7 @@ def state_dict(path: str) -> dict[str, Tensor]:
 
 
 def resume(trainer: Trainer, saved: Mapping[str, Any], path: str) -> None:
-    """Restore a trainer from the content of a file.
-
-    Args:
-        trainer: of the run.
-        saved: as `checkpoint` gives it.
-        path: names the file in messages.
-
-    Raises:
-        UserError: if that is of another run, or not from `save`.
-    """
+    """Restore a trainer from the content of a file."""
     if changed := differences(saved_run(saved, path), trainer.run):
         listed = ", ".join(f"{k} {old!r} -> {new!r}" for k, (old, new) in changed.items())
         raise UserError(
@@ -281,11 +236,7 @@ def resume(trainer: Trainer, saved: Mapping[str, Any], path: str) -> None:
 
 
 def checkpoint(path: str) -> dict[str, Any]:
-    """The content of a file that `save` wrote.
-
-    Raises:
-        UserError: on any other file.
-    """
+    """The content of a file that `save` wrote."""
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # as in state_dict
@@ -301,15 +252,7 @@ def checkpoint(path: str) -> dict[str, Any]:
 
 
 def saved_run(saved: Mapping[str, Any], path: str) -> RunConfig:
-    """The config in the content of a file that `save` wrote.
-
-    Args:
-        saved: as `checkpoint` gives it.
-        path: names the file in messages.
-
-    Raises:
-        UserError: if it is not valid.
-    """
+    """The config in the content of a file that `save` wrote."""
     try:
         return from_dict(RunConfig, saved["config"])
     except (AttributeError, TypeError, UserError) as error:

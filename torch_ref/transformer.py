@@ -162,22 +162,7 @@ class Transformer(DecoderModel):
     def capture(
         self, source: Tensor, target: Tensor | None = None, names: Iterable[str] = (), **masks: Any
     ) -> dict[str, Tensor]:
-        """Inner values of an evaluation pass.
-
-        Args:
-            source: as of a call.
-            target: as of a call.
-            names: of encoder.blocks.I [B, S, D] and decoder.blocks.I [B, T, D] (what leaves block I), memory [B, S, D],
-                encoder.attention [B, L, H, S, S], decoder.self_attention [B, L, H, T, T] and decoder.cross_attention
-                [B, L, H, T, S] (the weights of all blocks), and logits (what a call returns).
-            masks: keyword arguments of a call.
-
-        Returns:
-            {name: tensor}.
-
-        Raises:
-            ValueError: as a call, and for any other name.
-        """
+        """Inner values of an evaluation pass: names [B, S, D] -> {name: tensor}."""
         known = [*self.config.captured(), "encoder.attention", "decoder.self_attention", "decoder.cross_attention"]
         return capture(self, names, known, lambda wanted: self(source, target, intermediates=wanted, **masks))
 
@@ -196,20 +181,7 @@ class Transformer(DecoderModel):
         *,
         intermediates: Intermediates | None = None,
     ) -> Tensor:
-        """The memory of a source.
-
-        Args:
-            source: ids [B, S] or vectors [B, S, D].
-            source_padding: as of a call.
-            source_mask: as of a call.
-            intermediates: receives the inner values that it asks for, by their names in `capture`.
-
-        Returns:
-            [B, S, D]; without an encoder the source.
-
-        Raises:
-            ValueError: for wrong shapes and dtypes.
-        """
+        """The memory of a source: source ids [B, S] -> [B, S, D]; without an encoder the source."""
         if self.source is None or self.encoder is None:
             if source_mask is not None:
                 raise ValueError("source_mask is given, but there is no encoder in which it would count: leave it out")

@@ -77,16 +77,7 @@ class Block(nn.Module):
         self.scale2 = nn.Parameter(torch.full((c.width,), c.layer_scale)) if c.layer_scale else None
 
     def forward(self, x: Tensor, *, rotary: Tensor | None = None, intermediates: Intermediates | None = None) -> Tensor:
-        """x after the block.
-
-        Args:
-            x: tokens [B, N, D].
-            rotary: what `rotary_table` gives.
-            intermediates: receives the attention weights, as in `Attention`.
-
-        Returns:
-            [B, N, D].
-        """
+        """x after the block: x [B, N, D] -> [B, N, D]."""
         if self.branch_norm:
             x = x + self._branch(self.attend(x, rotary, intermediates), self.scale1, self.norm1)
             return x + self._branch(self.mlp(x), self.scale2, self.norm2)
@@ -161,52 +152,18 @@ class ViT(nn.Module):
         return self.classify(self.encode(images, intermediates=intermediates), intermediates)
 
     def both(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits of the class token and of the distillation token, each by its own head.
-
-        Args:
-            images: as in a call.
-
-        Returns:
-            ([B, K], [B, K]).
-
-        Raises:
-            ValueError: as a call, and if the network has no two such heads.
-        """
+        """The logits of the class token and of the distillation token, each by its own head -> ([B, K], [B, K])."""
         if self.cls_token is None or self.head is None or self.distill_head is None:
             raise ValueError("the network has no class token and distillation token with a head each")
         return self.two_logits(self.encode(images))
 
     def capture(self, images: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
-        """Inner values of an evaluation pass.
-
-        Args:
-            images: as in a call.
-            names: any of tokens [B, N, D] (what enters the first block), blocks.I [B, N, D] (what leaves block I),
-                features [B, N, D] (after the last norm), pooled [B, D] (what enters the head), attention [B, L, H, N,
-                N] (the weights of all blocks) and logits [B, K].
-
-        Returns:
-            {name: tensor}.
-
-        Raises:
-            ValueError: as a call, and for any other name.
-        """
+        """Inner values of an evaluation pass: names [B, N, D] -> {name: tensor}."""
         known = [*self.config.captured(), "attention"]
         return capture(self, names, known, lambda wanted: self(images, intermediates=wanted))
 
     def encode(self, images: Tensor, *, intermediates: Intermediates | None = None) -> Tensor:
-        """The tokens of images after the last block and norm, before pooling.
-
-        Args:
-            images: as in a call.
-            intermediates: receives the inner values that it asks for, by their names in `capture`.
-
-        Returns:
-            [B, N, D].
-
-        Raises:
-            ValueError: as a call.
-        """
+        """The tokens of images after the last block and norm, before pooling -> [B, N, D]."""
         c = sized(self.config, images)
         if not images.is_floating_point():
             raise ValueError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
@@ -222,15 +179,7 @@ class ViT(nn.Module):
         return x
 
     def _embed(self, images: Tensor, c: ViTConfig) -> tuple[Tensor, Tensor | None]:
-        """What enters the blocks: prefix tokens, then patches.
-
-        Args:
-            images: [B, C, h, w].
-            c: the config with the size of these images.
-
-        Returns:
-            (tokens [B, N, D], what `rotary_table` gives for those patches that dropout keeps).
-        """
+        """What enters the blocks: prefix tokens, then patches. Shapes: images [B, C, h, w] -> [B, N, D]."""
         patches = self.patch(self.stem(images))
         positions = self._positions(c, patches)
         patches = patches if positions is None else patches + positions[:, -c.patches :]
@@ -252,13 +201,7 @@ class ViT(nn.Module):
 
     def drop_patches(self, x: Tensor, table: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Keep a random share of the patch tokens, in their order (PatchDropout, Liu et al. 2022, arXiv 2208.07220).
-
-        Args:
-            x: patch tokens [B, n, D].
-            table: a row for each patch [n, ...], or None.
-
-        Returns:
-            (tokens [B, kept, D], the rows of the table for them [B, kept, ...]).
+        Shapes: x [B, n, D], table [n, ...] -> (tokens [B, kept, D], the rows of the table for them [B, kept, ...]).
         """
         rate, (batch, n, width) = self.config.patch_dropout, x.shape
         if not self.training or not rate:
@@ -332,15 +275,7 @@ class ViT(nn.Module):
 
 
 def sized(config: ViTConfig, images: Tensor) -> ViTConfig:
-    """The config for images of this size.
-
-    Args:
-        config: the network's.
-        images: [B, C, h, w].
-
-    Raises:
-        ValueError: the network does not take images of this shape.
-    """
+    """The config for images of this size: images [B, C, h, w]."""
     c, (ph, pw) = config, config.patch_size
     channels, *expected = c.channels, *c.image_size
     if images.ndim != 4 or images.shape[1] != channels or (c.position_stored and [*images.shape[2:]] != expected):

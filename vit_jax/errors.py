@@ -194,12 +194,7 @@ class Interrupted(Told, KeyboardInterrupt):
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an exception of XLA or Python means that memory ran out.
-
-    Args:
-        error: also of YNNPACK, with which XLA multiplies on some CPUs: it states no reason, and its only known one is
-            memory.
-    """
+    """Whether an exception of XLA or Python means that memory ran out."""
     text = str(error)[:2000]
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text or "YNNPACK operation failed" in text
 

@@ -34,18 +34,7 @@ NETWORK: dict[str, type[NetworkConfig]] = {
 
 
 def adaptations(config: NetworkConfig, texts: Sequence[str]) -> list[Adaptation]:
-    """What texts of --adapt ask for. Reads no values yet.
-
-    Args:
-        config: of the network.
-        texts: "OPERATION=VALUE" each.
-
-    Returns:
-        One Adaptation for each, of the network that the one before it leaves.
-
-    Raises:
-        UserError: for an operation or value that is not known or that the network cannot have.
-    """
+    """What texts of --adapt ask for. Reads no values yet."""
     out: list[Adaptation] = []
     for text in texts:
         name, value = operation(text)
@@ -76,17 +65,7 @@ def _check_size(adaptation: Adaptation) -> None:
 
 
 def operation(text: str) -> tuple[str, str]:
-    """The operation of a text of --adapt.
-
-    Args:
-        text: "OPERATION=VALUE".
-
-    Returns:
-        (its name, its value).
-
-    Raises:
-        UserError: on an unknown operation, and without a value.
-    """
+    """The operation of a text of --adapt -> (its name, its value)."""
     name, equals, value = text.partition("=")
     if name not in OPERATIONS:
         raise UserError(Option("adapt", text), f"there is no operation {name!r}{nearest(name, list(OPERATIONS))}")
@@ -97,16 +76,7 @@ def operation(text: str) -> tuple[str, str]:
 
 
 def texts_to_fit(config: NetworkConfig, more: Sequence[str], fits: Callable[[NetworkConfig], bool]) -> list[str]:
-    """The fewest texts of --adapt after which a network fits.
-
-    Args:
-        config: of the network.
-        more: texts that may be taken, besides those that keep the function.
-        fits: whether a network with this config does.
-
-    Returns:
-        Empty where none lead there.
-    """
+    """The fewest texts of --adapt after which a network fits."""
     known = [*vit.SAME_FUNCTION, *more]
     for count in range(1, len(known) + 1):
         for texts in itertools.combinations(known, count):

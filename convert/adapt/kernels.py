@@ -29,16 +29,7 @@ def _cubic(a: float) -> Callable[[np.ndarray], np.ndarray]:
 
 @dataclass(frozen=True)
 class Kernel:
-    """How one library resamples an axis.
-
-    Args:
-        weight: the filter, as a function of the distance in points.
-        antialias: widens the filter when shrinking and leaves out what lies beyond the edge; without it the edge is
-            repeated.
-        corners: aligns the first and the last points of both grids, instead of the outer edges of their pixels.
-        offset: enlarges the new length where sampling points are computed.
-        square: the grids, "old" or "new", that have to be square.
-    """
+    """How one library resamples an axis."""
 
     weight: Callable[[np.ndarray], np.ndarray]
     antialias: bool = False
@@ -47,15 +38,7 @@ class Kernel:
     square: tuple[str, ...] = ()
 
     def matrix(self, old: int, new: int) -> np.ndarray:
-        """The matrix that resamples an axis.
-
-        Args:
-            old: how many points it has.
-            new: how many it will have.
-
-        Returns:
-            float64 [new, old].
-        """
+        """The matrix that resamples an axis -> float64 [new, old]."""
         if self.corners:
             ratio = (old - 1) / (new - 1) if new > 1 else 0.0
             centres = np.arange(new) * ratio
@@ -89,35 +72,19 @@ PATCHES = {"flexi": Kernel(linear), "timm": Kernel(_cubic(-0.5), antialias=True)
 
 
 def resample(table: np.ndarray, old: Size, new: Size, kernel: Kernel) -> np.ndarray:
-    """A table of rows over a grid, resampled to another grid.
-
-    Args:
-        table: [rows*columns, D] over the grid `old`.
-        old: (rows, columns).
-        new: (rows, columns).
-        kernel: by which each axis is resampled.
-
-    Returns:
-        [rows*columns, D] over the grid `new`.
+    """A table of rows over a grid, resampled to another grid: table [rows*columns, D] -> [rows*columns, D] over the
+    grid `new`.
     """
     rows, columns = (kernel.matrix(before, after) for before, after in zip(old, new, strict=True))
     return _both(table, old, rows, columns)
 
 
 def resample_patches(kernels: np.ndarray, old: Size, new: Size, kernel: Kernel) -> np.ndarray:
-    """Patch kernels whose outputs for resized patches are those of the old kernels for the old patches.
+    """Patch kernels whose outputs for resized patches are those of the old kernels for the old patches: kernels [p*q,
+    n] -> [rows * columns of the new, n].
 
     They are pinv(B^T) w, where the matrix B resizes a patch (Beyer et al. 2023, arXiv 2212.08013, section 3.4): exact
     where patches grow, least squares where they shrink.
-
-    Args:
-        kernels: [p*q, n].
-        old: rows and columns of the old patches.
-        new: those of the new ones.
-        kernel: resamples a patch.
-
-    Returns:
-        [rows * columns of the new, n].
     """
     rows, columns = (np.linalg.pinv(kernel.matrix(before, after).T) for before, after in zip(old, new, strict=True))
     return _both(kernels, old, rows, columns)

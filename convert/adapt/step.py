@@ -16,13 +16,7 @@ from ..operations import Arrays, Shape, contiguous
 
 @dataclass(frozen=True)
 class Step:
-    """A computation that replaces some parameters by others. Parameters that no step takes stay as they are.
-
-    Args:
-        takes: names of parameters.
-        makes: {name: shape} of those that replace them.
-        compute: gets float64 arrays in the order of `takes` and returns those of `makes` in its order.
-    """
+    """A computation that replaces some parameters by others. Parameters that no step takes stay as they are."""
 
     takes: tuple[str, ...]
     makes: Mapping[str, Shape]
@@ -53,15 +47,7 @@ class Adaptation:
 
 
 def apply(adaptation: Adaptation, parameters: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The parameters of an adapted network.
-
-    Args:
-        adaptation: with the steps that lead there.
-        parameters: {dotted name: array} of the network `config_before`.
-
-    Returns:
-        {dotted name: array} of the network `config`.
-    """
+    """The parameters of an adapted network -> {dotted name: array} of the network `config`."""
     done = dict(parameters)
     for step in adaptation.steps:
         done |= zip(step.makes, step.apply([np.asarray(done.pop(name)) for name in step.takes]), strict=True)

@@ -131,14 +131,6 @@ def fold(c: ViTConfig, text: str, value: str) -> Adaptation:
 
     fold=temperature:T divides the head by T; fold=numbers:STD*x+MEAN,... gives its outputs units. Both are done of
     themselves where a file cannot state what a run has found, so that outputs are what predict tells.
-
-    Args:
-        c: of the network.
-        text: as the user gave it.
-        value: what follows the equals sign.
-
-    Raises:
-        UserError: it is none of these, or the network has nothing to move.
     """
     if value.startswith(TEMPERATURE):
         return fold_temperature(c, text, value)

@@ -204,11 +204,7 @@ def _about_comparison(add: Any) -> None:
 
 
 def dtype(text: str) -> str:
-    """What --dtype names.
-
-    Raises:
-        UserError: on no dtype of weights.
-    """
+    """What --dtype names."""
     if text not in FLOATS:
         ours = PEERS.get(text.lower())
         raise UserError(f"--dtype {text}", f"choose one of {', '.join(FLOATS)}{f'; here it is {ours}' if ours else ''}")
@@ -222,33 +218,21 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
 
 
 def opset(text: str) -> int:
-    """The opset that --opset names.
-
-    Raises:
-        UserError: where it is no whole number.
-    """
+    """The opset that --opset names."""
     if not re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
         raise UserError(f"--opset {text}", f"give a number from {OPSETS[0]} to {OPSETS[-1]}")
     return int(text)
 
 
 def steps(text: str) -> int:
-    """How many steps --steps asks for.
-
-    Raises:
-        UserError: where it is no whole number of 0 or more.
-    """
+    """How many steps --steps asks for."""
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
         raise UserError(f"--steps {text}", "give how many steps to compare, 0 or more")
     return int(text)
 
 
 def options(arguments: argparse.Namespace) -> Options:
-    """What the arguments state about the source.
-
-    Raises:
-        UserError: on a value that a flag does not have.
-    """
+    """What the arguments state about the source."""
     from ..recognise.layouts import check_accept_flags
     from ..recognise.reading import Options
 
@@ -267,14 +251,7 @@ def options(arguments: argparse.Namespace) -> Options:
 
 
 def step(text: str | None) -> Step:
-    """What --step names.
-
-    Returns:
-        "best", "last" or the number of a step; None where the flag is left out.
-
-    Raises:
-        UserError: where that is no step.
-    """
+    """What --step names. Returns "best", "last" or the number of a step; None where the flag is left out."""
     named: dict[str | None, Step] = {None: None, "best": "best", "last": "last"}
     if text is None or text in named:
         return named[text]
@@ -284,17 +261,7 @@ def step(text: str | None) -> Step:
 
 
 def settings(texts: list[str]) -> dict[str, Any]:
-    """What KEY=VALUE texts state.
-
-    Args:
-        texts: values may be numbers, booleans, 8x12 as a size, numbers with commas, or else texts.
-
-    Returns:
-        {key: value}.
-
-    Raises:
-        UserError: for a text without a value, and a key that is given twice.
-    """
+    """What KEY=VALUE texts state -> {key: value}."""
     out: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")

@@ -41,18 +41,7 @@ NOT_OF_PROGRAMS = {  # {flag that a conversion to a program does not take: why}
 
 
 def run(arguments: argparse.Namespace, finish: Callable[[Plan, Written], None] | None = None) -> int:
-    """Convert SRC to DST.
-
-    Args:
-        arguments: of the command.
-        finish: is called with the plan and what was written, in place of what reports and verifies that.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        UserError: where that cannot be done.
-    """
+    """Convert SRC to DST."""
     began = time.monotonic()
     check_words(arguments)
     write_as = program_writer(arguments.dst, arguments.to)
@@ -95,12 +84,7 @@ def run(arguments: argparse.Namespace, finish: Callable[[Plan, Written], None] |
 
 
 def check_words(arguments: argparse.Namespace) -> None:
-    """Check the words of a command, before the source is opened.
-
-    Raises:
-        UserError: on a --to, an --adapt or a suffix of DST that means nothing, and on flags that only a repository of
-            the Hugging Face Hub has.
-    """
+    """Check the words of a command, before the source is opened."""
     if arguments.license or arguments.public:
         flag = f"--license {arguments.license}" if arguments.license else "--public"
         where = f"{arguments.dst} is a place here"
@@ -136,15 +120,10 @@ def _check_program(arguments: argparse.Namespace) -> None:
 
 
 def begun_from(path: str) -> str:
-    """The layout of the weights that a run began with (its `init`).
+    """The layout of the weights that a run began with (its `init`). The name of the layout; empty where it did not
+    begin with weights, or with those of our own layout.
 
     It is the default target, so that a fine-tuned network goes back to where it came from.
-
-    Args:
-        path: of a source, perhaps a run.
-
-    Returns:
-        The name of the layout; empty where it did not begin with weights, or with those of our own layout.
     """
     try:
         init = Run(path).record().get("init") if Run(path).exists() else None
@@ -181,12 +160,7 @@ def check(planned: Plan, written: Written, certificate: bool) -> None:
 
 
 def describe_source(reading: Reading, along: tuple[str, ...] = ()) -> str:
-    """The lines that describe a source: its layout and size, what is left out, tied names, notes.
-
-    Args:
-        reading: of the source.
-        along: what is not left out: it goes into the target beside the weights, or the conversion is refused.
-    """
+    """The lines that describe a source: its layout and size, what is left out, tied names, notes."""
     count = sum(t.nbytes // t.dtype.itemsize for t in reading.tensors.values())
     size = f"{len(reading.tensors)} tensors, {count:,} parameters"
     lines = [f"source    {printable(reading.path)}: {reading.layout.name}, {size}"]

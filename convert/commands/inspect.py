@@ -32,15 +32,7 @@ SHOWN = 200  # characters of a text from a file
 
 
 def show(path: str, options: Options) -> None:
-    """Print container, layout, config and tensors of a source.
-
-    Args:
-        path: of the source.
-        options: what the user states about it.
-
-    Raises:
-        UserError: where it cannot be opened.
-    """
+    """Print container, layout, config and tensors of a source."""
     if os.path.isdir(path) and not options.file and len(found := candidates(path)) > 1:
         print_line(f"{printable(path)}: {len(found)} candidates; name one with --file")
         for one in found:

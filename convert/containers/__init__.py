@@ -14,17 +14,7 @@ __all__ = ["PROGRAMS", "SUFFIXES", "check_file", "is_program", "open_source", "w
 
 
 def open_source(path: str, file: str = "", step: Step = None, training: bool = False) -> Source:
-    """Open a file, a folder or hf://owner/name. Reads headers only, no values.
-
-    Args:
-        path: of it.
-        file: chooses where a folder has several sets of weights.
-        step: likewise, of a run or a checkpoint manager.
-        training: whether a run is opened to be trained on (its last step), or to be used (its best step).
-
-    Raises:
-        UserError: where the path does not exist, holds no weights, or is damaged.
-    """
+    """Open a file, a folder or hf://owner/name. Reads headers only, no values."""
     if path.startswith("hf://"):
         from .hub import fetch
 

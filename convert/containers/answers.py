@@ -19,13 +19,6 @@ def bounded_answers(hub: Any, address: str) -> Iterator[None]:
     """A context in which `hub` reads no answer in JSON that is endless, too large or compressed.
 
     Files are not answers: they state their size, and may take long.
-
-    Args:
-        hub: the library, huggingface_hub.
-        address: what is asked for, as errors name it.
-
-    Raises:
-        UserError: inside, on such an answer.
     """
     session = hub.utils.get_session()
     hooks = getattr(session, "event_hooks", None)

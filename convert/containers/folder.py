@@ -50,16 +50,10 @@ class Candidate:
 
 
 def candidates(folder: str) -> list[Candidate]:
-    """The sets of weights in a folder.
+    """The sets of weights in a folder. Sorted by path; the shards of an index are one set; empty if there are none.
 
     A run's or Orbax's checkpoints hide other files. A folder without either has the sets directly in its folders
     (checkpoint-500 and so on; links and unreadable ones are skipped).
-
-    Returns:
-        Sorted by path; the shards of an index are one set; empty if there are none.
-
-    Raises:
-        UserError: where it may not be read, or has too many folders in it.
     """
     root = Path(folder)
     if not os.access(root, os.R_OK | os.X_OK):
@@ -136,17 +130,7 @@ def _size(path: Path) -> int:
 
 
 def open_folder(folder: str, file: str = "", step: Step = None, training: bool = False) -> Source:
-    """Open the only set of weights in a folder, or the one that is named; of a run as `open_run` does.
-
-    Args:
-        folder: of the weights.
-        file: names the set; it may also name a file or folder that does not look like weights.
-        step: names the set by its step.
-        training: as of `open_run`.
-
-    Raises:
-        UserError: listing all sets, where none or several remain.
-    """
+    """Open the only set of weights in a folder, or the one that is named; of a run as `open_run` does."""
     found = candidates(folder)
     path = os.path.normpath(os.path.join(folder, file))
     if file and step is None and all(os.path.normpath(c.path) != path for c in found) and os.path.exists(path):
@@ -242,15 +226,7 @@ def _open(path: str) -> Source:
 
 
 def open_shards(index: str) -> Source:
-    """All shards of an index as one source.
-
-    Args:
-        index: the path of an index, FILE.index.json.
-
-    Raises:
-        UserError: unless each tensor is in the file that the index names and nothing else is; where a file is missing,
-            damaged or outside the folder, or is of another container than the first.
-    """
+    """All shards of an index as one source."""
     listed, files = _shards(index)
     folder = os.path.dirname(index)
     sources: dict[str, Source] = {}
@@ -299,17 +275,8 @@ def open_shards(index: str) -> Source:
 
 
 def side_files(path: str, known: Collection[str] = ()) -> dict[str, dict[str, Any]]:
-    """The files in a folder, or beside a file, that describe its weights: config.json, ...
-
-    Args:
-        path: of the folder or file.
-        known: files whose content is known, which are not read.
-
-    Returns:
-        {file name: JSON object}.
-
-    Raises:
-        UserError: where one of them is damaged or too large.
+    """The files in a folder, or beside a file, that describe its weights: config.json, ... Returns {file name: JSON
+    object}.
     """
     folder, names = (
         (path, SIDE_FILES)
@@ -326,11 +293,7 @@ def side_files(path: str, known: Collection[str] = ()) -> dict[str, dict[str, An
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """The JSON object in a file.
-
-    Raises:
-        UserError: where it is no file, is too large, or holds something else.
-    """
+    """The JSON object in a file."""
     check_file(path)
     value = strict_json.parse(read_regular(path, limits.HEADER, "move it to another folder"), path)
     if not isinstance(value, dict):

@@ -24,19 +24,7 @@ BESIDE = ("*.json", "*.spm", "merges.txt", "vocab.txt", "*.bpe.model", "spiece.m
 
 
 def fetch(address: str, file: str = "") -> str:
-    """Download JSON files, those of tokenizers and one set of weights.
-
-    Args:
-        address: hf://owner/name, which may go on to a folder or file of the repository.
-        file: names the set of weights.
-
-    Returns:
-        The folder, or the file, in the local cache.
-
-    Raises:
-        UserError: where the address is not valid, the library is missing, the hub lacks the repository or cannot be
-            reached, and where there are several sets of weights and neither the address nor `file` names one.
-    """
+    """Download JSON files, those of tokenizers and one set of weights."""
     match = re.fullmatch(ADDRESS, address)
     if not match or ".." in address.split("/"):
         raise UserError(

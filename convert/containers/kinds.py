@@ -34,25 +34,14 @@ HEAD = 512  # bytes that are enough to recognise a file
 
 
 def open_file(path: str) -> Source:
-    """Open one file.
-
-    Raises:
-        UserError: where there is none, it holds no weights, or is damaged.
-    """
+    """Open one file."""
     module = import_module(f".{READERS[container(path)]}", __package__)
     opened: Source = module.open_file(path)
     return opened
 
 
 def container(path: str) -> str:
-    """The container of a file, by its first bytes.
-
-    Returns:
-        A key of READERS.
-
-    Raises:
-        UserError: where it is none, saying what it is instead.
-    """
+    """The container of a file, by its first bytes."""
     check_file(path)
     file = PositionalFile(path)
     try:
@@ -121,14 +110,7 @@ def is_program(path: str) -> bool:
 
 
 def writer(path: str) -> tuple[str, Writer]:
-    """The container that is written under a file name, by its suffix.
-
-    Returns:
-        (container, a key of READERS; its writer).
-
-    Raises:
-        UserError: where no container has that suffix.
-    """
+    """The container that is written under a file name, by its suffix -> (container, a key of READERS; its writer)."""
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in WRITTEN:
         found = f"{suffix} is not the suffix of a container" if suffix else "the name has no suffix"

@@ -47,11 +47,7 @@ class Piece:
 
 
 def open_file(path: str) -> Source:
-    """Open a file of flax.serialization.
-
-    Raises:
-        UserError: on other or damaged files, and beyond limits.py.
-    """
+    """Open a file of flax.serialization."""
     file = PositionalFile(path)
     try:
         scan = _Scan(file)
@@ -286,17 +282,7 @@ def _values(file: PositionalFile, name: str, shape: Shape, pieces: list[Piece]) 
 def write(
     path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[TreePath, np.ndarray]], metadata: Mapping[str, str]
 ) -> None:
-    """Write a nested tree that flax.serialization.msgpack_restore reads; see source.Writer.
-
-    Args:
-        path: of the file.
-        tree: nested, of Specs and plain values.
-        arrays: (keys of a Spec in the tree, array), in any order.
-        metadata: not written: the format has none.
-
-    Raises:
-        ValueError: on a value that the format cannot hold, and where an array is missing or is not as its Spec says.
-    """
+    """Write a nested tree that flax.serialization.msgpack_restore reads; see source.Writer."""
     del metadata
     plan = FileLayout()
     plan.value(tree, ())

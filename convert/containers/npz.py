@@ -34,11 +34,7 @@ DTYPES = {
 
 
 def open_file(path: str) -> Source:
-    """Open a file; reads the headers of all members, no values.
-
-    Raises:
-        UserError: where it is damaged, holds no arrays, or would grow like a zip bomb.
-    """
+    """Open a file; reads the headers of all members, no values."""
     file = PositionalFile(path)
     try:
         found = zip_members(file)
@@ -176,18 +172,7 @@ def _npy_header(file: PositionalFile, member: Member) -> tuple[np.dtype, bool, S
 def write(
     path: str, tree: Mapping[str, Spec], arrays: Iterator[tuple[TreePath, np.ndarray]], metadata: Mapping[str, str]
 ) -> None:
-    """Write arrays as stored members, in the order in which they come; see source.Writer.
-
-    Args:
-        path: of the file.
-        tree: {name: Spec}.
-        arrays: ((name,), array), in any order.
-        metadata: not written: the format has none.
-
-    Raises:
-        UserError: on a dtype that .npz does not have.
-        ValueError: where an array is missing or is not as its Spec says.
-    """
+    """Write arrays as stored members, in the order in which they come; see source.Writer."""
     for name, spec in tree.items():
         if spec.dtype.str[1:] not in DTYPES or spec.dtype != DTYPES[spec.dtype.str[1:]]:
             raise UserError(

@@ -58,13 +58,6 @@ def open_folder(path: str | os.PathLike[str], step: int | None = None) -> Source
 
     Tensors are named by their key paths joined with dots; in a step their item's name comes first, unless that is a
     single `default`. The last level `value`, which states of nnx have, is left out.
-
-    Args:
-        path: of the folder.
-        step: that of a manager's folder to open.
-
-    Raises:
-        UserError: for unfinished and damaged folders, and where there are several steps and none is named.
     """
     folder = Folder(path)
     if TEMPORARY in folder.absolute().as_posix():
@@ -269,18 +262,7 @@ def _damage(folder: Folder, name: str) -> UserError:
 def write(
     path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[TreePath, np.ndarray]], metadata: Mapping[str, str]
 ) -> None:
-    """Write an item folder for Orbax's StandardRestore and PyTreeRestore; see source.Writer.
-
-    Args:
-        path: of the folder, which must not exist.
-        tree: nested, of Specs; its keys are strings without dots.
-        arrays: (keys of a Spec in the tree, array), in any order.
-        metadata: not written.
-
-    Raises:
-        ValueError: on another key, and where an array is missing or is not as its Spec says.
-        OSError: where the folder exists or cannot be written.
-    """
+    """Write an item folder for Orbax's StandardRestore and PyTreeRestore; see source.Writer."""
     import tensorstore
 
     awaited: dict[TreePath, Spec] = dict(_specs(tree))

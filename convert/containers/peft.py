@@ -86,24 +86,13 @@ def is_adapter(folder: str) -> bool:
 
 
 def describe(folder: str) -> tuple[str, str]:
-    """What the config of an adapter names.
-
-    Returns:
-        (the kind of the adapter, the network that it is for or "").
-
-    Raises:
-        UserError: where the config cannot be read.
-    """
+    """What the config of an adapter names -> (the kind of the adapter, the network that it is for or "")."""
     config = read_json(os.path.join(folder, CONFIG))
     return str(config.get("peft_type"))[:60], str(config.get("base_model_name_or_path") or "")[:200]
 
 
 def open_adapter(folder: str) -> Adapter:
-    """The adapter in a folder.
-
-    Raises:
-        UserError: where there is none, it is more than factors of weights, or a factor is not finite.
-    """
+    """The adapter in a folder."""
     path = os.path.join(folder, CONFIG)
     if not os.path.isdir(folder):
         lacks = "is no folder" if os.path.lexists(folder) else "there is no such folder"

@@ -111,16 +111,7 @@ def build(target: Any, state: Any) -> None:
 
 
 def put(target: Any, items: list[Any]) -> None:
-    """Set items of a dict, as a pickle does.
-
-    Args:
-        target: the dict; items of a Marker are dropped.
-        items: [key, value, key, value, ...]. A key of a foreign class becomes its name, numbered where there are
-            several.
-
-    Raises:
-        Refused: where the target is no dictionary, or a key is of another type or there already.
-    """
+    """Set items of a dict, as a pickle does: items [key, value, key, value, ...]."""
     if isinstance(target, Marker):
         return
     if not isinstance(target, dict) or len(items) % 2:

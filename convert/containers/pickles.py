@@ -30,19 +30,8 @@ class Pickle:
 
 
 def read_pickle(data: bytes, path: str, start: int = 0) -> Pickle:
-    """Read a pickle; nothing is called.
-
-    Args:
-        data: holds the pickle.
-        path: names the file in messages.
-        start: where in `data` it begins.
-
-    Returns:
-        Its value consists of dict, list, tuple, str, int, float, bool, None and bytes, and of Description, Array,
-            Global and Marker.
-
-    Raises:
-        UserError: for a name in pickle_names.REFUSED, for damage, and beyond limits.py.
+    """Read a pickle; nothing is called. Its value consists of dict, list, tuple, str, int, float, bool, None and bytes,
+    and of Description, Array, Global and Marker.
     """
     reader = _Reader(data, start)
     try:

@@ -44,30 +44,11 @@ class PositionalFile:
         return file
 
     def read(self, offset: int, size: int) -> bytes:
-        """The bytes of a part of the file.
-
-        Args:
-            offset: where it begins, in bytes.
-            size: how many bytes it has.
-
-        Raises:
-            UserError: where the file is shorter or has changed since it was opened.
-        """
+        """The bytes of a part of the file."""
         return self.array(offset, size).tobytes()
 
     def array(self, offset: int, size: int) -> np.ndarray:
-        """The bytes of a part of the file as an array of its own.
-
-        Args:
-            offset: where it begins, in bytes.
-            size: how many bytes it has.
-
-        Returns:
-            uint8 [size].
-
-        Raises:
-            UserError: as `read`.
-        """
+        """The bytes of a part of the file as an array of its own -> uint8 [size]."""
         if not 0 <= offset <= offset + size <= self.size:  # before anything is allocated
             raise UserError(
                 self.path,
@@ -79,16 +60,7 @@ class PositionalFile:
         return array
 
     def into(self, offset: int, array: np.ndarray) -> None:
-        """Fill an array with the bytes of a part of the file.
-
-        Args:
-            offset: where it begins, in bytes.
-            array: uint8 [size].
-
-        Raises:
-            UserError: as `read`.
-            OSError: where the system cannot read it.
-        """
+        """Fill an array with the bytes of a part of the file: array uint8 [size]."""
         view, done, size = memoryview(array), 0, len(array)
         try:
             file = self._file()
@@ -105,17 +77,7 @@ class PositionalFile:
 
     def checked(self, offset: int, size: int, crc: int, start: int, stop: int) -> np.ndarray | None:
         """Some of the bytes of a part of the file. All of the part is read for its CRC; only what is wanted is kept in
-        memory.
-
-        Args:
-            offset: of the part, in bytes.
-            size: of the part.
-            crc: its CRC-32.
-            start: of the bytes that are wanted, in the part.
-            stop: their end.
-
-        Returns:
-            uint8 [stop - start]; None if the CRC-32 is another.
+        memory. Returns uint8 [stop - start]; None if the CRC-32 is another.
         """
         if (start, stop) == (0, size):
             array = self.array(offset, size)

@@ -45,14 +45,6 @@ def open_run(path: str | os.PathLike[str], step: Step = None, training: bool = F
 
     The preferred weights are those, raw or averaged, by which the step was the best; of other steps the averaged ones,
     where the run has them; with `training` the raw ones.
-
-    Args:
-        path: of the run's folder.
-        step: None: the best, as in `vit_jax.load`, and with `training` the last: a resumed run must not go back.
-        training: whether the run is opened to be trained on.
-
-    Raises:
-        UserError: for damage and an unknown step.
     """
     run = Run(path)
     run.bring_weights()
@@ -192,15 +184,7 @@ def _check_digest(tensor: Tensor, digest: str, what: str) -> Tensor:
 
 
 def run_of(config: Any, where: str) -> RunConfig:
-    """A RunConfig from JSON.
-
-    Args:
-        config: as `to_dict` writes it.
-        where: names its file in messages.
-
-    Raises:
-        UserError: where it is not a config.
-    """
+    """A RunConfig from JSON."""
     try:
         return from_dict(RunConfig, config)
     except UserError as error:
@@ -215,20 +199,7 @@ def run_of(config: Any, where: str) -> RunConfig:
 def write_run(
     path: str | os.PathLike[str], config: RunConfig, beside: Mapping[str, Any], step: int, items: Mapping[str, Item]
 ) -> None:
-    """Write a run folder with one step, and read it back; `vit_jax.load`, --init and --resume read such folders.
-
-    Args:
-        path: must not exist, or be empty.
-        config: of the run.
-        beside: the keys of config.json besides `config`: `preset`, `data` (None if it is not known which examples the
-            run has seen) and what its task keeps.
-        step: the number of updates done.
-        items: model, optimizer ({step, mu.*, nu.*} or {step, trace.*}) and, where the run has one, ema; each is read to
-            its end before the next.
-
-    Raises:
-        UserError: where the weights are not of the run's dtype, or are read back with other values.
-    """
+    """Write a run folder with one step, and read it back; `vit_jax.load`, --init and --resume read such folders."""
     run = Run(path)
     wide = np.dtype(np.float64 if config.compute_dtype == "float64" else np.float32)
     for item, (specs, _) in items.items():

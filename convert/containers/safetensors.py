@@ -51,11 +51,7 @@ METADATA, DIGESTS = "__metadata__", "digests"
 
 
 def open_file(path: str) -> Source:
-    """Open a file; reads its header only.
-
-    Raises:
-        UserError: unless the header accounts for every byte of the file.
-    """
+    """Open a file; reads its header only."""
     file = PositionalFile(path)
     try:
         entries, start = _header(file)
@@ -189,16 +185,6 @@ def write(
     """Write tensors in the order in which they come, and their digests into the header at the end; see source.Writer.
 
     Order and alignment in the file are those of the safetensors library.
-
-    Args:
-        path: of the file.
-        tree: {name: Spec}.
-        arrays: ((name,), array), in any order.
-        metadata: of the header, with the values that it has after the last array; their lengths must not change.
-
-    Raises:
-        UserError: on a dtype that safetensors lacks.
-        ValueError: where an array is missing or is not as its Spec says.
     """
     for name, spec in tree.items():
         if spec.dtype not in NAMES:

@@ -126,33 +126,14 @@ INTEGERS = {np.dtype(d) for d in (np.int32, np.int64)}
 
 
 def raw(array: np.ndarray, spec: Spec) -> np.ndarray:
-    """An array's bytes in C order and native byte order, copied only if needed.
-
-    Args:
-        array: of any byte order and strides.
-        spec: its dtype and shape, as they were announced.
-
-    Returns:
-        uint8 [nbytes].
-
-    Raises:
-        ValueError: where the array is of another dtype or shape.
-    """
+    """An array's bytes in C order and native byte order, copied only if needed -> uint8 [nbytes]."""
     if (array.dtype.newbyteorder("="), array.shape) != (spec.dtype, spec.shape):
         raise ValueError(f"an array {array.shape} of {array.dtype} came where {spec} was announced")
     return np.asarray(array, dtype=spec.dtype, order="C").reshape(-1).view(np.uint8)
 
 
 def leaves(tree: Mapping[str, Any], separator: str = ".") -> dict[str, Tensor]:
-    """The tensors of a nested tree.
-
-    Args:
-        tree: with Tensors and other values in it.
-        separator: joins the keys to a value.
-
-    Returns:
-        {keys joined by the separator: Tensor}.
-    """
+    """The tensors of a nested tree -> {keys joined by the separator: Tensor}."""
     entries = flatten(tree, separator, strict=False)
     return {name: value for name, value in entries.items() if isinstance(value, Tensor)}
 

@@ -12,16 +12,7 @@ from . import limits
 
 
 def parse(data: bytes, path: str, nesting: int = limits.NESTING) -> Any:
-    """The value of a JSON text.
-
-    Args:
-        data: the text, in UTF-8 with or without a byte order mark.
-        path: names the file in messages.
-        nesting: the greatest depth.
-
-    Raises:
-        UserError: where it is damaged or ambiguous.
-    """
+    """The value of a JSON text."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UserError(path, "is text in UTF-16 or UTF-32, and JSON files are UTF-8", "save it again as UTF-8")
     try:

@@ -52,11 +52,7 @@ class Place:
 
 
 def open_file(path: str) -> Source:
-    """Open a file of torch.save.
-
-    Raises:
-        UserError: where it holds anything but tensors and plain values, or damage.
-    """
+    """Open a file of torch.save."""
     file = PositionalFile(path)
     try:
         head = file.read(0, min(file.size, 265))

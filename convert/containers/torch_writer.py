@@ -23,18 +23,7 @@ UNTYPED = {np.dtype(d): name for name, d in TORCH_DTYPES.items() if np.dtype(d) 
 def write(
     path: str, tree: Mapping[Any, Any], arrays: Iterator[tuple[TreePath, np.ndarray]], metadata: Mapping[str, str]
 ) -> None:
-    """Write a tree that torch.load reads; see source.Writer.
-
-    Args:
-        path: of the file.
-        tree: nested, of Specs and plain values (dict, list, tuple, str, int, float, bool, None).
-        arrays: (keys of a Spec in the tree, array), in any order.
-        metadata: not written: the format has none.
-
-    Raises:
-        UserError: on a dtype that PyTorch's files do not have.
-        ValueError: on another value, and where an array is missing or is not as its Spec says.
-    """
+    """Write a tree that torch.load reads; see source.Writer."""
     del metadata
     pickled = Pickler()
     pickled.value(tree, ())

@@ -28,15 +28,7 @@ class Member:
 
 
 def zip_members(file: PositionalFile) -> dict[str, Member]:
-    """The members of a zip file, without folders.
-
-    Returns:
-        {name: Member} in the order of the directory.
-
-    Raises:
-        UserError: on a file that is cut off or has bytes outside its members, on names that occur twice or lead out of
-            the archive, on encrypted or overlapping members, and where a member's own header contradicts the directory.
-    """
+    """The members of a zip file, without folders -> {name: Member} in the order of the directory."""
     try:
         return _members(file)
     except (struct.error, IndexError) as error:

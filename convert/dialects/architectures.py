@@ -26,13 +26,7 @@ NOT_FIXED = ("channels", "classes", "head_bias", "head_hidden", "head_activation
 
 @functools.cache
 def table() -> dict[str, Any]:
-    """The JSON of architectures.json.
-
-    Returns:
-        `network` is a key of NETWORKS; `architectures` is {name: {"fields": {those that differ from the config's
-        defaults}, "tags": {weights: index of their preprocessing}}}; `preprocess` lists preprocessings; `others` is
-        {name: what it has that no layout here holds} for networks that cannot be converted.
-    """
+    """The JSON of architectures.json."""
     return dict(json.loads(resources.files(__package__).joinpath("architectures.json").read_text(encoding="utf-8")))
 
 
@@ -52,12 +46,7 @@ def other(name: str) -> str:
 
 
 def name_of(config: NetworkConfig, among: re.Pattern[str]) -> str:
-    """The architecture that a network is, whatever its images, channels and head; empty where none is.
-
-    Args:
-        config: of the network.
-        among: the names that come into question. Of several that fit, one for its images goes first, then the shortest.
-    """
+    """The architecture that a network is, whatever its images, channels and head; empty where none is."""
     own, found = config.normal(), list[tuple[bool, int, str]]()
     free = {name: value_at(config, name) for name in (*NOT_FIXED, "image")}
     for name, entry in table()["architectures"].items():
@@ -72,17 +61,8 @@ def name_of(config: NetworkConfig, among: re.Pattern[str]) -> str:
 
 
 def lookup(name: str) -> tuple[Json, Json | None]:
-    """What is known of an architecture by its name.
-
-    Args:
-        name: as timm has it. A tag after a dot names the weights (vit_base_patch16_224.dino); without one, the default
-            weights are meant.
-
-    Returns:
-        (config fields that it fixes, the preprocessing of its weights or None).
-
-    Raises:
-        UserError: with the nearest name, on an unknown architecture or tag, and on one that cannot be converted.
+    """What is known of an architecture by its name. Returns (config fields that it fixes, the preprocessing of its
+    weights or None).
     """
     architecture, _, tag = name.removeprefix("timm/").partition(".")
     if why := other(architecture):

@@ -50,13 +50,7 @@ def rows(config: ViTConfig, modules: tuple[str, ...]) -> list[Row]:
 
 
 def their_name(name: str, top: Mapping[str, str], modules: tuple[str, ...]) -> str:
-    """The file's name of a parameter.
-
-    Args:
-        name: our dotted one.
-        top: {our name: theirs} of parameters, and of modules, outside blocks.
-        modules: the names in a block of the first norm, attention, the second norm and the mlp.
-    """
+    """The file's name of a parameter."""
     if name in top:
         return top[name]
     path, _, leaf = name.rpartition(".")

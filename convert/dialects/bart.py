@@ -13,12 +13,7 @@ OFFSET = 2  # rows of the tables of positions before the row of the first token
 
 
 def special_fields(style: Style, norm_first: bool = False) -> dict[str, Field]:
-    """The fields in which BART differs from Marian.
-
-    Args:
-        style: how the framework names parameters.
-        norm_first: whether it is mBART, which has norms first, and one after each stack.
-    """
+    """The fields in which BART differs from Marian."""
     positions = style.name("model.encoder.embed_positions", "position")
 
     def longest(names: Names) -> int | None:

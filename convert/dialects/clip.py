@@ -26,12 +26,7 @@ SETTINGS = (r"input_resolution|context_length|vocab_size",)  # OpenAI's files ho
 
 
 def rows(c: ViTConfig, prefix: str = "") -> list[Row]:
-    """The rows of a network.
-
-    Args:
-        c: its config.
-        prefix: begins all names of the file.
-    """
+    """The rows of a network."""
     modules = {"patch": "conv1.", "pre_norm": "ln_pre.", "norm": "ln_post."}
     for i in range(c.depth):
         ours, theirs = f"blocks.{i}.", f"transformer.resblocks.{i}."
@@ -60,13 +55,7 @@ def cannot_hold(c: ViTConfig) -> list[str]:
 
 
 def layout(version: str, prefix: str, title: str) -> Layout:
-    """The layout of an image tower.
-
-    Args:
-        version: of the layout.
-        prefix: begins all names of the tower's tensors; empty: the file holds the tower alone.
-        title: of the layout.
-    """
+    """The layout of an image tower."""
     block = f"{prefix}transformer.resblocks."
     fields = PLAIN_VIT | {
         "image": Field(),

@@ -37,12 +37,7 @@ SECOND = {
 
 
 def rows(c: CaptionerConfig, names: Mapping[str, str]) -> list[Row]:
-    """One row for each parameter, and one for the positions where they are computed.
-
-    Args:
-        c: the config of the network.
-        names: those of modules in a generation of the assignment's files.
-    """
+    """One row for each parameter, and one for the positions where they are computed."""
     out = []
     for name, shape in c.shapes().items():
         path, _, leaf = name.rpartition(".")

@@ -174,24 +174,12 @@ TABLE = PLAIN_VIT | {
 
 
 def below(name: str, solve: Callable[[str, Names], Any], otherwise: Any = None) -> Callable[[Names], Any]:
-    """A solver for a tensor that may have any of the prefixes of BODIES.
-
-    Args:
-        name: the tensor's, after the prefix.
-        solve: computes the value from its full name and {name: shape} of the file.
-        otherwise: the value where there is no such tensor.
-    """
+    """A solver for a tensor that may have any of the prefixes of BODIES."""
     return lambda names: next((solve(b + name, names) for b in BODIES if b + name in names), otherwise)
 
 
 def axis(name: str, number: int, otherwise: Any = None) -> Callable[[Names], Any]:
-    """A solver: the length of an axis of a tensor that may have any of the prefixes of BODIES.
-
-    Args:
-        name: the tensor's, after the prefix.
-        number: that of the axis.
-        otherwise: the value where there is no such tensor.
-    """
+    """A solver: the length of an axis of a tensor that may have any of the prefixes of BODIES."""
     return below(name, lambda full, names: length(full, number)(names), otherwise)
 
 
@@ -240,11 +228,7 @@ FAMILIES: dict[str, Json] = {"vit": {}, "deit": {}, "vit_msn": {"layer_norm_eps"
 
 
 def read_side(files: Mapping[str, Json]) -> Facts:
-    """Facts from config.json and preprocessor_config.json.
-
-    Raises:
-        UserError: where they are of another network.
-    """
+    """Facts from config.json and preprocessor_config.json."""
     config = files.get("config.json", {})
     if config.get("model_type") == "vision-encoder-decoder" and isinstance(config.get("encoder"), dict):
         config = config["encoder"]
@@ -256,12 +240,7 @@ def read_side(files: Mapping[str, Json]) -> Facts:
 
 
 def other_class(model: Any, known: Collection[str]) -> UserError:
-    """The error where config.json is of another class than the tensors.
-
-    Args:
-        model: the model_type that it states.
-        known: those that the layout of the tensors' names has.
-    """
+    """The error where config.json is of another class than the tensors."""
     return UserError(
         "config.json",
         f"model_type is {model!r:.60}, but the tensors have the names of {' and '.join(known)}",
@@ -275,13 +254,8 @@ def whole_images(c: ViTConfig, facts: Facts) -> ViTConfig:
 
 
 def outputs(config: Json) -> Outputs:
-    """What a config.json states of a classifier's outputs.
-
-    Returns:
-        Their kind, empty where it states none; names only where they are more than numbers (LABEL_0).
-
-    Raises:
-        UserError: on a problem_type that transformers does not know.
+    """What a config.json states of a classifier's outputs. Their kind, empty where it states none; names only where
+    they are more than numbers (LABEL_0).
     """
     word, labels = config.get("problem_type"), config.get("id2label")
     kind = next((kind for kind, each in PROBLEMS.items() if each == word), "")

@@ -69,11 +69,7 @@ def cannot_hold(c: ViTConfig) -> list[str]:
 
 
 def read_side(files: Mapping[str, Json]) -> Facts:
-    """Facts from config.json and preprocessor_config.json.
-
-    Raises:
-        UserError: where they are of another network.
-    """
+    """Facts from config.json and preprocessor_config.json."""
     return encoders.read_side_files(LAYOUTS[-1], files, encoders.tower(files, WHOLE, TOWER), (TOWER,))
 
 

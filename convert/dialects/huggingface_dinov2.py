@@ -170,11 +170,7 @@ def activation(gated: Callable[[Names], bool]) -> Field:
 
 
 def read_side(files: Mapping[str, Json]) -> Facts:
-    """Facts from config.json and preprocessor_config.json.
-
-    Raises:
-        UserError: where they are of another network.
-    """
+    """Facts from config.json and preprocessor_config.json."""
     config = files.get("config.json", {})
     registers = config.get("model_type") == REGISTERS
     if config:  # what the class takes where nothing is stated

@@ -99,11 +99,7 @@ FIELDS = PLAIN_VIT | {
 
 
 def read_side(files: Mapping[str, Json]) -> Facts:
-    """Facts from config.json and preprocessor_config.json.
-
-    Raises:
-        UserError: where they are of another network.
-    """
+    """Facts from config.json and preprocessor_config.json."""
     return encoders.read_side_files(LAYOUTS[-1], files, files.get("config.json", {}), (FAMILY,))
 
 

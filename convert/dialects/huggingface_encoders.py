@@ -58,17 +58,7 @@ def either(rows: Sequence[Row], bodies: Sequence[str]) -> list[Row]:
 
 
 def read_side_files(layout: Layout, files: Mapping[str, Json], config: Json, families: Collection[str]) -> Facts:
-    """Facts from the files beside an encoder.
-
-    Args:
-        layout: that of the tensors' names.
-        files: {file name: JSON}; preprocessor_config.json and the outputs in config.json are read from them.
-        config: that of the tower in config.json.
-        families: the values of model_type that the layout knows.
-
-    Raises:
-        UserError: on any other model_type.
-    """
+    """Facts from the files beside an encoder."""
     if config and (model := config.get("model_type")) not in families:
         raise other_class(model, families)
     images, notes = preprocess(files)
@@ -87,14 +77,6 @@ def tower(files: Mapping[str, Json], whole: str, family: str) -> Json:
 
     Or that of any model which states a tower of the class `family` as its `vision_config`: LLaVA and its kin.
     `vision_config_dict`, which older files of CLIP have too, goes before `vision_config`, as in the library.
-
-    Args:
-        files: {file name: JSON} of what lies beside the weights.
-        whole: the model_type of the model of two towers.
-        family: the model_type of the tower.
-
-    Raises:
-        UserError: where the tower's config is no object.
     """
     config = files.get("config.json", {})
     if config.get("model_type") != whole:
@@ -107,18 +89,7 @@ def tower(files: Mapping[str, Json], whole: str, family: str) -> Json:
 
 
 def around(layout: Layout, c: ViTConfig, facts: Facts, architecture: str, families: tuple[str, str]) -> dict[str, Json]:
-    """As `write_side_files`, of a class whose config has the tower's inside.
-
-    Args:
-        layout: that of the tensors' names.
-        c: the config of the network.
-        facts: what else is stated of it.
-        architecture: the name of the class.
-        families: the model_type of the whole and of the tower.
-
-    Returns:
-        {file name: JSON}.
-    """
+    """As `write_side_files`, of a class whose config has the tower's inside -> {file name: JSON}."""
     whole, family = families
     inner = {"model_type": family, **statement(layout, whole_images(c, facts))}
     model = {"architectures": [architecture], "model_type": whole, "vision_config": inner}

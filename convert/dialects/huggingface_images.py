@@ -38,16 +38,10 @@ BACKGROUND = 255  # transformers has no rule for transparent pixels: the default
 
 
 def preprocess(files: Mapping[str, Any]) -> tuple[Json | None, tuple[str, ...]]:
-    """The preprocessing that the files beside weights state.
+    """The preprocessing that the files beside weights state. Returns (Preprocess as JSON, or None where there is none
+    or it has no counterpart; notes on differences, a sentence each).
 
     Of transformers 5 it may be a part of processor_config.json, which then goes first, as in the library.
-
-    Args:
-        files: {file name: JSON}.
-
-    Returns:
-        (Preprocess as JSON, or None where there is none or it has no counterpart; notes on differences, a sentence
-        each).
     """
     whole = files.get("processor_config.json", {})
     name, given = "processor_config.json", whole.get("image_processor")

@@ -56,12 +56,7 @@ def blocks(c: ViTConfig) -> dict[str, str]:
 
 
 def rows(c: ViTConfig, patches: Operation | None = None) -> list[Row]:
-    """One row for each tensor; in a classifier also of the attention pooling that it does not read.
-
-    Args:
-        c: the config of the network.
-        patches: the operation between the file's projection of patches and ours; None: it is a convolution.
-    """
+    """One row for each tensor; in a classifier also of the attention pooling that it does not read."""
     modules = blocks(c) | {ours: BODY + theirs for ours, theirs in POOL.items()} | {"head": "classifier."}
     tensors: Tensors = {
         "patch.kernel": (f"{BODY}{PATCHES}", patches or convolution(c)),
@@ -131,25 +126,12 @@ def image_shapes(names: Names) -> list[str]:
 
 
 def read_side(files: Mapping[str, Json]) -> Facts:
-    """Facts from config.json and preprocessor_config.json.
-
-    Raises:
-        UserError: where they are of another network.
-    """
+    """Facts from config.json and preprocessor_config.json."""
     return tower_facts(LAYOUTS[-1], files, (WHOLE, TOWER))
 
 
 def tower_facts(layout: Layout, files: Mapping[str, Json], families: tuple[str, str]) -> Facts:
-    """The `read_side` of a layout.
-
-    Args:
-        layout: that of the tensors' names.
-        files: {file name: JSON} of what lies beside the weights.
-        families: the model_type of a whole model and of its tower.
-
-    Raises:
-        UserError: where the files are of another network.
-    """
+    """The `read_side` of a layout."""
     config = encoders.tower(files, *families)
     facts = encoders.read_side_files(layout, files, config, families[1:])
     return replace(facts, extra={"vision_use_head": config.get("vision_use_head", True)}) if config else facts
@@ -161,18 +143,7 @@ def write_side(config: ViTConfig, facts: Facts) -> dict[str, Json]:
 
 
 def tower_files(layout: Layout, c: ViTConfig, facts: Facts, families: tuple[str, str], named: str) -> dict[str, Json]:
-    """The `write_side` of a layout.
-
-    Args:
-        layout: that of the tensors' names.
-        c: the config of the network.
-        facts: what else is stated of it.
-        families: the model_type of a whole model and of its tower.
-        named: begins the names of its classes.
-
-    Returns:
-        {file name: JSON}.
-    """
+    """The `write_side` of a layout -> {file name: JSON}."""
     if not c.classes:
         files = encoders.write_side_files(layout, c, facts, f"{named}VisionModel", families[1])
         files["config.json"]["vision_use_head"] = c.pool == "map"

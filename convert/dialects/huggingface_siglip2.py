@@ -62,11 +62,7 @@ def _convolution_shapes(names: Names) -> list[str]:
 
 
 def read_side(files: Mapping[str, Json]) -> Facts:
-    """Facts from config.json and preprocessor_config.json.
-
-    Raises:
-        UserError: where they are of another network.
-    """
+    """Facts from config.json and preprocessor_config.json."""
     return siglip.tower_facts(LAYOUTS[-1], files, (WHOLE, TOWER))
 
 

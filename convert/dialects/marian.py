@@ -159,14 +159,7 @@ WRITTEN_ACTIVATIONS = {
 
 
 def activation(value: Any) -> str:
-    """Our name of an activation.
-
-    Args:
-        value: what config.json states.
-
-    Raises:
-        UserError: on one that no network here has.
-    """
+    """Our name of an activation."""
     if not isinstance(value, str) or value not in ACTIVATIONS:
         raise UserError(
             "config.json",
@@ -237,18 +230,7 @@ DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 def facts(
     layout: Layout, files: Mapping[str, Json], model_type: str, ids: Mapping[str, int | None], base: bool
 ) -> Facts:
-    """Facts from config.json and generation_config.json.
-
-    Args:
-        layout: that of the tensors' names.
-        files: {file name: JSON} of what lies beside the weights.
-        model_type: that of the class.
-        ids: the class's ids of tokens, which are taken where neither file has them.
-        base: whether it is the class without a head.
-
-    Raises:
-        UserError: where the files are those of another class, or state what the network here cannot have.
-    """
+    """Facts from config.json and generation_config.json."""
     if "config.json" not in files:
         return Facts()
     config = files["config.json"]
@@ -314,22 +296,7 @@ def _ties(shared: bool, tied: bool, base: bool) -> str:
 def files(
     layout: Layout, c: TransformerConfig, known: Facts, model_type: str, architecture: str, base: bool
 ) -> dict[str, Json]:
-    """The files beside weights.
-
-    Args:
-        layout: that of the tensors' names.
-        c: the config of the network.
-        known: what else is stated of it: ids of special tokens, settings of generation.
-        model_type: that of the class.
-        architecture: the name of the class.
-        base: whether it is the class without a head.
-
-    Returns:
-        {file name: JSON} of config.json and, with a head, generation_config.json.
-
-    Raises:
-        UserError: where ids of special tokens are not known or not below the size of the vocabulary.
-    """
+    """The files beside weights."""
     check_known(layout, (name for name in IDS if name not in known.extra))
     ids = {name: known.extra.get(name) for name in (*IDS, *MORE_IDS)}
     _check_padding(model_type, ids)
@@ -365,19 +332,7 @@ def layout(
     version: str = "",
     **more: Any,
 ) -> Layout:
-    """The layout of one of these networks in one framework.
-
-    Args:
-        model_type: that of its config.json.
-        architecture: the name of its class.
-        special: the fields that only this network has.
-        norms: whether there is a norm after the embeddings, and one after each stack.
-        bias: whether the logits have one.
-        style: how the framework names parameters.
-        dialect: of the layout; empty: its `model_type`.
-        version: of the layout.
-        more: goes to Layout.
-    """
+    """The layout of one of these networks in one framework."""
     ids = dict(zip((*IDS, *MORE_IDS), IDS_OF[model_type], strict=True))
     embedding_norm, final_norm = norms
     out = Layout(
@@ -411,12 +366,7 @@ def cannot_hold(c: TransformerConfig, base: bool = False) -> list[str]:
 
 
 def special_fields(style: Style, allowed: tuple[str, ...]) -> dict[str, Field]:
-    """The fields in which Marian differs from the others.
-
-    Args:
-        style: how the framework names parameters.
-        allowed: the values of `tie` that a class can have.
-    """
+    """The fields in which Marian differs from the others."""
     shared, *own = (
         [style.name(m, "embedding") for m in modules] for modules in (("model.shared",), SOURCE_TABLES, TARGET_TABLES)
     )

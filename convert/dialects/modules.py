@@ -37,16 +37,7 @@ def module_rows(
     prefix: str = "",
     others: Sequence[Row] = (),
 ) -> list[Row]:
-    """One row for each tensor of the file, in the order of our parameters.
-
-    Args:
-        c: the config of the network.
-        modules: {our module: theirs, with all that comes before `weight` and `bias`}.
-        packed: our modules that are packed into one tensor, whose name is that of the first.
-        tensors: parameters that no module holds, and exceptions.
-        prefix: begins all names of the file.
-        others: rows that the caller has made; they come last, and their parameters get no other.
-    """
+    """One row for each tensor of the file, in the order of our parameters."""
     taken = {name for other in others for name in other.ours}
     known = {name: shape for name, shape in c.shapes().items() if name not in taken}
     tensors = {"patch.kernel": (f"{modules['patch']}weight", convolution(c)), **tensors}

@@ -33,11 +33,7 @@ PLAIN: Json = {
 
 
 def read_side(files: Mapping[str, Json]) -> Facts:
-    """Facts from open_clip_config.json; empty where there is none.
-
-    Raises:
-        UserError: on a tower of another kind.
-    """
+    """Facts from open_clip_config.json; empty where there is none."""
     config = files.get(NAME, {})
     model, prepared = config.get("model_cfg", {}), config.get("preprocess_cfg", {})
     vision = model.get("vision_cfg", {}) if isinstance(model, Mapping) else None

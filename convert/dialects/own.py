@@ -29,13 +29,8 @@ def own_record(tree: Mapping[str, Any]) -> Json:
 
 
 def own_layout(source: Source) -> str:
-    """The layout of a file that states its task: a run folder, or a file of vit_jax.export or torch_ref.train.
-
-    Returns:
-        Its name; empty for other files.
-
-    Raises:
-        UserError: on a task that this version does not know.
+    """The layout of a file that states its task: a run folder, or a file of vit_jax.export or torch_ref.train. Its
+    name; empty for other files.
     """
     stated = own_record(source.tree).get("config")
     dialect = "torch-ref" if stated else "vit-jax"
@@ -67,9 +62,6 @@ def run_facts(record: Json) -> Facts:
     """Facts about the network from a run's config.json; empty for other JSON.
 
     A field that it lacks is newer than the version that wrote it, and has its default.
-
-    Raises:
-        UserError: where it is damaged.
     """
     config = record.get("config")
     config = strip_format(config) if isinstance(config, dict) else {}

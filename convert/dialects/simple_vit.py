@@ -77,11 +77,7 @@ def signature(m: Modules) -> tuple[str, ...]:
 
 
 def layout_for(version: str) -> Layout:
-    """The layout of a version of vit-pytorch's SimpleViT.
-
-    Raises:
-        UserError: before 0.35.3 and for 1.4.0.
-    """
+    """The layout of a version of vit-pytorch's SimpleViT."""
     if version in ("1.4", "1.4.0"):
         raise UserError(f"simple-vit@{version}", HEADLESS)
     return vit_pytorch.layout_of_version(

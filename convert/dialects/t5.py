@@ -80,11 +80,7 @@ WRITTEN = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "sil
 
 
 def read_feed_forward(stated: Any) -> tuple[str, bool]:
-    """(our activation, whether it is gated) by feed_forward_proj; in gated-gelu the GELU is that of tanh.
-
-    Raises:
-        UserError: on another activation, or form.
-    """
+    """(our activation, whether it is gated) by feed_forward_proj; in gated-gelu the GELU is that of tanh."""
     text = str(stated)
     gated, activation = text.startswith("gated-"), text.removeprefix("gated-")
     activation = "gelu_new" if text == "gated-gelu" else activation
@@ -114,13 +110,7 @@ def depth(stack: str) -> Callable[[Names], Any]:
 
 
 def fields(kind: Class, per_block: bool, scaled: tuple[bool, ...]) -> dict[str, Field]:
-    """The fields of a class.
-
-    Args:
-        kind: of the class.
-        per_block: whether each block has a table of relative positions.
-        scaled: what `scale_output` can be.
-    """
+    """The fields of a class."""
     bias = f"{FIRST}0.SelfAttention.relative_attention_bias.weight"
     vocabulary = Field(solve=rows_of(*TABLES, HEAD))
     head = {
@@ -180,15 +170,7 @@ DROPOUTS = ("dropout", "attention_dropout", "activation_dropout", "embedding_dro
 
 
 def read_side(layout: Layout, files: Mapping[str, Json]) -> Facts:
-    """Facts from config.json and generation_config.json.
-
-    Args:
-        layout: that of the tensors.
-        files: {file name: JSON} of what lies beside them.
-
-    Raises:
-        UserError: where the files are of another class, or state what no network here has.
-    """
+    """Facts from config.json and generation_config.json."""
     if "config.json" not in files:
         return Facts()
     config = files["config.json"]
@@ -221,18 +203,7 @@ def read_side(layout: Layout, files: Mapping[str, Json]) -> Facts:
 
 
 def write_side(layout: Layout, c: TransformerConfig, known: Facts, model: str, kind: Class) -> dict[str, Json]:
-    """The files beside weights: config.json and, with a head, generation_config.json.
-
-    Args:
-        layout: that of the tensors.
-        c: the config of the network.
-        known: what else is stated of it: ids of special tokens, settings of generation.
-        model: the model_type.
-        kind: of the class.
-
-    Raises:
-        UserError: where ids of special tokens are not known or not below the size of the vocabulary.
-    """
+    """The files beside weights: config.json and, with a head, generation_config.json."""
     ids = {name: known.extra.get(name) for name in IDS}
     if not kind:
         check_known(layout, (name for name, value in ids.items() if value is None))

@@ -33,17 +33,7 @@ MAPS = ("map", "map_all")
 def rows(
     c: ViTConfig, separate_gate: bool = False, matrix: bool = False, scale: str = "ls{}.gamma", separate: bool = False
 ) -> list[Row]:
-    """The rows of a network.
-
-    Args:
-        c: its config.
-        separate_gate: whether the gate of a gated mlp is a layer of its own, as in versions of the layout.
-        matrix: whether the projection of patches is a matrix [D, C*p*q] and no convolution, as in versions of the
-            layout.
-        scale: the name of a layer scale, after that of its block; {} stands for its number.
-        separate: whether query, key and value are layers of their own, as in versions of timm_eva.py; else they are
-            packed into one, beside which the biases lie where not all three have one.
-    """
+    """The rows of a network."""
     modules = {
         "patch": "patch_embed.proj.",
         "patch.norm": "patch_embed.norm.",
@@ -98,15 +88,7 @@ def frequencies(c: ViTConfig) -> list[Row]:
 
 
 def blocks(block: str, mlp: tuple[str, str]) -> dict[str, str]:
-    """The names of the modules in one block.
-
-    Args:
-        block: the name of the block.
-        mlp: the names of its gate and its first layer.
-
-    Returns:
-        {our module: timm's}.
-    """
+    """The names of the modules in one block -> {our module: timm's}."""
     names = {
         "norm1": "norm1",
         "norm2": "norm2",
@@ -129,11 +111,8 @@ def blocks(block: str, mlp: tuple[str, str]) -> dict[str, str]:
 
 
 def pool(names: Names) -> str | None:
-    """A solver: the pooling where names show it.
-
-    Returns:
-        None where they do not: several kinds have the same names, and attention pooling may take tokens before the
-            patches, or leave them out.
+    """A solver: the pooling where names show it. None where they do not: several kinds have the same names, and
+    attention pooling may take tokens before the patches, or leave them out.
     """
     if "dist_token" in names:
         return "cls_distill"

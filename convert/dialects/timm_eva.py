@@ -122,14 +122,7 @@ FUSED, APART = r"blocks\.0\.attn\.qkv\.weight", r"blocks\.0\.attn\.q_proj\.weigh
 
 
 def layout(version: str, title: str, signature: tuple[str, ...], **forms: bool) -> Layout:
-    """One version of the layout.
-
-    Args:
-        version: of the layout.
-        title: what follows "timm's Eva" in its title.
-        signature: regular expressions of names besides those of BODY.
-        forms: those of `timm.rows`: with any of them the gate of the mlp is a layer of its own.
-    """
+    """One version of the layout."""
     return Layout(
         dialect="timm-eva",
         version=version,

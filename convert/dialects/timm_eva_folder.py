@@ -101,13 +101,7 @@ read_side = functools.partial(timm_folder.read_side, arguments=arguments)
 
 
 def blocks(c: ViTConfig, apart: bool, gate_apart: bool) -> dict[str, Any]:
-    """The arguments of timm's Eva that state its blocks and prefix tokens.
-
-    Args:
-        c: the config of the network.
-        apart: whether query, key and value are layers of their own.
-        gate_apart: whether the gate of the mlp is one.
-    """
+    """The arguments of timm's Eva that state its blocks and prefix tokens."""
     return {
         "qkv_bias": c.query_bias,
         "qkv_fused": not apart,
@@ -124,16 +118,8 @@ def blocks(c: ViTConfig, apart: bool, gate_apart: bool) -> dict[str, Any]:
 
 
 def write_side(c: ViTConfig, beside: Facts, apart: bool = False, gate_apart: bool = False) -> dict[str, Json]:
-    """The config.json with which `timm.create_model("local-dir:FOLDER", pretrained=True)` builds the network.
-
-    Args:
-        c: the config of the network.
-        beside: what else is stated of it.
-        apart: whether query, key and value are layers of their own.
-        gate_apart: whether the gate of the mlp is one.
-
-    Returns:
-        {file name: JSON}.
+    """The config.json with which `timm.create_model("local-dir:FOLDER", pretrained=True)` builds the network -> {file
+    name: JSON}.
     """
     args: dict[str, Any] = {
         **timm_folder.sizes(c),

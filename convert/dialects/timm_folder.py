@@ -83,15 +83,8 @@ def cannot_state(c: ViTConfig, gate_apart: bool = False) -> list[str]:
 
 
 def write_side(c: ViTConfig, beside: Facts, gate_apart: bool = False) -> dict[str, Json]:
-    """The config.json with which `timm.create_model("local-dir:FOLDER", pretrained=True)` builds the network.
-
-    Args:
-        c: the config of the network.
-        beside: what else is stated of it.
-        gate_apart: whether the gate of its mlp is a layer of its own.
-
-    Returns:
-        {file name: JSON}.
+    """The config.json with which `timm.create_model("local-dir:FOLDER", pretrained=True)` builds the network -> {file
+    name: JSON}.
     """
     args: Json = {
         **sizes(c),
@@ -149,18 +142,7 @@ def ratio(hidden: int, width: int) -> float:
 
 
 def folder(c: ViTConfig, beside: Facts, name: str, pool: str, args: Json) -> dict[str, Json]:
-    """The config.json of an architecture of timm.
-
-    Args:
-        c: the config of the network.
-        beside: what else is stated of it: outputs and preprocessing.
-        name: the architecture's.
-        pool: timm's name of the pooling.
-        args: the arguments of the architecture, besides the size of images and the pooling.
-
-    Returns:
-        {file name: JSON}.
-    """
+    """The config.json of an architecture of timm -> {file name: JSON}."""
     image = pair(whole_size(c.image, c.patch, beside))
     pretrained: Json = {
         "input_size": [c.channels, *image],
@@ -203,15 +185,7 @@ def _plain_arguments(args: Json, known: Json) -> Json:
 
 
 def read_side(files: Mapping[str, Json], arguments: Reader = _plain_arguments) -> Facts:
-    """Facts from timm's config.json; empty for other files.
-
-    Args:
-        files: {file name: JSON} of what lies beside the weights.
-        arguments: reads the model_args; those of VisionTransformer where it is left out.
-
-    Raises:
-        UserError: where no network here has such values.
-    """
+    """Facts from timm's config.json; empty for other files."""
     config = files.get("config.json")
     if not isinstance(config, Mapping) or not isinstance(config.get("architecture"), str):
         return Facts()
@@ -226,16 +200,7 @@ def read_side(files: Mapping[str, Json], arguments: Reader = _plain_arguments) -
 
 
 def facts(config: Mapping[str, Any], arguments: Reader = _plain_arguments) -> Facts:
-    """Facts from a config.json of timm.
-
-    Args:
-        config: the JSON of the file.
-        arguments: reads its model_args; those of VisionTransformer where it is left out.
-
-    Raises:
-        Exception: any of Python's own where a value is of the wrong type.
-        UserError: where no network here has such a value.
-    """
+    """Facts from a config.json of timm."""
     pretrained = config.get("pretrained_cfg", config)
     known = _architecture_fields(config["architecture"])
     fields = arguments(config.get("model_args") or {}, known)
@@ -284,16 +249,7 @@ def _architecture_fields(name: str) -> Json:
 
 
 def choose_value(key: str, value: Any, known: Mapping[str, Any]) -> Any:
-    """Our value for a value in model_args.
-
-    Args:
-        key: in model_args.
-        value: what is stated there.
-        known: {theirs as text, in lower case: ours}.
-
-    Raises:
-        UserError: where there is none.
-    """
+    """Our value for a value in model_args."""
     name = str(value).lower().replace("_", "" if key == "norm_layer" else "_")
     if name not in known:
         raise UserError(

@@ -21,12 +21,7 @@ MLP = {"1": ("linear_1", "linear_2"), "2": ("0", "3")}
 
 
 def rows(c: ViTConfig, mlp: tuple[str, str] = MLP["2"]) -> list[Row]:
-    """The rows of a network.
-
-    Args:
-        c: its config.
-        mlp: the names of the two linear layers of an mlp.
-    """
+    """The rows of a network."""
     modules = {"patch": "conv_proj.", "norm": "encoder.ln.", "head_hidden": "heads.pre_logits.", "head": "heads.head."}
     for i in range(c.depth):
         ours, theirs = f"blocks.{i}.", f"{BLOCK}{i}."

@@ -134,11 +134,7 @@ def _cannot_load(c: ResNetConfig) -> list[str]:
 
 
 def read_side(files: Mapping[str, Json]) -> Facts:
-    """The size of images and the preprocessing: of timm's config.json, else torchvision's.
-
-    Raises:
-        UserError: where config.json names a network of another function.
-    """
+    """The size of images and the preprocessing: of timm's config.json, else torchvision's."""
     config = files.get("config.json")
     name = config.get("architecture") if isinstance(config, Mapping) else None
     if not isinstance(config, Mapping) or not isinstance(name, str):

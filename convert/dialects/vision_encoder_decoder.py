@@ -160,11 +160,7 @@ PLAIN = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
 
 
 def read_side(files: Mapping[str, Json]) -> Facts:
-    """Facts from config.json, preprocessor_config.json and generation_config.json.
-
-    Raises:
-        UserError: where they are of other classes.
-    """
+    """Facts from config.json, preprocessor_config.json and generation_config.json."""
     config = files.get("config.json", {})
     for part, known in (("", ("vision-encoder-decoder",)), ("encoder", ("vit", "deit")), ("decoder", ("gpt2",))):
         inner = config.get(part, {}) if part else config

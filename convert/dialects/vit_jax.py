@@ -20,11 +20,7 @@ def rows(config: NetworkConfig) -> list[Row]:
 
 
 def read_side(files: Mapping[str, Json]) -> Facts:
-    """Facts from a run's config.json, or the metadata of a file of `vit_jax.export`.
-
-    Raises:
-        UserError: where they are damaged.
-    """
+    """Facts from a run's config.json, or the metadata of a file of `vit_jax.export`."""
     facts, note = run_facts(files.get("config.json", {})), files.get("__metadata__", {})
     if facts.config or note.get("format") != "vit-jax":
         return facts

@@ -56,19 +56,7 @@ class Modules:
 
 
 def block(norm1: str, qkv: str, out: str, norm2: str, fc1: str, fc2: str) -> dict[str, str]:
-    """The names of a block's modules.
-
-    Args:
-        norm1: the norm before attention.
-        qkv: the layer that packs query, key and value, listed as our query.
-        out: the projection after attention.
-        norm2: the norm before the mlp.
-        fc1: the first layer of the mlp.
-        fc2: its second layer.
-
-    Returns:
-        {our module: theirs}.
-    """
+    """The names of a block's modules -> {our module: theirs}."""
     return {
         "norm1": norm1,
         "attention.query": qkv,
@@ -193,14 +181,8 @@ def cannot_hold(m: Modules, c: ViTConfig) -> list[str]:
 
 
 def cannot_state(m: Modules, c: ViTConfig) -> list[str]:
-    """Why the class does not build a network, although tensors can hold it (see `unreadable`).
-
-    Args:
-        m: the names of a version.
-        c: the config of the network.
-
-    Returns:
-        A clause each; empty where the class builds it.
+    """Why the class does not build a network, although tensors can hold it (see `unreadable`). A clause each; empty
+    where the class builds it.
     """
     no_projection = m.since != "0.6.7" and c.heads == 1 and c.resolved_head_width == c.width
     return (
@@ -258,27 +240,12 @@ def _version_numbers(version: str) -> tuple[int, ...]:
 
 
 def ends_before(m: Modules, version: str) -> bool:
-    """Whether versions with these names all come before another version.
-
-    Args:
-        m: the names.
-        version: of the library.
-    """
+    """Whether versions with these names all come before another version."""
     return _version_numbers(m.since) < _version_numbers(version)
 
 
 def layout_of_version(dialect: str, version: str, layouts: Sequence[Layout], why: str) -> Layout:
-    """The layout of a library's version.
-
-    Args:
-        dialect: of the layouts, named in errors.
-        version: of the library, such as 1.7.3.
-        layouts: in the order of their versions.
-        why: a clause on versions that are older than all.
-
-    Raises:
-        UserError: on no version, and on one that is older than all.
-    """
+    """The layout of a library's version."""
     try:
         given = _version_numbers(version)
     except ValueError:
@@ -293,11 +260,7 @@ def layout_of_version(dialect: str, version: str, layouts: Sequence[Layout], why
 
 
 def layout_for(version: str) -> Layout:
-    """The layout of a version of vit-pytorch's ViT, such as 1.7.3.
-
-    Raises:
-        UserError: before 0.6.7.
-    """
+    """The layout of a version of vit-pytorch's ViT, such as 1.7.3."""
     return layout_of_version("vit-pytorch", version, LAYOUTS, OLD_SCALE)
 
 

@@ -31,13 +31,7 @@ def rows(config: ViTConfig, modules: Modules = VERSIONS[-1]) -> list[Row]:
 
 
 def fields(m: Modules) -> dict[str, Field]:
-    """Where config fields come from: the student's, except for norms and pooling.
-
-    Args:
-        m: the names of modules in some versions of vit-pytorch. A last norm after pooling is not applied to the
-            distillation token. Before 1.16 a mean would be over class token and patches without the distillation token,
-            which the network here cannot do.
-    """
+    """Where config fields come from: the student's, except for norms and pooling."""
     table = vit_pytorch.fields(m) | {
         "distill_token": always(True),
         "distill_head": always(True),
@@ -69,11 +63,7 @@ def refusals(m: Modules) -> tuple[Refusal, ...]:
 
 
 def layout_for(version: str) -> Layout:
-    """The layout of a version of DistillWrapper.
-
-    Raises:
-        UserError: before 0.7 and for versions that did not run.
-    """
+    """The layout of a version of DistillWrapper."""
     if re.fullmatch(r"1\.16\.[1-4]", version):
         raise UserError(
             f"vit-pytorch-distill@{version}",

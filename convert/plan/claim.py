@@ -33,12 +33,6 @@ def claim(place: Path) -> Iterator[Path]:
     """A new folder beside a place for the one process that may write there; it is removed afterwards.
 
     What earlier processes left is removed first.
-
-    Args:
-        place: the path that will be written.
-
-    Raises:
-        UserError: where another process has the claim.
     """
     lock = place.with_name(f".{place.name}.lock")
     handle = _lock(place, lock)

@@ -82,15 +82,7 @@ def stream(plan: Plan) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The array in another dtype, rounded to nearest; whole numbers (counters) stay as they are.
-
-    Args:
-        array: of any dtype.
-        dtype: the other one.
-
-    Raises:
-        UserError: where a number becomes infinite.
-    """
+    """The array in another dtype, rounded to nearest; whole numbers (counters) stay as they are."""
     if array.dtype == dtype or array.dtype in INTEGERS:
         return array
     with np.errstate(over="ignore"):

@@ -56,21 +56,7 @@ def plan(
     allow_nonfinite: bool = False,
     folded: bool = False,
 ) -> Plan:
-    """The plan of a conversion.
-
-    Args:
-        reading: of the source.
-        target: the layout that --to names.
-        adapt: texts of --adapt.
-        dtype: of all tensors; empty: each keeps its own.
-        weights_only: whether only bare tensors are written.
-        allow_nonfinite: whether NaN and infinity may be among them.
-        folded: whether the head takes in how its outputs are read, as it always does where the target's files cannot
-            state that.
-
-    Raises:
-        UserError: the layout cannot hold the network.
-    """
+    """The plan of a conversion."""
     adaptations, facts = adaptations_of(reading.config, adapt), reading.facts
     for adaptation in adaptations:
         facts = adaptation.facts(facts)
@@ -149,17 +135,7 @@ def _target_rows(
 
 
 def target_layout(name: str, config: NetworkConfig, weights_only: bool = False) -> Layout:
-    """The newest layout of a name that is of such networks; where it cannot hold this one, another of its family.
-
-    Args:
-        name: of --to.
-        config: of the network.
-        weights_only: whether only bare tensors are written.
-
-    Raises:
-        UserError: on an unknown name, where several others can hold it, and where the name has no layout of such
-            networks and no other can.
-    """
+    """The newest layout of a name that is of such networks; where it cannot hold this one, another of its family."""
     found = find(name, "to")
     named = found[-1].dialect
     newest = {each.dialect: each for each in found if isinstance(config, each.network)}

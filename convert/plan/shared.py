@@ -42,16 +42,7 @@ def _allowed_values(layouts: tuple[Layout, ...], name: str) -> list[Any]:
 
 
 def members(*layouts: Layout, seed: int = 0, tries: int = TRIES) -> Iterator[Any]:
-    """Configs that all of some layouts of one network can state.
-
-    Args:
-        layouts: one or more.
-        seed: of the random configs.
-        tries: how many of these there are at most.
-
-    Returns:
-        The plainest first, then those with one other value, then random ones; none twice.
-    """
+    """Configs that all of some layouts of one network can state."""
     network, rng, seen = layouts[0].network, random.Random(seed), set()
     choices = {name: _allowed_values(layouts, name) for name in network.function_fields()}
     if not all(choices.values()):

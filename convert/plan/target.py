@@ -96,9 +96,6 @@ class Target:
         """A temporary folder beside the target, for this process alone: no other one writes to the target meanwhile.
 
         It is removed afterwards, and parent folders with it that were made and stay empty.
-
-        Raises:
-            UserError: where another process writes to the target.
         """
         made = [folder for folder in self.path.absolute().parents if not folder.exists()]
         try:
@@ -139,12 +136,6 @@ class Target:
         """Move the temporary folder's files to their names, durably, and remove what an earlier conversion left.
 
         Wherever the process ends, the weights are the old ones or the new ones, and nothing belongs to others.
-
-        Args:
-            workspace: the temporary folder, whose files have to be durable already (`sync`).
-
-        Returns:
-            The paths of the files.
         """
         names = sorted((p.name for p in workspace.iterdir()), key=lambda name: (name != self.name, name))
         place = self.path if self.folder else self.path.parent
@@ -201,15 +192,7 @@ def exchange(a: str, b: str) -> bool:
 
 
 def target(text: str, name: str) -> Target:
-    """The target at a path: a file where it has a suffix, else a folder.
-
-    Args:
-        text: the path, as the user has given it.
-        name: of the file with the weights in a folder.
-
-    Raises:
-        UserError: where the path has no name.
-    """
+    """The target at a path: a file where it has a suffix, else a folder."""
     path = Path(text)
     path = path if path.name not in ("", "..") else Path(os.path.abspath(text))
     if not text or not path.name:

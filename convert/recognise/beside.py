@@ -51,15 +51,8 @@ class Consulted(Mapping[str, Any]):
 
 
 def unread(path: str, consulted: Consulted, tokenizer: bool) -> str:
-    """The known files in a folder, or beside a file, that were not read.
-
-    Args:
-        path: of the folder or file.
-        consulted: the files that were looked up.
-        tokenizer: whether a tokenizer beside the weights is used with them.
-
-    Returns:
-        A sentence naming them; empty where all were read.
+    """The known files in a folder, or beside a file, that were not read. A sentence naming them; empty where all were
+    read.
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
     names = sorted({*os.listdir(folder)} - consulted.names)

@@ -83,17 +83,6 @@ def resolve(layout: Layout, names: Names, stated: Stated, path: str, typed: Mapp
 
     The first source of `stated` that has a field gives it, but --model comes after the layout and the shapes, and
     FALLBACK last. Fields that only training uses may be stated, too.
-
-    Args:
-        layout: of the file.
-        names: {name: shape} of its tensors.
-        stated: (source, {field: value}), the most reliable first.
-        path: names the file in messages.
-        typed: the texts of --set.
-
-    Raises:
-        UserError: where the layout refuses the names or the config, a value has a wrong type, two sources mean
-            different networks, or (Untold) a field has no source and matters, naming the flags that would state it.
     """
     if reasons := layout.refuses("file", names):
         raise UserError(path, "; ".join(reasons))

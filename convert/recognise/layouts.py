@@ -76,20 +76,7 @@ def which_layout(
     config: Any = None,
     said: Callable[[Layout], Mapping[str, Any]] = lambda layout: {},
 ) -> Layout:
-    """The layout of a file: as asked for, as the file states itself, or the only one that recognises its names.
-
-    Args:
-        path: names the file in messages.
-        found: what its names and shapes are.
-        asked: the value of --from; empty: none.
-        own: the layout that the file states; empty: none.
-        config: the config.json beside it: where no layout is known, it may name a class.
-        said: `said(layout)` are fields of the network's config that are stated: of several layouts with the file's
-            names those remain that have such networks.
-
-    Raises:
-        UserError: where none or several remain.
-    """
+    """The layout of a file: as asked for, as the file states itself, or the only one that recognises its names."""
     several = len(found.layouts) > 1
     fits = [each for each in found.layouts if not _contradictions(each, said(each))] if several else []
     if asked:
@@ -151,19 +138,7 @@ def check_accept_flags(flags: Iterable[str]) -> None:
 
 
 def find(name: str, option: str) -> list[Layout]:
-    """The layouts that a name stands for.
-
-    Args:
-        name: the value of the option: a layout, a dialect, or a dialect and a release of its library.
-        option: from or to.
-
-    Returns:
-        One, or all versions of a dialect, the newest last. Those before them are of other dialects that the name stands
-            for as well.
-
-    Raises:
-        UserError: where there is no such layout, with the nearest.
-    """
+    """The layouts that a name stands for."""
     given, at, version = name.partition("@")
     dialect = canonical(given)
     if (whole := f"{dialect}{at}{version}") in LAYOUTS and at:
@@ -190,12 +165,10 @@ def find(name: str, option: str) -> list[Layout]:
 
 
 def closest(names: Iterable[str]) -> str:
-    """The layout whose names are most like those of a file, compared by their parts between dots.
+    """The layout whose names are most like those of a file, compared by their parts between dots. A clause naming it;
+    empty where none is like them.
 
     At most FIRST names are looked at, and FORMS of those that differ in more than numbers: real files have fewer.
-
-    Returns:
-        A clause naming it; empty where none is like them.
     """
 
     def parts(names: Iterable[str]) -> list[frozenset[str]]:

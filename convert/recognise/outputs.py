@@ -22,17 +22,7 @@ def count(c: NetworkConfig) -> int:
 
 
 def target(sets: Mapping[str, Any]) -> str:
-    """The kind of outputs that --set states.
-
-    Args:
-        sets: {field: value} of --set.
-
-    Returns:
-        A key of KINDS; empty where none is stated.
-
-    Raises:
-        UserError: on one that there is not.
-    """
+    """The kind of outputs that --set states. A key of KINDS; empty where none is stated."""
     kind = sets.get(TARGET, "")
     if kind and kind not in [*KINDS]:
         raise UserError(Option("set", f"{TARGET}={kind}"), "there is no such kind", f"give one of {', '.join(KINDS)}")
@@ -46,17 +36,7 @@ def of_class(layout: Layout, c: NetworkConfig, stated: Outputs) -> Outputs:
 
 
 def settle(c: NetworkConfig, stated: Outputs, asked: str, own: bool) -> Outputs:
-    """The outputs of a network; their kind stays open where it has one output of which nobody states what it is.
-
-    Args:
-        c: its config.
-        stated: what its files state.
-        asked: the kind that the user states; empty: none.
-        own: whether its layout is one of ours, where outputs are classes unless something else is stated.
-
-    Raises:
-        UserError: where the user states a kind of outputs that the network cannot have.
-    """
+    """The outputs of a network; their kind stays open where it has one output of which nobody states what it is."""
     if not count(c):
         if asked not in ("", "embedding"):
             raise UserError(Option("set", f"{TARGET}={asked}"), "this network has no head", "leave it out")

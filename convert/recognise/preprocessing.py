@@ -22,17 +22,7 @@ SCALED = 16  # `size` is at most this many times an image's longer side: more ta
 
 
 def fitting(facts: Facts, c: NetworkConfig, any_size: bool = False) -> Facts:
-    """The facts without preprocessing and class names that cannot be this network's.
-
-    Args:
-        facts: what is stated beside the weights.
-        c: the config of the network.
-        any_size: whether preprocessing may make images of another size, as the layout's library takes them
-            (`Layout.resizes`).
-
-    Returns:
-        The facts, with a note on what is left out, and why.
-    """
+    """The facts without preprocessing and class names that cannot be this network's."""
     shape, notes = c.pixels(), list(facts.notes)
     classes, outputs = count(c), facts.outputs
     images, names = facts.preprocess if shape else None, outputs.names if classes else ()
@@ -107,15 +97,7 @@ def _note_unused(facts: Facts) -> str:
 
 
 def note_defaults(sets: Mapping[str, Any], stated: Json | None) -> list[str]:
-    """The defaults that `preprocessing` takes.
-
-    Args:
-        sets: {field: value} of --set.
-        stated: the preprocessing that the source states; None: none.
-
-    Returns:
-        A sentence about them; none where --set or the source states all of it.
-    """
+    """The defaults that `preprocessing` takes."""
     defaults = {name: value for name, value in DEFAULTS.items() if name not in sets}
     if stated or "mean" not in sets or not defaults:
         return []
@@ -127,21 +109,7 @@ def note_defaults(sets: Mapping[str, Any], stated: Json | None) -> list[str]:
 def preprocessing(
     c: NetworkConfig, sets: Mapping[str, Any], stated: Json | None, any_size: bool = False, whole: Any = None
 ) -> Json | None:
-    """The preprocessing that a source states, with the fields of --set over it.
-
-    Args:
-        c: the config of the network.
-        sets: the fields of --set.
-        stated: what the source states.
-        any_size: as of `fitting`.
-        whole: the size of images that the source states, where patches do not cover them.
-
-    Returns:
-        JSON; None where there is neither.
-
-    Raises:
-        UserError: where --set gives half of it, or a value that the network's images cannot have.
-    """
+    """The preprocessing that a source states, with the fields of --set over it. JSON; None where there is neither."""
     given = {k: sets[k] for k in SETTABLE if k in sets}
     if c.pixels() is None or not (given or stated):
         return None

@@ -52,19 +52,7 @@ KINDS: dict[str, Callable[[Any], bool]] = {
 
 
 def read_provenance(source: Source, files: Mapping[str, Any], overruled: bool = False) -> Json:
-    """The provenance of a source's weights.
-
-    Args:
-        source: may hold it in its metadata.
-        files: {file name: JSON} of what lies beside it.
-        overruled: whether the user's flags overrule a damaged one, which is then left out.
-
-    Returns:
-        Empty where there is none, or only that of another file.
-
-    Raises:
-        UserError: where it is damaged and not overruled.
-    """
+    """The provenance of a source's weights."""
     text, side = source.metadata.get("provenance"), side_file(source, files)
     try:
         found = strict_json.parse(text.encode(), source.path) if isinstance(text, str) else files.get(side, {})
@@ -92,13 +80,6 @@ def side_file(source: Source, files: Mapping[str, Any]) -> str:
     """The name of the side file that holds a source's provenance.
 
     It has to list the source's file, and to hold digests of its tensors (a run's folder has digests elsewhere).
-
-    Args:
-        source: of the weights.
-        files: {file name: JSON} of what lies beside it.
-
-    Returns:
-        Empty where there is none.
     """
     name = os.path.basename(source.path.replace("\\", "/").rstrip("/"))
     if "digests" in files.get(f"{name}.json", {}):
@@ -112,21 +93,8 @@ def side_file(source: Source, files: Mapping[str, Any]) -> str:
 def with_digests(
     source: Source, tensors: dict[str, Tensor], provenance: Json, side: str, overruled: bool = False
 ) -> tuple[dict[str, Tensor], Json]:
-    """Tensors that compare themselves with the CRC-32 in a side file when they are read.
-
-    Args:
-        source: names the file in errors.
-        tensors: {name: Tensor}.
-        provenance: of the weights.
-        side: the name of the side file that holds it; empty: there is none.
-        overruled: whether the user's flags overrule a side file of other tensors, which is then left out.
-
-    Returns:
-        (the tensors, the provenance).
-
-    Raises:
-        UserError: where the side file is of other tensors and not overruled; by `read` of a tensor, where it is
-            damaged.
+    """Tensors that compare themselves with the CRC-32 in a side file when they are read -> (the tensors, the
+    provenance).
     """
     digests = provenance.get("digests")
     if digests is None or not side:

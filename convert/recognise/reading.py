@@ -93,11 +93,7 @@ class Reading:
 
     @property
     def resize(self) -> str:
-        """The --adapt by which the network takes the images of its preprocessing, as its library does in each call.
-
-        Returns:
-            Empty where these have the network's own size.
-        """
+        """The --adapt by which the network takes the images of its preprocessing, as its library does in each call."""
         images, shape = self.facts.preprocess, self.config.pixels()
         if not images or not shape or tuple(images["image"]) == shape[:2]:
             return ""
@@ -111,15 +107,7 @@ class Reading:
 
 
 def read(path: str, options: Options = Options()) -> Reading:
-    """Open a source, and find out its layout and config.
-
-    Args:
-        path: a file, a folder or hf://owner/name.
-        options: what the user states.
-
-    Raises:
-        UserError: where its layout or config is not certain, and where a tensor is missing, unknown or misshapen.
-    """
+    """Open a source, and find out its layout and config."""
     source = open_path(path, options)
     try:
         return identify(source, options)
@@ -139,16 +127,7 @@ def open_path(path: str, options: Options) -> Source:
 
 
 def identify(source: Source, options: Options, chosen: Chosen[Recognition] | None = None) -> Reading:
-    """The reading of an opened source.
-
-    Args:
-        source: opened.
-        options: what the user states about it.
-        chosen: its weights, where they were chosen before.
-
-    Raises:
-        UserError: as `read`.
-    """
+    """The reading of an opened source."""
     known = {"config.json": source.record} if source.record else {}
     beside = side_files(source.path, known) if source.side is None else source.side
     files: dict[str, Any] = {**beside, **known, "__metadata__": source.metadata}
@@ -428,16 +407,7 @@ def _is_readable(tensors: Mapping[str, Tensor]) -> bool:
 
 
 def check_complete(source: Source, tensors: Mapping[str, Tensor], known: bool) -> None:
-    """Check that a source holds all of its weights.
-
-    Args:
-        source: of the weights.
-        tensors: those that were chosen of it.
-        known: whether some layout has them.
-
-    Raises:
-        UserError: on one shard of several, and on tensors that are not known where weights lie elsewhere in the source.
-    """
+    """Check that a source holds all of its weights."""
     clause = shard(source.path)
     if not clause and not (tensors and known):
         clause = weights_in.hint(source, lambda tensors: recognise(tensors).layouts) or (

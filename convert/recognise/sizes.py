@@ -54,11 +54,6 @@ def trimmed(c: NetworkConfig, images: Mapping[str, Any], any_size: bool) -> Json
     """A preprocessing that makes whole images as one that trims them to what a network's patches cover.
 
     It stays as it is where patches cover them, and where the network takes images of another size.
-
-    Args:
-        c: the config of the network.
-        images: the preprocessing.
-        any_size: whether the network takes images of any size.
     """
     size: Any = images.get("image")
     patch, shape = patch_of(c), c.pixels()

@@ -16,13 +16,8 @@ NAMES = {
 
 
 def special_ids(source: Source) -> Json:
-    """The ids of special tokens by the ids.json that a run keeps with its tokenizer.
-
-    Returns:
-        Facts {name: id}, with what only generation needs under `generation`; empty where there is no such file.
-
-    Raises:
-        UserError: where the file is damaged.
+    """The ids of special tokens by the ids.json that a run keeps with its tokenizer. Facts {name: id}, with what only
+    generation needs under `generation`; empty where there is no such file.
     """
     content = source.beside().get(f"{FOLDER}/ids.json")
     if content is None:

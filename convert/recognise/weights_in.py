@@ -58,15 +58,6 @@ def choose(source: Source, recognise: Callable[[TensorSet], Found], key: str = "
     The only known set of tensors is taken; where there is none, the largest, so that the caller can name the nearest
     layout. A set with all names and shapes of a known one (its average, under any name) is known, too. Of several sets
     in a run, the preferred one is taken where there is no `key`.
-
-    Args:
-        source: the opened file or folder.
-        recognise: gives what is known of a set of tensors.
-        key: any path in the file, or the beginning of names.
-
-    Raises:
-        UserError: where several sets are known and `key` names none of them, where `key` is not in the file, and for
-            names that no weights have.
     """
     key = key or source.preferred
     members = _members(source)
@@ -94,16 +85,7 @@ def choose(source: Source, recognise: Callable[[TensorSet], Found], key: str = "
 
 
 def describe_choice(source: Source, label: str, option: bool = True) -> str:
-    """Which step of a run was opened, and which weights of it are taken.
-
-    Args:
-        source: perhaps a run.
-        label: where the weights lie in it.
-        option: whether to say by which option of the command they are chosen.
-
-    Returns:
-        In words; empty for other sources.
-    """
+    """Which step of a run was opened, and which weights of it are taken. In words; empty for other sources."""
     if not source.chosen:
         return ""
     kind = {"model": "raw", "ema": "averaged"}.get(label, label)
@@ -111,14 +93,8 @@ def describe_choice(source: Source, label: str, option: bool = True) -> str:
 
 
 def hint(source: Source, recognise: Callable[[TensorSet], Any]) -> str:
-    """Where in a source its weights lie, if no known wrapper is around them.
-
-    Args:
-        source: of the weights.
-        recognise: gives what is true where it knows tensors, without their prefix.
-
-    Returns:
-        A clause naming the prefixes; empty where there is none.
+    """Where in a source its weights lie, if no known wrapper is around them. A clause naming the prefixes; empty where
+    there is none.
     """
     separator = source.separator
     every = {

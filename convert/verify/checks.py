@@ -131,14 +131,7 @@ def gradients(
 def beyond_rounding(
     compare: Callable[..., list[Check]], found: Arrays, of_neighbours: Callable[[], Sequence[Arrays]], dtype: str
 ) -> list[Check]:
-    """Comparisons, whose limits follow rounding where one of them fails.
-
-    Args:
-        compare: what is found with what we expect, by limits, if some are given.
-        found: by a library.
-        of_neighbours: what we find with parameters that are moved by their last bit; not asked for where all pass.
-        dtype: of the computation.
-    """
+    """Comparisons, whose limits follow rounding where one of them fails."""
     checks = compare(found)
     if not failures(checks) or not all(np.isfinite(c.difference) for c in checks):
         return checks

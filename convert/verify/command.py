@@ -38,11 +38,7 @@ IMAGES = 8  # of a folder
 
 
 def certify(plan: Plan, written: Written) -> None:
-    """Compare a conversion's source with what was written; write TARGET.certificate.json.
-
-    Raises:
-        CheckFailed: where they are not the same; the target stays.
-    """
+    """Compare a conversion's source with what was written; write TARGET.certificate.json."""
     report, target = compare_plan(plan, written), place_of(written)
     write_json(Path(f"{target}{CERTIFICATE}"), report.certificate())
     print_line(f"{report.text()}\nleft      {target}{CERTIFICATE}")
@@ -93,16 +89,6 @@ def command(arguments: argparse.Namespace, options: Options) -> int:
     """Compare two files.
 
     Where the provenance of one names the other, that is first adapted and cast as the provenance states.
-
-    Args:
-        arguments: a and b, the paths; images, steps, json and markdown, the flags of these names.
-        options: what the user states about A.
-
-    Returns:
-        The exit code: 0 where they are the same, 3 where not.
-
-    Raises:
-        UserError: where one cannot be read.
     """
     from vit_jax.machine.backend import configure_jax
 
@@ -146,22 +132,11 @@ def _origin_of(reading: Reading) -> str:
 
 
 def both(first: str, other: str, options: Options, opened: contextlib.ExitStack) -> tuple[Reading, Reading, str]:
-    """The readings of two files that are to be compared.
+    """The readings of two files that are to be compared. A, B and a note on how B was read; empty where its own files
+    state its config.
 
     Where one is a run, the other may say of which step and weights it was made: those are taken, unless the user names
     others for A. Where A is a run and B holds raw and averaged weights as well, its are of the same kind as A's.
-
-    Args:
-        first: the path of A.
-        other: the path of B.
-        options: what the user states about A; what is accepted and set is of B too.
-        opened: all that is opened is closed with it.
-
-    Returns:
-        A, B and a note on how B was read; empty where its own files state its config.
-
-    Raises:
-        UserError: where one cannot be read.
     """
     from ..recognise.reading import Options, read
 
@@ -203,20 +178,7 @@ def _made_of(run: Reading, other: Reading, options: Options) -> Options | None:
 
 
 def second(path: str, options: Options, a: Reading, key: str) -> tuple[Reading, str]:
-    """The reading of B, by the config of A where its own files do not state one.
-
-    Args:
-        path: of B.
-        options: what the user states; what is accepted and set is of B too.
-        a: the reading of A.
-        key: the weights that are taken where B has such.
-
-    Returns:
-        B, and a note where it was read by the config of A; else "".
-
-    Raises:
-        UserError: where B cannot be read.
-    """
+    """The reading of B, by the config of A where its own files do not state one."""
     from ..recognise.config import Untold
     from ..recognise.reading import Options, read
 
@@ -263,18 +225,8 @@ def leave(report: Report, json: str, markdown: str) -> None:
 
 
 def images(path: str, c: NetworkConfig, preprocess: Json | None) -> Inputs:
-    """Pictures as a network takes them, and noise for its other inputs.
-
-    Args:
-        path: of a .npy of [B, h, w, C], or of an image or a folder, prepared by the preprocessing.
-        c: the config of the network.
-        preprocess: that which the file states; None: none.
-
-    Returns:
-        {name of an input: array [B, ...]}.
-
-    Raises:
-        UserError: where the network takes no images, or they cannot be read or prepared.
+    """Pictures as a network takes them, and noise for its other inputs: path [B, h, w, C] -> {name of an input: array
+    [B, ...]}.
     """
     taken = next((one for one in c.inputs() if one.kind == "pixels"), None)
     if taken is None:
@@ -286,20 +238,7 @@ def images(path: str, c: NetworkConfig, preprocess: Json | None) -> Inputs:
 
 
 def pictures(path: str, shape: tuple[int, ...], preprocess: Json | None) -> np.ndarray:
-    """The pictures of a .npy, an image or, at most IMAGES, a folder.
-
-    Args:
-        path: of them.
-        shape: (h, w, C) of one.
-        preprocess: how images are prepared; a .npy holds what is prepared already.
-
-    Returns:
-        float64 [B, h, w, C].
-
-    Raises:
-        UserError: where there are none, they cannot be read, are of another shape or not finite, or nothing states
-            their preprocessing.
-    """
+    """The pictures of a .npy, an image or, at most IMAGES, a folder -> float64 [B, h, w, C]."""
     if path.endswith(".npy"):
         try:
             given = np.lib.format.open_memmap(path, mode="r")  # which asks for no more memory than the file has bytes

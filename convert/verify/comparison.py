@@ -28,20 +28,7 @@ def verify(
     steps: int = 0,
     reference: Reference | None = None,
 ) -> Report:
-    """Compare B with A.
-
-    Args:
-        a: the weights that B is held against.
-        b: the weights that are compared.
-        adapt: texts of --adapt, adaptations of A.
-        dtype: what A is rounded to after them; None: to what all of B's tensors are, where that is narrower.
-        inputs: those of the adapted network; None: noise.
-        steps: how many steps of an optimizer are compared too.
-        reference: A, prepared for many comparisons; None: made here.
-
-    Raises:
-        UserError: where a file's tensors are not those of its layout and config.
-    """
+    """Compare B with A."""
     config, parameters, facts = a.config, a.parameters, a.facts
     adaptations = adapting.adaptations(config, adapt)
     for adaptation in adaptations:
@@ -118,14 +105,8 @@ def describe_change(before: Reference, after: Reference) -> list[str]:
 
 
 def narrower(exact: Mapping[str, Any], rounded: Mapping[str, Any]) -> np.dtype | None:
-    """The dtype to which arrays may have been rounded.
-
-    Args:
-        exact: {name: what has a dtype}; integers are not looked at.
-        rounded: likewise, perhaps the same in a dtype of fewer bytes.
-
-    Returns:
-        The dtype that all of `rounded` have, where that has fewer bytes than any of `exact`; else None.
+    """The dtype to which arrays may have been rounded. The dtype that all of `rounded` have, where that has fewer bytes
+    than any of `exact`; else None.
     """
     kinds = [{x.dtype for x in arrays.values()} - {*INTEGERS} for arrays in (exact, rounded)]
     if len(kinds[1]) != 1 or not kinds[0]:

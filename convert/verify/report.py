@@ -134,11 +134,7 @@ class Report:
         return {**self.certificate(), "checks": checks}
 
     def certificate(self) -> Json:
-        """What TARGET.certificate.json holds: the same files give the same text, whenever it is made.
-
-        Returns:
-            The fixed schema, format 1; `notes` say what was not compared, and why.
-        """
+        """What TARGET.certificate.json holds: the same files give the same text, whenever it is made."""
         files = [
             {"sha256": sha, "layout": w.layout.name, "keys": len(w.tensors), **({"weights": said} if said else {})}
             for w, sha, said in zip((self.a, self.b), self.hashes, self.chosen, strict=True)

@@ -107,16 +107,8 @@ class Ours:
             return found | {f"input.{k}": np.asarray(g) for k, g in slopes.items()}
 
     def steps(self, inputs: Inputs, target: np.ndarray, n: int, trained: Set[str]) -> Arrays:
-        """The parameters after steps of SGD on the mean squared difference from a target.
-
-        Args:
-            inputs: {name of an input: array [B, ...]}.
-            target: array of the shape of the outputs.
-            n: the number of steps.
-            trained: the dotted names of the parameters that change; the others do not.
-
-        Returns:
-            {dotted name: array} of those that are trained.
+        """The parameters after steps of SGD on the mean squared difference from a target: inputs [B, ...] -> {dotted
+        name: array} of those that are trained.
         """
         import jax
         import jax.numpy as jnp

@@ -51,14 +51,7 @@ class Weights:
 
     @cached_property
     def parameters(self) -> Arrays:
-        """The parameters of the network, without carried tensors.
-
-        Returns:
-            {our dotted name: array}.
-
-        Raises:
-            UserError: where the tensors are not those of the layout and config.
-        """
+        """The parameters of the network, without carried tensors -> {our dotted name: array}."""
         return {n: a for n, a in rules.read(self.rows, self.tensors, self.name).items() if not n.startswith(CARRIED)}
 
     @cached_property

@@ -34,16 +34,7 @@ Results = dict[str, Mapping[str, float]]  # {split: {metric: value}}
 
 
 def card(plan: Plan, src: str, name: str, folder: Path, certificate: Json, license: str) -> str:
-    """README.md of a repository.
-
-    Args:
-        plan: of the conversion.
-        src: what the user gave as the source.
-        name: of the repository, owner/name.
-        folder: of all else that it holds.
-        certificate: that of the comparison.
-        license: the hub's name of a licence; empty: none is stated.
-    """
+    """README.md of a repository."""
     import huggingface_hub
 
     run = _trained_by(plan.reading.source)

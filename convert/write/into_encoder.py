@@ -42,19 +42,7 @@ def is_encoder(config: NetworkConfig) -> bool:
 
 
 def write_encoder(plan: Plan, path: str, force: bool = False, wanted: Wanted = PLAIN) -> Written:
-    """Write the network of a plan, whose layout is our own, as a program.
-
-    Args:
-        plan: of the conversion.
-        path: of the program.
-        force: whether an existing one is replaced.
-        wanted: the opset.
-
-    Raises:
-        UserError: with everything on the disk as it was, where the target exists or cannot be written, or a library is
-            missing.
-        CheckFailed: where the program computes something else than ours.
-    """
+    """Write the network of a plan, whose layout is our own, as a program."""
     wanted.check(path)
     wanted.check_float32("a program of texts")
     if wanted.takes != PIXELS:

@@ -66,19 +66,7 @@ def check_place(path: str, wanted: Wanted) -> Target:
 
 
 def write_onnx_folder(plan: Plan, path: str, force: bool = False, wanted: Wanted = PLAIN) -> Written:
-    """Write the network of a plan, whose layout is our own, as a folder of programs.
-
-    Args:
-        plan: of the conversion.
-        path: of the folder.
-        force: whether an existing one is replaced.
-        wanted: whether a captioner takes pixels or images, and the opset.
-
-    Raises:
-        UserError: with everything on the disk as it was, where the folder exists or cannot be written, a library is
-            missing, or the network does not write one token after the other.
-        CheckFailed: where a program computes something else than ours.
-    """
+    """Write the network of a plan, whose layout is our own, as a folder of programs."""
     goal = check_place(path, wanted)
     check = partial(goal.check, plan.reading.source, force)
     check()

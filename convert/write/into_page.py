@@ -54,19 +54,7 @@ def check_page(path: str, wanted: Wanted) -> None:
 
 
 def write_page(plan: Plan, path: str, force: bool = False, wanted: Wanted = PLAIN) -> Written:
-    """Write the network of a plan, whose layout is our own, as a page that runs it and explains its answers.
-
-    Args:
-        plan: of the conversion.
-        path: of the page.
-        force: whether an existing one is replaced.
-        wanted: where onnxruntime-web is, and the weights.
-
-    Raises:
-        UserError: with everything on the disk as it was, where the target exists or cannot be written, something that
-            is needed is missing, or the network is no classifier of images.
-        CheckFailed: where the graphs compute something else than ours.
-    """
+    """Write the network of a plan, whose layout is our own, as a page that runs it and explains its answers."""
     check_page(path, wanted)
     runtime, kind, goal = find_runtime(path, wanted.runtime), KINDS[".onnx"], target(path, "")
     check = partial(goal.check, plan.reading.source, force)

@@ -51,19 +51,7 @@ BATCHES = (1, 3)  # sizes of the batches on which a program is compared with our
 
 
 def write_program(plan: Plan, path: str, force: bool = False, wanted: Wanted = PLAIN) -> Written:
-    """Write the network of a plan, whose layout is our own, as a program.
-
-    Args:
-        plan: of the conversion.
-        path: of the program.
-        force: whether an existing one is replaced.
-        wanted: what the user asks of it.
-
-    Raises:
-        UserError: with everything on the disk as it was, where the target exists or cannot be written, a library is
-            missing, the network takes anything but images, or it is not known how pixels are prepared.
-        CheckFailed: where the program computes something else than ours.
-    """
+    """Write the network of a plan, whose layout is our own, as a program."""
     wanted.check(path)
     kind, goal = kind_of(path), target(path, "")
     check = partial(goal.check, plan.reading.source, force)
@@ -125,15 +113,7 @@ def _bytes(path: Path) -> int:
 
 
 def as_used(reading: Reading, adapt: Sequence[str] = ()) -> list[str]:
-    """The adaptations of a network that is used as its library uses it.
-
-    Args:
-        reading: of the source.
-        adapt: texts of --adapt.
-
-    Returns:
-        These texts, after that of the size which the preprocessing makes; where they resize themselves, as they are.
-    """
+    """The adaptations of a network that is used as its library uses it."""
     own = reading.resize if not any(text.startswith("resize=") for text in adapt) else ""
     return [*([own] if own else []), *adapt]
 

@@ -20,20 +20,7 @@ from .training import Named, Training, convert_tensors, moving_rows
 
 
 def into_run(plan: Plan, state: Training | None, path: str, weights: Named) -> list[str]:
-    """Write a run's folder.
-
-    Args:
-        plan: of the conversion.
-        state: the optimizer's; None: the run starts at step 0.
-        path: of the folder, new or empty.
-        weights: (our name, array) pairs.
-
-    Returns:
-        Notes for the user, a clause each.
-
-    Raises:
-        UserError: where the optimizer's state cannot be converted, and where the source lacks what the task needs.
-    """
+    """Write a run's folder."""
     source = plan.reading.source
     rows, notes = (moving_rows(plan), []) if state else ([], [])
     if state:

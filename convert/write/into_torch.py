@@ -23,21 +23,7 @@ Placed = Iterator[tuple[TreePath, np.ndarray]]
 
 
 def into_torch(plan: Plan, state: Training, path: str, weights: Named) -> list[str]:
-    """Write a file of torch_ref, and read it back.
-
-    Args:
-        plan: of the conversion.
-        state: the optimizer's.
-        path: of the file.
-        weights: (torch_ref's name, array) pairs.
-
-    Returns:
-        Notes for the user, a clause each.
-
-    Raises:
-        UserError: where the optimizer's state cannot go along.
-        CheckFailed: where the file is not read back as it was written.
-    """
+    """Write a file of torch_ref, and read it back."""
     rows, step = moving_rows(plan), state.moments.step
     saved, places = optimizer.to_torch(plan.rows, plan.specs, state.run.optim, state.run.model.parameters(), step)
     moments = {role: convert_tensors(plan, rows, tensors) for role, tensors in state.moments.roles.items() if step}

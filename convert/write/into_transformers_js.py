@@ -59,20 +59,7 @@ def is_named(to: str) -> bool:
 
 
 def write_transformers_js(plan: Plan, path: str, force: bool = False, wanted: Wanted = PLAIN) -> Written:
-    """Write the network of a plan, whose layout is our own, as a new folder for transformers.js.
-
-    Args:
-        plan: of the conversion.
-        path: of the folder.
-        force: is refused: a folder with other folders in it is not replaced.
-        wanted: the opset, and the weights: float32 is always there, and the first that is named is what the library
-            runs unless its user names another.
-
-    Raises:
-        UserError: with everything on the disk as it was, where the folder exists or cannot be written, a library is
-            missing, or the network is no classifier whose pictures transformers.js can prepare.
-        CheckFailed: where the program computes something else than ours.
-    """
+    """Write the network of a plan, whose layout is our own, as a new folder for transformers.js."""
     goal, kind = check_place(path, force, wanted)
     check = partial(goal.check, plan.reading.source, force=False)
     check()

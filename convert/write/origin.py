@@ -22,12 +22,7 @@ ALONG = ("optimizer", "ema")  # what a target that holds a run in training takes
 
 
 def origin(plan: Plan, with_training: bool) -> Json:
-    """The provenance of a plan's target; the source's hash is filled in later.
-
-    Args:
-        plan: of the conversion.
-        with_training: whether the optimizer's state and the average go along, so that they are not left out.
-    """
+    """The provenance of a plan's target; the source's hash is filled in later."""
     reading, facts = plan.reading, plan.facts
     source = reading.source
     taken = {"step": source.step, "key": reading.label} if source.chosen else {}  # of a run: the flags that name them
@@ -51,12 +46,7 @@ def origin(plan: Plan, with_training: bool) -> Json:
 
 
 def program_origin(plan: Plan, sha256: str) -> Json:
-    """The provenance of a program, which has no layout.
-
-    Args:
-        plan: of the conversion.
-        sha256: the source's hash.
-    """
+    """The provenance of a program, which has no layout."""
     provenance = origin(plan, False)
     provenance["source"]["sha256"] = sha256
     return {name: value for name, value in provenance.items() if name != "layout"}

@@ -28,15 +28,7 @@ class Runtime:
 
 
 def find_runtime(page: str, path: str) -> Runtime:
-    """The runtime at or below a path.
-
-    Args:
-        page: that is to contain it.
-        path: of its files, its package, or the folder of packages; empty: none is given.
-
-    Raises:
-        UserError: where none is given, or it is not there.
-    """
+    """The runtime at or below a path."""
     if not path:
         needs = "runs the network by onnxruntime-web, which is no part of vit-jax"
         raise UserError(page, needs, Text(f"{INSTALL} and give ", Option("onnxruntime-web", "node_modules")))

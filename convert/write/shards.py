@@ -12,15 +12,7 @@ from ..containers.source import Spec, Tensor
 
 
 def split(path: Path, largest: int) -> list[str]:
-    """Cut a file that was just written into shards beside it, which take its place.
-
-    Args:
-        path: of the file, whose container holds tensors by flat names.
-        largest: bytes of the values in a shard; a larger tensor has one of its own.
-
-    Returns:
-        The names of the files: of the shards and their index, or the file's own where it is small enough.
-    """
+    """Cut a file that was just written into shards beside it, which take its place."""
     with open_source(str(path)) as source:
         tensors: dict[str, Tensor] = source.tree
         groups = _groups(tensors, largest)

@@ -24,13 +24,8 @@ LARGEST = 64 << 20  # bytes of a file
 
 
 def tokenizer_with_weights(plan: Plan) -> dict[str, bytes]:
-    """The tokenizer's files beside the source of a plan, or in the run that it is.
-
-    Returns:
-        {name: content}; empty where there is none, also where a run has one for each side: no library reads two.
-
-    Raises:
-        UserError: where a file is too large or no file.
+    """The tokenizer's files beside the source of a plan, or in the run that it is. Returns {name: content}; empty where
+    there is none, also where a run has one for each side: no library reads two.
     """
     source = plan.reading.source
     if kept := source.beside():

@@ -44,18 +44,7 @@ class Training:
 
 
 def training(reading: Reading, run: RunConfig | None = None) -> Training | None:
-    """The training state in a source.
-
-    Args:
-        reading: of the source.
-        run: the one that the user names where the source states no config.
-
-    Returns:
-        None where it has no optimizer's state, or the average was chosen as the weights.
-
-    Raises:
-        UserError: where the state is not that of the run's optimizer, or no config of it is known.
-    """
+    """The training state in a source. None where it has no optimizer's state, or the average was chosen as the weights."""
     tree, path = reading.source.tree, reading.path
     averaged = leaves(tree["ema"]) if isinstance(tree.get("ema"), Mapping) else {}
     saved = tree.get("optimizer")
@@ -112,11 +101,7 @@ def _our_moments(saved: Mapping[str, Any], c: OptimConfig, path: str) -> Moments
 
 
 def moving_rows(plan: Plan) -> list[Row]:
-    """The source's rows by which moments and averages are converted.
-
-    Raises:
-        UserError: where the plan changes the weights: moments would not follow.
-    """
+    """The source's rows by which moments and averages are converted."""
     if plan.adaptations or plan.dtype is not None:
         raise UserError(
             plan.reading.path,
@@ -127,18 +112,8 @@ def moving_rows(plan: Plan) -> list[Row]:
 
 
 def convert_tensors(plan: Plan, rows: list[Row], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Spec], Named]:
-    """The tensors of a moment or an average as the target has them.
-
-    Args:
-        plan: of the weights.
-        rows: the source's, those of parameters.
-        tensors: {the source's name of weights: Tensor}, perhaps of some parameters only.
-
-    Returns:
-        ({target name: Spec}, lazy (target name, array) pairs).
-
-    Raises:
-        UserError: where a tensor of the target needs others too.
+    """The tensors of a moment or an average as the target has them -> ({target name: Spec}, lazy (target name, array)
+    pairs).
     """
     rows = [row for row in rows if row.theirs[0] in tensors]
     parameters: dict[str, np.ndarray] = {}

@@ -36,18 +36,7 @@ class Repository:
 
 
 def repository(address: str, public: bool, force: bool) -> Repository:
-    """A repository of the Hugging Face Hub, asked about there; nothing is made or changed.
-
-    Args:
-        address: hf://owner/name.
-        public: whether it is to be public.
-        force: whether it may hold files, which are replaced.
-
-    Raises:
-        UserError: where it could not be written to: the address is not valid, huggingface_hub or a token is missing,
-            the hub is out of reach or does not accept the token, the repository holds files, or is not as private as
-            asked for.
-    """
+    """A repository of the Hugging Face Hub, asked about there; nothing is made or changed."""
     name = address.removeprefix(PREFIX)
     if not address.startswith(PREFIX) or name.count("/") != 1 or not all(name.split("/")):
         raise UserError(address, "is not the address of a repository", "write hf://owner/name")
@@ -92,21 +81,7 @@ def repository(address: str, public: bool, force: bool) -> Repository:
 
 
 def upload(to: Repository, folder: Path, files: Sequence[Path], message: str) -> str:
-    """Upload files as one commit. What else the repository holds is removed in the same commit.
-
-    Args:
-        to: the repository.
-        folder: that holds the files.
-        files: README.md among them.
-        message: of the commit.
-
-    Returns:
-        The address of the repository's page.
-
-    Raises:
-        UserError: where that fails; it says so where a repository was made for it.
-        Interrupted: likewise.
-    """
+    """Upload files as one commit. What else the repository holds is removed in the same commit."""
     hub = _library(to.address)
     hub.utils.logging.set_verbosity_error()  # else it tells of each attempt
     if not sys.stderr.isatty():

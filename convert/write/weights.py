@@ -40,19 +40,7 @@ Sums = dict[str, int] | None  # {the target's name: CRC-32 of its tensor}; None:
 def write_all(
     plan: Plan, path: Path, provenance: Json, known: Future[str], progress: Progress, state: Training | None
 ) -> tuple[list[str], dict[str, int]]:
-    """Write the weights, a run's state in training if there is one, and carried tensors.
-
-    Args:
-        plan: of the conversion.
-        path: to write to.
-        provenance: of the weights.
-        known: the source's hash: it enters the provenance when it is ready, before the last tensor is written.
-        progress: called with the bytes written so far.
-        state: that of a run in training, or None.
-
-    Returns:
-        (notes, CRC-32 by name).
-    """
+    """Write the weights, a run's state in training if there is one, and carried tensors -> (notes, CRC-32 by name)."""
     carried: dict[str, np.ndarray] = {}
     sums: Sums = None if path.suffix == DIGESTED else {}
 
@@ -75,17 +63,7 @@ def write_all(
 
 
 def weights(plan: Plan, carried: dict[str, np.ndarray], sums: Sums, progress: Progress) -> Named:
-    """Every tensor that the target has a row for.
-
-    Args:
-        plan: of the conversion.
-        carried: takes carried tensors without a row, {name: array}.
-        sums: takes the CRC-32 of every tensor; None: they are not needed.
-        progress: is called with the bytes written so far.
-
-    Returns:
-        (the target's name, array) pairs, lazily.
-    """
+    """Every tensor that the target has a row for -> (the target's name, array) pairs, lazily."""
     done = 0
     for name, array in stream(plan):
         if name.startswith(CARRIED) and name not in plan.specs:

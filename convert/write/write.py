@@ -46,20 +46,7 @@ def write(
     run: RunConfig | None = None,
     shard: int = 0,
 ) -> Written:
-    """Carry out a plan.
-
-    Args:
-        plan: of the conversion.
-        path: of the target.
-        force: whether an existing one is replaced.
-        weights_only: whether the optimizer's state and the files beside the weights are left out.
-        progress: called with the bytes written so far.
-        run: the one that an optimizer's state in the source belongs to, where the source does not state it.
-        shard: the most bytes of a file of weights, in a folder of safetensors; 0: one file.
-
-    Raises:
-        UserError: with everything on the disk as it was, where the target exists or cannot be written.
-    """
+    """Carry out a plan."""
     goal = goal_of(path, plan.layout)
     check = partial(goal.check, plan.reading.source, force, replaceable=goal.name != CHECKPOINTS)
     check()
@@ -105,17 +92,8 @@ def _check_stated(plan: Plan, goal: Target) -> None:
 def own_side(
     goal: Target, provenance: Json, sums: dict[str, int], weights: list[str], others: list[str]
 ) -> dict[str, Json]:
-    """The provenance beside the weights where their file does not hold it: in a folder, or beside others.
-
-    Args:
-        goal: the target.
-        provenance: of it.
-        sums: {tensor: its CRC-32}; safetensors and runs hold digests of their own.
-        weights: the names of their files.
-        others: those of the other files.
-
-    Returns:
-        {file name: JSON}.
+    """The provenance beside the weights where their file does not hold it: in a folder, or beside others. Returns {file
+    name: JSON}.
     """
     has_digests = goal.name == CHECKPOINTS or goal.name.endswith(DIGESTED)
     digests = {} if has_digests else {"digests": {tensor: f"{crc:08x}" for tensor, crc in sums.items()}}

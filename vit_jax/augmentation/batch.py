@@ -115,17 +115,7 @@ def _check(images: Array, keys: Array, c: ImageAugment, labels: Array | None, cl
 
 
 def normalise(images: Array, mean: Sequence[float], std: Sequence[float], dtype: Any) -> Array:
-    """(x/255 - mean) / std for each channel.
-
-    Args:
-        images: [B, h, w, C], uint8 or float of 0 to 255.
-        mean: [C], of pixels of 0 to 1.
-        std: [C], likewise.
-        dtype: of the result.
-
-    Returns:
-        [B, h, w, C].
-    """
+    """(x/255 - mean) / std for each channel: images [B, h, w, C], mean [C], std [C] -> [B, h, w, C]."""
     wide = jnp.promote_types(dtype, jnp.float32)
     pixels = images.astype(wide) / 255
     return ((pixels - jnp.asarray(mean, wide)) / jnp.asarray(std, wide)).astype(dtype)

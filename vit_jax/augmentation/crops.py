@@ -25,19 +25,11 @@ def padded_crop(images: Array, keys: Array, padding: int) -> Array:
 
 
 def resized_crop(images: Array, keys: Array, scale: tuple[float, float], ratio: tuple[float, float]) -> Array:
-    """Crops of random area and shape, resized to the images' size by bilinear interpolation.
+    """Crops of random area and shape, resized to the images' size by bilinear interpolation: images uint8 [B, h, w, C],
+    keys PRNG keys [B] -> uint8 [B, h, w, C].
 
     The draws are those of torchvision's RandomResizedCrop: the area uniform, the logarithm of the ratio uniform, the
     place uniform among those that fit.
-
-    Args:
-        images: uint8 [B, h, w, C].
-        keys: PRNG keys [B].
-        scale: bounds of the share of the area.
-        ratio: bounds of width over height.
-
-    Returns:
-        uint8 [B, h, w, C].
     """
     h, w = images.shape[1:3]
     rows, columns = jax.vmap(lambda key: _window(key, h, w, scale, ratio))(keys)  # (start, length), each [B]
@@ -45,17 +37,8 @@ def resized_crop(images: Array, keys: Array, scale: tuple[float, float], ratio: 
 
 
 def resample_windows(images: Array, top: Array, height: Array, left: Array, width: Array) -> Array:
-    """Windows of images, enlarged to the images' size: bilinear between the centres of their pixels, rounded.
-
-    Args:
-        images: uint8 [B, h, w, C].
-        top: int [B], the first row of each window.
-        height: int [B], its rows.
-        left: int [B], its first column.
-        width: int [B], its columns.
-
-    Returns:
-        uint8 [B, h, w, C].
+    """Windows of images, enlarged to the images' size: bilinear between the centres of their pixels, rounded. Shapes:
+    images uint8 [B, h, w, C], top int [B], height int [B], left int [B], width int [B] -> uint8 [B, h, w, C].
     """
     out = images.astype(jnp.float32)
     out = _stretch(out, top, height)
@@ -106,18 +89,11 @@ def flip(images: Array, keys: Array) -> Array:
 
 
 def erase(images: Array, keys: Array, chance: float) -> Array:
-    """The images, a rectangle of some replaced by noise.
+    """The images, a rectangle of some replaced by noise: images uint8 [B, h, w, C], keys PRNG keys [B] -> uint8 [B, h,
+    w, C].
 
     Random erasing (Zhong et al. 2020, arXiv 1708.04896) with a random value for each pixel; area and shape are drawn as
     in timm.
-
-    Args:
-        images: uint8 [B, h, w, C].
-        keys: PRNG keys [B].
-        chance: that a rectangle of an image is erased, 0 to 1.
-
-    Returns:
-        uint8 [B, h, w, C].
     """
     h, w = images.shape[1:3]
 

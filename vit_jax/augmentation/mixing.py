@@ -21,21 +21,12 @@ QUANTILES = 4096  # of a distribution: so many values, all as likely
 def mix_pairs(
     images: Array, targets: Array, keys: Array, config: ImageAugment, epoch: Array | int
 ) -> tuple[Array, Array]:
-    """Pairs of neighbours that are mixed, with their targets.
+    """Pairs of neighbours that are mixed, with their targets: images uint8 [B, h, w, C], targets float32 [B, K], keys
+    PRNG keys [B].
 
     With probability `mix_chance` a pair is mixed: by CutMix (Yun et al. 2019, arXiv 1905.04899) or by mixup (Zhang et
     al. 2018, arXiv 1710.09412), with `mix_switch` as the probability of CutMix where both are on. From epoch `mix_off`
     (if it is not 0) none is. The share is drawn from Beta(a, a) with a = `cutmix` or `mixup`.
-
-    Args:
-        images: uint8 [B, h, w, C], B even.
-        targets: float32 [B, K]; a label of a set that is unknown is NaN, and so is what it is mixed with.
-        keys: PRNG keys [B].
-        config: the fields named above.
-        epoch: counted from 0.
-
-    Returns:
-        (images, float32 0..255 where the config has mixup, else uint8; targets float32 [B, K]).
     """
     b, h, w = images.shape[:3]
     pairs = jnp.repeat(keys[::2], 2, axis=0)
@@ -77,13 +68,11 @@ def _share(uniform: Array, alpha: float) -> Array:
 
 @functools.cache
 def quantiles(alpha: float) -> np.ndarray:
-    """The quantiles of Beta(alpha, alpha) in the middles of equal shares; a draw is one of them.
+    """The quantiles of Beta(alpha, alpha) in the middles of equal shares; a draw is one of them. Returns float32
+    [QUANTILES], ascending.
 
     So a draw needs no loop on the device, as sampling by rejection would. They are multiples of 2^-14: a level times a
     share is then exact in float32, and so the same in every compiled program.
-
-    Returns:
-        float32 [QUANTILES], ascending.
     """
     # The density x^(alpha-1) (1-x)^(alpha-1) below the median, over s = x^power, is bounded; above it by symmetry.
     power = min(alpha, 1.0)

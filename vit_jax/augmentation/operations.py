@@ -36,16 +36,8 @@ _TABLES = ("posterize", "solarize", "solarize_add", "autocontrast", "equalize")
 
 
 def apply(images: Array, operation: Array, value: Array, used: Sequence[str]) -> Array:
-    """Each image after its operation.
-
-    Args:
-        images: uint8 [B, h, w, C], of one or three channels.
-        operation: int32 [B], the number of each image's operation.
-        value: float32 [B], its strength.
-        used: the operations that can occur; what these do not need is not computed.
-
-    Returns:
-        uint8 [B, h, w, C].
+    """Each image after its operation: images uint8 [B, h, w, C], operation int32 [B], value float32 [B] -> uint8 [B, h,
+    w, C].
     """
 
     results = [images]

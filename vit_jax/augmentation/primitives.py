@@ -24,15 +24,8 @@ SIGMAS = 200  # of a Gaussian blur, in hundredths of a pixel: the most that the 
 
 
 def affine(images: Array, matrix: Array) -> Array:
-    """The images under affine maps, by the nearest pixel.
-
-    Args:
-        images: uint8 [B, h, w, C].
-        matrix: float32 [B, 2, 3]. The pixel whose centre is (x, y), columns and rows from the upper left corner, is
-            that at matrix @ (x, y, 1).
-
-    Returns:
-        uint8 [B, h, w, C].
+    """The images under affine maps, by the nearest pixel: images uint8 [B, h, w, C], matrix float32 [B, 2, 3] -> uint8
+    [B, h, w, C].
     """
     b, h, w, channels = images.shape
     x, y = jnp.arange(w, dtype=jnp.float32) + 0.5, (jnp.arange(h, dtype=jnp.float32) + 0.5)[:, None]
@@ -49,15 +42,8 @@ def affine(images: Array, matrix: Array) -> Array:
 
 
 def blend(degenerate: Array, images: Array, factor: Array) -> Array:
-    """degenerate + factor * (image - degenerate), cut off at 0 and 255 and rounded down, as Pillow's Image.blend.
-
-    Args:
-        degenerate: integers of 0..255, [B, h, w, C] or what broadcasts to it.
-        images: likewise.
-        factor: float32 [B], taken to the nearest 2^-14, so that nothing is rounded before the end.
-
-    Returns:
-        Integers of 0..255, [B, h, w, C].
+    """degenerate + factor * (image - degenerate), cut off at 0 and 255 and rounded down, as Pillow's Image.blend:
+    degenerate [B, h, w, C], factor float32 [B] -> integers of 0..255, [B, h, w, C].
     """
     parts = jnp.round(factor * ONE).astype(jnp.int32)[:, None, None, None]
     base = degenerate.astype(jnp.int32)
@@ -83,12 +69,7 @@ def mean(levels: Array) -> Array:
 
 def smooth(images: Array) -> Array:
     """Pillow's ImageFilter.SMOOTH: of 3x3 pixels the middle counts 5, the others 1; those of the edge stay as they are.
-
-    Args:
-        images: integers [B, h, w, C] of 0 to 255.
-
-    Returns:
-        int32 [B, h, w, C].
+    Shapes: images [B, h, w, C] -> int32 [B, h, w, C].
     """
     wide = images.astype(jnp.int32)
     h, w = images.shape[1:3]
@@ -102,14 +83,8 @@ def smooth(images: Array) -> Array:
 
 
 def gaussian_blur(images: Array, sigma: Array) -> Array:
-    """Pillow's ImageFilter.GaussianBlur: three box blurs along rows, then three along columns, in fixed point.
-
-    Args:
-        images: uint8 [B, h, w, C].
-        sigma: float32 [B], of 0 to 2 pixels, taken to the nearest 0.01.
-
-    Returns:
-        int32 [B, h, w, C].
+    """Pillow's ImageFilter.GaussianBlur: three box blurs along rows, then three along columns, in fixed point. Shapes:
+    images uint8 [B, h, w, C], sigma float32 [B] -> int32 [B, h, w, C].
     """
     index = jnp.clip(jnp.round(sigma * 100), 0, SIGMAS).astype(jnp.int32)
     weights = jnp.asarray(_box_weights())[index][:, :, None, None, None]  # uint32 [B, 3, 1, 1, 1]
@@ -207,15 +182,10 @@ def _last(where: Array) -> Array:
 
 
 def autocontrast_table(images: Array) -> Array:
-    """Pillow's ImageOps.autocontrast: the levels of each channel stretched to 0..255.
+    """Pillow's ImageOps.autocontrast: the levels of each channel stretched to 0..255. Shapes: images uint8 [B, h, w, C]
+    -> int32 [B, C, 256], the new level of each.
 
     Pillow's float64 arithmetic is sometimes one level below the exact quotient; so is this.
-
-    Args:
-        images: uint8 [B, h, w, C].
-
-    Returns:
-        int32 [B, C, 256], the new level of each.
     """
     flat = images.reshape(images.shape[0], -1, images.shape[-1]).astype(jnp.int32)
     low, high = flat.min(1)[:, :, None], flat.max(1)[:, :, None]  # [B, C, 1]

@@ -167,14 +167,7 @@ class Options(SearchFlags, EvaluateFlags):
 
 
 def command(arguments: list[str]) -> int:
-    """Measure what arguments ask for, and print it.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        UserError: an argument is wrong, or something cannot be measured.
-    """
+    """Measure what arguments ask for, and print it."""
     o = flags.parse(Options, arguments, prog="python -m vit_jax.evaluate")
     runs.mean_of(o.weights)
     reads = [*runs.read_from(o.run), *paths_in(o.data.source)]
@@ -247,16 +240,7 @@ def _print_each(result: Evaluation, names: Sequence[str]) -> None:
 
 
 def write_report(m: Measured, folder: Path, title: str) -> tuple[str, ...]:
-    """Write what was measured into a folder: metrics.json, predictions.csv, and what the task draws of a result.
-
-    Args:
-        m: what was measured.
-        folder: which is made.
-        title: says what was measured.
-
-    Returns:
-        Lines to print.
-    """
+    """Write what was measured into a folder: metrics.json, predictions.csv, and what the task draws of a result."""
     folder.mkdir(exist_ok=True)
     results = {"metrics": m.result, **({"flipped": m.result.flipped} if m.result.flipped else {})}
     facts = {"measured": title, "examples": len(m.result.predicted), "notes": [*m.remarks, *m.result.notes]}

@@ -121,11 +121,7 @@ class Request:
 
     @property
     def run(self) -> runs.Run | None:
-        """The run that the weights are of; None where there is none.
-
-        Raises:
-            UserError: there is nothing of this name.
-        """
+        """The run that the weights are of; None where there is none."""
         if self.network is not None:
             return runs.Run(self.network.trained.folder) if self.network.trained.folder else None
         path = self.flags.run
@@ -175,14 +171,7 @@ class Measured:
 
 
 def measure(request: Request) -> Measured:
-    """Measure a network.
-
-    Returns:
-        What `evaluate` returns, with what it was made of.
-
-    Raises:
-        UserError: what is asked for contradicts itself, or something cannot be opened or measured.
-    """
+    """Measure a network."""
     request.check()
     f, folder = request.flags, request.run
     recorded = folder.record()["data"] if folder else None

@@ -54,15 +54,7 @@ No device, driver, network or data is needed, only the compiler of the target; n
 
 
 def command(arguments: list[str]) -> int:
-    """Compile the steps that arguments ask for, and print what they would take.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        UserError: an argument is wrong, or the compiler is not there.
-        CheckFailed: a compiler fails.
-    """
+    """Compile the steps that arguments ask for, and print what they would take."""
     options, preset, run = parse(arguments)
     target = read_target(options.target)
     if isinstance(target, Named):
@@ -89,15 +81,7 @@ def command(arguments: list[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> tuple[Options, str, RunConfig]:
-    """What arguments ask for.
-
-    Returns:
-        (options, name of the preset, its run).
-
-    Raises:
-        UserError: an argument is wrong.
-        SystemExit: with 0, after printing help.
-    """
+    """What arguments ask for -> (options, name of the preset, its run)."""
     words = list(arguments)
     named = [words.pop(0)] if words and not flags.is_flag(words[0]) else []
     ours, others = flags.split_words(words, Options)
@@ -142,13 +126,7 @@ def try_others(compiler: Compiler, run: RunConfig, figures: Mapping[str, Any]) -
 
 @dataclass(frozen=True)
 class Largest:
-    """The largest batch that was found to fit.
-
-    Args:
-        rows: examples in it, on all devices together.
-        figures: of the training step with it.
-        beyond: the smallest batch that was found not to fit; 0: none was tried.
-    """
+    """The largest batch that was found to fit."""
 
     rows: int
     figures: Mapping[str, Any]
@@ -156,11 +134,7 @@ class Largest:
 
 
 def largest_batch(compiler: Compiler, run: RunConfig, figures: Mapping[str, Any]) -> Largest:
-    """The largest batch that fits, to 1 % of it, of the multiples that the devices divide.
-
-    Raises:
-        UserError: the memory is not known, or not even the smallest batch fits.
-    """
+    """The largest batch that fits, to 1 % of it, of the multiples that the devices divide."""
     from ..training.engine.planned import with_rows
 
     parts = run.accumulate or figures["parts"]
@@ -188,15 +162,7 @@ def largest_batch(compiler: Compiler, run: RunConfig, figures: Mapping[str, Any]
 
 
 def next_count(totals: Mapping[int, float], there: float) -> int:
-    """The next batch to try: where the line through the two nearest to the limit meets it.
-
-    Args:
-        totals: {batch: bytes}, of those that were tried.
-        there: the limit.
-
-    Returns:
-        One that was tried where no other is worth it.
-    """
+    """The next batch to try: where the line through the two nearest to the limit meets it."""
     lower = max((count for count in totals if totals[count] <= there), default=0)
     upper = min((count for count in totals if totals[count] > there), default=0)
     if not upper:

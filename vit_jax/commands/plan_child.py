@@ -39,16 +39,7 @@ def _end_with_parent() -> None:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """What is asked for, or why it cannot be had.
-
-    Args:
-        request: {"run": as config.json has it, "target": its name, "what": train, evaluate or decode, "length": of
-            sequences}.
-
-    Returns:
-        {"figures": as `Compiler.figures`}, {"refused": the parts of a UserError} or {"failed": the compiler's first
-        line}.
-    """
+    """What is asked for, or why it cannot be had."""
     target, run, what = read_target(str(request["target"])), from_dict(RunConfig, request["run"]), request["what"]
     compiled = None
     try:

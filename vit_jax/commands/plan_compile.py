@@ -34,33 +34,14 @@ UNSEEN = ("name", "dir", "wandb", "tensorboard")  # fields that no program depen
 
 
 class Compiler:
-    """What compiles steps for a target.
-
-    Args:
-        target: the target.
-        again: whether a step is compiled that was compiled before.
-        length: of sequences of ids; 0: the longest.
-    """
+    """What compiles steps for a target."""
 
     def __init__(self, target: Target, again: bool = False, length: int = 0):
         self.target, self.again, self.length = target, again, length
         self._kept = True  # whether what was compiled could be kept for another time
 
     def figures(self, run: RunConfig, what: str = "train", title: str = "") -> dict[str, Any]:
-        """What a step asks of each device, as training/engine/planned.py gives it.
-
-        Args:
-            run: the run.
-            what: train, evaluate or decode.
-            title: tells it from others while it is compiled.
-
-        Returns:
-            Its figures; of a program that its compiler refuses for want of memory those that need no program.
-
-        Raises:
-            UserError: the run cannot be compiled.
-            CheckFailed: the compiler fails.
-        """
+        """What a step asks of each device, as training/engine/planned.py gives it."""
         values = {name: value for name, value in to_dict(run).items() if name not in UNSEEN}
         request = {"run": values, "target": self.target.name, "what": what, "length": self.length}
         file = backend.cache_folder("plans") / f"{text_digest([request, versions(self.target), sources()])}.json"

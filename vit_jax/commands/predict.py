@@ -41,14 +41,7 @@ if TYPE_CHECKING:
 
 
 def command(arguments: list[str]) -> int:
-    """Predict what arguments ask for, print and write it.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        UserError: an argument is wrong, or an input cannot be used.
-    """
+    """Predict what arguments ask for, print and write it."""
     if merges_alone(arguments):
         return _merge_alone(arguments)
     o = flags.parse(Options, arguments, prog="python -m vit_jax.predict")

@@ -64,14 +64,8 @@ def knn(features: np.ndarray, labels: np.ndarray) -> Probe:
 def linear(
     features: np.ndarray, labels: np.ndarray, unseen: np.ndarray, their_labels: np.ndarray, where: str = "validation"
 ) -> Probe:
-    """A logistic regression with the C that is the most accurate on other features; of equal ones the smallest.
-
-    Args:
-        features: float [n, D], not standardised.
-        labels: int [n].
-        unseen: float [m, D], on which C is chosen.
-        their_labels: int [m].
-        where: says in words what the unseen examples are.
+    """A logistic regression with the C that is the most accurate on other features; of equal ones the smallest. Shapes:
+    features float [n, D], labels int [n], unseen float [m, D], their_labels int [m].
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -103,18 +97,7 @@ def linear(
 
 
 def learn_probe(kind: str, features: Callable[[Any], np.ndarray], splits: Mapping[str, Any], seed: int) -> Probe:
-    """The probe of a network's features, which learns from the split train.
-
-    Args:
-        kind: knn or linear.
-        features: gives float [n, D] of a split.
-        splits: by name. The C of linear is chosen on validation, or, where there is no such split, on a tenth of train,
-            by class, which it then does not learn from. (CLIP and DINOv2 let the last regression learn from both.)
-        seed: determines that tenth.
-
-    Raises:
-        UserError: where train is too small for that.
-    """
+    """The probe of a network's features, which learns from the split train: features float [n, D]."""
     train = splits["train"]
     known, labels = features(train), train.labels
     if kind == "knn":
@@ -135,19 +118,7 @@ def learn_probe(kind: str, features: Callable[[Any], np.ndarray], splits: Mappin
 def measure_probe(
     kind: str, outputs: Callable[[Any], Mapping[str, np.ndarray]], data: Any, name: str, task: Any, run: RunConfig
 ) -> Any:
-    """The Evaluation of a probe.
-
-    Args:
-        kind: knn or linear.
-        outputs: gives the task's outputs of a split.
-        data: with the split train.
-        name: that of the split to measure.
-        task: what `Task.probed` returned.
-        run: that of the network.
-
-    Raises:
-        UserError: where features are not finite, and as `learn_probe`.
-    """
+    """The Evaluation of a probe."""
     from threadpoolctl import threadpool_limits
 
     @functools.cache  # the split that is measured may be the one that C is chosen on

@@ -41,20 +41,10 @@ class Child:
 
 
 def train_in_processes(units: Sequence[Unit], places: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Train runs of a sweep, each by the command `train` in a process of its own.
+    """Train runs of a sweep, each by the command `train` in a process of its own -> {point: why it could not be
+    trained}.
 
     A signal goes to all of them, and the sweep ends when they have saved. One that fails does not end the others.
-
-    Args:
-        units: the runs.
-        places: for each of as many processes as there may be at a time the variables of its environment. Several write
-            what they print to files beside their runs.
-
-    Returns:
-        {point: why it could not be trained}.
-
-    Raises:
-        Interrupted: after a signal.
     """
     waiting, free, running = list(units), list(places), list[Child]()
     failures: dict[str, str] = {}

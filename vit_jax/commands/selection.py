@@ -60,14 +60,7 @@ class TableFlags(FileFlags):
 
 
 def table_fields(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What Python states of the columns of a table, as `TableFlags.table`.
-
-    Args:
-        given: {name: text, or texts}; None: nothing.
-
-    Raises:
-        UserError: a name is unknown, or a value no text.
-    """
+    """What Python states of the columns of a table, as `TableFlags.table`."""
     found = dict(given or {})
     known = {f.name: f.default for f in fields(TableFlags)}
     if isinstance(found.get("labels"), str):

@@ -28,12 +28,7 @@ class Options:
 
 
 def parse(arguments: list[str]) -> tuple[str, str, Options]:
-    """(source, place, options) that arguments ask for.
-
-    Raises:
-        UserError: an argument is wrong.
-        SystemExit: with 0, after printing help.
-    """
+    """(source, place, options) that arguments ask for."""
     words = list(arguments)
     first: list[str] = []
     while words and len(first) < 2 and not flags.is_flag(words[0]):

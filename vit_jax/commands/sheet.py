@@ -45,15 +45,7 @@ class Options:
 
 
 def parse(arguments: list[str]) -> tuple[str, str, RunConfig, Options]:
-    """What arguments ask for.
-
-    Returns:
-        (name of the preset, path of the file, its run, options).
-
-    Raises:
-        UserError: an argument is wrong.
-        SystemExit: with 0, after printing help.
-    """
+    """What arguments ask for -> (name of the preset, path of the file, its run, options)."""
     words = list(arguments)
     first: list[str] = []
     while words and len(first) < 2 and not flags.is_flag(words[0]):
@@ -134,16 +126,7 @@ class Sheet:
 
 @with_fixed_settings
 def views_of(run: RunConfig, images: int, views: int) -> Sheet:
-    """Views of training images, with the draws of the training step, if the images stood first in its batch.
-
-    Args:
-        run: the run.
-        images: the most of them.
-        views: of how many steps, from the first.
-
-    Raises:
-        UserError: the data cannot be opened.
-    """
+    """Views of training images, with the draws of the training step, if the images stood first in its batch."""
     import jax
     import jax.numpy as jnp
 

@@ -56,14 +56,7 @@ sweep, DIR/NAME. The same command goes on after an interruption, and with more v
 
 
 def command(arguments: list[str]) -> int:
-    """Train the points that arguments ask for, or list them.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        UserError: an argument is wrong, or no point can be trained.
-    """
+    """Train the points that arguments ask for, or list them."""
     own, sweep = parse(arguments)
     if own.dry_run:
         list_points(sweep)
@@ -76,12 +69,7 @@ def command(arguments: list[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> tuple[Options, Sweep]:
-    """The options and the sweep that a command line gives.
-
-    Raises:
-        UserError: an argument is wrong.
-        SystemExit: with 0, after printing help.
-    """
+    """The options and the sweep that a command line gives."""
     words = list(arguments)
     named = [words.pop(0)] if words and not flags.is_flag(words[0]) else []
     given = flags.given_texts(words)
@@ -148,18 +136,7 @@ def _leave_accelerators() -> None:
 
 
 def split_values(flag: flags.Flag, texts: list[str]) -> list[list[str]]:
-    """The values that the texts after a flag give a field.
-
-    Args:
-        flag: of the field.
-        texts: that follow it.
-
-    Returns:
-        Each value as the texts that `train` takes for it.
-
-    Raises:
-        UserError: they are ambiguous, or one is empty.
-    """
+    """The values that the texts after a flag give a field."""
     said = f"--{flag.name} {' '.join(texts)}"
     hints = flags.alternatives(flag.hint)
     entries = [entry for hint in hints if get_origin(hint) is tuple for entry in get_args(hint)]

@@ -36,14 +36,7 @@ OF_A_COMMAND = {"hosts", *OF_A_HOST}
 
 
 def command(arguments: list[str]) -> int:
-    """Train, or print, what arguments ask for.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        UserError: an argument is wrong, or the run cannot be trained.
-    """
+    """Train, or print, what arguments ask for."""
     given = flags.given_texts(arguments)
     place = "" if {"-h", "help", "version"} & given.keys() else flags.value_of(given, "hosts")
     if not place:
@@ -141,18 +134,7 @@ def _show_recipe(options: Options) -> None:
 
 
 def dry_run(asked: Asked, group: str = "") -> int:
-    """Set a run up and print it, without training or writing anything.
-
-    Args:
-        asked: the run, and where it goes on.
-        group: of a group of runs of which it is the first, its name; else empty.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        UserError: the run cannot be trained.
-    """
+    """Set a run up and print it, without training or writing anything."""
     checked = preflight(asked.run)
     contents = Contents(fetch=False)
     folder = choose_folder(asked.run, asked.preset, asked.folder, group, difference=contents.difference)

@@ -94,17 +94,10 @@ class Options(RunConfig):
 
 
 def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
-    """What arguments ask for.
+    """What arguments ask for -> (name of the preset, options, the run to resume or None).
 
     The defaults of the flags are the record of the run to resume, or else the preset's, over which go what the weights
     of --init decide, then --config.
-
-    Returns:
-        (name of the preset, options, the run to resume or None).
-
-    Raises:
-        UserError: an argument is wrong.
-        SystemExit: with 0, after printing help.
     """
     words = list(arguments)
     named = words.pop(0) if words and not flags.is_flag(words[0]) else ""
@@ -139,15 +132,7 @@ def parse(arguments: list[str]) -> tuple[str, Options, runs.Run | None]:
 
 
 def check_options(options: Options, folder: runs.Run | None = None) -> RunConfig:
-    """The options' run.
-
-    Args:
-        options: of the command.
-        folder: of the run that goes on; None: it is new.
-
-    Raises:
-        UserError: a field is invalid, or the run is another than the folder's.
-    """
+    """The options' run."""
     run = options.run()
     try:
         run = check_run(run)

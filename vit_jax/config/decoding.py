@@ -74,11 +74,7 @@ OF_DRAWS = ("temperature", "top_k", "top_p", "seed")
 
 
 def check_decoding(d: Decoding) -> Decoding:
-    """The settings, unchanged.
-
-    Raises:
-        UserError: one is out of its range, or two contradict each other; names the first.
-    """
+    """The settings, unchanged."""
     check_ranges(d)
     if d.max_length and d.min_length > d.max_length:
         raise UserError(
@@ -139,20 +135,11 @@ LACKING: dict[str, tuple[Any, ...]] = {
 
 
 def from_generation_config(stated: Mapping[str, Any], end: int) -> tuple[Decoding, tuple[str, ...]]:
-    """The settings of a generation_config.json in our words.
+    """The settings of a generation_config.json in our words -> (the settings, the names of those that we lack and that
+    would matter).
 
     A search by them finds what `generate` of transformers finds, except that without a max_length we have no limit,
     where `generate` stops at 20. There max_length counts the decoder's first input too.
-
-    Args:
-        stated: the JSON.
-        end: the id of the end, which is never banned.
-
-    Returns:
-        (the settings, the names of those that we lack and that would matter).
-
-    Raises:
-        UserError: for a value of a wrong type, and as `check_decoding`.
     """
     known = {name: value for name, value in stated.items() if value is not None}
 

@@ -58,16 +58,7 @@ def value_at(config: Any, name: str) -> Any:
 
 
 def with_options(config: T, options: Mapping[str, Any], part: str) -> T:
-    """A part of a run's config with other values of some fields.
-
-    Args:
-        config: the part.
-        options: {field: value}; lists count as tuples.
-        part: its name in messages.
-
-    Raises:
-        UserError: for an unknown field, and a value that the field does not take.
-    """
+    """A part of a run's config with other values of some fields."""
     types, values = field_types(type(config)), dict(options)
     with fields_inside(part):
         for name, value in options.items():

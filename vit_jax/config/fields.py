@@ -29,19 +29,7 @@ def identity(
     place: bool = False,
     **bounds: Unpack[Bounds],
 ) -> Any:
-    """A field that changes the result of a run.
-
-    Args:
-        default: its value where nothing else is given.
-        help: what it does, as --help prints it, the bounds after it.
-        training_only: of a network, whether only training reads it, so that the evaluation pass does not depend on it.
-        not_in_weights: whether no name or shape of a parameter depends on it, so that weights do not tell it.
-        from_data: whether it is a size that the data of a run determines.
-        of_head: whether --new-head may change it, as far as the weights have all other parameters that it asks for.
-        counts_blocks: whether it is a number of equal blocks.
-        place: whether it says where something lies: its content is identity, and may be found at another place.
-        bounds: of its numbers, in a tuple of each entry: see `Range`.
-    """
+    """A field that changes the result of a run."""
     marks: dict[Mark, bool] = {
         "training_only": training_only,
         "not_in_weights": not_in_weights,
@@ -59,24 +47,12 @@ def dropout_rate(help: str) -> Any:
 
 
 def execution(default: Any, help: str, **bounds: Unpack[Bounds]) -> Any:
-    """A field that may change when a run is resumed.
-
-    Args:
-        default: its value where nothing else is given.
-        help: what it does, as --help prints it, the bounds after it.
-        bounds: of its numbers, see `Range`.
-    """
+    """A field that may change when a run is resumed."""
     return _field(default, help, Range(**bounds), execution=True)
 
 
 def option(default: Any, help: str, **bounds: Unpack[Bounds]) -> Any:
-    """An option of a command, which is no part of a run.
-
-    Args:
-        default: its value where nothing else is given.
-        help: what it does, as --help prints it, the bounds after it.
-        bounds: of its numbers, see `Range`.
-    """
+    """An option of a command, which is no part of a run."""
     return _field(default, help, Range(**bounds))
 
 

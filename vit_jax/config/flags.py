@@ -64,24 +64,7 @@ def parse(
     description: str | None = None,
     reasons: Mapping[str, str] = REASONS,
 ) -> T:
-    """The options that the words of a command line give.
-
-    Args:
-        options: a dataclass, whose fields are the flags.
-        arguments: the words.
-        default: an instance with the defaults; None: those of the class, of which fields without a default are
-            positional.
-        prog: the command as help shows it.
-        description: the text before the flags in help.
-        reasons: of flags that other programs have, what takes their place.
-
-    Returns:
-        An instance of `options`.
-
-    Raises:
-        UserError: for the first mistake.
-        SystemExit: with 0, after printing help.
-    """
+    """The options that the words of a command line give."""
     if {"-h", "--help"} & {*arguments}:
         _print_help(options, arguments, default, prog, description)
     known = flags(options if default is None else default)
@@ -121,18 +104,8 @@ def _filled(options: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
 
 
 def read_words(words: Sequence[str], known: Mapping[str, Flag], reasons: Mapping[str, str] = REASONS) -> dict[str, Any]:
-    """The values of the flags and of the positional arguments of a command line.
-
-    Args:
-        words: as they were typed, without the program's name.
-        known: the flags that there are, by name without dashes.
-        reasons: of flags that other programs have, what takes their place.
-
-    Returns:
-        {name: value} of those that are given.
-
-    Raises:
-        UserError: for the first mistake: an unknown flag, a value that is missing, of another type or too many.
+    """The values of the flags and of the positional arguments of a command line -> {name: value} of those that are
+    given.
     """
     needed = [flag for flag in known.values() if flag.required]
     given: dict[str, Any] = {}
@@ -171,15 +144,7 @@ def is_flag(word: str) -> bool:
 
 
 def given_fields(words: Sequence[str], options: Any) -> list[str]:
-    """The dotted names of the fields that the flags of a command line set.
-
-    Args:
-        words: the command line; after -- there are no flags.
-        options: a dataclass or an instance, whose fields are the flags.
-
-    Raises:
-        UserError: for a flag that is none of them.
-    """
+    """The dotted names of the fields that the flags of a command line set."""
     known, words = flags(options), list(words)
     before = words[: words.index("--")] if "--" in words else words
     found = [_flag(word.partition("=")[0], known, REASONS)[0] for word in before if is_flag(word)]
@@ -187,16 +152,7 @@ def given_fields(words: Sequence[str], options: Any) -> list[str]:
 
 
 def given_values(words: Sequence[str], options: Any, part: type) -> dict[str, Any]:
-    """The values of those fields of one class that a command line sets.
-
-    Args:
-        words: the command line.
-        options: what it was parsed to.
-        part: a dataclass, whose fields `options` has too.
-
-    Returns:
-        {field: value}.
-    """
+    """The values of those fields of one class that a command line sets -> {field: value}."""
     names = {f.name for f in dataclasses.fields(part)}
     return {name: getattr(options, name) for name in given_fields(words, type(options)) if name in names}
 
@@ -218,15 +174,7 @@ def given_texts(words: Sequence[str]) -> dict[str, list[str]]:
 
 
 def split_words(words: Sequence[str], options: Any) -> tuple[list[str], list[str]]:
-    """The words of a command line in two.
-
-    Args:
-        words: flags, each followed by its values.
-        options: a dataclass, whose fields are some of the flags.
-
-    Returns:
-        (the words of its flags, the others).
-    """
+    """The words of a command line in two -> (the words of its flags, the others)."""
     ours, others = list[str](), list[str]()
     known, current = flags(options), others
     for word in words:
@@ -237,15 +185,7 @@ def split_words(words: Sequence[str], options: Any) -> tuple[list[str], list[str
 
 
 def value_of(given: Mapping[str, Sequence[str]], name: str) -> str:
-    """The first text that follows a flag.
-
-    Args:
-        given: what `given_texts` returns.
-        name: the flag, without dashes.
-
-    Returns:
-        The text; '' if there is none.
-    """
+    """The first text that follows a flag."""
     return next(iter(given.get(name, ())), "")
 
 

@@ -16,30 +16,14 @@ from .run import MOMENTS, OptimConfig
 
 
 def trainable(c: OptimConfig, table: Mapping[str, Parameter]) -> tuple[str, ...]:
-    """The names of the parameters that train: those that no pattern of `freeze` matches.
-
-    Args:
-        c: the optimizer's settings; with `freeze_epochs` the frozen ones count too, as they train in the end.
-        table: the network's parameters.
-
-    Returns:
-        The names in the table's order.
-    """
+    """The names of the parameters that train: those that no pattern of `freeze` matches."""
     return tuple(
         name for name, each in table.items() if each.trains and (c.freeze_epochs or not matches(name, c.freeze))
     )
 
 
 def frozen_at_first(c: OptimConfig, table: Mapping[str, Parameter]) -> frozenset[str]:
-    """The names of the parameters that train only after `freeze_epochs`.
-
-    Args:
-        c: the optimizer's settings.
-        table: the network's parameters.
-
-    Returns:
-        The names; none if `freeze` holds for the whole run.
-    """
+    """The names of the parameters that train only after `freeze_epochs`."""
     return frozenset(
         name for name, each in table.items() if each.trains and c.freeze_epochs and matches(name, c.freeze)
     )
@@ -80,13 +64,7 @@ def decaying(c: OptimConfig, table: Mapping[str, Parameter]) -> frozenset[str]:
 
 def rate_scales(c: OptimConfig, table: Mapping[str, Parameter]) -> dict[str, float]:
     """What the learning rate of each parameter is multiplied by: layer_decay^(distance of its layer from the last).
-
-    Args:
-        c: the optimizer's settings.
-        table: the network's parameters.
-
-    Returns:
-        {name: factor}; for a kernel that Muon updates, times muon_lr / lr.
+    Returns {name: factor}; for a kernel that Muon updates, times muon_lr / lr.
     """
     last, kernels = max(parameter.layer for parameter in table.values()), muon_kernels(c, table)
     return {
@@ -144,12 +122,7 @@ def _check_frozen(c: OptimConfig, table: Mapping[str, Parameter]) -> None:
 
 
 def all_but(patterns: Iterable[str], table: Mapping[str, Parameter]) -> tuple[str, ...]:
-    """Few patterns that match all parameters but some.
-
-    Args:
-        patterns: of those some, alike in all blocks.
-        table: the network's parameters.
-    """
+    """Few patterns that match all parameters but some."""
     kept = {re.sub(r"\.\d+\.", ".*.", name): matches(name, patterns) for name in table}
     return tuple(_covering("", [(name.split("."), on) for name, on in kept.items()]))
 

@@ -24,14 +24,8 @@ def as_argument(name: str) -> str:
 
 
 def names_of(config: Any, prefix: str = "") -> dict[str, str]:
-    """The help of each field of a config, also of those of the configs inside it.
-
-    Args:
-        config: a dataclass or an instance.
-        prefix: of all names.
-
-    Returns:
-        {name: help}, the names as flags without dashes.
+    """The help of each field of a config, also of those of the configs inside it -> {name: help}, the names as flags
+    without dashes.
     """
     found: dict[str, str] = {}
     for f in dataclasses.fields(config):
@@ -50,15 +44,7 @@ def hint(
     write: Callable[[str], str] = as_flag,
     else_: str = "",
 ) -> str:
-    """A clause: what takes the place of an unknown name here, why nothing does, or the names most similar to it.
-
-    Args:
-        word: the unknown name, as a flag or as Python has it.
-        known: those that there are.
-        reasons: {what others have: why there is none here}.
-        write: gives a known name as the caller has it.
-        else_: the clause where none is similar.
-    """
+    """A clause: what takes the place of an unknown name here, why nothing does, or the names most similar to it."""
     wanted = word.lstrip("-").lower().replace("_", "-")
     for name in (wanted, wanted.rpartition(".")[2]):
         if (reason := reasons.get(name)) and _has_all(known, reason):

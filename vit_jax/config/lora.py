@@ -44,11 +44,7 @@ def factor_shapes(run: RunConfig) -> dict[str, tuple[int, ...]]:
 
 
 def trainable_table(run: RunConfig) -> Mapping[str, Parameter]:
-    """The parameters that a run's optimizer works on.
-
-    Returns:
-        The network's table; with LoRA also the factors, and of the network's parameters only those of the head train.
-    """
+    """The parameters that a run's optimizer works on."""
     table = _network_table(run)
     if not run.lora.rank:
         return table

@@ -14,14 +14,8 @@ def nearest(name: str, known: list[str]) -> str:
 
 
 def similar(name: str, known: list[str]) -> str:
-    """A clause with the most similar known names.
-
-    Args:
-        name: the unknown one. Upper and lower case count as the same.
-        known: all that there are.
-
-    Returns:
-        '; nearest: ...', of similar names those first that begin with `name`; empty if none is similar.
+    """A clause with the most similar known names. Returns '; nearest: ...', of similar names those first that begin
+    with `name`; empty if none is similar.
     """
     given, folded = name[:LONGEST].casefold(), {each.casefold(): each for each in known}
     close = difflib.get_close_matches(given, folded, n=len(folded) or 1, cutoff=0.4)

@@ -32,17 +32,7 @@ Target = Literal["", "class", "set", "number"]  # the kinds that a network of im
 
 @dataclass(frozen=True)
 class Outputs:
-    """The K outputs of a network.
-
-    Args:
-        kind: a key of KINDS; empty where nothing states it.
-        names: of the classes, labels or numbers, in order; empty where they have none.
-        mean: of numbers, [K], those of the training part: a network gives (number - mean) / std. Empty: it gives the
-            numbers themselves.
-        std: likewise.
-        thresholds: of labels, [K]: a label is told where its probability is greater. Empty: one half.
-        temperature: what logits are divided by before they become probabilities.
-    """
+    """The K outputs of a network: mean [K], thresholds [K]."""
 
     kind: str = ""
     names: tuple[str, ...] = ()

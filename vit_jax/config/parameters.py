@@ -79,17 +79,7 @@ class Table(dict[str, Parameter]):
         zero: bool = False,
         kernel: Start | None = None,
     ) -> None:
-        """Add a linear map.
-
-        Args:
-            name: of the layer; its parameters are name.kernel [n_in, n_out] and name.bias [n_out].
-            n_in: the width of its input.
-            n_out: the width of its output.
-            bias: whether it has one.
-            torchvision: the scheme of its initial values where `init` is torchvision.
-            zero: whether kernel and bias start at 0.
-            kernel: the start of the kernel; None: as `init` states.
-        """
+        """Add a linear map."""
         scheme = torchvision if self.init == "torchvision" else self.init
         self._dense(
             name,
@@ -110,16 +100,7 @@ class Table(dict[str, Parameter]):
         *,
         head_width: int = 1,
     ) -> None:
-        """Add the four linear maps of an attention.
-
-        Args:
-            name: of the layer; the maps are name.query, .key, .value and .out.
-            width: of its input and output.
-            inner: of all heads together.
-            bias: which of query, key, value and out have biases, or whether all have.
-            norms: {name: width} of LayerNorms before the last map.
-            head_width: Dh; where `init` is t5, queries start smaller by its root, as scores are not divided by it.
-        """
+        """Add the four linear maps of an attention."""
         query, key, value, out = bias if isinstance(bias, tuple) else (bias,) * 4
         inward = self._kernel(
             width, inner, "xavier_of_three" if self.like_torch else "torch" if self.init == "torchvision" else self.init

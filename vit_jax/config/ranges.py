@@ -64,12 +64,6 @@ def check_ranges(config: Any) -> None:
     """Check the numbers, choices and switches of a config and of those inside it against what their fields take.
 
     Whatever their range, whole numbers are below 2^31 and others are finite. Of a tuple each entry is checked.
-
-    Args:
-        config: an instance of a dataclass of fields; others than those of fields.py are not checked.
-
-    Raises:
-        UserError: naming the first field that has another value, the value, and what to give.
     """
     hints = _hints(typing.cast(Any, type(config)))
     for f in dataclasses.fields(config):

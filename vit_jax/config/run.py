@@ -398,11 +398,7 @@ class RunConfig(OfNetwork[Network]):
 
 
 def profiled_steps(steps: str) -> range:
-    """The steps of the field profile_steps, a text such as 20:25; none of an empty one.
-
-    Raises:
-        UserError: the text names no steps.
-    """
+    """The steps of the field profile_steps, a text such as 20:25; none of an empty one."""
     match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", steps, re.ASCII)
     first, last = map(int, match.groups()) if match else (1, 0)
     if steps and not 1 <= first <= last:

@@ -26,11 +26,7 @@ class Stage:
 
 
 def stages_of(run: RunConfig) -> list[Stage]:
-    """The stages that a run states, in their order.
-
-    Raises:
-        UserError: a text is no stage, or a field no rate of the network; or they are more than the run.
-    """
+    """The stages that a run states, in their order."""
     stages = [_stage(text, run) for text in run.stages]
     if (whole := math.fsum(stage.share for stage in stages)) > 1 + 1e-9:
         raise UserError(

@@ -11,17 +11,7 @@ Tree = dict[str, Any]  # nested dictionaries of arrays, with strings as keys
 
 
 def flatten(tree: Mapping[Any, Any], separator: str = ".", *, strict: bool = True) -> dict[str, Any]:
-    """{"a": {"b": x}} as {"a.b": x}, in the tree's order; an empty dictionary inside leaves no entry.
-
-    Args:
-        tree: nested mappings; whatever is no mapping counts as a leaf.
-        separator: what joins the keys on the way to a leaf.
-        strict: refuse keys from which `unflatten` could not make the tree again. Files that others wrote may have such
-            keys: there, keys of any type and content are taken, and of two equal names the later one counts.
-
-    Raises:
-        ValueError: a key is no string, empty, or contains the separator.
-    """
+    """{"a": {"b": x}} as {"a.b": x}, in the tree's order; an empty dictionary inside leaves no entry."""
     return dict(_entries(tree, separator, strict, ""))
 
 
@@ -37,11 +27,7 @@ def _entries(tree: Mapping[Any, Any], separator: str, strict: bool, prefix: str)
 
 
 def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """{"a.b": x} as {"a": {"b": x}}.
-
-    Raises:
-        UserError: a name lies below another one that has a value, as "a.b" below "a".
-    """
+    """{"a.b": x} as {"a": {"b": x}}."""
     out: dict[str, Any] = {}
     for name, value in flat.items():
         *path, leaf = name.split(".")
@@ -55,14 +41,8 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def partition(tree: Mapping[str, Any], names: Container[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Two trees out of one; `combine` joins them again.
-
-    Args:
-        tree: nested mappings.
-        names: dotted names of leaves.
-
-    Returns:
-        (a tree of the leaves that `names` has, a tree of all others).
+    """Two trees out of one; `combine` joins them again. Returns (a tree of the leaves that `names` has, a tree of all
+    others).
     """
     flat = flatten(tree)
     inside = {name: leaf for name, leaf in flat.items() if name in names}
@@ -70,10 +50,5 @@ def partition(tree: Mapping[str, Any], names: Container[str]) -> tuple[dict[str,
 
 
 def combine(tree: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The leaves of two trees in one.
-
-    Args:
-        tree: nested mappings.
-        other: another such tree, whose leaf counts where both have the name.
-    """
+    """The leaves of two trees in one."""
     return unflatten(flatten(tree) | flatten(other))

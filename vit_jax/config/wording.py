@@ -28,12 +28,7 @@ _FLAG = re.compile(r"`[^`]*`|(?<![\w-])--(?P<name>[a-z][a-z0-9.-]*[a-z0-9])(?P<v
 
 
 def in_python(function: F, types: Callable[[], Mapping[str, Any]]) -> F:
-    """A public function whose errors name its arguments and `fields`, where they would name flags.
-
-    Args:
-        function: the function, or a generator's.
-        types: gives {dotted field of a run: the type of its value}.
-    """
+    """A public function whose errors name its arguments and `fields`, where they would name flags."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -57,13 +52,7 @@ def in_python(function: F, types: Callable[[], Mapping[str, Any]]) -> F:
 
 
 def reword(error: UserError | CheckFailed, parameters: Collection[str], types: Mapping[str, Any]) -> None:
-    """Let an error name arguments of a function, and entries of its `fields`, in place of flags.
-
-    Args:
-        error: whose text is replaced.
-        parameters: the names of the function's arguments.
-        types: {dotted field of a run: the type of its value}.
-    """
+    """Let an error name arguments of a function, and entries of its `fields`, in place of flags."""
     write = functools.partial(python_words, parameters=parameters, types=types)
     if isinstance(error, UserError):
         error.reword(write)
@@ -72,13 +61,7 @@ def reword(error: UserError | CheckFailed, parameters: Collection[str], types: M
 
 
 def python_words(text: str, parameters: Collection[str], types: Mapping[str, Any]) -> str:
-    """A text in which arguments of a function, or else entries of its `fields`, stand for flags.
-
-    Args:
-        text: with flags; one that is neither stays as it is.
-        parameters: the names of the function's arguments.
-        types: {dotted field of a run: the type of its value}.
-    """
+    """A text in which arguments of a function, or else entries of its `fields`, stand for flags."""
 
     def write(match: re.Match[str]) -> str:
         if match[0].startswith("`"):

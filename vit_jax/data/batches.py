@@ -20,18 +20,7 @@ B = TypeVar("B")
 
 
 def batches(split: Split, order: Order, start: int, stop: int, rows: Rows = None) -> Generator[Batch, None, None]:
-    """The training batches of some steps, made ahead in threads.
-
-    Args:
-        split: the training split.
-        order: which examples each step takes.
-        start: the first step, counted from 0.
-        stop: the one after the last.
-        rows: which rows of each batch this host takes; None: all.
-
-    Returns:
-        An iterator over {name: [B, ...]}.
-    """
+    """The training batches of some steps, made ahead in threads -> an iterator over {name: [B, ...]}."""
 
     reading = split.ahead(order, start, stop, rows) if hasattr(split, "ahead") else None
 
@@ -52,15 +41,6 @@ def evaluation_batches(
 
     They come in order, or, where examples have lengths, the short ones first: then those of a batch are about equally
     long, and padded little.
-
-    Args:
-        split: of the data.
-        batch: the size of each. The last is filled up with copies of its last example.
-        rows: of each batch only these are given; None: all.
-        some: the numbers of the batches that are given; None: all.
-
-    Yields:
-        (batch, the numbers of the examples in it, int64 [k], of which k counts all and may be less than `batch`).
     """
     lengths = getattr(split, "longest", None)
     every = np.arange(len(split)) if lengths is None else np.argsort(lengths, kind="stable")

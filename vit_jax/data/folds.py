@@ -22,20 +22,10 @@ class Positives(NamedTuple):
 
 
 def assign_folds(n: int, positives: Positives, groups: np.ndarray | None, folds: int, *seed: int) -> np.ndarray:
-    """The fold of each example.
+    """The fold of each example: groups int [n] -> int64 [n].
 
     A group has a vector: its share of all examples, and of all that have each of the columns. The groups with the
     greatest entries come first, and each goes to the fold where it adds least to the sum of squares of what folds have.
-
-    Args:
-        n: the number of examples.
-        positives: of them.
-        groups: int [n], equal where the group is; None: each example is one.
-        folds: how many.
-        seed: numbers that determine the order of groups that are alike.
-
-    Returns:
-        int64 [n], 0 to folds - 1. None is empty where there are as many groups.
     """
     group = np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
     number, width = int(group.max(initial=-1)) + 1, int(positives.columns.max(initial=-1)) + 2
@@ -61,19 +51,9 @@ def assign_folds(n: int, positives: Positives, groups: np.ndarray | None, folds:
 def hold_out_groups(
     n: int, positives: Positives, groups: np.ndarray | None, share: float, *seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Hold out whole groups, about a share of all examples and of those that have each of the columns.
+    """Hold out whole groups, about a share of all examples and of those that have each of the columns: groups int [n].
 
     What only some held out have is given back, as far as a group has it: each column stays with one group at least.
-
-    Args:
-        n: the number of examples.
-        positives: of them.
-        groups: int [n], equal where the group is; None: each example is one.
-        share: of all, between 0 and 1.
-        seed: numbers that determine which.
-
-    Returns:
-        (indices that stay, indices held out), int64 and ascending; nothing is held out of a single group.
     """
     groups = np.arange(n) if groups is None else groups
     names, group = np.unique(groups, return_inverse=True)

@@ -21,12 +21,7 @@ _WANTED = "give paths, Pillow images or uint8 arrays"
 
 
 class Stored:
-    """An encoded image that is no file by itself, but a part of a shard or an object of a store.
-
-    Args:
-        name: what messages and tables call it.
-        read: gives its bytes.
-    """
+    """An encoded image that is no file by itself, but a part of a shard or an object of a store."""
 
     def __init__(self, name: str, read: Callable[[], bytes]):
         self.name, self.read = name, read
@@ -36,12 +31,7 @@ class Stored:
 
 
 class Prepared:
-    """The pixels of an image as a network takes them, and what it is called.
-
-    Args:
-        name: as of `Stored`.
-        pixels: uint8 [h, w, C].
-    """
+    """The pixels of an image as a network takes them, and what it is called: pixels uint8 [h, w, C]."""
 
     def __init__(self, name: str, pixels: np.ndarray):
         self.name, self.pixels = name, pixels
@@ -51,20 +41,7 @@ class Prepared:
 
 
 def list_images(images: Any, channels: int) -> tuple[list[Any], bool]:
-    """Images as a list.
-
-    Args:
-        images: one, as a path, a Pillow image, an array [h, w] or [h, w, C] with C of 1, 3, 4 or `channels`, or a
-            tensor of PyTorch [C, h, w]; or several, as an array [n, h, w, C] or a tensor [n, C, h, w], for a network
-            of grey images also [n, h, w], or anything to iterate over.
-        channels: of the network's images.
-
-    Returns:
-        (the images, whether only one was given).
-
-    Raises:
-        UserError: where there is none.
-    """
+    """Images as a list -> (the images, whether only one was given)."""
     from PIL import Image
 
     if isinstance(images, (str, os.PathLike, Image.Image)):
@@ -87,19 +64,7 @@ def list_images(images: Any, channels: int) -> tuple[list[Any], bool]:
 
 
 def prepare_image(image: Any, preprocess: Preprocess) -> np.ndarray:
-    """The pixels of one image as a network takes them.
-
-    Args:
-        image: a path, an image of Pillow, an array [h, w] or [h, w, C] or a tensor of PyTorch [C, h, w]; or one that is
-            Stored or Prepared.
-        preprocess: of the network.
-
-    Returns:
-        uint8 [h, w, C].
-
-    Raises:
-        UserError: it cannot be read, or is no image.
-    """
+    """The pixels of one image as a network takes them -> uint8 [h, w, C]."""
     from PIL import Image
 
     if isinstance(image, Prepared):

@@ -37,13 +37,7 @@ class _Window(NamedTuple):
 
 
 class LaneOrder:
-    """Which examples a step takes, as a function of the seed and the step alone.
-
-    Args:
-        how: the blocks and how they are read.
-        batch: examples in a step.
-        seed: determines the order.
-    """
+    """Which examples a step takes, as a function of the seed and the step alone."""
 
     def __init__(self, how: Lanes, batch: int, seed: int):
         self.n, self.batch, self.seed, self.window = int(how.starts[-1]), batch, seed, how.window
@@ -64,15 +58,7 @@ class LaneOrder:
         return self.read(step)[:, 0]
 
     def read(self, step: int) -> np.ndarray:
-        """The examples of a step, and what is read with each.
-
-        Args:
-            step: counted from 0.
-
-        Returns:
-            int64 [batch, 4]: an example; the first and the one after the last of its block that its lane takes; and the
-            step after the last that takes any of these.
-        """
+        """The examples of a step, and what is read with each -> int64 [batch, 4]."""
         number, i = divmod(step, self.steps_per_epoch)
         places = i * self.share + np.arange(self.share)
         with self._lock:

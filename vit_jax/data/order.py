@@ -32,18 +32,11 @@ def _raw(n: int, *seed: int) -> np.ndarray:
 
 
 def hold_out(labels: np.ndarray, share: float, *seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Hold out a share of examples, by class.
+    """Hold out a share of examples, by class: labels int [n] -> (indices that stay, indices held out), int64 and
+    ascending.
 
     `share` of each class, rounded down, is held out, and one more of the classes with the largest remainders, until
     `share` of all examples is reached. At least one example of each class stays.
-
-    Args:
-        labels: int [n].
-        share: of all, from 0 to 1.
-        seed: numbers that determine which.
-
-    Returns:
-        (indices that stay, indices held out), int64 and ascending.
     """
     counts = np.bincount(labels)
     wanted = share * counts
@@ -60,16 +53,7 @@ def hold_out(labels: np.ndarray, share: float, *seed: int) -> tuple[np.ndarray, 
 
 
 def count_taken(n: int, batch: int, batches: int = 0) -> int:
-    """How many of n examples training goes through.
-
-    Args:
-        n: those of train.
-        batch: examples in a step.
-        batches: only those are taken that fill so many batches; 0: all.
-
-    Raises:
-        UserError: they do not fill a batch.
-    """
+    """How many of n examples training goes through."""
     taken = min(n, batches * batch or n)
     if taken < batch:
         raise UserError(Field("batch"), f"{batch} is larger than the training set of {taken}", "lower --batch")
@@ -81,15 +65,6 @@ class Order:
 
     Each epoch permutes the n examples and cuts them into n // batch batches; the remaining examples, others in every
     epoch, are left out.
-
-    Args:
-        n: the number of examples.
-        batch: examples in a step.
-        seed: determines the order.
-        shuffle: without it every epoch is in the order 0, 1, 2, ...
-        repeats: copies of each example in a batch, for which augmentation draws apart (Hoffer et al. 2020, arXiv
-            1901.09335; the sampler of DeiT). An epoch has as many steps as without, and so takes 1/repeats of the
-            examples. Copies follow each other at equal distance, never as neighbours, which may be mixed.
     """
 
     def __init__(self, n: int, batch: int, seed: int, shuffle: bool = True, repeats: int = 1):
@@ -114,17 +89,11 @@ class Order:
 
 
 class SampledOrder:
-    """Which examples a step takes where rare classes come more often than they are there.
+    """Which examples a step takes where rare classes come more often than they are there: labels int [n].
 
     Like `Order` a function of the seed and the step alone. An epoch has as many steps, and each class a quota of their
     examples. A class is spread evenly over the epoch, so that batches have nearly equal numbers of it. It is read from
     an endless row, one permutation of its examples after another, so that none comes twice more often than another.
-
-    Args:
-        labels: int [n], of the examples.
-        batch: examples in a step.
-        seed: determines the order.
-        sampling: balanced: equal quotas of all classes; sqrt: proportional to the square root of their sizes.
     """
 
     def __init__(self, labels: np.ndarray, batch: int, seed: int, sampling: Sampling):
@@ -172,15 +141,10 @@ class SampledOrder:
 
 
 class TokenOrder:
-    """Which examples a step takes if all examples of a batch are padded to the same length.
+    """Which examples a step takes if all examples of a batch are padded to the same length: padded int [n].
 
     Like `Order` a function of the seed and the step alone. Each epoch permutes the n examples, groups them by length,
     cuts each group into batches (the last of a group may be smaller) and permutes the batches; no example is left out.
-
-    Args:
-        padded: int [n], the length that each example is padded to.
-        rows: {length: number of examples of a batch}, for every length.
-        seed: of the run.
     """
 
     def __init__(self, padded: np.ndarray, rows: dict[int, int], seed: int):

@@ -37,18 +37,7 @@ class Other:
 def open_other_images(
     data: ImageData, wanted: str, preprocess: Preprocess, outputs: Outputs, given: Given | None = None
 ) -> Other:
-    """Open a split of images for evaluation, decoded when they are taken; their labels are the network's.
-
-    Args:
-        data: where the images are; of its fields only source, dir, threads, skip_unreadable and range count.
-        wanted: the split; empty: test, else validation, else the only one. A folder without splits is taken as a whole.
-        preprocess: how the network takes images.
-        outputs: those of the network, with a name for each, only numbers if they have no names.
-        given: images from Python, in place of `data.source`.
-
-    Raises:
-        UserError: where there is no such data, and for classes that the network does not have.
-    """
+    """Open a split of images for evaluation, decoded when they are taken; their labels are the network's."""
     field = f"data.source {data.source}" if given is None else "data"
     range_ = data.range or preprocess.range
     data = replace(data, range=range_, target=outputs.kind)  # type: ignore[arg-type]  # what is measured is a Target

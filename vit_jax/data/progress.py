@@ -12,17 +12,7 @@ PLAIN = 10.0  # seconds between plain lines
 
 @contextlib.contextmanager
 def progress(title: str, total: int, unit: str, scale: float = 1.0) -> Iterator[Callable[[int], None]]:
-    """A context that shows how much is done.
-
-    Args:
-        title: of the bar.
-        total: the amount when all is done.
-        unit: what follows an amount.
-        scale: what amounts are divided by before they are shown.
-
-    Returns:
-        A function that is called with the amount done so far.
-    """
+    """A context that shows how much is done."""
     with _bar(title, total, unit, scale) if sys.stdout.isatty() else _lines(title, total, unit, scale) as show:
         yield show
 

@@ -32,18 +32,8 @@ class State(NamedTuple):
 
 
 def beam_search(step: Step, take: Take, cache: Any, rows: Array, rules: Rules, room: int) -> Found:
-    """The K best answers to each input. The search stops when that of all inputs is over.
-
-    Args:
-        step: as of `search`, like take and rules.
-        take: as there.
-        cache: that of B rows.
-        rows: bool [B], False for rows that only fill the batch up.
-        rules: of the search.
-        room: the most tokens.
-
-    Returns:
-        Tokens [B, K, room].
+    """The K best answers to each input. The search stops when that of all inputs is over. Shapes: rows bool [B] ->
+    tokens [B, K, room].
     """
     ids, (batch,), beam = rules.ids, rows.shape, rules.settings.beam
     at_once = rules.settings.early_stopping == "true"

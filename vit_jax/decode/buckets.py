@@ -27,21 +27,10 @@ Run = Callable[[np.ndarray, np.ndarray, int], Found]
 def in_buckets(
     run: Run, inputs: Sequence[np.ndarray], pad: int, lengths: Sequence[int], longest: int, batch: int
 ) -> list[Answers]:
-    """The answers to inputs in their order, by few shapes of a compiled program.
+    """The answers to inputs in their order, by few shapes of a compiled program: inputs int32 [N].
 
     An input is padded to the first of the lengths that holds it. It is searched with little room at first, because a
     cache with much of it is slow, and again with more where the answer needs it, at last with `longest`.
-
-    Args:
-        run: the search of a batch of one shape.
-        inputs: ids int32 [N] each.
-        pad: the id that they are padded with.
-        lengths: of inputs, ascending.
-        longest: the most tokens of an answer.
-        batch: the most inputs at a time.
-
-    Raises:
-        ValueError: for an input that is longer than all lengths.
     """
     found: dict[int, Answers] = {}
     for length, members in _group_by_length(inputs, lengths).items():

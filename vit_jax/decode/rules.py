@@ -28,15 +28,8 @@ class Rules:
     longest: int
 
     def __call__(self, scores: Array, said: Array, place: Array) -> Array:
-        """Scores of the next tokens, with -inf where a rule forbids one, and 0 where it is forced.
-
-        Args:
-            scores: [R, V].
-            said: int32 [R, M], the first input and the tokens after it; what stands behind these is not read.
-            place: int32 [], the number of these tokens.
-
-        Raises:
-            UserError: when it is traced, for an id outside the V tokens.
+        """Scores of the next tokens, with -inf where a rule forbids one, and 0 where it is forced: scores [R, V], said
+        int32 [R, M], place int32 [].
         """
         self.check(scores.shape[-1])
         d, ids, tokens = self.settings, self.ids, np.arange(scores.shape[-1])

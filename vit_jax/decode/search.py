@@ -27,18 +27,7 @@ def generate(
     rows: Array | None = None,
     keys: Array | None = None,
 ) -> Found:
-    """What a network generates from memories, by `search`.
-
-    Args:
-        model: has `init_cache` and `decode_step`, as a Transformer and a Captioner have.
-        memory: [B, S, D].
-        memory_padding: bool [B, S], True at real tokens, or None.
-        ids: as of `search`.
-        settings: as of `search`.
-        room: as of `search`.
-        rows: as of `search`; None: no memory only fills the batch up.
-        keys: as of `search`.
-    """
+    """What a network generates from memories, by `search`: memory [B, S, D], memory_padding bool [B, S]."""
     cache = model.init_cache(memory, memory_padding, min(room, settings.max_length or room))
     rows = jnp.ones(memory.shape[:1], bool) if rows is None else rows
     return search(model.decode_step, lambda cache, rows: cache.take(rows), cache, rows, ids, settings, room, keys)
@@ -47,25 +36,11 @@ def generate(
 def search(
     step: Step, take: Take, cache: Any, rows: Array, ids: Ids, settings: Decoding, room: int, keys: Array | None = None
 ) -> Found:
-    """The answers to B inputs by greedy search, beam search or sampling, as `settings` says: `nbest` to each.
+    """The answers to B inputs by greedy search, beam search or sampling, as `settings` says: `nbest` to each. Shapes:
+    rows bool [B], keys PRNG keys [B].
 
     It can be traced, with `settings`, `ids` and `room` static. Log-probabilities and scores are float32; a forced token
     adds 0.
-
-    Args:
-        step: computes the logits of the next token, such as `model.decode_step`.
-        take: chooses rows of a cache, such as `Cache.take`.
-        cache: what `step` takes first, for B rows.
-        rows: bool [B], False for rows that only fill the batch up; nothing is searched for them.
-        ids: the decoder's first input, the end, and what is banned or forced.
-        settings: of the search.
-        room: the most tokens that there is room for in the cache. Where settings.max_length is more, what is cut off is
-            not `complete`.
-        keys: PRNG keys [B], for sampling: a draw depends on the key of its row alone.
-
-    Raises:
-        UserError: for settings and ids that cannot be.
-        ValueError: where sampling has no keys.
     """
     d, longest = check_decoding(settings), settings.max_length or room
     rules, room = Rules(ids, d, longest), min(room, longest)

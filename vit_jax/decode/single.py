@@ -28,19 +28,7 @@ class State(NamedTuple):
 
 
 def one_by_one(step: Step, cache: Any, rows: Array, rules: Rules, room: int, choose: Choose) -> Found:
-    """One answer to each row. The search stops when all have ended.
-
-    Args:
-        step: as of `search`.
-        cache: that of R rows.
-        rows: bool [R], False for rows that only fill the batch: they have ended before they begin.
-        rules: of the search.
-        room: the most tokens.
-        choose: gives the next token of each row from its logits.
-
-    Returns:
-        Tokens [R, 1, room].
-    """
+    """One answer to each row. The search stops when all have ended. Shapes: rows bool [R] -> tokens [R, 1, room]."""
     ids, count = rules.ids, rows.shape[0]
 
     def more(s: State) -> Array:
@@ -85,14 +73,11 @@ def draw_tokens(d: Decoding, keys: Array) -> Choose:
 
 
 def filter_logits(scores: Array, d: Decoding) -> Array:
-    """Logits / temperature, with -inf where top_k and then top_p leave a token out; of equal ones all stay.
+    """Logits / temperature, with -inf where top_k and then top_p leave a token out; of equal ones all stay. Shapes:
+    scores logits [R, V].
 
     top_p leaves the likeliest tokens of those of top_k, until their probabilities sum up to it (Holtzman et al. 2020,
     arXiv 1904.09751).
-
-    Args:
-        scores: logits [R, V].
-        d: the settings of the search.
     """
     scores = scores / jnp.float32(d.temperature)
     kept = min(d.top_k or scores.shape[-1], scores.shape[-1])

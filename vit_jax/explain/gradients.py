@@ -16,17 +16,9 @@ from ..models.layers import Intermediates
 
 def integrated_gradients(gradient: Callable[[Array], Array], x: Array, baseline: Array, steps: int) -> Array:
     """Integrated gradients (Sundararajan et al. 2017, arXiv 1703.01365): (x - b) times the mean gradient from b to x.
+    Shapes: x float [...] -> [..., *x.shape].
 
     The integral over the straight line is a Gauss-Legendre sum, as captum computes it.
-
-    Args:
-        gradient: gives the gradients of one or several values at an x, [..., *x.shape].
-        x: float [...].
-        baseline: b, likewise; or what broadcasts to it.
-        steps: of the sum; each costs a gradient.
-
-    Returns:
-        [..., *x.shape], whose sum over the axes of x is about value(x) - value(b).
     """
     nodes, weights = np.polynomial.legendre.leggauss(steps)  # on -1..1, with weights that sum to 2
     places = jnp.asarray((nodes + 1) / 2, x.dtype), jnp.asarray(weights / 2, x.dtype)
@@ -47,13 +39,7 @@ def each_gradient(values: Callable[[Array], Array], x: Array) -> Array:
 
 def weighted_attention(forward: Callable[[Intermediates], Array], names: Iterable[str]) -> dict[str, Array]:
     """The attention of each layer, weighted by how a value depends on it: mean over heads of (gradient * weights)+.
-
-    Args:
-        forward: a pass of the network, which takes intermediates and gives the value, [].
-        names: of the kinds of attention, as the network's `capture` has them.
-
-    Returns:
-        {name: [B, L, Nq, Nk]} (Chefer et al. 2021, arXiv 2103.15679, equation 5).
+    Returns [B, L, Nq, Nk].
     """
 
     def value(nudges: dict[str, Array]) -> tuple[Array, dict[str, Any]]:

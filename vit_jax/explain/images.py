@@ -28,22 +28,8 @@ IG = "give ig, which takes any network"
 def explain_images(
     model: Any, images: Array, outputs: np.ndarray, grid: tuple[int, int], method: Method, steps: int, batch: int
 ) -> np.ndarray:
-    """How much each cell of images counted for an output of each.
-
-    Args:
-        model: a network of images, `model(images) -> logits [B, K]`.
-        images: normalised [n, h, w, C]; the baseline is 0, the mean that they are normalised by.
-        outputs: int [n], the output that is explained of each.
-        grid: (gh, gw); of the methods of attention, the patches.
-        method: ig, in the units of a logit, signed; occlusion, likewise; chefer or rollout, of 0 or more.
-        steps: of integrated gradients.
-        batch: images that are computed at a time.
-
-    Returns:
-        float64 [n, gh, gw].
-
-    Raises:
-        UserError: the network has no such attention.
+    """How much each cell of images counted for an output of each: images [n, h, w, C], outputs int [n] -> float64 [n,
+    gh, gw].
     """
     check_method(model, method)
     parts = []
@@ -75,23 +61,13 @@ def check_method(model: Any, method: str) -> None:
 
 
 def grid_of(config: Any, size: Sequence[int]) -> tuple[int, int]:
-    """The rows and columns of cells of images: those of the network's patches, else 8 by 8.
-
-    Args:
-        config: of the network.
-        size: (h, w) of its images.
-    """
+    """The rows and columns of cells of images: those of the network's patches, else 8 by 8."""
     patch = getattr(config, "patch_size", None)
     return (size[0] // patch[0], size[1] // patch[1]) if patch else (min(8, size[0]), min(8, size[1]))
 
 
 def read_by_head(c: Any, count: int) -> np.ndarray:
-    """How much the head of a ViT reads of each token after the last block: float [N], which sums to 1.
-
-    Args:
-        c: its config, whose pool has no attention.
-        count: N.
-    """
+    """How much the head of a ViT reads of each token after the last block: float [N], which sums to 1."""
     tokens = np.eye(count)
     patches = tokens[c.first_patch :].mean(0)
     if c.pool == "cls":

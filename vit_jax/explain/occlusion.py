@@ -12,31 +12,16 @@ Told = Callable[[np.ndarray], np.ndarray]  # images [m, h, w, C] -> their values
 
 
 def hide(image: np.ndarray, hidden: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
-    """The image with cells hidden, in several ways: their pixels are 0, the mean that images are normalised by.
-
-    Args:
-        image: [h, w, C], normalised.
-        hidden: bool [m, cells].
-        grid: (gh, gw) of the cells.
-
-    Returns:
-        [m, h, w, C].
+    """The image with cells hidden, in several ways: their pixels are 0, the mean that images are normalised by. Shapes:
+    image [h, w, C], hidden bool [m, cells] -> [m, h, w, C].
     """
     pixels = hidden[:, cell_of_pixel(image.shape[:2], grid)]  # [m, h, w]
     return np.where(pixels[..., None], np.zeros((), image.dtype), image)
 
 
 def occlusion(told: Told, image: np.ndarray, grid: tuple[int, int], batch: int) -> np.ndarray:
-    """How much a value falls when a cell is hidden (Zeiler and Fergus 2014, arXiv 1311.2901).
-
-    Args:
-        told: gives the values of a batch of images.
-        image: [h, w, C], normalised.
-        grid: (gh, gw) of the cells.
-        batch: images that are computed at a time.
-
-    Returns:
-        float64 [gh, gw], or [..., gh, gw] of several values.
+    """How much a value falls when a cell is hidden (Zeiler and Fergus 2014, arXiv 1311.2901): image [h, w, C] ->
+    float64 [gh, gw], or [..., gh, gw] of several values.
     """
     cells = grid[0] * grid[1]
     hidden = np.concatenate([np.zeros((1, cells), bool), np.eye(cells, dtype=bool)])

@@ -10,16 +10,11 @@ import numpy as np
 
 
 def rollout(attention: np.ndarray) -> np.ndarray:
-    """Attention rollout, from the output tokens to the input tokens (Abnar and Zuidema 2020, section 3).
+    """Attention rollout, from the output tokens to the input tokens (Abnar and Zuidema 2020, section 3): attention [L,
+    N, N] -> float64 [N, N].
 
     It is the product A_L ... A_1 of A_l = 0.5 attention_l + 0.5 I, each with rows normalised to sum 1. It knows no
     class: it is the same for all outputs.
-
-    Args:
-        attention: [L, N, N].
-
-    Returns:
-        float64 [N, N].
     """
     total = np.eye(attention.shape[-1])
     for layer in attention.astype(np.float64):
@@ -28,13 +23,8 @@ def rollout(attention: np.ndarray) -> np.ndarray:
 
 
 def chefer(attention: np.ndarray) -> np.ndarray:
-    """The relevance of input tokens for output tokens (Chefer et al. 2021, arXiv 2103.15679, equation 6).
-
-    Args:
-        attention: [L, N, N], weighted by the gradients of a value.
-
-    Returns:
-        float64 [N, N], R_L with R_0 = I and R_l = R_(l-1) + attention_l R_(l-1).
+    """The relevance of input tokens for output tokens (Chefer et al. 2021, arXiv 2103.15679, equation 6). Shapes:
+    attention [L, N, N] -> float64 [N, N].
     """
     total = np.eye(attention.shape[-1])
     for layer in attention.astype(np.float64):
@@ -43,17 +33,10 @@ def chefer(attention: np.ndarray) -> np.ndarray:
 
 
 def rollout_of_decoder(own: np.ndarray, crossed: np.ndarray, memory: np.ndarray) -> np.ndarray:
-    """`rollout` from a decoder's tokens to the input of the encoder.
+    """`rollout` from a decoder's tokens to the input of the encoder: own [L, T, T], crossed [L, T, S], memory [S, N] ->
+    float64 [T, N].
 
     Half of a token goes on, and half is what it attends to, in each attention to the target and to the memory.
-
-    Args:
-        own: self-attention [L, T, T].
-        crossed: cross-attention [L, T, S].
-        memory: [S, N], the rollout of the encoder.
-
-    Returns:
-        float64 [T, N]; what is missing of a row's sum of 1 is the share of the target itself.
     """
     total = np.zeros((own.shape[1], memory.shape[1]))
     for layer, cross in zip(own.astype(np.float64), crossed.astype(np.float64), strict=True):
@@ -63,16 +46,8 @@ def rollout_of_decoder(own: np.ndarray, crossed: np.ndarray, memory: np.ndarray)
 
 
 def chefer_of_decoder(own: np.ndarray, crossed: np.ndarray, memory: np.ndarray, rows: slice) -> np.ndarray:
-    """`chefer` from a decoder's tokens to the input of the encoder (equations 6 to 11).
-
-    Args:
-        own: self-attention [L, T, T], weighted by the gradients of a value.
-        crossed: cross-attention [L, T, S], likewise.
-        memory: [N, N], the relevance of the encoder.
-        rows: which of its tokens the decoder attends to, S of them.
-
-    Returns:
-        float64 [T, N].
+    """`chefer` from a decoder's tokens to the input of the encoder (equations 6 to 11): own [L, T, T], crossed [L, T,
+    S], memory [N, N] -> float64 [T, N].
     """
     source = _evened(memory)[rows]
     target, total = np.eye(own.shape[1]), np.zeros((own.shape[1], memory.shape[1]))

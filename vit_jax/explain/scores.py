@@ -21,16 +21,8 @@ def orders(cells: int) -> np.ndarray:
 
 
 def insertion_deletion(told: Told, image: np.ndarray, relevance: np.ndarray, batch: int) -> tuple[float, float]:
-    """The areas under both curves.
-
-    Args:
-        told: gives the values of a batch of images, [m].
-        image: [h, w, C], normalised; what is hidden has the value 0.
-        relevance: of its cells, [gh, gw].
-        batch: images that are computed at a time.
-
-    Returns:
-        (of insertion, of deletion), in the units of the values.
+    """The areas under both curves: image [h, w, C], relevance [gh, gw] -> (of insertion, of deletion), in the units of
+    the values.
     """
     grid, flat = relevance.shape, relevance.reshape(-1)
     rank = np.empty(flat.size, int)

@@ -29,20 +29,7 @@ OWN, CROSS = "decoder.self_attention", "decoder.cross_attention"
 def explain_caption(
     model: Any, image: Array, given: np.ndarray, said: np.ndarray, method: Method, steps: int, batch: int
 ) -> np.ndarray:
-    """How much each patch of an image counted for each token of its caption.
-
-    Args:
-        model: a captioner of images.
-        image: normalised [h, w, C]; the baseline is 0, the mean that images are normalised by.
-        given: what the decoder is given, ids int32 [T].
-        said: what it says to that, likewise.
-        method: as of `images.explain_images`.
-        steps: of integrated gradients.
-        batch: images that are computed at a time.
-
-    Returns:
-        float64 [T, gh, gw].
-    """
+    """How much each patch of an image counted for each token of its caption: image [h, w, C] -> float64 [T, gh, gw]."""
     c = model.config
     text = jnp.asarray(given), jnp.asarray(said)
     if method == "ig":
@@ -60,21 +47,10 @@ def explain_caption(
 def explain_translation(
     model: Any, source: np.ndarray, pad: int, given: np.ndarray, said: np.ndarray, method: Method, steps: int
 ) -> np.ndarray:
-    """How much each token of a source counted for each token of what was said of it.
+    """How much each token of a source counted for each token of what was said of it: source int32 [S] -> float64 [T,
+    S].
 
     The baseline of a token's embedding is the mean of the table.
-
-    Args:
-        model: an encoder-decoder of ids.
-        source: ids int32 [S].
-        pad: the id of padding.
-        given: what the decoder is given, ids int32 [T].
-        said: what it says to that, likewise.
-        method: as of `images.explain_images`.
-        steps: of integrated gradients.
-
-    Returns:
-        float64 [T, S].
     """
     ids, text = jnp.asarray(source), (jnp.asarray(given), jnp.asarray(said))
     if method == "ig":
@@ -87,15 +63,7 @@ def explain_translation(
 
 
 def _through_decoder(encoder: str, found: dict[str, Array], rows: slice, method: Method, count: int) -> np.ndarray:
-    """The relevance of the encoder's input for each token: float64 [T, N].
-
-    Args:
-        encoder: the name of its attention.
-        found: {name: [T, L, ...] of Chefer's relevance, of which each token has its own, or [1, L, ...]}.
-        rows: the tokens of the encoder that the decoder attends to.
-        method: chefer or rollout.
-        count: T.
-    """
+    """The relevance of the encoder's input for each token: float64 [T, N]. Shapes: found [T, L, ...]."""
     layers, own, crossed = (np.asarray(found[name]) for name in (encoder, OWN, CROSS))
     if method == "rollout":
         return rollout_of_decoder(own[0], crossed[0], rollout(layers[0])[rows])

@@ -32,17 +32,7 @@ def draw_attention(
     caption: str = "",
 ) -> None:
     """Draw a row per image: the attention of a layer (mean of its heads, then up to four heads) and the rollout.
-
-    Args:
-        images: uint8 [m, h, w, C].
-        attention: float [m, L, H, N, N].
-        prefix: the number of the first tokens that are not patches.
-        grid: (gh, gw) of the patches.
-        has_cls: whether the maps are those of token 0; else they are the mean over all patches.
-        path: of the PNG, or None.
-        layers: those to draw, counted from 0; empty: the last. Of several only the mean of the heads is drawn.
-        labels: texts of up to two lines under the images.
-        caption: a line under the title.
+    Shapes: images uint8 [m, h, w, C], attention float [m, L, H, N, N].
     """
     m, depth, heads = attention.shape[:3]
     if not m:
@@ -118,15 +108,8 @@ def stretch(values: np.ndarray) -> np.ndarray:
 
 
 def to_patches(attention: np.ndarray, prefix: int, has_cls: bool) -> np.ndarray:
-    """The attention that each patch receives from token 0, or from the mean patch.
-
-    Args:
-        attention: [..., N, N].
-        prefix: the number of the first tokens that are not patches.
-        has_cls: whether it is from token 0.
-
-    Returns:
-        [..., patches].
+    """The attention that each patch receives from token 0, or from the mean patch: attention [..., N, N] -> [...,
+    patches].
     """
     received = attention[..., 0, :] if has_cls else attention[..., prefix:, :].mean(axis=-2)
     return received[..., prefix:]
@@ -141,15 +124,8 @@ def draw_cross_attention(
     layers: Sequence[int] = (),
     caption: str = "",
 ) -> None:
-    """Draw a row of maps per decoder layer: the mean of its heads, then up to four heads.
-
-    Args:
-        attention: float [L, H, T, S].
-        target: the T tokens of a translation.
-        source: the S words that it is of.
-        path: of the PNG, or None.
-        layers: those to draw, counted from 0; empty: all.
-        caption: a line under the title.
+    """Draw a row of maps per decoder layer: the mean of its heads, then up to four heads. Shapes: attention float [L,
+    H, T, S].
     """
     chosen, heads = list(layers) or list(range(len(attention))), attention.shape[1]
     shown = min(heads, HEADS)
@@ -176,15 +152,8 @@ def draw_words(
     layers: Sequence[int] = (),
     caption: str = "",
 ) -> None:
-    """Draw an image, and beside it, for each word of its caption, the patches that the decoder attends to there.
-
-    Args:
-        image: uint8 [h, w, C].
-        attention: float [L, H, T, gh, gw], from words to patches.
-        words: the T words.
-        path: of the PNG, or None.
-        layers: counted from 0, each drawn as the mean of its heads; empty: the mean of all layers and heads is drawn.
-        caption: a line under the title.
+    """Draw an image, and beside it, for each word of its caption, the patches that the decoder attends to there: image
+    uint8 [h, w, C], attention float [L, H, T, gh, gw].
     """
     depth, heads = attention.shape[:2]
     chosen = [attention[layer].mean(0) for layer in layers] or [attention.mean((0, 1))]  # [T, gh, gw] each

@@ -18,15 +18,8 @@ LETTERS, LINES = 36, 4  # of a text beside an image
 def draw_captions(
     images: np.ndarray, references: Sequence[str], said: Sequence[str], path: AnyPath, title: str, caption: str = ""
 ) -> None:
-    """Draw images in the given order, each beside its caption by the data (black) and that by the network (orange).
-
-    Args:
-        images: uint8 [m, h, w, C].
-        references: m captions by the data.
-        said: m captions by the network.
-        path: of the PNG.
-        title: of the figure.
-        caption: a line under the title.
+    """Draw images in the given order, each beside its caption by the data (black) and that by the network (orange):
+    images uint8 [m, h, w, C].
     """
     m = len(images)
     if not m:

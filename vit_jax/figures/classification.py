@@ -14,12 +14,7 @@ from .gallery import MOST, draw_gallery
 
 def draw_confusion(confusion: np.ndarray, class_names: Sequence[str], path: AnyPath, caption: str = "") -> None:
     """Draw a confusion matrix: rows are the true class, columns the predicted one; colours are shares of the row.
-
-    Args:
-        confusion: counts, int [K, K].
-        class_names: K names.
-        path: of the PNG, or None.
-        caption: a line under the title.
+    Shapes: confusion int [K, K].
     """
     confusion = np.asarray(confusion)
     k = len(confusion)
@@ -64,16 +59,8 @@ def draw_per_class(
     caption: str = "",
     what: str = "class",
 ) -> None:
-    """Draw scores of each class: as bars, or above 30 classes as dots, sorted by F1.
-
-    Args:
-        precision: float [K].
-        recall: float [K].
-        f1: float [K].
-        class_names: K names.
-        path: of the PNG, or None.
-        caption: a line under the title.
-        what: they are scores of, class or label.
+    """Draw scores of each class: as bars, or above 30 classes as dots, sorted by F1. Shapes: precision float [K],
+    recall float [K], f1 float [K].
     """
     scores = np.stack([precision, recall, f1]).astype(np.float64)  # [3, K]
     scores = np.nan_to_num(scores)
@@ -136,16 +123,8 @@ def draw_wrong(
     path: AnyPath,
     caption: str = "",
 ) -> None:
-    """Draw up to MOST wrongly classified images, in the given order.
-
-    Args:
-        images: uint8 [m, h, w, C].
-        truth: int [m], the true classes.
-        predicted: int [m], the predicted classes.
-        confidence: float [m], the probabilities of these.
-        class_names: K names.
-        path: of the PNG, or None.
-        caption: a line under the title.
+    """Draw up to MOST wrongly classified images, in the given order: images uint8 [m, h, w, C], truth int [m],
+    predicted int [m], confidence float [m].
     """
     lines = [
         f"{shorten(class_names[true], 22)}\n→ {shorten(class_names[wrong], 14)} ({p:.2f})"

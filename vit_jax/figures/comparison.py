@@ -31,12 +31,6 @@ def draw_comparison(panels: dict[str, list[Series | None]], names: Sequence[str]
 
     Training curves (title "training ...") are smoothed. A group is drawn as its mean with a band of one standard
     deviation.
-
-    Args:
-        panels: {title: a Series for each of `names`, or None}.
-        names: of the curves. Those without a name are grey and not in the legend: more than 28 could not be told apart.
-        path: of the PNG.
-        title: of the figure.
     """
     named = [i for i, name in enumerate(names) if name]
     looks = {i: (COLORS[k % len(COLORS)], LINES[k // len(COLORS) % len(LINES)]) for k, i in enumerate(named)}

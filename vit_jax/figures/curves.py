@@ -21,16 +21,7 @@ def draw_curves(
     selection_metric: str = "accuracy",
     best_step: int | None = None,
 ) -> None:
-    """Draw loss, the task's metric, learning rate and gradient norm over epochs.
-
-    Args:
-        rows: those of metrics.jsonl. Values may be absent or None; there may be no evaluation, or only one row.
-        path: of the PNG, or None.
-        training_loss: says, for the legend, what is in the loss of training but not in that of evaluations, such as
-            label smoothing.
-        selection_metric: the metric by which evaluations select the best checkpoint.
-        best_step: that of the best checkpoint, which is marked; None: nothing is.
-    """
+    """Draw loss, the task's metric, learning rate and gradient norm over epochs."""
     train = [row for row in rows if row.get("kind") == "train"]
     metric = training_metric(train, selection_metric)
     # A panel each: (name in rows of training or "", name in rows of evaluations or ""). Two metrics never share one:
@@ -66,15 +57,7 @@ def draw_curves(
 
 
 def training_metric(train: list[dict[str, Any]], selection_metric: str) -> str:
-    """The metric of training to plot.
-
-    Args:
-        train: rows of metrics.jsonl.
-        selection_metric: the one that selects checkpoints.
-
-    Returns:
-        The selection metric; the task's first if training lacks it; '' if the task has none but the loss.
-    """
+    """The metric of training to plot."""
     names = [name for row in train for name in row if name not in RESERVED_METRICS and not name.endswith("_per_second")]
     if not names and selection_metric != "loss":
         return selection_metric
@@ -134,15 +117,7 @@ def _column(rows: list[dict[str, Any]], name: str) -> np.ndarray:
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
-    """Centred moving mean; NaNs are left out, and the window is cut off at the ends.
-
-    Args:
-        values: [n].
-        window: about how many values a mean is over.
-
-    Returns:
-        [n].
-    """
+    """Centred moving mean; NaNs are left out, and the window is cut off at the ends. Shapes: values [n] -> [n]."""
     each_side = min(window, len(values) - 1) // 2  # no longer than the values
     known = np.isfinite(values)
     padded = np.pad([np.where(known, values, 0), known], ((0, 0), (each_side, each_side)))

@@ -24,14 +24,8 @@ KEY = "orange speaks for it, blue against it"
 
 
 def overlaid(image: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """An image with the values of its cells over it.
-
-    Args:
-        image: uint8 [h, w, C], which is dimmed and grey below, so that its colours are not taken for values.
-        values: float [gh, gw].
-
-    Returns:
-        uint8 [h, w, 3]; of a small image enlarged, so that cells have edges.
+    """An image with the values of its cells over it: image uint8 [h, w, C], values float [gh, gw] -> uint8 [h, w, 3];
+    of a small image enlarged, so that cells have edges.
     """
     zoom = math.ceil(64 / max(image.shape[:2]))
     grey = image.astype(np.float64).mean(-1).repeat(zoom, 0).repeat(zoom, 1)
@@ -49,16 +43,7 @@ def _rgb(colour: str) -> np.ndarray:
 def draw_explained(
     images: np.ndarray, maps: np.ndarray, labels: Sequence[str], path: AnyPath, title: str, caption: str = ""
 ) -> None:
-    """Draw images, each beside what counted in it.
-
-    Args:
-        images: uint8 [m, h, w, C], 1 or more.
-        maps: float [m, gh, gw].
-        labels: of up to two lines under each pair.
-        path: of the PNG, or None.
-        title: of the figure.
-        caption: a line under the title.
-    """
+    """Draw images, each beside what counted in it: images uint8 [m, h, w, C], maps float [m, gh, gw]."""
     columns, w, h = min(len(images), PAIRS), 1.7, 1.7 * aspect(images)
     wide, tall = 2 * w + 0.35, h + 0.55
     width, top = max(columns * wide + 0.15, 6.5), 0.9
@@ -74,15 +59,8 @@ def draw_explained(
 def draw_explained_words(
     image: np.ndarray, maps: np.ndarray, words: Sequence[str], path: AnyPath, title: str, caption: str = ""
 ) -> None:
-    """Draw an image, and beside it, for each word of its caption, what counted in it.
-
-    Args:
-        image: uint8 [h, w, C].
-        maps: float [T, gh, gw].
-        words: the T words.
-        path: of the PNG, or None.
-        title: of the figure.
-        caption: a line under the title.
+    """Draw an image, and beside it, for each word of its caption, what counted in it: image uint8 [h, w, C], maps float
+    [T, gh, gw].
     """
     w, h, top = 1.35, 1.35 * aspect(image), 1.1
     columns = min(len(words), WORDS)
@@ -100,14 +78,7 @@ def draw_explained_text(
     maps: np.ndarray, words: Sequence[str], source: Sequence[str], path: AnyPath, title: str, caption: str = ""
 ) -> None:
     """Draw a table of colours: what each word of the source (columns) counted for each word that was said (rows).
-
-    Args:
-        maps: float [T, S].
-        words: the T words that were said.
-        source: the S words of the source.
-        path: of the PNG, or None.
-        title: of the figure.
-        caption: a line under the title.
+    Shapes: maps float [T, S].
     """
     from matplotlib.colors import LinearSegmentedColormap
 

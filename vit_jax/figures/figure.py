@@ -103,14 +103,7 @@ def drawn(draw: Callable[..., object], *args: Any, **options: Any) -> Figure:
 def page(
     path: AnyPath, width: float, height: float, layout: Literal["constrained"] | None = "constrained"
 ) -> Iterator[Figure]:
-    """A figure, which is written as a PNG, atomically, when the block ends. The user's matplotlibrc has no effect.
-
-    Args:
-        path: of the PNG; None: none is written, as for `drawn`.
-        width: in inches.
-        height: in inches.
-        layout: of matplotlib.
-    """
+    """A figure, which is written as a PNG, atomically, when the block ends. The user's matplotlibrc has no effect."""
     matplotlib = _matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -146,16 +139,7 @@ def message_page(path: AnyPath, text: str) -> None:
 
 @contextlib.contextmanager
 def sheet(path: AnyPath, width: float, height: float) -> Iterator[Axes]:
-    """A page on which `put` places pictures; many on one Axes are drawn much faster than an Axes for each.
-
-    Args:
-        path: of the file, or None.
-        width: of the page, inches.
-        height: of the page, inches.
-
-    Returns:
-        One Axes, whose units are inches from the upper left corner.
-    """
+    """A page on which `put` places pictures; many on one Axes are drawn much faster than an Axes for each."""
     with page(path, width, height, layout=None) as figure:
         ax = figure.add_axes((0, 0, 1, 1))
         ax.set(xlim=(0, width), ylim=(height, 0))
@@ -164,16 +148,8 @@ def sheet(path: AnyPath, width: float, height: float) -> Iterator[Axes]:
 
 
 def put(ax: Axes, picture: np.ndarray, x: float, y: float, w: float, h: float, **options: Any) -> None:
-    """Place a picture on a sheet. Up to 128 pixels wide and high it is enlarged without smoothing.
-
-    Args:
-        ax: the sheet.
-        picture: [rows, columns] or [rows, columns, 1 or 3].
-        x: of its upper left corner, in inches.
-        y: likewise.
-        w: its width, in inches.
-        h: its height, in inches.
-        options: those of `Axes.imshow`.
+    """Place a picture on a sheet. Up to 128 pixels wide and high it is enlarged without smoothing. Shapes: picture
+    [rows, columns].
     """
     picture = to_rgb(picture) if picture.ndim == 3 else picture
     interpolation = "nearest" if max(picture.shape[:2]) <= 128 else "auto"
@@ -191,13 +167,6 @@ def aspect(images: np.ndarray) -> float:
 
 
 def weights_caption(which: str, kind: str, step: int, epoch: float | None = None) -> str:
-    """A few words for a figure on the weights that it shows: "last weights (raw), epoch 3, step 60".
-
-    Args:
-        which: best or last.
-        kind: raw or ema.
-        step: that of the weights.
-        epoch: that of the step; None: it is not stated.
-    """
+    """A few words for a figure on the weights that it shows: "last weights (raw), epoch 3, step 60"."""
     when = [] if epoch is None else [f"epoch {round(epoch, 2):g}"]
     return ", ".join([f"{which} weights ({'averaged' if kind == 'ema' else 'raw'})", *when, f"step {step:,}"])

@@ -16,16 +16,7 @@ MOST = 36  # images of a gallery
 def draw_gallery(
     images: np.ndarray, lines: Sequence[str], path: AnyPath, title: str, caption: str = "", empty: str = ""
 ) -> None:
-    """Draw the first MOST images, in the given order.
-
-    Args:
-        images: uint8 [m, h, w, C].
-        lines: two above each image.
-        path: of the PNG, or None.
-        title: of the figure.
-        caption: a line under the title.
-        empty: the sentence of a figure without images.
-    """
+    """Draw the first MOST images, in the given order: images uint8 [m, h, w, C]."""
     m = min(len(images), MOST)
     if not m:
         message_page(path, empty)

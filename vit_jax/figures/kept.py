@@ -35,16 +35,7 @@ def keep_classes(
     scores: Mapping[str, np.ndarray],
     worst: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Keep the result of a classifier of K classes.
-
-    Args:
-        folder: that of the run.
-        about: says what was measured.
-        names: those of the classes.
-        confusion: int [K, K].
-        scores: {name: float [K]}.
-        worst: mistakes, {"name", "image" (uint8 [h, w, C]), "true", "predicted", "confidence"} each.
-    """
+    """Keep the result of a classifier of K classes: confusion int [K, K], scores float [K], worst uint8 [h, w, C]."""
     rows, columns = np.nonzero(confusion)
     entries = np.stack([rows, columns, confusion[rows, columns]], -1)  # [entries, 3]
     content = {
@@ -62,15 +53,8 @@ def keep_classes(
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a report on a result: a figure, a table and images, as far as it has them.
-
-    Args:
-        title: its heading.
-        about: a sentence below it.
-        figure: a PNG.
-        head: the names of the columns of a table.
-        rows: of the table; the first cell of each is its heading.
-        images: (name, words below it, uint8 [h, w, 1 or 3]) each.
+    """A section of a report on a result: a figure, a table and images, as far as it has them. Shapes: images uint8 [h,
+    w, 1 or 3].
     """
 
     title: str
@@ -82,13 +66,7 @@ class Section:
 
 
 def keep_sections(folder: Path, sections: Sequence[Section], name: str = "sections") -> None:
-    """Keep sections of a report, in their order.
-
-    Args:
-        folder: that of the run.
-        sections: the sections.
-        name: of the part that they are: sections, or explanations.
-    """
+    """Keep sections of a report, in their order."""
     content = [
         {
             "title": each.title,
@@ -104,30 +82,13 @@ def keep_sections(folder: Path, sections: Sequence[Section], name: str = "sectio
 
 
 def keep_texts(folder: Path, about: str, total: int, wrong: int, worst: Sequence[Mapping[str, Any]]) -> None:
-    """Keep the worst of texts.
-
-    Args:
-        folder: that of the run.
-        about: says what was measured.
-        total: the number of texts.
-        wrong: how many of them are not as in the data.
-        worst: {"name", "source", "references", "said", "score"} each, and maybe "image", uint8 [h, w, C].
-    """
+    """Keep the worst of texts."""
     rows = [{**each, **({"image": _data_url(each["image"])} if "image" in each else {})} for each in worst[:WORST]]
     write_json(folder / "texts.json", {"about": about, "total": total, "wrong": wrong, "worst": rows})
 
 
 def keep_attention(folder: Path, about: str, examples: Sequence[Mapping[str, Any]], prefix: Sequence[str] = ()) -> None:
-    """Keep attention weights of examples. What is too much is left out, and said.
-
-    Args:
-        folder: that of the run.
-        about: says what was measured.
-        examples: {"title", "weights" (float [L, H, Q, K]), the number of layers} each; also "image" (uint8 [h, w, C])
-            with the "grid" of its patches, or "keys", the K words that are looked at. "queries" are the Q words that
-            look; where they are absent the tokens of the image look at each other.
-        prefix: what the first tokens of an image are called, which are no patches.
-    """
+    """Keep attention weights of examples. What is too much is left out, and said. Shapes: examples float [L, H, Q, K]."""
     own = pair(examples[0]["grid"]) if examples and "queries" not in examples[0] else None
     kept, note = fit_attention([np.asarray(each["weights"], np.float32) for each in examples], own)
     rows = []
@@ -161,16 +122,8 @@ class Fitted:
 def fit_attention(
     weights: Sequence[np.ndarray], grid: tuple[int, int] | None = None, most: int = WEIGHTS
 ) -> tuple[list[Fitted], str]:
-    """What is kept of attention weights.
-
-    Args:
-        weights: [L, H, Q, K] of each example.
-        grid: that of the patches of an image whose tokens look at each other; None: others look.
-        most: so many weights are kept: of fewer examples, then, with a `grid`, from fewer patches, then the means over
-            the heads, then of fewer layers, among them the last.
-
-    Returns:
-        (what is kept of the first examples, a clause on what is left out).
+    """What is kept of attention weights: weights [L, H, Q, K] -> (what is kept of the first examples, a clause on what
+    is left out).
     """
     if not weights:
         return [], ""
@@ -210,15 +163,7 @@ def _spread_tokens(tokens: int, grid: tuple[int, int], apart: int) -> list[int]:
 
 
 def keep_positions(folder: Path, about: str, position: np.ndarray, prefix: int, grid: Size) -> None:
-    """Keep the cosine similarity of the position embeddings of patches to each other.
-
-    Args:
-        folder: that of the run.
-        about: says what was measured.
-        position: [prefix + gh * gw, D].
-        prefix: the number of the first rows, which are not of patches.
-        grid: (gh, gw); of more than 14 rows or columns the similarities of 14 are kept, to all patches.
-    """
+    """Keep the cosine similarity of the position embeddings of patches to each other: position [prefix + gh * gw, D]."""
     gh, gw = pair(grid)
     rows, columns = (np.unique(np.linspace(0, n - 1, min(n, 14)).round().astype(int)) for n in (gh, gw))
     cosine = similarity(np.asarray(position)[prefix:]).reshape(gh, gw, gh * gw)[np.ix_(rows, columns)]

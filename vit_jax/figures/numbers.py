@@ -23,17 +23,8 @@ def draw_numbers(
     caption: str = "",
     whose: str = "training",
 ) -> None:
-    """Draw for each number the predictions over the truth, and the errors over the predictions.
-
-    Args:
-        truth: float [n, K].
-        predicted: float [n, K].
-        names: K names.
-        each: {"rmse" and "r2": float [K]}.
-        baseline: float [K], the prediction of a network that always says the same: a mean.
-        path: of the PNG, or None.
-        caption: a line under the title.
-        whose: of what the baseline is the mean.
+    """Draw for each number the predictions over the truth, and the errors over the predictions: truth float [n, K],
+    predicted float [n, K], each float [K], baseline float [K].
     """
     rows = np.isfinite(predicted).all(1)
     if not rows.any():

@@ -62,13 +62,7 @@ def tile(pictures: np.ndarray, gap: int, fill: float | tuple[int, int, int]) -> 
 
 def draw_positions(position: np.ndarray, prefix: int, grid: Size, path: AnyPath, caption: str = "") -> None:
     """Draw the cosine similarity of each patch's position embedding to all others (Dosovitskiy et al. 2021, figure 7).
-
-    Args:
-        position: [prefix + gh * gw, D].
-        prefix: the number of the first rows, which are not of patches.
-        grid: (gh, gw); of more than 14 rows or columns 14 are drawn.
-        path: of the PNG, or None.
-        caption: a line under the title.
+    Shapes: position [prefix + gh * gw, D].
     """
     gh, gw = pair(grid)
     cosine = similarity(np.asarray(position)[prefix:]).reshape(gh, gw, gh, gw)

@@ -13,15 +13,7 @@ from .figure import BLUE, GREY, ORANGE, AnyPath, message_page, page
 def draw_reliability(
     measured: Mapping[str, Reliability], path: AnyPath, what: str, drawn: float | None = None, caption: str = ""
 ) -> None:
-    """Draw the share of predictions that are right over their confidence, and below it how many there are.
-
-    Args:
-        measured: {title of a panel: its bins}, from left to right.
-        path: of the PNG, or None.
-        what: the height of a bar is: "share that is right", or of sets "share that has the label".
-        drawn: the calibration error of labels drawn from the probabilities of the last panel; None: unknown.
-        caption: a line under the title.
-    """
+    """Draw the share of predictions that are right over their confidence, and below it how many there are."""
     if not any(each.counts.sum() for each in measured.values()):
         message_page(path, "There are no predictions of which it is known whether they are right.")
         return

@@ -23,16 +23,8 @@ def draw_sweep(
     path: AnyPath, fields: Mapping[str, Sequence[Any]], values: np.ndarray, spread: np.ndarray, metric: str, sign: int,
     title: str,
 ) -> None:  # fmt: skip
-    """Draw a panel for each field: the points of the sweep, and a line through the best one at each value.
-
-    Args:
-        path: of the PNG.
-        fields: {dotted name: its value in each point}.
-        values: the result of each point, float [points]; NaN: it has none.
-        spread: its standard deviation over seeds, float [points].
-        metric: what the result is.
-        sign: 1 if more of it is better, -1 if less is.
-        title: of the figure.
+    """Draw a panel for each field: the points of the sweep, and a line through the best one at each value. Shapes:
+    values float [points].
     """
     columns = min(len(fields), 3)
     rows = math.ceil(len(fields) / columns)

@@ -21,16 +21,8 @@ def draw_views(
     title: str,
     caption: str,
 ) -> None:
-    """Draw images one below the other, and right of each its views.
-
-    Args:
-        path: of the PNG, or None.
-        originals: uint8 [n, h, w, C].
-        views: uint8 [n, V, h, w, C].
-        names: those of the images' classes.
-        under: a line of text for each view, or None.
-        title: of the figure.
-        caption: a line under the title.
+    """Draw images one below the other, and right of each its views: originals uint8 [n, h, w, C], views uint8 [n, V, h,
+    w, C].
     """
     height = CELL * aspect(originals)
     down = height + (0.22 if under else GAP)

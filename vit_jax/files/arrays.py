@@ -21,37 +21,19 @@ HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def read_array(path: str | os.PathLike[str]) -> np.ndarray:
-    """The array of a .npy.
-
-    Raises:
-        OSError: where it cannot be opened.
-        ValueError: where it is damaged, or the array holds Python's objects.
-        UserError: where it is no regular file.
-    """
+    """The array of a .npy."""
     with open_regular(path) as file, _damage():
         return _array(file, os.fstat(file.fileno()).st_size, Path(path).name)
 
 
 def array_sizes(path: str | os.PathLike[str]) -> dict[str, int]:
-    """{array of a .npz: the bytes that it states}.
-
-    Raises:
-        OSError: where it cannot be opened.
-        ValueError: where it is damaged.
-        UserError: where it is no regular file.
-    """
+    """{array of a .npz: the bytes that it states}."""
     with open_regular(path) as file, _damage(), zipfile.ZipFile(file) as archive:
         return {name: member.file_size for name, member in _members(archive).items()}
 
 
 def read_arrays(path: str | os.PathLike[str], names: Collection[str]) -> dict[str, np.ndarray]:
-    """Those arrays of a .npz whose names are wanted and there.
-
-    Raises:
-        OSError: where it cannot be opened.
-        ValueError: where it is damaged, or an array holds Python's objects.
-        UserError: where it is no regular file, or an array is absurdly larger unpacked than in the file.
-    """
+    """Those arrays of a .npz whose names are wanted and there."""
     found: dict[str, np.ndarray] = {}
     with open_regular(path) as file, _damage(), zipfile.ZipFile(file) as archive:
         for name, member in _members(archive).items():

@@ -50,18 +50,7 @@ class _Arriving:
 
 
 def arriving_lines(stream: BinaryIO, where: str, most: int, errors: str = "strict") -> Iterator[list[Line]]:
-    """The lines of a stream in groups: what is there is not held back until more comes.
-
-    Args:
-        stream: of bytes, such as sys.stdin.buffer.
-        where: names it in messages.
-        most: the most lines of a group. Where more are waited for, a group has a power of two of them: each size of a
-            batch is a compiled program.
-        errors: as of `read_lines`.
-
-    Raises:
-        UserError: naming the line, as of `read_lines`; the lines before it have been given then.
-    """
+    """The lines of a stream in groups: what is there is not held back until more comes."""
     arriving = _Arriving(stream)
     lines = read_lines(arriving, where, errors=errors)
     group: list[Line] = []

@@ -39,15 +39,10 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A context with the path of a new file beside another, whose place it takes at the end.
+    """A context with the path of a new file beside another, whose place it takes at the end. The path of the new file,
+    empty, of a name that no file had.
 
     If that fails, the new file is gone, and the other as it was.
-
-    Args:
-        path: of the other file, which need not exist; a link is replaced, not what it leads to.
-
-    Returns:
-        The path of the new file, empty, of a name that no file had.
     """
     temporary = path.with_name(f"{path.name}.tmp")
     for number in itertools.count(1):
@@ -64,17 +59,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def read_json(path: Path, largest: int = LARGEST_JSON, remedy: str = RESTORE) -> dict[str, Any]:
-    """Read a JSON object from a file.
-
-    Args:
-        path: of the file.
-        largest: the most bytes that it may have.
-        remedy: how an error ends.
-
-    Raises:
-        UserError: where it is no regular file, too large, no JSON object, or ambiguous: with a key twice in an object,
-            or a number that JSON does not have.
-    """
+    """Read a JSON object from a file."""
     try:
         value = strict_json.parse(read_regular(path, largest, remedy))
     except (OSError, ValueError) as error:

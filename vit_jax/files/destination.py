@@ -24,16 +24,7 @@ STDOUT, AS_STDOUT = "-", "is stdout for other programs, and here a file is writt
 
 
 def check_outputs(outputs: Mapping[str, str], force: bool, reads: Iterable[str | Path] = ()) -> None:
-    """Check that the files of a command can all be written.
-
-    Args:
-        outputs: {flag: path}; '' is no file.
-        force: whether files that exist are replaced.
-        reads: files and folders that the command reads.
-
-    Raises:
-        UserError: as of `check_output`, or where two flags name the same file.
-    """
+    """Check that the files of a command can all be written."""
     reads, known = list(reads), dict[str, str]()
     for flag, path in outputs.items():
         check_output(flag, path, force, reads)
@@ -42,18 +33,7 @@ def check_outputs(outputs: Mapping[str, str], force: bool, reads: Iterable[str |
 
 
 def check_output(flag: str, path: str, force: bool, reads: Iterable[str | Path] = (), own: Iterable[Path] = ()) -> None:
-    """Check that the file of a flag can be written.
-
-    Args:
-        flag: empty where the file is an argument without one.
-        path: of the file; '' is no file.
-        force: whether another file is replaced.
-        reads: files and folders that the command reads.
-        own: files of runs that the command is to make again.
-
-    Raises:
-        UserError: it cannot be written, exists without `force`, is of a run, or is read.
-    """
+    """Check that the file of a flag can be written."""
     if not path:
         return
     argument = f"--{flag} {path}" if flag else path
@@ -72,18 +52,7 @@ def check_output(flag: str, path: str, force: bool, reads: Iterable[str | Path] 
 
 
 def check_folder(flag: str, path: str, force: bool, reads: Iterable[str | Path] = ()) -> None:
-    """Check that the folder of a flag can be made.
-
-    Args:
-        flag: without dashes.
-        path: of the folder; '' is no folder.
-        force: whether it may hold files.
-        reads: files and folders that the command reads.
-
-    Raises:
-        UserError: it cannot be made, holds files without `force`, is a run or in one, or holds what is read or lies in
-            it.
-    """
+    """Check that the folder of a flag can be made."""
     if not path:
         return
     argument, folder, held = f"--{flag} {path}", Path(path), [*map(Path, reads)]
@@ -104,17 +73,7 @@ def check_folder(flag: str, path: str, force: bool, reads: Iterable[str | Path] 
 
 
 def check_apart(argument: str, path: Path, reads: Iterable[str | Path] = (), own: Iterable[Path] = ()) -> None:
-    """Check that a path is neither a file of a run nor one that a command reads; links are followed, hard ones too.
-
-    Args:
-        argument: what an error is about.
-        path: where the command will write.
-        reads: files and folders that it reads; all in such a folder counts as read but files of the suffixes `BY_NAME`.
-        own: files of runs that it is to make again.
-
-    Raises:
-        UserError: it is.
-    """
+    """Check that a path is neither a file of a run nor one that a command reads; links are followed, hard ones too."""
     real, again = Path(os.path.realpath(path)), {os.path.realpath(each) for each in own}
     for folder in filter(_is_run, real.parents):
         name = real.relative_to(folder).parts[0]

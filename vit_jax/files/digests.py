@@ -16,13 +16,7 @@ def array_digest(array: np.ndarray) -> str:
 
 
 def parts_digest(dtype: np.dtype, shape: Sequence[int], parts: Iterable[np.ndarray]) -> str:
-    """The `array_digest` of an array that is there in parts.
-
-    Args:
-        dtype: of the array.
-        shape: of the array.
-        parts: its numbers, in C order.
-    """
+    """The `array_digest` of an array that is there in parts."""
     digest = hashlib.blake2b(f"{dtype.name}|{list(shape)}|".encode(), digest_size=16)
     for part in parts:
         little = part.astype(dtype.newbyteorder("<")) if part.dtype.byteorder == ">" else part
@@ -53,13 +47,8 @@ def with_digest(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_digest(value: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """A JSON object without its digest, and whether that is right.
-
-    Args:
-        value: the object; a digest that damage removed left the rest as it was.
-
-    Returns:
-        (the rest, whether the digest is its own or there is none).
+    """A JSON object without its digest, and whether that is right -> (the rest, whether the digest is its own or there
+    is none).
     """
     content = {key: each for key, each in value.items() if key != "digest"}
     return content, "digest" not in value or value["digest"] == text_digest(content)

@@ -36,17 +36,7 @@ class Readable(Protocol):
 
 
 def read_lines(file: Readable, where: str, blank: str = "", errors: str = "strict") -> Iterator[str]:
-    """The lines of a file, without their ends.
-
-    Args:
-        file: a binary file, at its beginning.
-        where: names it in messages.
-        blank: what a user can do about a line without a word, which is an error then; empty: such a line is one too.
-        errors: "surrogateescape" where lines are names of files, which may be no UTF-8.
-
-    Raises:
-        UserError: naming the line, where one is too long, no UTF-8, or blank; and where CR alone ends lines.
-    """
+    """The lines of a file, without their ends."""
     number = 0
     while line := file.readline(LINE + 1):
         number += 1
@@ -71,13 +61,7 @@ def read_lines(file: Readable, where: str, blank: str = "", errors: str = "stric
 
 
 def too_long(where: str, number: int, longest: int = LINE) -> UserError:
-    """The error for a line that is too long.
-
-    Args:
-        where: the file.
-        number: of the line, from 1.
-        longest: the most bytes of a line.
-    """
+    """The error for a line that is too long."""
     return UserError(f"{where} line {number}", f"has more than {longest:,} bytes", "break it into shorter lines")
 
 

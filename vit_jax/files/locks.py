@@ -14,16 +14,7 @@ from .reading import check_regular, show_path
 
 @contextlib.contextmanager
 def lock_file(path: Path, taken: Callable[[str], None]) -> Iterator[None]:
-    """A context in which this process has locked a file, which is made with its folder.
-
-    Args:
-        path: of the file.
-        taken: called again and again while another process has it, with the number of that process, or "unknown": it
-            raises or waits.
-
-    Raises:
-        UserError: where the file system has no locks.
-    """
+    """A context in which this process has locked a file, which is made with its folder."""
     held = False
     while not held:
         make_folder(path.parent)
@@ -66,16 +57,8 @@ def is_locked(path: Path) -> bool:
 
 
 def try_lock(file: int) -> bool:
-    """Lock an open file until it is closed or its process ends.
-
-    Args:
-        file: its descriptor, which is then at the beginning.
-
-    Returns:
-        Whether it is locked; False if another process has locked it.
-
-    Raises:
-        OSError: the file system has no locks.
+    """Lock an open file until it is closed or its process ends. Whether it is locked; False if another process has
+    locked it.
     """
     try:
         if os.name == "nt":

@@ -46,14 +46,7 @@ def as_json(metrics: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; broken lines, such as the last one after a crash, are left out.
-
-    Returns:
-        The rows in their order; none where there is no file.
-
-    Raises:
-        UserError: as of `has_log`.
-    """
+    """The rows of a metrics.jsonl; broken lines, such as the last one after a crash, are left out."""
     rows = []
     if has_log(path):
         with open_regular(path, link=False) as file:
@@ -62,11 +55,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def has_log(path: Path) -> bool:
-    """Whether there is a metrics.jsonl.
-
-    Raises:
-        UserError: it is a link, no regular file, or larger than any run of ours writes.
-    """
+    """Whether there is a metrics.jsonl."""
     check_regular(path, link=False)  # training appends to it: a link could lead to any file of the user's
     if not path.exists():
         return False
@@ -95,11 +84,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 
 def histogram_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a histograms.jsonl, one after the other; broken lines are left out.
-
-    Raises:
-        UserError: it is no regular file.
-    """
+    """The rows of a histograms.jsonl, one after the other; broken lines are left out."""
     check_regular(path)
     if not path.exists():
         return
@@ -128,16 +113,7 @@ def _is_group(value: Any) -> bool:
 
 
 def log_fault(path: Path, records: Iterable[tuple[int, dict[str, Any]]]) -> str:
-    """Which lines of a metrics.jsonl are not as they were saved.
-
-    Args:
-        path: of the file.
-        records: (step, {"bytes", "digest"}) of checkpoints. The newest decides, the others show where damage begins.
-            Lines that were written after the newest are not compared.
-
-    Returns:
-        A clause; empty if all are as they were.
-    """
+    """Which lines of a metrics.jsonl are not as they were saved. A clause; empty if all are as they were."""
     records = sorted(records)
     step, newest = records[-1] if records else (0, {"bytes": 0})
     if not newest["bytes"]:

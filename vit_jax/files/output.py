@@ -38,10 +38,6 @@ class GrowingCsv:
     """A CSV table whose rows are in its file, whole, when they are added, so that a process that is killed leaves them.
 
     The file takes the place of another with the first rows, so that nothing is lost where there are none to be had.
-
-    Args:
-        path: of the file; empty: there is none, and rows are let go.
-        header: the names of the columns.
     """
 
     def __init__(self, path: str | os.PathLike[str], header: Sequence[str]):
@@ -71,18 +67,7 @@ def digits(values: np.ndarray) -> list[str]:
 def write_npz(
     path: str | os.PathLike[str], parts: Iterable[Mapping[str, np.ndarray]], rows: int, **whole: Sequence[str]
 ) -> dict[str, tuple[int, ...]]:
-    """Write arrays to a .npz, atomically.
-
-    Args:
-        path: of the .npz.
-        parts: {name: [k, ...]} each, the next k of all rows; one part at a time is in memory, and the rows before it
-            are in files beside `path`.
-        rows: how many there are in all.
-        whole: other arrays, of texts; lists may grow while the parts come.
-
-    Returns:
-        {name: shape}.
-    """
+    """Write arrays to a .npz, atomically: parts [k, ...] -> {name: shape}."""
     path, shapes = Path(path), dict[str, tuple[int, ...]](dict.fromkeys(whole, (rows,)))
     with tempfile.TemporaryDirectory(prefix=f"{path.name}.", suffix=".tmp", dir=path.absolute().parent) as folder:
         with contextlib.ExitStack() as stack:
@@ -112,15 +97,6 @@ def print_table(
 
     A title is broken at its last space; long names and cells are cut in the middle, to a third of the width and at most
     32 columns.
-
-    Args:
-        names: of the rows.
-        groups: of columns, kept together where they fit. A column is a title, and a cell for each name.
-        width: that of the terminal, in columns.
-        once: whether each name is to be printed once: what does not fit beside it then is left out.
-
-    Returns:
-        The titles of the columns that are left out.
     """
     from rich.console import Console
 
@@ -186,12 +162,7 @@ def _table(columns: Sequence[Sequence[str]]) -> Table:
 
 
 def shorten(name: str, most: int) -> str:
-    """A name that is at most so wide, cut with an ellipsis.
-
-    Args:
-        name: characters of it that cannot be drawn, such as line breaks, become U+FFFD.
-        most: the width, by `text_width`.
-    """
+    """A name that is at most so wide, cut with an ellipsis."""
     name = "".join(c if c.isprintable() or c in JOINERS else "\ufffd" for c in name)
     if text_width(name) <= most:
         return name
@@ -201,10 +172,6 @@ def shorten(name: str, most: int) -> str:
 
 
 def text_width(text: str) -> int:
-    """The width of a text in columns of a terminal.
-
-    Args:
-        text: its Chinese characters and the like are two columns wide; combining and invisible ones have no width.
-    """
+    """The width of a text in columns of a terminal."""
     shown = (c for c in text if unicodedata.category(c) not in ("Mn", "Mc", "Me", "Cf"))
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in shown)

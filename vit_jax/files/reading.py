@@ -38,15 +38,7 @@ def show_path(path: str | os.PathLike[str]) -> str:
 
 
 def check_regular(path: str | os.PathLike[str], link: bool = True) -> None:
-    """Check that what is at a path, if anything, is a file.
-
-    Args:
-        path: of the file.
-        link: whether it may be a symbolic link; through one, something outside a run's folder would be changed.
-
-    Raises:
-        UserError: it is a folder, a pipe, a device or a circle of links, or a link that it may not be.
-    """
+    """Check that what is at a path, if anything, is a file."""
     try:
         mode = os.stat(path, follow_symlinks=link).st_mode
     except FileNotFoundError:
@@ -62,17 +54,7 @@ def check_regular(path: str | os.PathLike[str], link: bool = True) -> None:
 
 
 def open_regular(path: str | os.PathLike[str], link: bool = True, buffering: int = -1) -> io.BufferedReader:
-    """A regular file, opened to be read as bytes.
-
-    Args:
-        path: of the file.
-        link: whether it may be a symbolic link.
-        buffering: as of Python's `open`.
-
-    Raises:
-        OSError: where it cannot be opened.
-        UserError: where it is no regular file.
-    """
+    """A regular file, opened to be read as bytes."""
     check_regular(path, link)
     file = open(path, "rb", buffering, opener=_open_at_once)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # it was replaced in between
@@ -86,16 +68,7 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def read_regular(path: str | os.PathLike[str], most: int, remedy: str) -> bytes:
-    """The content of a regular file.
-
-    Args:
-        path: of the file.
-        most: bytes that it may have.
-        remedy: with which an error ends.
-
-    Raises:
-        UserError: it is larger, no regular file, or cannot be read.
-    """
+    """The content of a regular file."""
     try:
         with open_regular(path) as file:
             data = file.read(most + 1) if os.fstat(file.fileno()).st_size <= most else None
@@ -117,14 +90,8 @@ def size_text(size: int) -> str:
 
 
 def bounded_lines(file: BinaryIO, most: int = LINE) -> Iterator[bytes | None]:
-    """The lines of a file with their ends, none of which is read beyond a bound.
-
-    Args:
-        file: opened in binary mode.
-        most: bytes of a line.
-
-    Returns:
-        An iterator; None stands for a line of more bytes.
+    """The lines of a file with their ends, none of which is read beyond a bound. An iterator; None stands for a line of
+    more bytes.
     """
     while line := file.readline(most + 1):
         if len(line) <= most:

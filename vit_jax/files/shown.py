@@ -27,12 +27,7 @@ def _text(value: Any) -> str:
 
 
 class Predictions(list[Any]):
-    """Predictions as a list, which has them as rows for a table too.
-
-    Args:
-        values: the list.
-        rows: a dict for each class, label, number or text that is said, with the input that it is said of.
-    """
+    """Predictions as a list, which has them as rows for a table too."""
 
     def __init__(self, values: Iterable[Any], rows: list[dict[str, Any]]):
         super().__init__(values)
@@ -43,13 +38,7 @@ class Predictions(list[Any]):
 
 
 def predictions(values: Sequence[Any], pairs: Iterable[tuple[Any, Any]], header: Sequence[str]) -> Predictions:
-    """Predictions that are shown as a table.
-
-    Args:
-        values: what the list is to have.
-        pairs: (input, its prediction: a text, or [(name or text, number), ...]).
-        header: the columns of a table of them, of which the first is the input.
-    """
+    """Predictions that are shown as a table."""
     rows = []
     for given, said in pairs:
         first = {header[0]: given if isinstance(given, (str, int)) else str(given)} if header else {}

@@ -13,15 +13,7 @@ class Ambiguous(ValueError):
 
 
 def parse(content: bytes) -> Any:
-    """The value of a JSON text.
-
-    Args:
-        content: UTF-8, with or without a byte order mark.
-
-    Raises:
-        ValueError: it is no JSON, nested deeply, or has many more lists and objects than a text of its length needs;
-            `Ambiguous` where Python's parser would raise nothing.
-    """
+    """The value of a JSON text."""
     if content.count(b"[") + content.count(b"{") > max(GROUPS, len(content) // BYTES):
         raise ValueError(f"it has more than {max(GROUPS, len(content) // BYTES):,} lists and objects")
     try:

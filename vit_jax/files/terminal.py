@@ -132,22 +132,12 @@ def print_line(text: str) -> None:
 
 
 def print_note(text: str, stream: TextIO | None = None) -> None:
-    """Print a remark for the user.
-
-    Args:
-        text: what would steer a terminal in it is printed as an escape.
-        stream: where it goes; None: stdout.
-    """
+    """Print a remark for the user."""
     print_wrapped(f"note     {printable(text)}", stream)
 
 
 def print_wrapped(line: str, stream: TextIO | None = None) -> None:
-    """Print a line; on a terminal in several that end at words, beside its label.
-
-    Args:
-        line: a command in it, between backticks or at the end, stays whole, so that it can be copied.
-        stream: where it goes; None: stdout.
-    """
+    """Print a line; on a terminal in several that end at words, beside its label."""
     stream = stream or sys.stdout
     print(_wrapped(line, _columns(stream)) if stream is not None and stream.isatty() else line, file=stream)
 
@@ -169,14 +159,7 @@ def _wrapped(line: str, columns: int) -> str:
 
 
 def fill(text: str, columns: int, first: int = 0, rest: int = 0) -> str:
-    """A text in lines that end at words: flags and paths stay whole, which have hyphens and may be long.
-
-    Args:
-        text: a paragraph.
-        columns: how wide lines may be.
-        first: spaces before the first line.
-        rest: spaces before each other line.
-    """
+    """A text in lines that end at words: flags and paths stay whole, which have hyphens and may be long."""
     return textwrap.fill(
         text, columns, initial_indent=" " * first, subsequent_indent=" " * rest, break_long_words=False,
         break_on_hyphens=False,
@@ -184,12 +167,7 @@ def fill(text: str, columns: int, first: int = 0, rest: int = 0) -> str:
 
 
 def printable(text: str) -> str:
-    """A text of a stranger, with what would steer a terminal as an escape such as \\x1b.
-
-    Args:
-        text: escaped are control characters, marks that change the direction of writing, line separators and lone
-            surrogates.
-    """
+    """A text of a stranger, with what would steer a terminal as an escape such as \\x1b."""
     return "".join(
         ch if ch in JOINERS or unicodedata.category(ch) not in _STEERING else ch.encode("unicode_escape").decode()
         for ch in text

@@ -33,12 +33,6 @@ def configure_jax(host_devices: int = 1) -> None:
     """Set up this process for training or inference, before the first import of jax; it affects speed only.
 
     It overrides no setting of the user's.
-
-    Args:
-        host_devices: which a CPU becomes, if jax has not started in this process.
-
-    Raises:
-        UserError: jax does not start with a variable of the environment.
     """
     if "jax" not in sys.modules:
         check_flags()
@@ -91,9 +85,6 @@ def check_flags() -> None:
     """Check the variables of the environment by which XLA would end the process, or never start.
 
     Another process tries flags that are not known.
-
-    Raises:
-        UserError: it would.
     """
     count = os.environ.get("JAX_NUM_CPU_DEVICES", "")
     if count.isdecimal() and int(count) > MOST_DEVICES:
@@ -179,12 +170,7 @@ def _cpu_flags() -> None:
 
 
 def few_rows() -> dict[str, Any]:
-    """Options of jax.jit for a program that multiplies few rows by large matrices, such as one that decodes.
-
-    Returns:
-        Those by which YNNPACK multiplies, which is faster at that on Intel CPUs too: the head of opus-mt for 16 rows
-            takes a third of the time.
-    """
+    """Options of jax.jit for a program that multiplies few rows by large matrices, such as one that decodes."""
     dots = "LIBRARY_FUSION_TYPE_DOT,LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"
     return {"compiler_options": {"xla_cpu_experimental_ynn_fusion_type": dots}} if _eigen else {}
 

@@ -32,9 +32,5 @@ def rounds_factors(compute_dtype: str, target: Target = HERE) -> bool:
 
     On a CPU with the instructions that is 1.5 times as fast as float32. Activations in bfloat16 are 0.8 times as fast,
     because each operation on them widens and rounds them.
-
-    Args:
-        compute_dtype: of the run.
-        target: of its devices.
     """
     return compute_dtype == "bfloat16" and target.platform == "cpu" and has_instructions()

@@ -14,13 +14,7 @@ from .targets import Target
 
 @dataclass(frozen=True)
 class Bounds:
-    """Seconds of a step that each would take alone; 0: nothing is published of it, or there is none.
-
-    Args:
-        products: of the FLOPs, at the peak in bfloat16.
-        memory: of the bytes moved, at the memory's bandwidth.
-        network: of the bytes sent, over all links at once, or to other hosts where that takes longer.
-    """
+    """Seconds of a step that each would take alone; 0: nothing is published of it, or there is none."""
 
     products: float
     memory: float

@@ -40,24 +40,13 @@ class Division:
 
 
 def plan_division(run: RunConfig, hosts: int = 1) -> Division:
-    """What is fastest for a run on this machine, of whose accelerators nothing is known before jax starts.
-
-    Args:
-        run: the run.
-        hosts: of which this is one, with as large a share of each batch as the others.
-    """
+    """What is fastest for a run on this machine, of whose accelerators nothing is known before jax starts."""
     run = replace(run, batch=max(1, run.batch // hosts))
     return Division(1, run.accumulate or 1) if backend.accelerators() else _on_cpu(run, backend.cores())
 
 
 def find_division(run: RunConfig, hosts: int = 1, target: Target = HERE) -> Division:
-    """How the steps of a run are divided on devices; it starts jax.
-
-    Args:
-        run: the run.
-        hosts: of which this is one.
-        target: of the devices; by default those of this process and other hosts.
-    """
+    """How the steps of a run are divided on devices; it starts jax."""
     count = target.count
     if target.platform != "cpu":
         return Division(count, run.accumulate or 1)
@@ -110,17 +99,7 @@ def _largest(run: RunConfig) -> int:
 
 
 def check_shares(sizes: Mapping[str, int], devices: int, parts: int, together: int = 1) -> None:
-    """Check that batches can be shared by devices.
-
-    Args:
-        sizes: examples of each, {name in messages: size}.
-        devices: that share them.
-        parts: into which each cuts its share.
-        together: how many neighbours augmentation mixes with each other.
-
-    Raises:
-        UserError: a part would be of another size than the rest, or a share cuts examples that are mixed.
-    """
+    """Check that batches can be shared by devices."""
     for name, size in sizes.items():
         if size % (devices * parts):
             by = f"{devices} devices" + (f" x accumulate {parts}" if parts > 1 else "")

@@ -17,16 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def on_any_mesh(function: F) -> F:
-    """A function or a network's method, for arrays on any mesh.
-
-    Args:
-        function: of arrays.
-
-    Returns:
-        The same function; where a mesh has Explicit axes, what it returns is divided as its first argument is (after
-        the network), or along axis 0 where the shapes differ; likewise the values that its argument `intermediates`
-        receives.
-    """
+    """A function or a network's method, for arrays on any mesh."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

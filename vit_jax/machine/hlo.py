@@ -57,17 +57,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One operation.
-
-    Args:
-        name: its own.
-        opcode: fusion, dot, while, ...
-        results: the arrays of its result, those of a tuple in order.
-        operands: names of the instructions whose results it takes.
-        attributes: what follows the operands, as text.
-        root: whether its result is that of its computation.
-        inside: what stands between its parentheses: operands, the number of a parameter, a value.
-    """
+    """One operation."""
 
     name: str
     opcode: str

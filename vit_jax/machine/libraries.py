@@ -10,15 +10,7 @@ from ..errors import Field, UserError, install
 
 @contextlib.contextmanager
 def require(name: str, extra: str = "text") -> Iterator[None]:
-    """A context around the import of a package.
-
-    Args:
-        name: of the package.
-        extra: with which it is installed.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """A context around the import of a package."""
     try:
         yield
     except ImportError as error:

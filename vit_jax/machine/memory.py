@@ -17,18 +17,7 @@ from .targets import HERE
 
 
 def run_bytes(run: RunConfig, teacher: Teacher | None = None, division: Division | None = None) -> tuple[int, int]:
-    """The bytes that training takes at least.
-
-    Args:
-        run: with the sizes of its data.
-        teacher: whose arrays are counted too.
-        division: how a batch is divided; None: one device, which does the parts that run.accumulate says.
-
-    Returns:
-        (weights, gradients, moments and average, once for each device of a CPU, with fsdp the part that a device has; a
-            batch as augmentation leaves it, and of the activations of one part the inputs and the tokens, once: what
-            else is kept depends on the compiler).
-    """
+    """The bytes that training takes at least."""
     table, width = trainable_table(run), 8 if run.compute_dtype == "float64" else 4
     gradients = trainable(run.optim, table)
     # Weights; with LoRA the merged kernels, for evaluations; gradients and average of those that train; moments.
@@ -52,16 +41,7 @@ def _example_bytes(run: RunConfig) -> int:
 
 
 def check_memory(run: RunConfig, teacher: Teacher | None = None, division: Division | None = None) -> RunConfig:
-    """The run, unchanged.
-
-    Args:
-        run: with the sizes of its data.
-        teacher: whose arrays count too.
-        division: how a batch is divided, as of `run_bytes`.
-
-    Raises:
-        UserError: it cannot fit into the memory of this machine.
-    """
+    """The run, unchanged."""
     limit, devices = memory()
     weights, batch = run_bytes(run, teacher, division)
     both = f"{_sizes(run.model)}" + (f" and the teacher {run.teacher}" if teacher else "")
@@ -106,11 +86,8 @@ def _gigabytes(number: int) -> str:
 
 
 def memory() -> tuple[int, int]:
-    """The memory of this machine; jax is started only where it may find an accelerator.
-
-    Returns:
-        (bytes that one device has, or this process where devices share it, 0 if unknown; number of devices that do not
-        share it).
+    """The memory of this machine; jax is started only where it may find an accelerator. Returns (bytes that one device
+    has, or this process where devices share it, 0 if unknown; number of devices that do not share it).
     """
     if accelerators():
         configure_jax()

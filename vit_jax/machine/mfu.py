@@ -19,18 +19,7 @@ def step_flops(model: NetworkConfig, examples: float = 1) -> float:
 
 
 def most_examples(run: RunConfig, teacher: Teacher | None, device: str, devices: int) -> float:
-    """Examples per second at which devices would work at their peak: an MFU of 1.
-
-    Args:
-        run: with the sizes of its data.
-        teacher: whose forward pass is counted too.
-        device: the name of each device.
-        devices: how many there are.
-
-    Returns:
-        That rate, of the peak in bfloat16, also for a run in float32. 0 where the peak or the FLOPs are unknown, as on
-            a CPU, for sentences, and where parameters are frozen, which leaves out a part of the backward pass.
-    """
+    """Examples per second at which devices would work at their peak: an MFU of 1."""
     flops = 0.0 if run.optim.freeze or run.lora.rank else step_flops(run.model)
     if flops and teacher is not None and teacher.config is not None:
         of_teacher = teacher.config.flops()

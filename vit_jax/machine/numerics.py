@@ -40,12 +40,7 @@ def random_key(seed: Array | int) -> Array:
 
 @contextlib.contextmanager
 def fixed_settings(compute_dtype: str = "", names: Iterable[str] = tuple(SETTINGS)) -> Iterator[None]:
-    """A context in which jax has our settings, for this thread.
-
-    Args:
-        compute_dtype: float64 is allowed if and only if it is that; empty: as before.
-        names: of SETTINGS.
-    """
+    """A context in which jax has our settings, for this thread."""
     import jax
 
     with contextlib.ExitStack() as stack:

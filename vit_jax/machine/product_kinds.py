@@ -43,16 +43,8 @@ ROWS, WIDTH, HIDDEN = 1024, 256, 512  # of the products that are measured
 
 
 def choose_kind(compute_dtype: str, recorded: str = "", target: Target = HERE) -> str:
-    """The kind of products of a run.
-
-    Args:
-        compute_dtype: of the run.
-        recorded: the kind that it has recorded; empty: none.
-        target: the devices that compute it.
-
-    Returns:
-        A key of KINDS: the recorded one if it works here, else the fastest; empty where there is no choice: on other
-            devices than a CPU, in float64, before jaxlib 0.11, and where XLA_FLAGS has made it.
+    """The kind of products of a run. A key of KINDS: the recorded one if it works here, else the fastest; empty where
+    there is no choice: on other devices than a CPU, in float64, before jaxlib 0.11, and where XLA_FLAGS has made it.
     """
     version = tuple(map(int, re.findall(r"\d+", importlib.metadata.version("jaxlib"))[:2]))
     chosen = re.search("ynn|xnn|onednn|eigen", os.environ.get("XLA_FLAGS", ""))

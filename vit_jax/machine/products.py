@@ -10,12 +10,7 @@ from .hlo import Array, Instruction
 
 
 def product_flops(each: Instruction, there: dict[str, Instruction]) -> int:
-    """The FLOPs of an instruction that is a product, 2 per multiply-add; 0 of any other.
-
-    Args:
-        each: the instruction.
-        there: those of its computation, by name.
-    """
+    """The FLOPs of an instruction that is a product, 2 per multiply-add; 0 of any other."""
     arrays = [array for name in each.operands[:2] if name in there for array in there[name].results[:1]]
     if not each.results or not arrays:
         return 0

@@ -36,18 +36,7 @@ ATTENTION = "__cudnn$fmha"
 
 @dataclass(frozen=True)
 class Kernel:
-    """One operation of the schedule, and how often it runs.
-
-    Args:
-        what: its opcode, or the function that a custom call names.
-        name: its own in the text.
-        operation: of jax, such as jit(step)/jvp()/dot_general.
-        source: in Python, "file:line".
-        bytes: that it moves to and from memory each time.
-        on_chip: that it moves to and from the memory inside a TPU's core.
-        flops: of its products, each time.
-        times: how often it runs: the trip counts of the loops around it.
-    """
+    """One operation of the schedule, and how often it runs."""
 
     what: str
     name: str
@@ -61,16 +50,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Collective:
-    """One exchange between devices.
-
-    Args:
-        kind: of COLLECTIVES.
-        operation: of jax.
-        devices: the numbers of those that take part with each other, of the first group.
-        bytes: of the whole array, before it is scattered or after it is gathered.
-        sent: bytes that each device has to send at least.
-        times: how often it runs.
-    """
+    """One exchange between devices."""
 
     kind: str
     operation: str
@@ -80,14 +60,7 @@ class Collective:
     times: int = 1
 
     def crossing(self, a_host: int) -> float:
-        """Bytes that each device has to send to other hosts at least.
-
-        Args:
-            a_host: the devices of each; what they have in common they send once, each its share.
-
-        Returns:
-            0 where the devices are on one host.
-        """
+        """Bytes that each device has to send to other hosts at least."""
         hosts = Counter(number // a_host for number in self.devices)
         ways = {"all-reduce": 2, "collective-permute": 0}.get(self.kind, 1)
         return ways * self.bytes * (len(hosts) - 1) / len(hosts) / min(hosts.values())
@@ -253,15 +226,7 @@ class _Reader:
     def _exchange(
         self, each: Instruction, there: dict[str, Instruction], times: int, computation: str, within: str = ""
     ) -> None:
-        """Add the collectives of an instruction of a computation, and of those that are fused into it.
-
-        Args:
-            each: the instruction.
-            there: those beside it.
-            times: how often it runs.
-            computation: whose schedule has it, or has the fusion that it is in.
-            within: the computation of that fusion.
-        """
+        """Add the collectives of an instruction of a computation, and of those that are fused into it."""
         kind = each.opcode.removesuffix("-start")
         if kind in COLLECTIVES:
             found = _collective(each, there, kind, self.devices, within.startswith("all-reduce-scatter"))
@@ -274,12 +239,7 @@ class _Reader:
 
 
 def trip_count(module: Module, loop: Instruction) -> int:
-    """How often a while loop runs: as XLA knows it, or else the largest number that its condition compares with.
-
-    Args:
-        module: of the loop.
-        loop: the instruction; one that may end before, as that of a search, is counted as if it did not.
-    """
+    """How often a while loop runs: as XLA knows it, or else the largest number that its condition compares with."""
     found = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes)
     if found:
         return int(found[1])
@@ -399,13 +359,7 @@ def _collective(
 
 
 def first_group(each: Instruction, devices: int) -> list[int]:
-    """The numbers of the devices that exchange with each other, in the first group of a program.
-
-    Args:
-        each: a collective, whose groups XLA writes as lists ({{0,1},{2,3}}), as a shape ([4,2]<=[2,4]T(1,0)), or as
-            axes of a mesh (mesh['a'=2,'b'=4] {'b'}); {} are all.
-        devices: of the program.
-    """
+    """The numbers of the devices that exchange with each other, in the first group of a program."""
     text = each.attributes
     if found := re.search(r"replica_groups=\{\{([\d,]*)\}", text):
         return [int(number) for number in found[1].split(",")]

@@ -10,15 +10,7 @@ GIB, MIB = 2**30, 2**20
 
 @dataclass(frozen=True)
 class Published:
-    """The figures of what jax calls a device; 0: not stated.
-
-    Args:
-        peak: FLOP/s of dense bfloat16 products, summed in float32.
-        memory: bytes.
-        bandwidth: bytes/s to and from that memory.
-        link: bytes/s that it can send to the devices beside it, over all its links together.
-        network: bytes/s that it can send to devices of other hosts; 0: the same links reach them.
-    """
+    """The figures of what jax calls a device; 0: not stated."""
 
     peak: float = 0
     memory: int = 0
@@ -61,15 +53,7 @@ UNKNOWN = Published()
 
 
 def published(device: str) -> Published:
-    """What the maker of a device states.
-
-    Args:
-        device: the name that jax has for it. A slice of a GPU (MIG), and a slower card whose name only goes on (RTX
-            4090 Laptop GPU, TPU v4 lite), are not that device.
-
-    Returns:
-        UNKNOWN if PUBLISHED does not have it.
-    """
+    """What the maker of a device states."""
     if "MIG" in device:
         return UNKNOWN
     named = (v for name, v in PUBLISHED.items() if re.search(rf"\b{name}\b(?! (?:D|Ti|Laptop|lite)\b)", device))

@@ -108,11 +108,7 @@ class Named:
 
     @functools.cached_property
     def devices(self) -> list[Any]:
-        """jax's devices, which are descriptions only.
-
-        Raises:
-            UserError: the compiler does not know them.
-        """
+        """jax's devices, which are descriptions only."""
         check_compiler(self)
         from jax.experimental.topologies import get_topology_desc
 
@@ -193,14 +189,7 @@ KNOWN = ", ".join([*GPUS, *(f"{gpu}:8" for gpu in ("h100",)), *(f"{tpu}:2x2" for
 
 
 def read_target(text: str) -> Target:
-    """The target of a name.
-
-    Args:
-        text: here, a GPU with how many there are (h100, h100:8), or a TPU with its topology (v5e:4x4).
-
-    Raises:
-        UserError: there is none of this name.
-    """
+    """The target of a name."""
     kind, colon, rest = text.partition(":")
     if text == HERE.name:
         return HERE
@@ -272,11 +261,7 @@ def _gpu_config(gpu: Gpu) -> str:
 
 
 def prepare(target: Target) -> None:
-    """Let jax, which must not have started, compile for a target without its devices.
-
-    Raises:
-        UserError: the compiler is not installed.
-    """
+    """Let jax, which must not have started, compile for a target without its devices."""
     if isinstance(target, Here):
         return
     check_compiler(target)

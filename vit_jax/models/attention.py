@@ -27,25 +27,7 @@ NUDGE = ".nudge"  # ends the name of an intermediate that the caller gives: see 
 
 
 class Attention(nnx.Module):
-    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section 3.2).
-
-    Args:
-        width: D, of queries and outputs.
-        heads: H.
-        head_width: Dh.
-        key_width: width of the inputs for keys; 0: D.
-        value_width: width of the inputs for values; 0: D.
-        bias: whether query, key, value and out have biases: one bool for all, or one for each.
-        query_norm: what is applied to the queries of each head; None: nothing.
-        key_norm: likewise to the keys.
-        inner_norm: what is applied to the context of all heads, before the output projection; None: nothing.
-        dropout: rate of the weights' dropout, where a call has keys.
-        pairs: the values that rotary positions turn together, as in `rotary.apply_rope`; empty: there are none.
-        mixed: whether the frequencies of rotary positions are learned.
-        scaled: whether the scores are divided by sqrt Dh.
-        relative: what gives a bias of the scores, of this layer alone; None: there is none, or a call is given it.
-        dtype: of the parameters.
-    """
+    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section 3.2)."""
 
     fused = False  # whether a fused kernel computes what it can
     capability = (0, 0)  # compute capability of the GPU that it is for; (0, 0): no such GPU
@@ -92,26 +74,9 @@ class Attention(nnx.Module):
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
     ) -> Array:
-        """Attention of queries to keys and values.
-
-        Args:
-            query: [B, Nq, D].
-            key: [B, Nk, Dk].
-            value: [B, Nk, Dv].
-            mask: bool, 4-D, broadcastable to [B, H, Nq, Nk], True where to attend. A query that may attend to nothing
-                has a zero context.
-            rotary: the rotary table [..., n, d] of the last n tokens, as `rotary.angles` takes it.
-            bias: of the scores, [1, H, Nq, Nk]; None: that of the layer's own relative positions, if it has them.
-            keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
-            intermediates: receives the weights [B, H, Nq, Nk] if it has the name "attention". An array of the name
-                "attention.nudge" is added to the weights that multiply the values: given zeros, the gradient with
-                respect to it is the one with respect to the weights.
-
-        Returns:
-            [B, Nq, D].
-
-        Raises:
-            ValueError: for a mask of another shape or dtype.
+        """Attention of queries to keys and values: query [B, Nq, D], key [B, Nk, Dk], value [B, Nk, Dv], mask [B, H,
+        Nq, Nk], rotary [..., n, d], bias [1, H, Nq, Nk], keys PRNG keys [B], intermediates [B, H, Nq, Nk] -> [B, Nq,
+        D].
         """
         k, v = self.project(key, value)
         if rotary is not None:
@@ -137,20 +102,8 @@ class Attention(nnx.Module):
         intermediates: Intermediates | None = None,
         name: str = "attention",
     ) -> Array:
-        """Attention to keys and values that `project` has given.
-
-        Args:
-            query: [B, Nq, D].
-            k: [B, H, Nk, Dh].
-            v: [B, H, Nk, Dh].
-            mask: as in a call.
-            rotary: the angles [..., N, Dh/2] by which `k` is turned already.
-            bias: as in a call.
-            keys, intermediates: as in a call.
-            name: that of the weights among the intermediates.
-
-        Returns:
-            [B, Nq, D].
+        """Attention to keys and values that `project` has given: query [B, Nq, D], k [B, H, Nk, Dh], v [B, H, Nk, Dh],
+        rotary [..., N, Dh/2] -> [B, Nq, D].
         """
         q = self.query.to_heads(query, self.heads)
         q = q if self.query_norm is None else self.query_norm(q)
@@ -183,21 +136,11 @@ def plain_or_fused(
     fused: bool,
     capability: tuple[int, int] = (0, 0),
 ) -> tuple[Array, Any]:
-    """`attention_core`, or the same by a fused kernel where that is asked for and can compute it.
+    """`attention_core`, or the same by a fused kernel where that is asked for and can compute it: q [B, H, Nq, Dh] ->
+    [B, H, Nq, Dh].
 
     A fused kernel does not compute float64, dropout, or a mask that is not `Known`: that may leave a query nothing to
     attend to, and the kernel's context would then not be zero.
-
-    Args:
-        q: queries [B, H, Nq, Dh]; unlike those of `attention_core` they are not scaled yet.
-        k, v, bias, kept, rate: as there.
-        mask: as there, or `Known`.
-        scale: of the queries.
-        fused: whether a fused kernel may compute it, which gives no weights.
-        capability: as of `fused_attention`.
-
-    Returns:
-        (context [B, H, Nq, Dh], weights [B, H, Nq, Nk]; None in place of the weights from a fused kernel).
     """
     known, dtypes = isinstance(mask, Known), {x.dtype.name for x in (q, k, v)}
     if fused and (mask is None or known) and kept is None and len(dtypes) == 1 and dtypes <= FUSED:
@@ -210,20 +153,8 @@ def plain_or_fused(
 def attention_core(
     q: Array, k: Array, v: Array, mask: Array | None, bias: Array | None, kept: Array | None, rate: float
 ) -> tuple[Array, Array]:
-    """softmax(Q K^T + bias) V.
-
-    Args:
-        q: queries [B, H, Nq, Dh], scaled already.
-        k: keys [B, H, Nk, Dh].
-        v: values [B, H, Nk, Dh].
-        mask: bool, broadcastable to the weights, True where to attend; a query that may attend to nothing has zero
-            weights, context and gradients. None: all attend to all.
-        bias: of the scores, float [1, H, Nq, Nk]; None: there is none.
-        kept: bool [B, H, Nq, Nk], True where dropout keeps a weight; None: no dropout.
-        rate: of dropout; weights that are kept are scaled by 1 / (1 - rate).
-
-    Returns:
-        (context [B, H, Nq, Dh] in the dtype of v, weights [B, H, Nq, Nk] before dropout in float32 or float64).
+    """softmax(Q K^T + bias) V: q [B, H, Nq, Dh], k keys [B, H, Nk, Dh], v [B, H, Nk, Dh], bias float [1, H, Nq, Nk],
+    kept bool [B, H, Nq, Nk] -> [B, H, Nq, Dh].
     """
     scores = jnp.einsum("bhqd,bhkd->bhqk", q, k)
     scores = scores.astype(accumulation_dtype(scores.dtype))
@@ -278,21 +209,8 @@ def attention_mask(
     mask: Array | None = None,
     causal: bool = False,
 ) -> Array | None:
-    """One mask for all that hides keys: a padding, a mask, and what comes later.
-
-    Args:
-        batch: B.
-        query_length: Nq.
-        key_length: Nk.
-        padding: bool [B, Nk], True at real keys.
-        mask: bool, 4-D, broadcastable to [B, H, Nq, Nk], True where to attend.
-        causal: whether query i attends to the keys up to i alone.
-
-    Returns:
-        A mask, bool, broadcastable to [B, H, Nq, Nk]; None if nothing is masked.
-
-    Raises:
-        ValueError: for a padding or mask of another shape or dtype.
+    """One mask for all that hides keys: a padding, a mask, and what comes later. Shapes: padding bool [B, Nk], mask [B,
+    H, Nq, Nk]. A mask, bool, broadcastable to [B, H, Nq, Nk]; None if nothing is masked.
     """
     masks = []
     if padding is not None:
@@ -320,14 +238,8 @@ def needs_even(attention: nnx.Module, dtype: Any) -> bool:
 
 
 def with_hidden_token(x: Array, table: Array | None) -> tuple[Array, Array | None, Leading]:
-    """Tokens and one more, of zeros, which no other may attend to.
-
-    Args:
-        x: [B, N, D].
-        table: the rotary table of the last tokens [..., n, d], or None.
-
-    Returns:
-        (x [B, N + 1, D], table [..., n + 1, d], the mask that hides it).
+    """Tokens and one more, of zeros, which no other may attend to: x [B, N, D] -> (x [B, N + 1, D], table [..., n + 1,
+    d], the mask that hides it).
     """
 
     def padded(a: Array) -> Array:
@@ -339,18 +251,7 @@ def with_hidden_token(x: Array, table: Array | None) -> tuple[Array, Array | Non
 
 
 def from_torch_mask(mask: Any, heads: int = 0) -> Array:
-    """A boolean mask of torch (True = ignore) in the form of this module (True = attend).
-
-    Args:
-        mask: with heads=0 a key_padding_mask [B, Nk], else an attn_mask [Nq, Nk] or [B*H, Nq, Nk].
-        heads: H of an attn_mask; 0: it is a padding.
-
-    Returns:
-        bool [B, Nk], [1, 1, Nq, Nk] or [B, H, Nq, Nk], in the order of the above.
-
-    Raises:
-        ValueError: for a float mask.
-    """
+    """A boolean mask of torch (True = ignore) in the form of this module (True = attend) -> bool [B, Nk]."""
     ignored = jnp.asarray(mask)
     if ignored.dtype != bool:
         raise ArgumentError(
@@ -363,15 +264,7 @@ def from_torch_mask(mask: Any, heads: int = 0) -> Array:
 
 
 def check_mask(mask: Array | Known | None, shape: tuple[int, int | None, int, int]) -> None:
-    """Check a mask.
-
-    Args:
-        mask: to be boolean, [B, H, Nq, Nk] or what broadcasts to it.
-        shape: (B, H, Nq, Nk); None for H: any.
-
-    Raises:
-        ArgumentError: it is not.
-    """
+    """Check a mask: mask [B, H, Nq, Nk]."""
     mask = mask.array if isinstance(mask, Known) else mask
     if mask is None:
         return

@@ -84,20 +84,7 @@ def fused_attention(
     capability: tuple[int, int],
     real: int = 0,
 ) -> Array:
-    """The context by a fused kernel.
-
-    Args:
-        q: queries [B, H, Nq, Dh], not scaled yet, of a dtype in FUSED.
-        k, v: keys and values [B, H, Nk, Dh].
-        bias: of the scores, [1, H, Nq, Nk]; None: there is none.
-        scale: of the queries.
-        causal: whether each token attends to itself and to those before it alone.
-        capability: the compute capability of the NVIDIA GPU that it is for, 9.0 as (9, 0); (0, 0): anything else.
-        real: all attend to the first so many tokens, and what comes of the others is of no use; 0: to all.
-
-    Returns:
-        [B, H, Nq, Dh].
-    """
+    """The context by a fused kernel: q [B, H, Nq, Dh], k, v [B, H, Nk, Dh], bias [1, H, Nq, Nk] -> [B, H, Nq, Dh]."""
     how = implementation(q.dtype.name, q.shape[-1], capability)
     (queries, keys), lengths = (q.shape[2], k.shape[2]), dict[str, Any]()
     odd = how == "cudnn" and (queries % 2 or keys % 2)
@@ -115,25 +102,12 @@ def fused_attention(
 
 
 def implementation(dtype: str, width: int, capability: tuple[int, int]) -> Literal["cudnn", "xla"]:
-    """Who computes fused attention: cuDNN where it can.
-
-    Args:
-        dtype: as of `obstacle`.
-        width: likewise.
-        capability: likewise.
-    """
+    """Who computes fused attention: cuDNN where it can."""
     return "xla" if obstacle(dtype, width, capability) else "cudnn"
 
 
 def obstacle(dtype: str, width: int, capability: tuple[int, int], dropout: float = 0.0) -> str:
-    """Why cuDNN cannot compute an attention; empty where it can, on NVIDIA GPUs from Ampere on.
-
-    Args:
-        dtype: of queries, keys and values.
-        width: Dh.
-        capability: that of the GPU; (0, 0): it is anything else.
-        dropout: the rate of the weights' dropout.
-    """
+    """Why cuDNN cannot compute an attention; empty where it can, on NVIDIA GPUs from Ampere on."""
     widest = 256 if capability >= (9, 0) else 128
     if capability < (8, 0):
         major, minor = capability

@@ -28,18 +28,7 @@ def network_class(config: NetworkConfig) -> Any:
 def definition(
     config: NetworkConfig, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32, target: Target = HERE
 ) -> Any:
-    """A network's definition without weights, for `state.merge`; no arrays are allocated.
-
-    Args:
-        config: of the network.
-        dtype: of activations. In place of bfloat16 they are float32 where the target `rounds_factors`, and then linear
-            layers round the factors of their products.
-        param_dtype: of parameters.
-        target: the devices that compute it.
-
-    Raises:
-        ValueError: where the parameters of the class are not those of the network's table, by name and shape.
-    """
+    """A network's definition without weights, for `state.merge`; no arrays are allocated."""
     cls = network_class(config)
     rounded = rounds_factors(jnp.dtype(dtype).name, target)
     dtype = jnp.float32 if rounded else dtype
@@ -63,17 +52,7 @@ def definition(
 def start(
     config: NetworkConfig, key: Array, dtype: Any = jnp.float32, given: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Initial parameters of a network.
-
-    Args:
-        config: of the network.
-        key: a PRNG key.
-        dtype: of the arrays.
-        given: {dotted name: array} of parameters that are not random.
-
-    Returns:
-        Arrays in a nested dict, as `state.split_model` gives it.
-    """
+    """Initial parameters of a network."""
     known = {name: jnp.asarray(array, dtype) for name, array in (given or {}).items()}
     drawn = {name: parameter for name, parameter in config.parameters().items() if name not in known}
     computed = getattr(network_class(config), "computed", None)

@@ -39,9 +39,7 @@ class Cache:
 
     def take(self, rows: Array) -> Cache:
         """The cache of other rows. The memory is shared: the first R / B rows belong to the first memory, and so on.
-
-        Args:
-            rows: int32 [R], the numbers of the rows in their new order; R is any multiple of B.
+        Shapes: rows int32 [R].
         """
         own = [(jnp.take(k, rows, axis=0, mode="clip"), jnp.take(v, rows, axis=0, mode="clip")) for k, v in self.own]
         return replace(self, own=own)
@@ -102,21 +100,8 @@ class DecoderBlock(nnx.Module):
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
     ) -> tuple[Array, KeyValue]:
-        """A call for tokens that follow others.
-
-        Args:
-            x: [B, N, D].
-            past: keys and values [B, H, T, Dh] of earlier tokens, with room for these; None: there are none.
-            index: int32 [], the number of earlier tokens; None: there are none.
-            memory: keys and values [B, H, S, Dh] of the memory.
-            mask: of the target, as of `Attention`.
-            memory_mask: of the memory.
-            bias: of the scores of self-attention, as of `Attention`.
-            keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
-            intermediates: receives the weights of self_attention and cross_attention, as far as it asks for them.
-
-        Returns:
-            ([B, N, D], the keys and values of all tokens so far).
+        """A call for tokens that follow others: x [B, N, D], past [B, H, T, Dh], index int32 [], memory [B, H, S, Dh],
+        keys PRNG keys [B] -> ([B, N, D], the keys and values of all tokens so far).
         """
         y = self.norm1(x) if self.norm_first else x
         own = self.self_attention.project(y, y)
@@ -141,19 +126,7 @@ class DecoderBlock(nnx.Module):
         keys: Array | None,
         intermediates: Intermediates | None,
     ) -> Array:
-        """Self-attention and dropout.
-
-        Args:
-            x: [B, N, D].
-            pair: its keys and values.
-            mask: True where to attend, [B, H, N, Nk] or what broadcasts to it.
-            bias: of the scores, as of `Attention`.
-            keys: [B], for dropout; None: there is none.
-            intermediates: receives the weights of self_attention, if it asks for them.
-
-        Returns:
-            [B, N, D].
-        """
+        """Self-attention and dropout: x [B, N, D], mask [B, H, N, Nk], keys [B] -> [B, N, D]."""
         return dropout(
             self.self_attention.attend(
                 x, *pair, mask, bias=bias, keys=fold(keys, 0), intermediates=intermediates, name="self_attention"
@@ -165,19 +138,7 @@ class DecoderBlock(nnx.Module):
     def attend_memory(
         self, x: Array, pair: KeyValue, mask: Array | None, keys: Array | None, intermediates: Intermediates | None
     ) -> Array:
-        """Attention to the memory, and dropout.
-
-        Args:
-            x: [R, N, D]. R is B, or K B in a search with K hypotheses for each memory: rows that follow each other then
-                share one.
-            pair: keys and values [B, H, S, Dh] of the memory.
-            mask: of the memory, as of `Attention`.
-            keys: as of `step`.
-            intermediates: receives the weights, as of `Attention`.
-
-        Returns:
-            [R, N, D].
-        """
+        """Attention to the memory, and dropout: x [R, N, D], pair [B, H, S, Dh] -> [R, N, D]."""
         together = x.reshape(pair[0].shape[0], -1, x.shape[-1])  # [B, K N, D]
         y = self.cross_attention.attend(
             together, *pair, mask, keys=fold(keys, 2), intermediates=intermediates, name="cross_attention"
@@ -234,15 +195,8 @@ class Decoder(nnx.Module):
     # Decoding, one token at a time.
 
     def init_cache(self, memory: Array, memory_padding: Array | None, length: int) -> Cache:
-        """The cache to decode with `step`; projects the keys and values of the memory once.
-
-        Args:
-            memory: [B, S, D].
-            memory_padding: bool [B, S], True at real tokens; None: all are.
-            length: the most tokens, 1 or more.
-
-        Raises:
-            ValueError: for a wrong padding or length.
+        """The cache to decode with `step`; projects the keys and values of the memory once. Shapes: memory [B, S, D],
+        memory_padding bool [B, S].
         """
         if length < 1:
             raise ArgumentError(f"length is {length}: give 1 or more")
@@ -265,17 +219,8 @@ class Decoder(nnx.Module):
             )
 
     def step(self, x: Array, cache: Cache) -> tuple[Array, Cache]:
-        """Decode one position. Beyond the length of the cache the result is undefined: the caller has to stop.
-
-        Args:
-            x: tokens [B, D], which attend to those in the cache.
-            cache: as `init_cache` or the last step gave it.
-
-        Returns:
-            ([B, D], the cache with these tokens).
-
-        Raises:
-            ValueError: for a cache of another batch size or decoder.
+        """Decode one position. Beyond the length of the cache the result is undefined: the caller has to stop. Shapes:
+        x [B, D] -> ([B, D], the cache with these tokens).
         """
         self.check(x, cache)
         mask = (jnp.arange(cache.length, dtype=jnp.int32) <= cache.index)[None, None, None]  # [1, 1, 1, T]

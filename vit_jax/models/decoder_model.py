@@ -37,21 +37,7 @@ class Embedding(nnx.Module):
     def __call__(
         self, x: Array, table: Array | None, dtype: Any, *, keys: Array | None = None, nudge: Array | None = None
     ) -> Array:
-        """The input of a stack of blocks.
-
-        Args:
-            x: ids [B, N], or vectors [B, N, D] if the vocabulary is 0.
-            table: the embedding [V, D] of ids; None for vectors.
-            dtype: of the result.
-            keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
-            nudge: is added to the rows of the table, [B, N, D]; None: nothing is.
-
-        Returns:
-            [B, N, D].
-
-        Raises:
-            ValueError: for another shape or dtype, and a length of 0 or beyond max_length.
-        """
+        """The input of a stack of blocks: x ids [B, N], table [V, D], keys PRNG keys [B] -> [B, N, D]."""
         c, length = self.config, x.shape[1] if x.ndim > 1 else 0
         if self.vocabulary and (x.ndim != 2 or not jnp.issubdtype(x.dtype, jnp.integer)):
             raise ArgumentError(f"tokens {x.dtype} {list(x.shape)} are not ids [B, N], which this network takes")
@@ -71,31 +57,14 @@ class Embedding(nnx.Module):
         return dropout(x, c.embedding_dropout, keys)
 
     def lookup(self, x: Array, table: Array | None, dtype: Any) -> Array:
-        """The vectors of ids, times sqrt(D) if `scale_embedding`.
-
-        Args:
-            x: ids [...], or vectors [..., D], which are not changed.
-            table: [V, D]; None: x has vectors.
-            dtype: of the result.
-
-        Returns:
-            [..., D].
-        """
+        """The vectors of ids, times sqrt(D) if `scale_embedding`: x ids [...], table [V, D] -> [..., D]."""
         if table is None:
             return x.astype(dtype)
         rows = table[x].astype(dtype)
         return rows * math.sqrt(self.config.width) if self.config.scale_embedding else rows
 
     def positions(self, length: Any, dtype: Any) -> Array | None:
-        """The positions of the first tokens.
-
-        Args:
-            length: N, how many: int, or symbolic.
-            dtype: of the result.
-
-        Returns:
-            [N, D]; None if there are none.
-        """
+        """The positions of the first tokens -> [N, D]; None if there are none."""
         c, last = self.config, self.config.position_offset + length
         if c.position == "none":
             return None
@@ -128,13 +97,7 @@ class DecoderModel(Network):
     """The half of a network that writes: the embedding of the target, the decoder over a memory, and the head."""
 
     def add_target(self, c: TransformerConfig, dtype: Any, param_dtype: Any) -> None:
-        """Make `target`, `decoder` and `head`, those that the config has.
-
-        Args:
-            c: the config.
-            dtype: of activations.
-            param_dtype: of parameters.
-        """
+        """Make `target`, `decoder` and `head`, those that the config has."""
         self.side, self.dtype = c, jnp.dtype(dtype)
         self.target = Embedding(c, c.target_vocabulary, True, param_dtype) if c.decoder_depth else None
         self.decoder = Decoder(c, param_dtype) if c.decoder_depth else None
@@ -182,15 +145,8 @@ class DecoderModel(Network):
     @on_any_mesh
     @with_promotion
     def init_cache(self, memory: Array, memory_padding: Array | None, length: int) -> Cache:
-        """The cache to decode with `decode_step`; projects the keys and values of the memory once.
-
-        Args:
-            memory: [B, S, D].
-            memory_padding: bool [B, S], True at real tokens; None: all are.
-            length: the most tokens, at most max_length.
-
-        Raises:
-            ValueError: for a wrong padding or length, a decoder that is not causal, or a network without one.
+        """The cache to decode with `decode_step`; projects the keys and values of the memory once. Shapes: memory [B,
+        S, D], memory_padding bool [B, S].
         """
         c = self.side
         if self.decoder is None:
@@ -206,17 +162,8 @@ class DecoderModel(Network):
     @on_any_mesh
     @with_promotion
     def decode_step(self, tokens: Array, cache: Cache) -> tuple[Array, Cache]:
-        """Decode one position. Beyond the length of the cache the result is undefined: the caller has to stop.
-
-        Args:
-            tokens: ids [B] or vectors [B, D], which attend to those in the cache.
-            cache: as `init_cache` or the last step gave it.
-
-        Returns:
-            (logits [B, K] of the next tokens, the cache with these tokens).
-
-        Raises:
-            ValueError: for a cache of another batch size or network.
+        """Decode one position. Beyond the length of the cache the result is undefined: the caller has to stop. Shapes:
+        tokens ids [B] -> (logits [B, K] of the next tokens, the cache with these tokens).
         """
         assert self.target is not None and self.decoder is not None  # there is a cache, so there is a decoder
         self.decoder.check(tokens, cache)
@@ -230,16 +177,7 @@ class DecoderModel(Network):
 
 
 def check_vectors(name: str, x: Array, width: int) -> None:
-    """Check an argument of vectors.
-
-    Args:
-        name: of the argument.
-        x: to be floating-point, [B, S, width], with S at least 1.
-        width: of each.
-
-    Raises:
-        ArgumentError: it is not.
-    """
+    """Check an argument of vectors: x [B, S, width]."""
     if x.ndim != 3 or x.shape[-1] != width or not x.shape[1] or not jnp.issubdtype(x.dtype, jnp.floating):
         raise ArgumentError(
             f"{name} {x.dtype} {list(x.shape)} is not vectors [B, S, {width}], which this network takes"

@@ -76,14 +76,8 @@ class Linear(nnx.Module):
 
 
 def rounded_product(a: Array, b: Array) -> Array:
-    """a @ b of rounded factors. It is a primitive of jax, so that all its derivatives are such products too.
-
-    Args:
-        a: [..., M, K], float32.
-        b: [..., K, N], float32, with the same leading axes.
-
-    Returns:
-        [..., M, N], float32.
+    """a @ b of rounded factors. It is a primitive of jax, so that all its derivatives are such products too. Shapes: a
+    [..., M, K], b [..., K, N] -> [..., M, N], float32.
     """
     product: Array = product_p.bind(a, b)
     return product
@@ -151,14 +145,9 @@ class RMSNorm(LayerNorm):
 @partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
 def standardise(x: Array, eps: float, centred: bool, platform: str = "") -> Array:
     """(x - mean) / sqrt(var + eps) over the last axis, with a derivative that needs two sums a row; all orders exist.
+    Shapes: x [..., D].
 
     The variance is the mean of (x - mean)^2: the one-pass form E[x^2] - E[x]^2 loses all digits if the mean is large.
-
-    Args:
-        x: [..., D].
-        eps: what is added to the variance.
-        centred: False: without the mean, x / sqrt(mean(x^2) + eps).
-        platform: gpu or tpu, where the program is for one: a barrier then makes arrays of the sums of rows.
     """
     return _standardised(x, eps, centred, platform)[0]
 
@@ -196,14 +185,7 @@ NORMS: dict[str, type[LayerNorm]] = {"layer": LayerNorm, "rms": RMSNorm}
 
 
 def gelu(x: Array) -> Array:
-    """Exact GELU, x/2 (1 + erf(x / sqrt 2)) (Hendrycks & Gimpel 2016, arXiv 1606.08415).
-
-    Args:
-        x: any. With erf, as torch has it: on CPU three times as fast as the erfc form of jax.nn.gelu.
-
-    Returns:
-        As x.
-    """
+    """Exact GELU, x/2 (1 + erf(x / sqrt 2)) (Hendrycks & Gimpel 2016, arXiv 1606.08415)."""
     return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
 
 
@@ -261,14 +243,8 @@ def fold(keys: None, site: int | Array) -> None: ...
 @overload
 def fold(keys: Array | None, site: int | Array) -> Array | None: ...
 def fold(keys: Array | None, site: int | Array) -> Array | None:
-    """The keys of one dropout site of a network.
-
-    Args:
-        keys: PRNG keys [B], one an example; None in evaluation.
-        site: the number of the site, an int or int32 [].
-
-    Returns:
-        Keys [B], folded from `keys` and `site`; None where `keys` is None.
+    """The keys of one dropout site of a network: keys PRNG keys [B] -> keys [B], folded from `keys` and `site`; None
+    where `keys` is None.
     """
     return None if keys is None else jax.vmap(jax.random.fold_in, (0, None))(keys, site)
 
@@ -296,35 +272,18 @@ def keep(shape: tuple[int, ...], rate: float, keys: Array | None) -> Array | Non
 
 
 def dropout(x: Array, rate: float, keys: Array | None) -> Array:
-    """Zero each value with a probability, and scale the rest by 1 / (1 - rate).
-
-    Args:
-        x: [B, ...].
-        rate: the probability.
-        keys: [B]; None: x is returned.
-    """
+    """Zero each value with a probability, and scale the rest by 1 / (1 - rate): x [B, ...], keys [B]."""
     return drop(x, keep(x.shape, rate, keys), rate)
 
 
 def drop(x: Array, kept: Array | None, rate: float) -> Array:
-    """Values with zeros where some are dropped, and scaled by 1 / (1 - rate) elsewhere.
-
-    Args:
-        x: [B, ...].
-        kept: bool [B, ...]; None: x is returned.
-        rate: the probability that one is dropped.
-    """
+    """Values with zeros where some are dropped, and scaled by 1 / (1 - rate) elsewhere: x [B, ...], kept bool [B, ...]."""
     return x if kept is None else jnp.where(kept, x / (1 - rate), jnp.zeros((), x.dtype))
 
 
 def drop_path(x: Array, rates: Sequence[float], i: int | Array, keys: Array | None) -> Array:
     """Stochastic depth (Huang et al. 2016): zero whole examples at random, and scale the rest by 1 / (1 - rate).
-
-    Args:
-        x: what a branch adds to its input, [B, ...].
-        rates: the rate of each block.
-        i: the number of the block, an int, or an int32 [] that is known only when the step runs.
-        keys: PRNG keys [B], one an example; None: x is returned.
+    Shapes: keys PRNG keys [B].
     """
     if keys is None or not any(rates) or (isinstance(i, int) and not rates[i]):
         return x
@@ -339,18 +298,7 @@ def drop_path(x: Array, rates: Sequence[float], i: int | Array, keys: Array | No
 
 
 class Mlp(nnx.Module):
-    """fc2(dropout(act(fc1 x))), gated: fc2(dropout(act(gate x) * fc1 x)) (Shazeer 2020, arXiv 2002.05202).
-
-    Args:
-        width: D, of inputs and outputs.
-        hidden: F, width of the hidden layer.
-        activation: a key of ACTIVATIONS.
-        gated: whether there is a gate.
-        bias: whether the projections have biases.
-        dropout: rate of the hidden layer's dropout, where a call has keys [B].
-        inner_norm: what is applied before fc2; None: nothing.
-        dtype: of the parameters.
-    """
+    """fc2(dropout(act(fc1 x))), gated: fc2(dropout(act(gate x) * fc1 x)) (Shazeer 2020, arXiv 2002.05202)."""
 
     recompute = False  # whether the backward pass computes the hidden layer again, from what enters its activation
 
@@ -385,17 +333,8 @@ class Mlp(nnx.Module):
 
 
 def sinusoids(kind: str, length: int, width: int) -> np.ndarray:
-    """Positions: sines and cosines of t / 10000^(2i/D) (Vaswani et al. 2017, section 3.5).
-
-    Args:
-        kind: interleaved (column 2i is the sine, 2i+1 the cosine), concatenated (all sines, then all cosines), fairseq
-            (so too, of t / 10000^(i/(D/2-1)), so that the lowest frequency is 1/10000), or one_frequency (sin(t) and
-            cos(t) in turn).
-        length: the number of positions.
-        width: D.
-
-    Returns:
-        [length, D], float64.
+    """Positions: sines and cosines of t / 10000^(2i/D) (Vaswani et al. 2017, section 3.5). Returns [length, D],
+    float64.
     """
     last = width - 2 if kind == "fairseq" else width
     periods = 1 if kind == "one_frequency" else 10000 ** (np.arange(0, width, 2) / last)
@@ -424,16 +363,7 @@ def sow(intermediates: Intermediates | None, name: str, value: Array) -> None:
 
 
 def capture(names: Iterable[str], known: Sequence[str], forward: Callable[[Intermediates], Array]) -> Intermediates:
-    """The inner values of a forward pass.
-
-    Args:
-        names: what is asked for.
-        known: the names that there are.
-        forward: the pass, which sows what its intermediates ask for; what it returns is called logits.
-
-    Raises:
-        ValueError: for a name that there is not.
-    """
+    """The inner values of a forward pass."""
     intermediates: Intermediates = dict.fromkeys(names)
     if unknown := [name for name in intermediates if name not in known]:
         raise ArgumentError(f"cannot capture {unknown[0]!r}; there are {', '.join(known)}")

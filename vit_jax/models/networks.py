@@ -19,11 +19,7 @@ NETWORKS: dict[str, type[NetworkConfig]] = {
 
 
 def network_named(name: str) -> type[NetworkConfig]:
-    """The config class of a network.
-
-    Raises:
-        UserError: no network has this name; names similar ones.
-    """
+    """The config class of a network."""
     found = {network.name: network for network in NETWORKS.values()}
     if name not in found:
         raise UserError(f"the network {name!r} is not known to this version of vit-jax{nearest(name, list(found))}")

@@ -72,17 +72,7 @@ class Block(nnx.Module):
 
 
 class ResNet(state.Network):
-    """A ResNet in evaluation mode: `model(images) -> logits`. Batch norm, pooling and head compute in float32 or wider.
-
-    Args:
-        config: what it computes.
-        rngs: what the weights are drawn with, as torchvision draws them; None: they are constants, to be replaced.
-        dtype: of activations.
-        param_dtype: of parameters.
-
-    Raises:
-        UserError: for a config that its `check` refuses.
-    """
+    """A ResNet in evaluation mode: `model(images) -> logits`. Batch norm, pooling and head compute in float32 or wider."""
 
     def __init__(
         self,
@@ -111,18 +101,7 @@ class ResNet(state.Network):
     @on_any_mesh
     @with_promotion
     def __call__(self, images: Array, *, intermediates: Intermediates | None = None) -> Array:
-        """The logits of images.
-
-        Args:
-            images: floating-point [B, h, w, C], normalised as in training.
-            intermediates: receives the inner values that it asks for, by their names in `capture`.
-
-        Returns:
-            [B, K], float32 or wider.
-
-        Raises:
-            ValueError: for images of another shape, or of integers.
-        """
+        """The logits of images: images int [B, h, w, C] -> [B, K], float32 or wider."""
         expected = (*pair(self.config.image), self.config.channels)
         if images.ndim != 4 or images.shape[1:] != expected:
             raise ArgumentError(
@@ -139,18 +118,7 @@ class ResNet(state.Network):
         return self.head(feature)
 
     def capture(self, images: Array, names: Iterable[str]) -> dict[str, Array]:
-        """Inner values of a pass.
-
-        Args:
-            images: as of a call.
-            names: of pooled [B, D] (what enters the head) and logits [B, K].
-
-        Returns:
-            {name: array}.
-
-        Raises:
-            ValueError: as a call, and for any other name.
-        """
+        """Inner values of a pass: names [B, D] -> {name: array}."""
         return capture(names, CAPTURED, lambda wanted: self(images, intermediates=wanted))
 
 

@@ -109,12 +109,7 @@ class ResNetConfig(NetworkConfig):
         return dataclasses.replace(self, image=rows if rows == columns else (rows, columns))
 
     def parameters(self) -> dict[str, Parameter]:
-        """Every parameter in reading order; of batch norm scale, bias, and the mean and variance that it stored.
-
-        Returns:
-            {dotted name: Parameter}; kernels start as in torchvision: normal, with variance 2 / fan out (He et al.
-            2015, arXiv 1502.01852).
-        """
+        """Every parameter in reading order; of batch norm scale, bias, and the mean and variance that it stored."""
         table = {}
         for name, one in self.convolutions():
             table[f"{name}.kernel"] = Parameter(one.shape, "kernel", Start("normal", (2 / one.n_out) ** 0.5 / one.size))

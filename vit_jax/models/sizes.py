@@ -35,17 +35,7 @@ _NAME = re.compile(rf"vit-({'|'.join(SIZES)})([1-9][0-9]{{0,3}})", re.IGNORECASE
 
 
 def sized_config(name: str, classes: int = 1000, image: int = 224, **fields: Any) -> ViTConfig:
-    """The config of a published size.
-
-    Args:
-        name: vit-SIZEPATCH, such as vit-s16, vit-b32, vit-h14.
-        classes: K.
-        image: height and width of an image, in pixels.
-        fields: others of ViTConfig.
-
-    Raises:
-        UserError: for an unknown name.
-    """
+    """The config of a published size."""
     if not isinstance(name, str):
         raise UserError("name", f"is {name!r:.40}", "give the name of a network, such as vit-s16")
     found = _NAME.fullmatch(name)

@@ -48,21 +48,9 @@ class Stack(nnx.List[Any]):
         prefix: str = "",
         maps: tuple[str, ...] = ("attention",),
     ) -> Array:
-        """What x is after all blocks.
+        """What x is after all blocks: x [B, N, D] -> [B, N, D].
 
         With intermediates, which training never has, blocks are computed one after the other.
-
-        Args:
-            x: [B, N, D].
-            call: `call(block, x, i, intermediates)` gives x after block i. Its intermediates ask for the wanted ones of
-                `maps`; `i` is an int, or in remat and scan an int32 [].
-            intermediates: receives, where it asks for them, the outputs {prefix}blocks.I and the weights of all blocks
-                {prefix}{map} [B, L, H, Nq, Nk]; may give {prefix}{map}.nudge of the same shape, see `Attention`.
-            prefix: precedes these names.
-            maps: the kinds of attention weights that a block has.
-
-        Returns:
-            [B, N, D].
         """
         if self.by_rows:  # on a GPU XLA 0.10 lets the batch lie innermost, for the gradient of the positions
             x = jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1])).reshape(x.shape)
@@ -106,13 +94,7 @@ class Stack(nnx.List[Any]):
 
 
 def why_plain(attention: Attention, run: RunConfig, capability: tuple[int, int]) -> str:
-    """Why the training step of a run computes an attention plainly; empty where it is fused.
-
-    Args:
-        attention: the layer.
-        run: the run.
-        capability: that of the GPU which the step is for; (0, 0): anything else.
-    """
+    """Why the training step of a run computes an attention plainly; empty where it is fused."""
     if run.attention_kernel == "plain":
         return "attention-kernel is plain"
     if run.attention_kernel == "auto":
@@ -124,16 +106,8 @@ def why_plain(attention: Attention, run: RunConfig, capability: tuple[int, int])
 
 
 def attention_plan(network: Any, run: RunConfig, target: Target) -> tuple[bool, str]:
-    """How the training step of a run computes attention.
-
-    Args:
-        network: the network.
-        run: the run.
-        target: the devices.
-
-    Returns:
-        (whether some of it is fused, a sentence on that which is not: empty if there is none, if it was not asked for,
-        and of a CPU where nobody expects it).
+    """How the training step of a run computes attention. Returns (whether some of it is fused, a sentence on that which
+    is not: empty if there is none, if it was not asked for, and of a CPU where nobody expects it).
     """
     found = [module for _, module in nnx.iter_modules(network) if isinstance(module, Attention)]
     reasons = [why for why in (why_plain(each, run, target.capability) for each in found) if why]
@@ -162,10 +136,6 @@ def cast_together(blocks: Stack, dtype: str) -> None:
 
     XLA makes one kernel of many that have the same shape and read the same array: here one of ones, which changes no
     number, and which the barrier keeps.
-
-    Args:
-        blocks: of the network.
-        dtype: the new one.
     """
     ones: dict[Any, Array] = {}
     for _, module in nnx.iter_modules(blocks):
@@ -182,11 +152,6 @@ def as_chosen(network: Any, run: RunConfig, target: Target = HERE) -> Any:
 
     GPUs and TPUs are limited by the bytes that they move. On a GPU activations lie row by row, and less of them is
     kept; on a TPU no array is copied to be given another shape.
-
-    Args:
-        network: the network.
-        run: the run.
-        target: the devices.
     """
     capability = target.capability
     on_gpu = capability > (0, 0)

@@ -23,11 +23,7 @@ class Network(nnx.Module):
     config: Any  # of the network's own class
 
     def train(self, **attributes: Any) -> None:
-        """Do nothing: there is no mode.
-
-        Raises:
-            ArgumentError: there is dropout, which only a call can ask for.
-        """
+        """Do nothing: there is no mode."""
         if self.config != self.config.without_dropout():
             raise ArgumentError(
                 "networks here have no training mode: dropout is drawn in calls that have PRNG keys, one an example; "
@@ -51,25 +47,12 @@ def split_model(model: nnx.Module) -> tuple[nnx.GraphDef[Any], dict[str, Any]]:
 
 
 def merge(definition: nnx.GraphDef[Any], parameters: Mapping[str, Any]) -> Any:
-    """A model from what `split_model` gives.
-
-    Args:
-        definition: of the model.
-        parameters: a tree of arrays.
-    """
+    """A model from what `split_model` gives."""
     return nnx.merge(definition, nnx.State(_integers(parameters)))
 
 
 def replace_parameters(model: nnx.Module, parameters: Mapping[str, Any]) -> None:
-    """Replace all parameters of a model, in place.
-
-    Args:
-        model: of this package.
-        parameters: a tree of arrays.
-
-    Raises:
-        ValueError: the names differ from the model's.
-    """
+    """Replace all parameters of a model, in place."""
     if different := sorted(flatten(split_model(model)[1]).keys() ^ flatten(parameters).keys()):
         raise ValueError(
             f"{type(model).__name__}: {different[0]} is only in the module or only in the given parameters: "
@@ -94,18 +77,7 @@ def _integers(tree: Any) -> Any:
 def initial_values(
     parameters: Mapping[str, Parameter], key: Array, dtype: Any = jnp.float32, computed: Mapping[str, Any] | None = None
 ) -> dict[str, Array]:
-    """Initial values as each parameter's `start` in the table states.
-
-    Args:
-        parameters: the table, {dotted name: Parameter}.
-        key: a PRNG key. That of a parameter is folded from its name, so another layer in the network does not change
-            the others' initial values.
-        dtype: of the values.
-        computed: {dotted name: array} of the parameters whose start is "computed".
-
-    Returns:
-        {dotted name: array of `dtype`}.
-    """
+    """Initial values as each parameter's `start` in the table states -> {dotted name: array of `dtype`}."""
     values = {}
     for name, (shape, _, start, *_) in parameters.items():
         own = jax.random.fold_in(key, zlib.crc32(name.encode()))
@@ -123,14 +95,7 @@ def initial_values(
 
 
 def draw(model: Any, rngs: nnx.Rngs | None, dtype: Any, computed: Mapping[str, Any] | None = None) -> None:
-    """Give a new network the initial values of its table, in place.
-
-    Args:
-        model: the network.
-        rngs: with a stream `params`; None: the constants that it was made of stay.
-        dtype: of the values.
-        computed: {name: array} of parameters whose start is computed.
-    """
+    """Give a new network the initial values of its table, in place."""
     if rngs is not None:
         values = initial_values(model.config.parameters(), rngs.params(), dtype, computed)
         replace_parameters(model, unflatten(values))

@@ -130,19 +130,7 @@ class Block(nnx.Module):
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
     ) -> Array:
-        """x after the block.
-
-        Args:
-            x: tokens [B, N, D].
-            i: the number of the block, an int or int32 [], which decides the rate of drop path.
-            mask: what hides the token that `encode` may add; None: it added none.
-            rotary: what `rotary_table` gives.
-            keys: PRNG keys [B], one an example, that draw dropout; None: evaluation.
-            intermediates: receives the attention weights, as in `Attention`.
-
-        Returns:
-            [B, N, D].
-        """
+        """x after the block: x [B, N, D], keys PRNG keys [B] -> [B, N, D]."""
         attend = partial(self.attend, mask=mask, rotary=rotary, keys=fold(keys, 0), intermediates=intermediates)
         if self.branch_norm:
             x = x + self._branch(attend(x), i, self.scale1, fold(keys, 1), self.norm1)
@@ -325,16 +313,7 @@ class ViT(state.Network):
         return x
 
     def _embed(self, images: Array, c: ViTConfig, keys: Array | None) -> tuple[Array, Array | None]:
-        """What enters the blocks: prefix tokens, then patches.
-
-        Args:
-            images: [B, h, w, C] in the dtype of activations.
-            c: the config with the size of these images.
-            keys: as in a call.
-
-        Returns:
-            (tokens [B, N, D], what `rotary_table` gives for those patches that dropout keeps).
-        """
+        """What enters the blocks: prefix tokens, then patches. Shapes: images [B, h, w, C] -> [B, N, D]."""
         x = images
         for convolution in self.stem:
             x = convolution(x)
@@ -360,14 +339,8 @@ class ViT(state.Network):
 
     def drop_patches(self, x: Array, table: Array | None, keys: Array | None) -> tuple[Array, Array | None]:
         """Keep a random share of the patch tokens, in their order (PatchDropout, Liu et al. 2022, arXiv 2208.07220).
-
-        Args:
-            x: patch tokens [B, n, D].
-            table: a row for each patch [n, ...], or None.
-            keys: PRNG keys [B]; None: all are kept.
-
-        Returns:
-            (tokens [B, kept, D], the rows of the table for them [B, kept, ...]).
+        Shapes: x [B, n, D], table [n, ...], keys PRNG keys [B] -> (tokens [B, kept, D], the rows of the table for them
+        [B, kept, ...]).
         """
         rate, n = self.config.patch_dropout, x.shape[1]
         if keys is None or not rate:
@@ -398,14 +371,8 @@ class ViT(state.Network):
         return self.logits(pooled, keys)
 
     def two_logits(self, x: Array, keys: Array | None) -> tuple[Array, Array]:
-        """The logits of both heads, as in `both`.
-
-        Args:
-            x: tokens [B, N, D].
-            keys: [B], for dropout; None: there is none.
-
-        Returns:
-            (of the class token, of the distillation token), [B, K] each.
+        """The logits of both heads, as in `both`: x [B, N, D], keys [B] -> (of the class token, of the distillation
+        token), [B, K] each.
         """
         x = x.astype(accumulation_dtype(x.dtype))
         return self.logits(x[:, 0], keys), self.distilled(x[:, 1])
@@ -425,15 +392,7 @@ class ViT(state.Network):
 
 
 def sized(c: ViTConfig, images: Array | np.ndarray) -> ViTConfig:
-    """The config for images of this size.
-
-    Args:
-        c: the network's config.
-        images: [B, h, w, C].
-
-    Raises:
-        ArgumentError: the network does not take images of this shape.
-    """
+    """The config for images of this size: images [B, h, w, C]."""
     (ph, pw), (*expected, channels) = c.patch_size, (*c.image_size, c.channels)
     if images.ndim != 4 or images.shape[3] != channels or (c.position_stored and [*images.shape[1:3]] != expected):
         raise ArgumentError(

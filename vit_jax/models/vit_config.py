@@ -69,12 +69,7 @@ class ViTConfig(ViTOptions, NetworkConfig):
             )
 
     def normal(self) -> Self:
-        """The config in normal form: networks that compute the same function have equal ones.
-
-        Returns:
-            The config with square sizes as one number, head_width 0 if it is width / heads, and the defaults of fields
-            without an effect.
-        """
+        """The config in normal form: networks that compute the same function have equal ones."""
         changed: dict[str, Any] = {"head_width": 0} if self.head_width * self.heads == self.width else {}
         if self.position_stored:
             changed["position"] = "learned"  # the initial values matter to training only
@@ -107,12 +102,7 @@ class ViTConfig(ViTOptions, NetworkConfig):
         return dataclasses.replace(self, **changed)
 
     def parameters(self) -> dict[str, Parameter]:
-        """Every parameter in reading order.
-
-        Returns:
-            {dotted name: Parameter}; layers are those of timm 1.0.31 (param_groups_layer_decay): what precedes the
-            blocks is 0, the last norm is of the last block's, and what follows is one more.
-        """
+        """Every parameter in reading order."""
         table = Table(self.norm_bias and self.norm_kind == "layer", self.init, self.attention_init, self.init_std)
         _add_tokens(table, self)
         table.muon = True

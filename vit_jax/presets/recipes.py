@@ -230,13 +230,7 @@ RECIPES = {f"{base}-{kind}": (base, kind) for base, each in NOTEBOOKS.items() fo
 
 
 def with_recipe(found: Preset, base: str, kind: str) -> Preset:
-    """A preset by one of its recipes.
-
-    Args:
-        found: the preset.
-        base: its name.
-        kind: of the recipe, as in `PURPOSES`.
-    """
+    """A preset by one of its recipes."""
     notebook = NOTEBOOKS[base]
     recipe = notebook.recipes[kind]
     return Preset(

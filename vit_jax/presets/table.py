@@ -42,15 +42,7 @@ def is_preset(name: str) -> bool:
 
 
 def preset(name: str) -> Preset:
-    """The preset with this name.
-
-    Args:
-        name: one of PRESETS, one of RECIPES, such as cifar10-48x4-fast, or vit-SIZEPATCH. Of finetune and
-            vit-SIZEPATCH the source of the data is empty: it must be given.
-
-    Raises:
-        UserError: there is none; names similar ones.
-    """
+    """The preset with this name."""
     if not isinstance(name, str):
         raise UserError("name", f"is {name!r:.40}", "give the name of a preset, such as 'digits'")
     if name in PRESETS:

@@ -40,14 +40,8 @@ class Curve:
 
 
 def thin_out(values: np.ndarray, most: int = POINTS) -> np.ndarray:
-    """Places of a curve that lose no peak: both ends, and of each stretch its extremes.
-
-    Args:
-        values: [n].
-        most: how many places there may be.
-
-    Returns:
-        int [k], ascending.
+    """Places of a curve that lose no peak: both ends, and of each stretch its extremes. Shapes: values [n] -> int [k],
+    ascending.
     """
     n = len(values)
     if n <= most:
@@ -61,32 +55,13 @@ def thin_out(values: np.ndarray, most: int = POINTS) -> np.ndarray:
 
 
 def moving_mean(epochs: np.ndarray, values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Moving means of a curve over n / 25 of its n values.
-
-    Args:
-        epochs: [n].
-        values: [n].
-        most: how many places there may be.
-
-    Returns:
-        (epochs [k], means [k]).
-    """
+    """Moving means of a curve over n / 25 of its n values: epochs [n], values [n] -> (epochs [k], means [k])."""
     places = np.unique(np.linspace(0, len(values) - 1, min(len(values), most)).round().astype(int))
     return epochs[places], smooth(values, len(values) // 25)[places]
 
 
 def line_chart(curves: Sequence[Curve], unit: str, points: int = POINTS, log: bool = False) -> Any:
-    """A chart of curves over epochs; hovering shows values, and clicking on a name in the legend hides its curve.
-
-    Args:
-        curves: one or more.
-        unit: of the values, beside their axis.
-        points: the most that are drawn of each.
-        log: whether the axis of values is logarithmic, if any is positive.
-
-    Returns:
-        A figure of Bokeh.
-    """
+    """A chart of curves over epochs; hovering shows values, and clicking on a name in the legend hides its curve."""
     log = log and any((curve.values > 0).any() for curve in curves)
     chart = _figure(TALL, x_axis_label="epoch", y_axis_label=unit, y_axis_type="log" if log else "linear")
     if not log:
@@ -169,10 +144,5 @@ def _figure(height: int, **options: Any) -> Any:
 
 
 def as_json(chart: Any, place: str) -> Any:
-    """A chart as JSON values for BokehJS.
-
-    Args:
-        chart: a figure of Bokeh.
-        place: the id of the element that it is drawn into.
-    """
+    """A chart as JSON values for BokehJS."""
     return json_item(chart, place)  # type: ignore[arg-type]  # its ID is a NewType of str

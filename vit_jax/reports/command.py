@@ -97,14 +97,7 @@ def leave_report(folder: runs.Run) -> None:
 
 
 def command(arguments: list[str]) -> int:
-    """Write the report that arguments ask for.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        UserError: an argument is wrong, or a run cannot be read.
-    """
+    """Write the report that arguments ask for."""
     o = parse(Options, arguments, prog="vit-jax report")
     alone = o.runs if len(o.runs) == 1 else ()  # a report of several is not that of one of them
     check_output("out", o.out, o.force, own=[Path(place, run, FILE) for run in alone for place in ("", o.dir)])

@@ -81,12 +81,7 @@ def compare(*names: Named, dir: str | os.PathLike[str] = "runs", out: str | os.P
 
 
 def draw(found: Comparison, path: str | os.PathLike[str] | None) -> None:
-    """Draw the curves of a comparison.
-
-    Args:
-        found: the comparison.
-        path: of a PNG, or what else `drawn` takes.
-    """
+    """Draw the curves of a comparison."""
     from ..figures.comparison import draw_comparison
 
     panels = {title: curves(found, *where) for title, where in panels_of(found).items()}
@@ -165,14 +160,7 @@ class Options:
 
 
 def command(arguments: list[str]) -> int:
-    """Print the table and draw the curves that arguments ask for.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        UserError: an argument is wrong, or a run cannot be read.
-    """
+    """Print the table and draw the curves that arguments ask for."""
     o = parse(Options, arguments, prog="vit-jax compare")
     check_output("out", o.out, o.force)
     found = gather(o.runs, o.dir)

@@ -110,14 +110,7 @@ class Comparison:
 
 
 def listed(names: Iterable[Named]) -> list[str]:
-    """The names of runs as texts, in one list.
-
-    Args:
-        names: texts, paths, summaries, and lists of them.
-
-    Raises:
-        UserError: one is something else.
-    """
+    """The names of runs as texts, in one list."""
     found = []
     for name in map(of_summary, names):
         if isinstance(name, (str, os.PathLike)):
@@ -130,16 +123,7 @@ def listed(names: Iterable[Named]) -> list[str]:
 
 
 def gather(names: Sequence[str], runs_dir: str = "runs", damaged: bool = False) -> Comparison:
-    """Read runs, groups and folders of runs.
-
-    Args:
-        names: paths, or names inside `runs_dir`; none: all of it.
-        runs_dir: the folder of all runs.
-        damaged: whether a run whose summary or log cannot be read stays, and a note says what of it is missing.
-
-    Raises:
-        UserError: where there are none.
-    """
+    """Read runs, groups and folders of runs."""
     notes: list[str] = []
     wanted: dict[Path, None] = {}
     for name in names or [runs_dir]:

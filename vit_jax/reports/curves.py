@@ -44,15 +44,7 @@ class Chart:
 
 
 def charts_of(found: Comparison, single: bool) -> tuple[list[Chart], list[str]]:
-    """The charts of runs.
-
-    Args:
-        found: the comparison.
-        single: whether it is of one run, all of whose splits are then in one chart.
-
-    Returns:
-        (charts, sentences on what they leave out).
-    """
+    """The charts of runs -> (charts, sentences on what they leave out)."""
     drawn: list[Chart] = []
     notes: list[str] = []
     thinned: dict[str, int] = {}  # {title of a chart: the most values that a curve of it has}

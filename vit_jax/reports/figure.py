@@ -61,15 +61,7 @@ def figure(*names: Named, name: str = "", dir: str | os.PathLike[str] = "runs") 
 def draw_curves_of(
     run: RunConfig, rows: list[dict[str, Any]], path: Path | None, metric: str, best: int | None
 ) -> None:
-    """Draw the training curves of a run.
-
-    Args:
-        run: its config, which says what its training loss is.
-        rows: of metrics.jsonl.
-        path: of the PNG, or None.
-        metric: by which the best checkpoint is selected.
-        best: its step; None: there is none.
-    """
+    """Draw the training curves of a run."""
     from ..figures.curves import draw_curves
 
     more = ["binary cross entropy"] if run.loss.name == "binary" else []

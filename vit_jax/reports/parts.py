@@ -28,14 +28,8 @@ class Damaged(Exception):
 
 
 def read_part(file: Path, check: Callable[[dict[str, Any]], dict[str, Any]]) -> tuple[Any, str]:
-    """A part of a report, from its file.
-
-    Args:
-        file: of JSON.
-        check: gives the part of its content, or raises.
-
-    Returns:
-        (what `check` returns, or None; a sentence on what is wrong with the file, or "").
+    """A part of a report, from its file. Returns (what `check` returns, or None; a sentence on what is wrong with the
+    file, or "").
     """
     try:
         return check(read_json(file)), ""
@@ -151,18 +145,7 @@ def texts(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def attention(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What the page shows of attention.
-
-    Args:
-        content: of attention.json.
-
-    Returns:
-        {"about", "note", "examples"}: each example with the names of the tokens that look and of those looked at, and
-        as "cells" the numbers of the patches that the tokens that look are, None of one that is no patch.
-
-    Raises:
-        KeyError, TypeError, ValueError, Damaged: the content has another form.
-    """
+    """What the page shows of attention."""
     prefix = _texts(content["prefix"])
     examples = [_example(each, prefix) for each in content["examples"]]
     return {"about": str(content["about"]), "note": str(content["note"]), "examples": examples}

@@ -84,14 +84,7 @@ class Outcomes:
 
 
 def rank(folder: Path, points: Sequence[Point], seeds: int, failures: Mapping[str, str]) -> Outcomes:
-    """What came of the points in the folder of a sweep.
-
-    Args:
-        folder: of the sweep.
-        points: any.
-        seeds: of each; 0: one run.
-        failures: {point: why it could not be trained}.
-    """
+    """What came of the points in the folder of a sweep."""
     gathered: dict[str, Comparison] = {}
     for point in points:
         with contextlib.suppress(UserError):
@@ -180,12 +173,7 @@ def _print_results(outcomes: Sequence[Outcome]) -> None:
 
 
 def print_points(points: Sequence[Point], results: list[list[str]]) -> None:
-    """Print a table of points, with the values of their fields where their names are too long for it.
-
-    Args:
-        points: its rows.
-        results: its columns, each a title and a text for each point.
-    """
+    """Print a table of points, with the values of their fields where their names are too long for it."""
     names = [printable(point.name) for point in points]
     fields = [[name, *(value_text(point.fields[name]) for point in points)] for name in points[0].fields]
     groups = [fields, results] if max(map(len, names)) > CUT else [results]

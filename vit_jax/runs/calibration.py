@@ -19,14 +19,7 @@ from .folder import Run
 
 
 def with_calibration(record: Mapping[str, Any], run: Run, step: int, weights: str) -> dict[str, Any]:
-    """The record of a run with what its validation has decided for weights of it, if it is these.
-
-    Args:
-        record: the content of config.json.
-        run: the run.
-        step: that of the weights.
-        weights: raw or ema; another word: they are neither.
-    """
+    """The record of a run with what its validation has decided for weights of it, if it is these."""
     try:
         found = (run.summary() or {}).get("calibration")
     except UserError as error:

@@ -15,11 +15,7 @@ LONGEST = 200  # bytes of a run's name: file systems take 255, of which names th
 
 
 def check_run(run: RunConfig) -> RunConfig:
-    """The run, unchanged.
-
-    Raises:
-        UserError: a field is invalid, or is none of its task's; names the first.
-    """
+    """The run, unchanged."""
     spec = task_spec(run.task)
     if type(run.model) is not spec.network:
         raise UserError(
@@ -117,11 +113,7 @@ def check_encoder(run: RunConfig) -> None:
 
 
 def check_complete(run: RunConfig) -> RunConfig:
-    """The run, unchanged.
-
-    Raises:
-        UserError: it lacks something without which it cannot be trained.
-    """
+    """The run, unchanged."""
     check_trained(run.task)
     if not run.data.source:
         raise UserError(
@@ -146,11 +138,7 @@ def check_trained(task: str) -> None:
 
 
 def check_name(name: str) -> str:
-    """The name of a run, unchanged.
-
-    Raises:
-        UserError: it is not that of one folder inside run.dir.
-    """
+    """The name of a run, unchanged."""
     if not is_name(name):
         raise UserError(
             Field("name"),

@@ -34,20 +34,7 @@ def nothing_differs(folder: Run, run: RunConfig) -> str:
 
 
 def choose(run: RunConfig, name: str, named: bool, group: str = "", difference: Difference = nothing_differs) -> Run:
-    """The folder for a run, or for a group of runs: one that has the same run already, or a new one.
-
-    Args:
-        run: the config.
-        name: of the folder.
-        named: whether the user named it; if not, numbers are tried (digits, digits-2, ...) until a folder is free or
-            has the same run.
-        group: the kind of the group, a key of VARIED in several.py; empty: it is one run.
-        difference: between the run and the one in a folder, whose configs are the same but for places.
-
-    Raises:
-        UserError: where a named folder has another run, listing the fields that differ, and for any damaged
-            config.json, because it may be that of this run.
-    """
+    """The folder for a run, or for a group of runs: one that has the same run already, or a new one."""
     check_name(name)
     check_dir(run.dir)
     number = 1
@@ -110,29 +97,14 @@ def _fits_group(folder: Run, run: RunConfig, group: str) -> list[tuple[Run, RunC
 
 
 def same_identity(folder: Run, run: RunConfig) -> None:
-    """Check that a folder has the same run; one that went on after its end is still the one that it was at first.
-
-    Args:
-        folder: with a run.
-        run: that is to go on in it.
-
-    Raises:
-        UserError: fields differ, which it lists.
-    """
+    """Check that a folder has the same run; one that went on after its end is still the one that it was at first."""
     if changed := other_identity(folder.segments()[0].run, run):
         raise other_run(folder, changed)
 
 
 def changed_beside(error: UserError, folder: Run, run: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """What makes a run to resume another one, where an error blames a field that is as it was; else nothing.
-
-    Args:
-        error: of the run.
-        folder: the run's.
-        run: that is to go on in it.
-
-    Returns:
-        {field: (the folder's, the run's)}.
+    """What makes a run to resume another one, where an error blames a field that is as it was; else nothing. Returns
+    {field: (the folder's, the run's)}.
     """
     changed = other_identity(folder.config(), run)
     return changed if changed.keys() - {*SEGMENT_FIELDS} and error.subject not in changed else {}
@@ -178,16 +150,7 @@ def of_summary(given: Any) -> Any:
 
 
 def find(text: str, runs_dir: str = "runs", weights: bool = False) -> Run:
-    """The run at a path, or with a name inside `runs_dir`.
-
-    Args:
-        text: the path or the name.
-        runs_dir: the folder of all runs.
-        weights: whether a file or folder of weights would have been taken as well, but was not there.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The run at a path, or with a name inside `runs_dir`."""
     for place in (text, join(runs_dir, text)):
         path = Path(here(place))
         if Run(path).exists():
@@ -206,15 +169,7 @@ def find(text: str, runs_dir: str = "runs", weights: bool = False) -> Run:
 
 
 def is_foreign(text: str, runs_dir: str = "runs") -> bool:
-    """Whether a text is the path of a weight file or folder, and not a run.
-
-    Args:
-        text: what the user gave: a path, an address hf://..., or the name of a run.
-        runs_dir: the folder of runs, in which a name is looked for.
-
-    Raises:
-        UserError: it is a checkpoint inside a run's folder: only the run states the config of its network.
-    """
+    """Whether a text is the path of a weight file or folder, and not a run."""
     if text.startswith("hf://"):
         return True
     given = Run(here(text))
@@ -235,14 +190,7 @@ def is_foreign(text: str, runs_dir: str = "runs") -> bool:
 
 
 def read_from(text: str) -> list[Path]:
-    """The files and folders that a network, and the data of a run, are read from.
-
-    Args:
-        text: a path, or the name of a run.
-
-    Raises:
-        UserError: it is neither.
-    """
+    """The files and folders that a network, and the data of a run, are read from."""
     if is_foreign(text):
         path = Path(text)
         return [path, *path.parent.glob("*.json")] if path.is_file() else [path]
@@ -251,17 +199,7 @@ def read_from(text: str) -> list[Path]:
 
 
 def mean_of(which: str) -> int:
-    """Of how many checkpoints the weights are the mean.
-
-    Args:
-        which: best, last or mean:K.
-
-    Returns:
-        K; 0 of best and last.
-
-    Raises:
-        UserError: it is any other text.
-    """
+    """Of how many checkpoints the weights are the mean."""
     if which in ("best", "last"):
         return 0
     number = which.removeprefix("mean:")

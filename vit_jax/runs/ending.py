@@ -22,11 +22,7 @@ FINISHED, RUNNING, LOST, CONVERTED = "finished", "running", "lost", "converted, 
 
 
 def ending(folder: Run, summary: Mapping[str, Any] | None, rows: Sequence[Any]) -> str:
-    """How a run with this summary (None: it has none) and these rows of its log ended.
-
-    Returns:
-        "finished", "stopped: WHY", "diverged: WHY", "running", "lost", or "converted, not trained".
-    """
+    """How a run with this summary (None: it has none) and these rows of its log ended."""
     if not rows and (folder.path / PROVENANCE).is_file():
         return CONVERTED
     if summary is not None:

@@ -16,17 +16,7 @@ REMEDY = "give a file that --print-config printed"
 
 
 def read_config(path: str) -> tuple[dict[str, Any], str]:
-    """A run's config from a file.
-
-    Args:
-        path: of JSON: a config.json, or the config in it.
-
-    Returns:
-        (values, in which fields may be missing; the preset that is named beside them, or "").
-
-    Raises:
-        UserError: the file cannot be read, or is of another format.
-    """
+    """A run's config from a file."""
     values = _object(path)
     beside = values.get("preset")
     if isinstance(values.get("config"), dict):  # a run's config.json, in which the config is one entry
@@ -36,16 +26,7 @@ def read_config(path: str) -> tuple[dict[str, Any], str]:
 
 
 def overlaid(run: RunConfig, values: Mapping[str, Any], path: str) -> RunConfig:
-    """The run with the values of a file in place of its own.
-
-    Args:
-        run: of a preset.
-        values: of the file.
-        path: of the file, which errors name.
-
-    Raises:
-        UserError: they are not a run's of its task.
-    """
+    """The run with the values of a file in place of its own."""
     task = values.get("task", run.task)
     with about(f"--config {path}"):
         if task != run.task:

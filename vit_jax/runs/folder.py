@@ -69,12 +69,7 @@ class Run:
         return self.config_file.exists() or any(self.digests.glob("[0-9]*.json"))
 
     def create(self, record: dict[str, Any]) -> None:
-        """Make the folder, durably, and write config.json, atomically.
-
-        Args:
-            record: its content; `files`, {path in the folder: content}, become files beside it, of which it holds the
-                digests.
-        """
+        """Make the folder, durably, and write config.json, atomically."""
         for folder in (self.checkpoints, self.digests):
             make_folder(folder)
         digests = write_files(self.path, record.get("files", {}))
@@ -84,11 +79,7 @@ class Run:
                 sync_folder(folder)
 
     def writing(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which the store that keeps the run, if one does, gets what `publish` says, and all at the end.
-
-        Raises:
-            UserError: as of `mirror.writing`.
-        """
+        """A context in which the store that keeps the run, if one does, gets what `publish` says, and all at the end."""
         return mirror.writing(self.path)
 
     def publish(self) -> None:
@@ -112,14 +103,7 @@ class Run:
         write_json(self.config_file, with_digest(record))
 
     def record(self) -> dict[str, Any]:
-        """The content of config.json, or what a checkpoint has recorded where that differs, as `remark` says.
-
-        Returns:
-            `preset`, `config` (of a RunConfig), `data` (its identity), and the metadata of the data.
-
-        Raises:
-            UserError: there is no run, or what counts is damaged.
-        """
+        """The content of config.json, or what a checkpoint has recorded where that differs, as `remark` says."""
         content = self.content()[0]
         if "format" not in content:
             raise UserError(
@@ -131,11 +115,7 @@ class Run:
         return content
 
     def metadata(self) -> dict[str, Any]:
-        """What `record` returns, with the content of its `files` in the place of their digests.
-
-        Raises:
-            UserError: as of `record`, or a file is missing or another.
-        """
+        """What `record` returns, with the content of its `files` in the place of their digests."""
         record = self.record()
         return {**record, **({"files": read_files(self.path, record["files"])} if record.get("files") else {})}
 
@@ -144,14 +124,7 @@ class Run:
         return self.content()[1]
 
     def content(self) -> tuple[dict[str, Any], str]:
-        """The content of config.json that counts, not checked.
-
-        Returns:
-            (the content, the remark).
-
-        Raises:
-            UserError: it is damaged, or there is none.
-        """
+        """The content of config.json that counts, not checked -> (the content, the remark)."""
         if not self.exists():
             lacks = "there is no config.json" if self.path.is_dir() else "there is no such folder"
             raise UserError(self, f"no run here ({lacks})", "give the folder of a run, such as runs/digits")
@@ -196,14 +169,8 @@ class Run:
         return 0, None
 
     def saved(self, step: int) -> dict[str, Any]:
-        """What digests/<step>.json holds.
-
-        Returns:
-            {"step", "notes", "arrays": {item: {name: digest}}}, and, where the save was given them, "config" (the
-            content of config.json) and "log" ({"bytes", "digest"} of metrics.jsonl).
-
-        Raises:
-            UserError: it is missing or damaged.
+        """What digests/<step>.json holds. Returns {"step", "notes", "arrays": {item: {name: digest}}}, and, where the
+        save was given them, "config" (the content of config.json) and "log" ({"bytes", "digest"} of metrics.jsonl).
         """
         file = self.digest_file(step)
         if not file.exists():
@@ -219,27 +186,15 @@ class Run:
         return record
 
     def config(self) -> RunConfig:
-        """The run's config.
-
-        Raises:
-            UserError: as of `record`.
-        """
+        """The run's config."""
         return from_dict(RunConfig, self.record()["config"])
 
     def segments(self) -> list[Segment]:
-        """The run's segments, of which the last holds now.
-
-        Raises:
-            UserError: as of `record`.
-        """
+        """The run's segments, of which the last holds now."""
         return segments_of(self.record())
 
     def summary(self) -> dict[str, Any] | None:
-        """summary.json, or None while the run has not ended.
-
-        Raises:
-            UserError: it is damaged.
-        """
+        """summary.json, or None while the run has not ended."""
         return self._summary()[0]
 
     def _summary(self) -> tuple[dict[str, Any] | None, dict[str, Any]]:
@@ -275,11 +230,7 @@ class Run:
             write_text(self.metrics_file, "".join(json.dumps(row) + "\n" for row in kept))
 
     def log_remark(self, step: int | None = None) -> str:
-        """A sentence on the part of metrics.jsonl that is not as it was saved; empty if all is.
-
-        Args:
-            step: of a checkpoint, up to which the log counts; None: the end of the run.
-        """
+        """A sentence on the part of metrics.jsonl that is not as it was saved; empty if all is."""
         records: list[tuple[int, dict[str, Any]]] = []
         if step is None:
             summary, log = self._summary()
@@ -307,11 +258,7 @@ class Run:
         return [s for s in self.steps() if (self.checkpoints / str(s)).is_dir() and self.digest_file(s).is_file()]
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which this process has locked the folder.
-
-        Raises:
-            UserError: another process has, which it names.
-        """
+        """A context in which this process has locked the folder."""
 
         def refuse(process: str) -> None:
             raise UserError(self, f"in use by process {process}", "wait for it, end it, or choose another --name")

@@ -63,14 +63,7 @@ def join(place: str, name: str) -> str:
 
 
 def here(text: str) -> str:
-    """The path of what a text names; of a URL that of a copy here, of a run or of all runs below it, without weights.
-
-    Args:
-        text: a path, or the URL of a run or of a folder of runs, which need not be there.
-
-    Raises:
-        UserError: the store is of a kind that is not known, or cannot be read.
-    """
+    """The path of what a text names; of a URL that of a copy here, of a run or of all runs below it, without weights."""
     if not is_kept(text):
         return text
     folder = _folder(text)
@@ -134,9 +127,6 @@ def writing(path: Path) -> Iterator[None]:
     """A context in which this process alone writes the run in a folder, where that is kept in a store.
 
     It begins as the store has it, and at the end, however that comes, the store gets what is new.
-
-    Raises:
-        UserError: another process writes it, or the store cannot be written so that two are kept apart.
     """
     url = show_path(path)
     if not is_kept(url):

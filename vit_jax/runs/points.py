@@ -34,13 +34,7 @@ WANTED = "choose another --name"
 
 @dataclass(frozen=True)
 class Point:
-    """One combination of values of the fields of a sweep.
-
-    Args:
-        fields: {dotted name: value} of these fields.
-        run: the run with these values.
-        words: the arguments of the command `train` that give this run; empty in Python.
-    """
+    """One combination of values of the fields of a sweep."""
 
     fields: dict[str, Any]
     run: RunConfig
@@ -106,15 +100,7 @@ def failed_points(sweep: Path) -> dict[str, str]:
 
 
 def budgets(points: int, epochs: int) -> list[int]:
-    """The epochs of each rung of successive halving.
-
-    Args:
-        points: of the sweep.
-        epochs: of a whole run, which the last rung has.
-
-    Raises:
-        UserError: there would be only one rung.
-    """
+    """The epochs of each rung of successive halving."""
     count = 1
     while GROWTH**count <= min(points, epochs):
         count += 1
@@ -133,18 +119,7 @@ def survivors(points: int) -> int:
 
 
 def choose_sweep(place: str, name: str, named: bool, points: Sequence[Point], seeds: int) -> Path:
-    """The folder of a sweep: one that has the same sweep already, or points of it, or a new one.
-
-    Args:
-        place: the folder of all runs, or its URL.
-        name: of the folder.
-        named: whether the user named it; if not, numbers are tried, as for runs.
-        points: all that the sweep may train.
-        seeds: as of `Point.runs`.
-
-    Raises:
-        UserError: a named folder has something else.
-    """
+    """The folder of a sweep: one that has the same sweep already, or points of it, or a new one."""
     check_name(name)
     check_dir(place)
     number = 1

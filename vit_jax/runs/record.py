@@ -31,15 +31,7 @@ def record_of(run: RunConfig, preset: str, **rest: Any) -> dict[str, Any]:
 
 
 def check_record(record: Mapping[str, Any], where: str) -> None:
-    """Check that the content of config.json is that of a run.
-
-    Args:
-        record: the content.
-        where: begins what errors say.
-
-    Raises:
-        UserError: it is not.
-    """
+    """Check that the content of config.json is that of a run."""
     with about(where):
         check_format(record.get("format"))
     try:

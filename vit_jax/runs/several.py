@@ -21,16 +21,7 @@ SWEEP = "sweep.json"  # in the folder of a sweep
 
 
 def find_runs(name: str, runs_dir: str, named: bool) -> list[Path]:
-    """The folders of runs and of groups that a name stands for.
-
-    Args:
-        name: a name or a path.
-        runs_dir: the folder of runs, in which a name is looked for.
-        named: whether the user gave it; if not, it is `runs_dir` itself.
-
-    Raises:
-        UserError: there are none.
-    """
+    """The folders of runs and of groups that a name stands for."""
     if not name:
         raise UserError("the name of a run is empty", remedy="give the folder of one, or its name")
     if is_kept(name) or (named and is_kept(runs_dir)):
@@ -51,12 +42,7 @@ def find_runs(name: str, runs_dir: str, named: bool) -> list[Path]:
 
 
 def there(name: str, runs_dir: str) -> str:
-    """A clause with the runs and groups in a folder.
-
-    Args:
-        name: the one that is not there; those of similar names are listed, else the first of all.
-        runs_dir: the folder.
-    """
+    """A clause with the runs and groups in a folder."""
     here, place = sorted(path.name for path in _runs_inside(Path(runs_dir))), Path(runs_dir)
     if not here:
         return f"; {place}/ holds none: train one, or give its path"
@@ -65,15 +51,7 @@ def there(name: str, runs_dir: str) -> str:
 
 
 def members_of(resume: str | os.PathLike[str] | Run, runs_dir: str = "runs") -> list[Run]:
-    """The runs of a group.
-
-    Args:
-        resume: its path or name.
-        runs_dir: the folder of runs, in which a name is looked for.
-
-    Returns:
-        Empty if it is no group.
-    """
+    """The runs of a group."""
     if isinstance(resume, Run):
         return []
     text = os.fspath(resume)
@@ -82,15 +60,7 @@ def members_of(resume: str | os.PathLike[str] | Run, runs_dir: str = "runs") -> 
 
 
 def of_folds(run: RunConfig, folds: int) -> RunConfig:
-    """The run of the first of several folds.
-
-    Args:
-        run: the config.
-        folds: how many.
-
-    Raises:
-        UserError: its data cannot have them, or states others.
-    """
+    """The run of the first of several folds."""
     known = flat(run)
     if "data.folds" not in known:
         raise UserError(Field("folds"), f"is {folds}, and the task {run.task} has none", "leave it out")

@@ -36,18 +36,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def read_files(folder: Path, digests: Mapping[str, str]) -> dict[str, bytes]:
-    """The content of files of a run.
-
-    Args:
-        folder: of the run.
-        digests: {path in the folder: recorded digest}.
-
-    Returns:
-        {path: content}.
-
-    Raises:
-        UserError: one is missing, or another than was recorded.
-    """
+    """The content of files of a run -> {path: content}."""
     found = {}
     for path, digest in digests.items():
         file = folder / path

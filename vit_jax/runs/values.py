@@ -37,16 +37,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
-    """The config of a class from the values of `to_dict`. Absent fields have defaults.
-
-    Args:
-        cls: a class of configs.
-        values: as JSON has them.
-        where: a prefix for names in messages.
-
-    Raises:
-        UserError: for an unknown field, a value of the wrong type, and a missing or unknown task.
-    """
+    """The config of a class from the values of `to_dict`. Absent fields have defaults."""
     hints = field_types(cls)
     if cls is RunConfig:
         values = strip_format(values)
@@ -75,11 +66,7 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
 
 
 def strip_format(values: Any) -> dict[str, Any]:
-    """The JSON values of a run's config without the number of their format; without one they are of the current one.
-
-    Raises:
-        UserError: they are no JSON object, or of another format.
-    """
+    """The JSON values of a run's config without the number of their format; without one they are of the current one."""
     if not isinstance(values, Mapping):
         raise UserError(f"{type(values).__name__} is not a group of fields")
     check_format(values.get("format", FORMAT))
@@ -134,15 +121,7 @@ def flat(config: Any, prefix: str = "") -> dict[str, tuple[Any, bool]]:
 
 
 def with_fields(run: RunConfig, fields: Mapping[str, Any]) -> RunConfig:
-    """The run with other values of some fields.
-
-    Args:
-        run: any.
-        fields: {dotted name: value}: {"model.width": 64, "epochs": 5}.
-
-    Raises:
-        UserError: for an unknown field, and a value of the wrong type.
-    """
+    """The run with other values of some fields."""
     values, known = to_dict(run), flat(run)
     for name, value in fields.items():
         if name not in known:
@@ -158,14 +137,7 @@ def with_fields(run: RunConfig, fields: Mapping[str, Any]) -> RunConfig:
 
 def differences(old: RunConfig, new: RunConfig, execution: bool = False) -> dict[str, tuple[Any, Any]]:
     """The fields in which two runs differ. What the data determines counts as equal if one of the two leaves it open.
-
-    Args:
-        old: the one.
-        new: the other.
-        execution: whether execution fields are compared, not identity fields.
-
-    Returns:
-        {field: (old, new)}.
+    Returns {field: (old, new)}.
     """
     a, b = flat(_with_usual_loss(old, new)), flat(_with_usual_loss(new, old))
     from_data = marked_fields(new, "from_data")

@@ -26,10 +26,7 @@ def balanced_accuracy(confusion: np.ndarray) -> float:
 
 def rank_classes(labels: np.ndarray, probabilities: np.ndarray) -> Scores:
     """ap_macro and auroc_macro of each class against the rest; the means are over the classes that have an image.
-
-    Args:
-        labels: int [n].
-        probabilities: float [n, K].
+    Shapes: labels int [n], probabilities float [n, K].
     """
     classes = probabilities.shape[1]
     out = rank((labels[:, None] == np.arange(classes)).astype(np.int8), probabilities, "ap_macro")

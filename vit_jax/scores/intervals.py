@@ -13,16 +13,7 @@ def bootstrap(
     measure: Callable[[np.ndarray], Mapping[str, float]], n: int, samples: int, groups: np.ndarray | None = None
 ) -> dict[str, tuple[float, float]]:
     """{metric: (low, high)}: between them lie 95 % of its values on as many samples of the images, with replacement.
-
-    Args:
-        measure: gives the metrics of the images of these numbers, int [m].
-        n: the number of images.
-        samples: how many are drawn.
-        groups: int [n], the group of each image: groups are drawn as a whole, as images of one are alike. None: each
-            image is drawn for itself.
-
-    Returns:
-        of each metric the percentiles 2.5 and 97.5 of its values where it is defined; NaN if it never is.
+    Shapes: groups int [n].
     """
     draw = np.random.default_rng(0)
     members = None if groups is None else [np.flatnonzero(groups == each) for each in np.unique(groups)]

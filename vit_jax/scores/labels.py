@@ -10,31 +10,18 @@ from .result import Scores
 
 
 def over(probabilities: np.ndarray, thresholds: np.ndarray | float) -> np.ndarray:
-    """Whether probabilities are greater than their thresholds.
-
-    Args:
-        probabilities: [..., K], compared as float64: a threshold between two float32 could be rounded to one of them.
-        thresholds: [K], or one for all.
-
-    Returns:
-        bool [..., K].
-    """
+    """Whether probabilities are greater than their thresholds: probabilities [..., K], thresholds [K] -> bool [..., K]."""
     return probabilities.astype(np.float64) > thresholds
 
 
 def score_labels(truth: np.ndarray, probabilities: np.ndarray, thresholds: np.ndarray | float = 0.5) -> Scores:
-    """The metrics of n predicted sets of K labels.
+    """The metrics of n predicted sets of K labels: truth int8 [n, K], probabilities float [n, K], thresholds float [K].
 
     precision, recall and f1 are means over labels (macro; of each also in `Scores.each`), of all cells together
     (micro), and means over images (samples); map and auroc_macro do not depend on thresholds. subset_accuracy is the
     share of images with all labels right, hamming that of wrong cells. What is never predicted has precision 0, as in
     scikit-learn. Macro means are over the labels that some image has; notes say of how many, and what scikit-learn
     would say, for which the others are 0.
-
-    Args:
-        truth: int8 [n, K], -1 where it is unknown.
-        probabilities: float [n, K].
-        thresholds: float [K] or one of all: a label is predicted where its probability is larger.
     """
     known, true = truth >= 0, truth == 1
     said = over(probabilities, thresholds) & known

@@ -12,16 +12,11 @@ METRICS = ("mae", "rmse", "r2", "pearson", "spearman")
 
 
 def score_numbers(truth: np.ndarray, predicted: np.ndarray, std: np.ndarray | None, names: Sequence[str]) -> Scores:
-    """mae, rmse, r2, pearson and spearman of n predictions of K numbers, in the user's units.
+    """mae, rmse, r2, pearson and spearman of n predictions of K numbers, in the user's units: truth float [n, K],
+    predicted float [n, K], std float [K].
 
     Of several numbers they are the means of those of each number, which are in `Scores.each`; as the units of numbers
     differ, rmse_scaled is then the root of the mean of squared errors divided by `std`.
-
-    Args:
-        truth: float [n, K].
-        predicted: float [n, K].
-        std: float [K], of the numbers of the training part; None: not known, and there is no rmse_scaled.
-        names: of the numbers.
     """
     truth, predicted = truth.astype(np.float64), predicted.astype(np.float64)
     out, fault = Scores(), no_numbers(predicted)

@@ -11,15 +11,12 @@ ONE_KIND = "no label is both of some images and not of others"
 
 
 def _rank_each(truth: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """The average precision and the area under the ROC curve of each label, over the images of which it is known.
+    """The average precision and the area under the ROC curve of each label, over the images of which it is known ->
+    float64 [2, K].
 
     The precision is the sum over thresholds of (R_i - R_i-1) P_i, where equal scores are one threshold; the area is
     the chance that an image with the label has the larger score, ties half. Both as scikit-learn computes them, but
     from one sort: it would take a minute for a thousand classes.
-
-    Returns:
-        float64 [2, K], NaN of a label that no image has (scikit-learn says 0, which would pull down a mean), the area
-        also of one that all have.
     """
     each = np.full((2, truth.shape[1]), np.nan)
     for k in range(truth.shape[1]):
@@ -39,12 +36,8 @@ def _rank_each(truth: np.ndarray, scores: np.ndarray) -> np.ndarray:
 
 
 def rank(truth: np.ndarray, scores: np.ndarray, mean: str = "map") -> Scores:
-    """Average precision and area under ROC of each label, and their means over the labels that have one.
-
-    Args:
-        truth: int8 [n, K], -1 where it is unknown.
-        scores: float [n, K].
-        mean: the name of the mean of average precisions; that of areas is auroc_macro.
+    """Average precision and area under ROC of each label, and their means over the labels that have one: truth int8 [n,
+    K], scores float [n, K].
     """
     out, fault = Scores(), no_numbers(scores)
     precision, area = np.full((2, truth.shape[1]), np.nan) if fault else _rank_each(truth, scores)

@@ -12,13 +12,7 @@ DRAWS = 200
 
 @dataclass(frozen=True)
 class Reliability:
-    """What predictions of similar confidence are worth.
-
-    Args:
-        counts: int [bins], predictions whose confidence lies in (i / bins, (i + 1) / bins].
-        confidence: float [bins], their mean confidence; 0 where there is none.
-        right: float [bins], the share of them that is right.
-    """
+    """What predictions of similar confidence are worth: counts int [bins], confidence float [bins], right float [bins]."""
 
     counts: np.ndarray
     confidence: np.ndarray
@@ -32,13 +26,7 @@ class Reliability:
 
 
 def reliability(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> Reliability:
-    """The bins of n predictions.
-
-    Args:
-        confidence: float [n], in 0..1: of classes the probability of the predicted one, of sets that of each label.
-        right: bool [n]: whether that class is the true one, or the image has the label.
-        bins: how many of equal width.
-    """
+    """The bins of n predictions: confidence float [n], right bool [n]."""
     confidence = confidence.astype(np.float64)
     place = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
     counts, total = np.bincount(place, minlength=bins), np.maximum(np.bincount(place, minlength=bins), 1)
@@ -50,9 +38,6 @@ def error_of_drawn(confidence: np.ndarray) -> float:
     """The mean ECE that the same predictions would have if they were right exactly as often as they say.
 
     A network that is perfectly calibrated has about this ECE on so few images, so only more than that means anything.
-
-    Args:
-        confidence: as of `reliability`.
     """
     draw, confidence = np.random.default_rng(0), np.sort(confidence)  # in whichever order images come
     errors = [reliability(confidence, draw.random(len(confidence)) < confidence).error for _ in range(DRAWS)]

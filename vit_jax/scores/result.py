@@ -14,14 +14,7 @@ import numpy as np
 
 @dataclass
 class Scores:
-    """The metrics of the predictions for a split.
-
-    Args:
-        values: {metric: value}, NaN where it is undefined.
-        undefined: {metric: why it is}.
-        each: {metric: float [K]} of every class, label or number, NaN where it is undefined.
-        notes: sentences for the user on how the values were computed.
-    """
+    """The metrics of the predictions for a split: each float [K]."""
 
     values: dict[str, float] = field(default_factory=dict)
     undefined: dict[str, str] = field(default_factory=dict)
@@ -29,25 +22,13 @@ class Scores:
     notes: list[str] = field(default_factory=list)
 
     def add(self, name: str, value: float, why: str = "") -> None:
-        """Add a metric.
-
-        Args:
-            name: of the metric.
-            value: NaN where it is undefined.
-            why: it is, in that case.
-        """
+        """Add a metric."""
         self.values[name] = float(value)
         if np.isnan(value):
             self.undefined[name] = why or "it is no number"
 
     def add_mean(self, name: str, each: np.ndarray, why: str) -> None:
-        """Add the mean of a metric over classes, labels or numbers.
-
-        Args:
-            name: of the mean.
-            each: float [K]; NaNs are left out.
-            why: none of them is defined, in that case.
-        """
+        """Add the mean of a metric over classes, labels or numbers: each float [K]."""
         self.add(name, each[~np.isnan(each)].mean() if not np.isnan(each).all() else np.nan, why)
 
 

@@ -16,15 +16,7 @@ WORD = re.compile(r"[a-z0-9]+")
 
 
 def rouge(said: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """The mean over texts of the F1 of ROUGE-1, ROUGE-2, ROUGE-L and ROUGE-Lsum.
-
-    Args:
-        said: the texts.
-        references: one of each.
-
-    Returns:
-        {name of NAMES: from 0 to 100}.
-    """
+    """The mean over texts of the F1 of ROUGE-1, ROUGE-2, ROUGE-L and ROUGE-Lsum -> {name of NAMES: from 0 to 100}."""
     each = [_scores(text, reference) for text, reference in zip(said, references, strict=True)]
     return {name: 100 * sum(column) / len(each) for name, column in zip(NAMES, zip(*each, strict=True), strict=True)}
 

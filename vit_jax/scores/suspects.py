@@ -15,12 +15,8 @@ NEARLY = 1e-6  # probabilities that differ by less are equal
 
 @dataclass(frozen=True)
 class Suspects:
-    """Images whose label is suspected, the least probable label first; m of them.
-
-    Args:
-        images: int [m], their numbers.
-        guesses: int [m], the classes that they are taken for.
-        probability: float [m], that of the given label.
+    """Images whose label is suspected, the least probable label first; m of them. Shapes: images int [m], guesses int
+    [m], probability float [m].
     """
 
     images: np.ndarray
@@ -32,16 +28,13 @@ class Suspects:
 
 
 def suspect_classes(labels: np.ndarray, probabilities: np.ndarray) -> Suspects:
-    """The images that are confidently taken for another class than the given one.
+    """The images that are confidently taken for another class than the given one: labels int [n], probabilities float
+    [n, K].
 
     An image is confidently of a class if its probability is at least the mean of that class's probability over the
     images that are labelled so; of several such classes it is of the one with the greatest probability of all. Images
     whose label has the greatest probability are never suspected. These are the off-diagonal entries of the confident
     joint, which cleanlab's find_label_issues(filter_by="confident_learning") returns.
-
-    Args:
-        labels: int [n], the given ones.
-        probabilities: float [n, K].
     """
     p, classes = probabilities.astype(np.float64), probabilities.shape[1]
     own = np.take_along_axis(p, labels[:, None].astype(np.int64), 1)[:, 0]
@@ -66,13 +59,10 @@ def join_suspects(each: Sequence[Suspects]) -> tuple[Suspects, np.ndarray]:
 
 
 def suspect_labels(truth: np.ndarray, probabilities: np.ndarray) -> list[Suspects]:
-    """`suspect_classes` of each of K labels by itself, among the images of which it is known.
+    """`suspect_classes` of each of K labels by itself, among the images of which it is known: truth int8 [n, K],
+    probabilities float [n, K].
 
     `Suspects.guesses` are 1 where an image seems to have the label, else 0.
-
-    Args:
-        truth: int8 [n, K], -1 where it is unknown.
-        probabilities: float [n, K].
     """
     found = []
     for k in range(truth.shape[1]):

@@ -19,14 +19,8 @@ NOTHING_KNOWN = "of no image of validation is any label known"
 
 
 def class_temperature(labels: np.ndarray, logits: np.ndarray) -> tuple[float | None, str]:
-    """The temperature of classes, by cross entropy.
-
-    Args:
-        labels: int [n], of validation.
-        logits: float [n, K].
-
-    Returns:
-        (T, ""), or (None, why there is none).
+    """The temperature of classes, by cross entropy: labels int [n], logits float [n, K] -> (T, ""), or (None, why there
+    is none).
     """
     logits = logits.astype(np.float64)
     own = np.take_along_axis(logits, labels[:, None].astype(np.int64), 1)[:, 0]
@@ -39,14 +33,8 @@ def class_temperature(labels: np.ndarray, logits: np.ndarray) -> tuple[float | N
 
 
 def set_temperature(truth: np.ndarray, logits: np.ndarray) -> tuple[float | None, str]:
-    """The temperature of all labels of a set, by binary cross entropy over the known cells.
-
-    Args:
-        truth: int8 [n, K] of validation, -1 where it is unknown.
-        logits: float [n, K].
-
-    Returns:
-        as `class_temperature`.
+    """The temperature of all labels of a set, by binary cross entropy over the known cells: truth int8 [n, K], logits
+    float [n, K].
     """
     known = truth >= 0
     z, true = logits.astype(np.float64)[known], truth[known] == 1
@@ -66,11 +54,8 @@ def class_loss(labels: np.ndarray, logits: np.ndarray) -> float:
 
 
 def set_loss(truth: np.ndarray, logits: np.ndarray) -> float:
-    """The binary cross entropy of a set, a mean over the known cells; NaN where none is.
-
-    Args:
-        truth: int8 [n, K], -1 where it is unknown.
-        logits: float [n, K].
+    """The binary cross entropy of a set, a mean over the known cells; NaN where none is. Shapes: truth int8 [n, K],
+    logits float [n, K].
     """
     known = truth >= 0
     z = logits.astype(np.float64)[known]

@@ -9,17 +9,11 @@ FEWEST = 10  # images with a label: of fewer none is chosen
 
 
 def choose_thresholds(truth: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
-    """The threshold of each label that gives the greatest F1.
+    """The threshold of each label that gives the greatest F1: truth int8 [n, K], probabilities float [n, K] -> float64
+    [K].
 
     It lies midway between two neighbouring probabilities, so that no image lies on it; of several with the same F1 it
     is the largest. A label of fewer than FEWEST images, or of all of which it is known, keeps DEFAULT.
-
-    Args:
-        truth: int8 [n, K], -1 where it is unknown; of validation, never of test, which would then measure too well.
-        probabilities: float [n, K].
-
-    Returns:
-        float64 [K].
     """
     chosen = np.full(truth.shape[1], DEFAULT)
     for k in range(len(chosen)):

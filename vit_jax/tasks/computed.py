@@ -12,20 +12,11 @@ from .table import task_spec
 
 
 def task_class(name: str) -> type[Task]:
-    """The class that computes a task.
-
-    Raises:
-        UserError: no task has this name.
-    """
+    """The class that computes a task."""
     module, _, cls = task_spec(name).computes.partition(":")
     return cast(type[Task], getattr(import_module(module), cls))
 
 
 def task_of(run: RunConfig, metadata: Mapping[str, Any]) -> Task:
-    """The task of a run.
-
-    Args:
-        run: the run.
-        metadata: of its data, see `Task.from_run`.
-    """
+    """The task of a run."""
     return task_class(run.task).from_run(run, metadata)

@@ -22,12 +22,7 @@ SUFFIXES = (".png", ".csv", ".npz")  # of the files of an explanation
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """What counted in each of n inputs.
-
-    Args:
-        method: ig, chefer, rollout or occlusion.
-        inputs: the names of the inputs.
-    """
+    """What counted in each of n inputs."""
 
     method: str
     inputs: tuple[str, ...]
@@ -59,15 +54,7 @@ class Explanation:
         raise NotImplementedError
 
     def draw(self, path: str | os.PathLike[str] | None = None, caption: str = "") -> Any:
-        """Draw it over the inputs.
-
-        Args:
-            path: of a PNG; None: none is written.
-            caption: a line under the title.
-
-        Returns:
-            matplotlib's Figure, which a notebook shows.
-        """
+        """Draw it over the inputs."""
         raise NotImplementedError
 
     def write(self, name: str | os.PathLike[str], caption: str = "") -> tuple[str, ...]:
@@ -82,17 +69,8 @@ class Explanation:
 
 @dataclass(frozen=True, repr=False)
 class ImageExplanation(Explanation):
-    """What counted in each of n images for one output of a network.
-
-    Args:
-        outputs: the name of the explained output of each: a class, a label or a number.
-        values: its probability or value, float [n].
-        maps: float64 [n, gh, gw], of each cell: of ig and occlusion, how much it raised (or, below 0, lowered) the
-            logit, or the number in standard deviations of training; of chefer and rollout, 0 or more.
-        images: as the network saw them, uint8 [n, h, w, C].
-        insertion: the area under the curve of insertion, float [n] (explain/scores.py); empty where it is not measured.
-        deletion: likewise.
-        random: insertion minus deletion of a random order, float [n].
+    """What counted in each of n images for one output of a network: values float [n], maps float64 [n, gh, gw], images
+    uint8 [n, h, w, C].
     """
 
     outputs: tuple[str, ...]
@@ -152,13 +130,7 @@ class ImageExplanation(Explanation):
 
 @dataclass(frozen=True, repr=False)
 class TextExplanation(Explanation):
-    """What counted in each of n inputs for each token of the text that was said of it.
-
-    Args:
-        tokens: those of each text, its end included: T of them.
-        maps: of each, float64 [T, S], over the S tokens of a source, or [T, gh, gw], over the cells of an image: how
-            much each raised (or, below 0, lowered) the token's logit; of chefer and rollout, 0 or more.
-    """
+    """What counted in each of n inputs for each token of the text that was said of it: maps float64 [T, S]."""
 
     tokens: tuple[tuple[str, ...], ...]
     maps: tuple[np.ndarray, ...]
@@ -181,11 +153,7 @@ class TextExplanation(Explanation):
 
 @dataclass(frozen=True, repr=False)
 class TranslationExplanation(TextExplanation):
-    """What each token of a source counted for each token of its translation.
-
-    Args:
-        sources: the S tokens of each source.
-    """
+    """What each token of a source counted for each token of its translation."""
 
     sources: tuple[tuple[str, ...], ...]
 
@@ -211,11 +179,7 @@ class TranslationExplanation(TextExplanation):
 
 @dataclass(frozen=True, repr=False)
 class CaptionExplanation(TextExplanation):
-    """Which part of an image counted for each token of its caption.
-
-    Args:
-        images: as the network saw them, uint8 [n, h, w, C].
-    """
+    """Which part of an image counted for each token of its caption: images uint8 [n, h, w, C]."""
 
     images: np.ndarray
 

@@ -47,16 +47,7 @@ class Search:
         room: int = 0,
         keys: Array | None = None,
     ) -> Found:
-        """The texts for a memory.
-
-        Args:
-            model: a network with `init_cache` and `decode_step`.
-            memory: [B, S, D].
-            padding: bool [B, S], True where the memory is real; None: all is.
-            rows: bool [B], as of `decode.search.generate`.
-            room: for so many tokens, fewer than `length`; 0: for as many.
-            keys: [B], for draws; None: those of the first B inputs.
-        """
+        """The texts for a memory: memory [B, S, D], padding bool [B, S], rows bool [B], keys [B]."""
         if self.decoding.sample and keys is None:
             keys = self.keys(jnp.arange(len(memory)))
         # Little room is not the greatest length: what needs more is not complete.
@@ -86,16 +77,10 @@ class Search:
 def said_exactly(
     tokenizer: Tokenizer, predicted: np.ndarray, truth: np.ndarray, references: Sequence[str]
 ) -> np.ndarray:
-    """Which texts are right to the last word: bool [n].
+    """Which texts are right to the last word: bool [n]. Shapes: predicted ids [n, length], truth [n, at most length].
 
     A reference that the tokenizer cannot say as it is written (a word is unknown, a letter is left out, its end is cut)
     is never met, whatever its ids are.
-
-    Args:
-        tokenizer: that of the texts.
-        predicted: ids [n, length], padded.
-        truth: ids of the references [n, at most length], padded.
-        references: as they are written; none where only ids are known.
     """
     width, unknown = predicted.shape[1] - truth.shape[1], tokenizer.ids.unknown
     truth = np.pad(truth, ((0, 0), (0, width)), constant_values=tokenizer.ids.pad)
@@ -133,14 +118,7 @@ class Generation(Task, abstract=True):
         return self.shifted(batch)[2].sum()
 
     def searching(self, changes: Mapping[str, Any]) -> Self:
-        """The task with other settings of its search.
-
-        Args:
-            changes: {field of config.decoding.Decoding: value}.
-
-        Raises:
-            UserError: a setting is unknown or invalid.
-        """
+        """The task with other settings of its search."""
         limit = 0 if self.any_length else self.length
         decoding = change_search(self.decoding, changes, limit, self.target.unit)
         return replace(self, decoding=decoding, length=max(self.length, decoding.min_length, decoding.max_length))
@@ -157,12 +135,8 @@ class Generation(Task, abstract=True):
         return (given, text) if self.decoding.nbest == 1 else (given, "rank", text, "score")
 
     def token_scores(self, split: Any, out: Mapping[str, np.ndarray], references: Sequence[str]) -> dict[str, float]:
-        """The metrics of a split that are counted in tokens: loss and accuracy; and exact match.
-
-        Args:
-            split: with `target`, ids int [n, T].
-            out: {name: [n, ...]} of all its examples: the sums of `next_token.sums`, and "predicted", the texts.
-            references: as of `said_exactly`.
+        """The metrics of a split that are counted in tokens: loss and accuracy; and exact match. Shapes: split int [n,
+        T], out [n, ...].
         """
         tokens = int(out["tokens"].sum())
         return {
@@ -187,51 +161,19 @@ class Writer(Predictor):
             raise UserError(Field("class"), what, "leave it out")
 
     def listed(self, inputs: Any) -> tuple[Sequence[Any], bool]:
-        """One or several inputs as `write` takes them.
-
-        Returns:
-            (these, whether only one was given).
-
-        Raises:
-            UserError: there is none.
-        """
+        """One or several inputs as `write` takes them -> (these, whether only one was given)."""
         raise NotImplementedError
 
     def write(self, several: Any, first: int = 0) -> list[Any]:
-        """The text of each input; where the search gives several (nbest), [(text, score), ...].
-
-        Args:
-            several: inputs as `listed` gives them.
-            first: the number of the first of them among all, for draws.
-        """
+        """The text of each input; where the search gives several (nbest), [(text, score), ...]."""
         raise NotImplementedError
 
     def searching(self, search: Mapping[str, Any]) -> Self:
-        """The same with other settings of its search.
-
-        Args:
-            search: {field of config.decoding.Decoding: value}.
-
-        Raises:
-            UserError: a setting is unknown or invalid.
-        """
+        """The same with other settings of its search."""
         return replace(self, task=searching(self.task, search)) if search else self
 
     def predict(self, inputs: Any, /, batch: int = BATCH, **search: Any) -> Any:
-        """The text of each input.
-
-        Args:
-            inputs: one or several.
-            batch: how many are computed at a time.
-            search: settings of the search, such as beam=4, nbest=2 (the fields of config.decoding.Decoding).
-
-        Returns:
-            a list of texts, or of one input its text. Where the search gives several (nbest), a list of (text, score)
-            takes the place of a text.
-
-        Raises:
-            UserError: an input cannot be used, or there is no such setting.
-        """
+        """The text of each input."""
         writer = self.searching(search)
         several, one = writer.listed(inputs)
         texts = [text for first, some in batches(several, batch) for text in writer.write(some, first)]
@@ -239,17 +181,7 @@ class Writer(Predictor):
 
 
 def change_search(decoding: Decoding, changes: Mapping[str, Any], limit: int, unit: str) -> Decoding:
-    """Other settings of a search.
-
-    Args:
-        decoding: the settings.
-        changes: {field of Decoding: value}.
-        limit: most tokens of a text, its end included; 0: any number.
-        unit: what tokens are called in messages.
-
-    Raises:
-        UserError: a value is not in its range, or of texts that are longer than the limit.
-    """
+    """Other settings of a search."""
     settings = check_decoding(replace(decoding, **{**changes, **_sequences(changes)}))
     for name in ("min_length", "max_length"):
         if 0 < limit < getattr(settings, name):
@@ -275,12 +207,7 @@ def _sequences(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compile_search(function: Callable[..., Found], static: tuple[int, ...]) -> Callable[..., Found]:
-    """A function of a network as a compiled program.
-
-    Args:
-        function: takes the network first.
-        static: the numbers of its arguments that are no arrays.
-    """
+    """A function of a network as a compiled program."""
 
     @functools.cache  # made at the first call, when jax is configured
     def program() -> Any:
@@ -297,12 +224,7 @@ def value(texts: Sequence[str], scores: Iterable[Any], nbest: int) -> Any:
 
 
 def answer(given: Any, predicted: Any) -> Answer:
-    """The prediction for one input; each text is in one line, whatever it holds.
-
-    Args:
-        given: the input.
-        predicted: what `value` made: a text, or (text, score) of several.
-    """
+    """The prediction for one input; each text is in one line, whatever it holds."""
     shown = printable(str(given))
     if isinstance(predicted, str):
         line = f"{shown}: {printable(predicted)}"
@@ -314,17 +236,7 @@ def answer(given: Any, predicted: Any) -> Answer:
 
 
 def given_and_said(ids: Ids, row: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """A text as a decoder is given it and says it, for an explanation.
-
-    Args:
-        ids: of the tokenizer.
-        row: the text, int [length], padded.
-        length: the most tokens of a text.
-
-    Returns:
-        (begin and all but the last token, the tokens with their end, how many these are); both int32, padded to one of
-        few lengths.
-    """
+    """A text as a decoder is given it and says it, for an explanation: row int [length]."""
     tokens = [*ids.until_end(row), ids.end][: len(row)]
     given, said = np.full((2, next(n for n in lengths_to(length) if n >= len(tokens))), ids.pad, np.int32)
     said[: len(tokens)] = tokens

@@ -76,33 +76,13 @@ class ImagePredictor(Predictor):
         return np.zeros((*self.preprocess.image, self.preprocess.channels), np.uint8)
 
     def pixels(self, images: Any) -> np.ndarray:
-        """Images preprocessed but not normalised.
-
-        Args:
-            images: one, or several.
-
-        Returns:
-            uint8 [n, h, w, C], or [h, w, C] of one.
-
-        Raises:
-            UserError: one cannot be used.
-        """
+        """Images preprocessed but not normalised -> uint8 [n, h, w, C], or [h, w, C] of one."""
         several, one = self.listed(images)
         pixels = np.stack([prepare_image(image, self.preprocess) for image in several])
         return pixels[0] if one else pixels
 
     def inputs(self, images: Any) -> Array:
-        """Images as the network takes them, preprocessed and normalised.
-
-        Args:
-            images: one, or several.
-
-        Returns:
-            [n, h, w, C], or [h, w, C] of one.
-
-        Raises:
-            UserError: one cannot be used.
-        """
+        """Images as the network takes them, preprocessed and normalised -> [n, h, w, C], or [h, w, C] of one."""
         return self.normalised(self.pixels(images))
 
     @with_fixed_settings

@@ -13,16 +13,9 @@ from ..text.ids import Ids
 
 
 def shift_target(target: Array, source: Array, ids: Ids, source_pad: int) -> tuple[Array, Array, Array]:
-    """What a decoder reads and has to predict: a begin and the target, and the target and an end.
-
-    Args:
-        target: ids int32 [B, T], padded.
-        source: ids int32 [B, S]; where all are padding, all labels of the row count as padding.
-        ids: what the target's ids mean.
-        source_pad: the id of padding in the source.
-
-    Returns:
-        (the decoder's inputs, the labels, False where a label is padding), [B, T+1] each.
+    """What a decoder reads and has to predict: a begin and the target, and the target and an end. Shapes: target int32
+    [B, T], source int32 [B, S]. Returns (the decoder's inputs, the labels, False where a label is padding), [B, T+1]
+    each.
     """
     begin, blank = jnp.full_like(target[:, :1], ids.begin), jnp.full_like(target[:, :1], ids.pad)
     padded = jnp.concatenate([target, blank], 1)
@@ -47,17 +40,8 @@ def _derivative_of_table(row: int, primals: tuple[Array], tangents: tuple[Array]
 def mean_loss(
     logits: Array, labels: Array, real: Array, smoothing: float, denominator: Array
 ) -> tuple[Array, dict[str, Array]]:
-    """The loss of a batch, or of a part of it: sums over its labels, divided by a number of labels.
-
-    Args:
-        logits: [B, T, V].
-        labels: int32 [B, T].
-        real: bool [B, T], False where a label is padding.
-        smoothing: label smoothing, as of `token_losses`.
-        denominator: [], what sums are divided by.
-
-    Returns:
-        (cross entropy [], {"accuracy": []}).
+    """The loss of a batch, or of a part of it: sums over its labels, divided by a number of labels. Shapes: logits [B,
+    T, V], labels int32 [B, T], real bool [B, T] -> (cross entropy [], {"accuracy": []}).
     """
     right = (logits.argmax(-1) == labels) & real
     losses = token_losses(logits, labels, smoothing)
@@ -65,16 +49,7 @@ def mean_loss(
 
 
 def sums(logits: Array, labels: Array, real: Array) -> dict[str, Array]:
-    """Sums of each example over its labels.
-
-    Args:
-        logits: [B, T, V].
-        labels: int32 [B, T].
-        real: bool [B, T], False where a label is padding.
-
-    Returns:
-        [B] each: "loss" (not smoothed), "tokens", and "right", how many are predicted right.
-    """
+    """Sums of each example over its labels: logits [B, T, V], labels int32 [B, T], real bool [B, T] -> [B]."""
     right = (logits.argmax(-1) == labels) & real
     losses = token_losses(logits, labels, 0.0)
     return {"loss": jnp.where(real, losses, 0).sum(-1), "tokens": real.sum(-1), "right": right.sum(-1)}
@@ -82,15 +57,10 @@ def sums(logits: Array, labels: Array, real: Array) -> dict[str, Array]:
 
 @partial(jax.custom_jvp, nondiff_argnums=(2,))
 def token_losses(logits: Array, labels: Array, smoothing: float) -> Array:
-    """The cross entropy of each label, [B, T].
+    """The cross entropy of each label, [B, T]: logits [B, T, V].
 
     With label smoothing e it is -(1-e) log p(label) - e/V sum over v of log p(v), as in PyTorch. It is computed without
     an array of targets, so that besides the logits only their gradient is as large.
-
-    Args:
-        logits: [B, T, V].
-        labels: int32 [B, T].
-        smoothing: e.
     """
     return _formula(logits, labels, smoothing)
 

@@ -21,14 +21,7 @@ PREPARED = (
 def preprocess_fields(
     height: int, width: int, channels: int, largest: int | None = None
 ) -> dict[str, tuple[Callable[[Any], bool], str]]:
-    """{field: (whether a value is valid, what it has to be)} of a preprocessing for images of a shape.
-
-    Args:
-        height: in pixels.
-        width: in pixels.
-        channels: of an image.
-        largest: bounds `size`, the shorter side in pixels that an image is scaled to first; None: no bound.
-    """
+    """{field: (whether a value is valid, what it has to be)} of a preprocessing for images of a shape."""
     numbers = f"{channels} numbers, one a channel, with commas"
     pixels = "a whole number of pixels" + (f", at most {largest}" if largest else "")
     return {
@@ -55,16 +48,8 @@ def preprocess_fields(
 
 
 def preprocess_fault(value: Any, shape: tuple[int, int, int], largest: int | None = None) -> tuple[str, str]:
-    """The first field of a preprocessing that is not valid.
-
-    Args:
-        value: any JSON value.
-        shape: (h, w, C) of the images that it has to make.
-        largest: as of `preprocess_fields`.
-
-    Returns:
-        (the field, what it has to be); empty texts if all are valid. The field is "preprocess" where the value as a
-        whole is not an object of these fields.
+    """The first field of a preprocessing that is not valid. Returns (the field, what it has to be); empty texts if all
+    are valid. The field is "preprocess" where the value as a whole is not an object of these fields.
     """
     fields = preprocess_fields(*shape, largest)
     if not isinstance(value, Mapping) or {*value, *OPTIONAL} != fields.keys():
@@ -87,12 +72,7 @@ def is_preprocess(value: Any) -> bool:
 
 
 def prepared_as(preprocess: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
-    """{field of a run: value} that prepares images as a preprocessing states.
-
-    Args:
-        preprocess: as `Preprocess.to_dict` gives it.
-        stated: {field: value} of the run besides; fields that would have no effect beside these are left out.
-    """
+    """{field of a run: value} that prepares images as a preprocessing states."""
     of_data = {name: name.removeprefix("data.") for name in PREPARED if name.startswith("data.")}
     fields = {field: preprocess[name] for field, name in of_data.items() if name in preprocess}
     if "data.range" in fields:

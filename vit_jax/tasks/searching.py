@@ -14,15 +14,7 @@ from .base import Task
 
 
 def searching(task: Task, changes: Mapping[str, Any]) -> Task:
-    """The task with other settings of its search.
-
-    Args:
-        task: the task.
-        changes: {field of Decoding: value}; without any the task is as it was.
-
-    Raises:
-        UserError: it generates nothing, or there is no such setting, or no such value.
-    """
+    """The task with other settings of its search."""
     if not changes:
         return task
     name, known = next(iter(changes)), [f.name for f in fields(Decoding)]

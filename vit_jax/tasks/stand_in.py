@@ -21,15 +21,7 @@ Shape = tuple[tuple[int, ...], str]  # of an array: its shape, its dtype
 
 @dataclass(frozen=True)
 class StandIn:
-    """The run, metadata and batches as opened data would give them.
-
-    Args:
-        run: with the sizes that data determines.
-        metadata: the entries of `Data.metadata` that the task reads.
-        batch: a training batch, the largest where they differ, {name: (shape, dtype)}.
-        examples: a batch of evaluation, likewise.
-        length: of the texts that the task writes, in tokens; 0: it writes none.
-    """
+    """The run, metadata and batches as opened data would give them."""
 
     run: RunConfig
     metadata: Mapping[str, Any]
@@ -49,15 +41,7 @@ def rows_of(batch: Mapping[str, Shape]) -> int:
 
 
 def with_sizes(run: RunConfig, sizes: Mapping[str, int]) -> RunConfig:
-    """The run with these sizes of its network where it leaves them to its data.
-
-    Args:
-        run: the run.
-        sizes: {dotted field of the network: size}, as far as they are known.
-
-    Raises:
-        UserError: another size is left to the data.
-    """
+    """The run with these sizes of its network where it leaves them to its data."""
     given = {name: value_at(run.model, name) for name in run.model.marked("from_data")}
     found = {name: size or sizes.get(name, 0) for name, size in given.items()}
     if missing := [f"model.{name}" for name, size in found.items() if not size]:
@@ -76,11 +60,7 @@ def vocabulary_of(data: SentenceData | CaptionData) -> int:
 
 
 def check_length(length: int, longest: int, field: str) -> int:
-    """The length of sequences that is asked for; 0: the longest.
-
-    Raises:
-        UserError: it is longer than `field` of the run allows.
-    """
+    """The length of sequences that is asked for; 0: the longest."""
     if length > longest:
         raise UserError(Field("length"), f"is {length}, and {field} is {longest}", f"give at most {longest}")
     return length or longest

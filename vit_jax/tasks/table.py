@@ -28,22 +28,14 @@ TASKS: dict[str, type[TaskSpec]] = {
 
 
 def task_spec(name: str) -> type[TaskSpec]:
-    """The spec of a task.
-
-    Raises:
-        UserError: no task has this name; names similar ones.
-    """
+    """The spec of a task."""
     if name not in TASKS:
         raise UserError(Field("task"), f"{name!r} is not known to this version of vit-jax{nearest(name, list(TASKS))}")
     return TASKS[name]
 
 
 def untrained_run(model: NetworkConfig) -> RunConfig:
-    """A run with this network that was never trained, of the first task that trains such networks.
-
-    Raises:
-        UserError: no task does.
-    """
+    """A run with this network that was never trained, of the first task that trains such networks."""
     for name, spec in TASKS.items():
         if spec.trains(model):
             return spec.untrained(name, model)

@@ -34,10 +34,6 @@ def chrf(said: str, references: Sequence[str]) -> float:
     """chrF of one text, 0 to 100 (Popović 2015, W15-3049), beta 2, as sacrebleu computes it; the best of references.
 
     Spaces do not count, and of the n-grams of 1 to 6 letters only those lengths that both texts have.
-
-    Args:
-        said: the text.
-        references: what it may be.
     """
     return max(_chrf("".join(said.split()), "".join(each.split())) for each in references)
 
@@ -55,14 +51,7 @@ def _chrf(said: str, reference: str) -> float:
 
 
 def worst(names: Iterable[str], references: Iterable[Sequence[str]], said: Iterable[str], cased: bool) -> list[Wrong]:
-    """The examples whose text is none of the references, the lowest chrF first.
-
-    Args:
-        names: what messages call each example.
-        references: of each.
-        said: the text of each.
-        cased: whether upper and lower case differ.
-    """
+    """The examples whose text is none of the references, the lowest chrF first."""
 
     def read(text: str) -> str:
         return text if cased else text.lower()
@@ -76,13 +65,7 @@ def worst(names: Iterable[str], references: Iterable[Sequence[str]], said: Itera
 
 
 def summarise_worst(wrong: Sequence[Wrong], total: int, file: str) -> tuple[str, ...]:
-    """A few lines on the worst texts, for a terminal.
-
-    Args:
-        wrong: these, the worst first.
-        total: how many texts there are.
-        file: which has more of them.
-    """
+    """A few lines on the worst texts, for a terminal."""
     first = [f"worst: {w.name}, chrF {w.score:.1f}: {w.predicted!r}, not {w.references[0]!r}" for w in wrong[:PRINTED]]
     return (*first, f"{len(wrong):,} of {total:,} are not as in the data; {file} has the worst")
 
@@ -90,16 +73,7 @@ def summarise_worst(wrong: Sequence[Wrong], total: int, file: str) -> tuple[str,
 def write_worst(
     path: Path, wrong: Sequence[Wrong], sources: Sequence[str], caption: str, total: int, what: str = "translations"
 ) -> None:
-    """Write a text file of the worst texts with their sources, the worst first, and keep them for report.html.
-
-    Args:
-        path: of the file.
-        wrong: the worst texts, of which the first are written.
-        sources: of each.
-        caption: a line above.
-        total: how many texts were compared.
-        what: they are, in the plural.
-    """
+    """Write a text file of the worst texts with their sources, the worst first, and keep them for report.html."""
     parts = [f"The {min(len(wrong), WORST)} worst {what} by chrF (0 to 100) of each sentence; {caption}\n"]
     shown = list(zip(wrong, sources, strict=False))[:WORST]
     for w, source in shown:
@@ -120,15 +94,7 @@ def _row(w: Wrong) -> dict[str, Any]:
 def draw_worst(
     images: Callable[[np.ndarray], np.ndarray], wrong: Sequence[Wrong], total: int, path: Path, caption: str
 ) -> None:
-    """Draw the images of the worst captions, and keep them for report.html.
-
-    Args:
-        images: gives those of numbers int [k], uint8 [k, h, w, C].
-        wrong: the worst captions, of which the first are drawn.
-        total: how many captions were compared.
-        path: of the PNG.
-        caption: a line under the title.
-    """
+    """Draw the images of the worst captions, and keep them for report.html: images int [k]."""
     worst = wrong[:PICTURES]
     shown = images(np.array([w.number for w in worst], int))
     title = f"Worst captions by chrF: {len(worst)} of {len(wrong):,} that are not as in the data, of {total:,}"

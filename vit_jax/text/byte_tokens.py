@@ -20,11 +20,7 @@ SENTINELS = 125
 
 
 def special_tokens(settings: Mapping[str, Any]) -> dict[str, int]:
-    """{token: id} of the tokens that stand for no byte.
-
-    Args:
-        settings: of tokenizer_config.json, with the three special tokens of the class.
-    """
+    """{token: id} of the tokens that stand for no byte."""
     found = {token_text(settings[name]): i for i, name in enumerate(NAMES)}
     if isinstance(by_id := settings.get("added_tokens_decoder"), Mapping):
         return found | {token_text(token): int(i) for i, token in by_id.items() if i.isdecimal() and token_text(token)}
@@ -45,13 +41,6 @@ class ByteTokens(Tokenizer):
 
     A text is its bytes in UTF-8. The special tokens in it are found first; padding, end and unknown take the white
     space around them with them, unless the settings say otherwise.
-
-    Args:
-        settings: of tokenizer_config.json, with the three special tokens of the class.
-        ids: those with a meaning of their own.
-        target: whether this side is the target; a source has an end.
-        kept: what a run keeps of it, with the number of its ids as "size".
-        files: those that a run keeps.
     """
 
     unit = "bytes"
@@ -76,11 +65,7 @@ class ByteTokens(Tokenizer):
         return self.specials.get(token)
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a sentence, int32 [N].
-
-        Raises:
-            UserError: it has no words, or holds the token that pads.
-        """
+        """The ids of a sentence, int32 [N]."""
         return check_ids(text, self.bytes_of(text), self)
 
     def bytes_of(self, text: str) -> list[int]:

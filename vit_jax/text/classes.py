@@ -19,15 +19,7 @@ from .rebuild import Parts
 
 @dataclass(frozen=True)
 class TokenizerClass:
-    """A class of tokenizers.
-
-    Args:
-        files: the vocabulary, where there is no tokenizer.json.
-        specials: its special tokens, unless the files name others.
-        build: makes the tokenizer of the vocabulary; None: it is opened from the files as they are.
-        around: the special tokens before and after a text, by their names.
-        languages: how it names languages, if it does.
-    """
+    """A class of tokenizers."""
 
     files: tuple[str, ...]
     specials: Mapping[str, Any]
@@ -103,14 +95,8 @@ OF_MODELS = {  # {model_type: the class of its tokenizer, where none is stated}
 
 
 def class_name(tokens: Mapping[str, Any], model: Mapping[str, Any]) -> str:
-    """The name of a tokenizer's class.
-
-    Args:
-        tokens: its tokenizer_config.json.
-        model: the config.json of its model.
-
-    Returns:
-        The name without Fast; the model_type where that is not known; empty where neither states one.
+    """The name of a tokenizer's class. The name without Fast; the model_type where that is not known; empty where
+    neither states one.
     """
     stated = tokens.get("tokenizer_class") or model.get("tokenizer_class") or model.get("model_type")
     name = stated.removesuffix("Fast") if isinstance(stated, str) else ""
@@ -130,16 +116,7 @@ def stated_class(tokens: Mapping[str, Any]) -> TokenizerClass | None:
 
 
 def check_class(name: str, there: str, where: str) -> TokenizerClass:
-    """The class that makes a tokenizer of a file.
-
-    Args:
-        name: of the class.
-        there: the name of the file.
-        where: its folder, which errors name.
-
-    Raises:
-        UserError: the name is empty or not known.
-    """
+    """The class that makes a tokenizer of a file."""
     if not name:
         raise UserError(
             where,

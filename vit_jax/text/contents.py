@@ -26,15 +26,7 @@ SPM, VOCABULARIES = ("source.spm", "target.spm"), ("vocab.json", "target_vocab.j
 
 
 def parse_json(content: bytes, where: str) -> dict[str, Any]:
-    """The JSON object in a file.
-
-    Args:
-        content: of the file.
-        where: names it in errors.
-
-    Raises:
-        UserError: it is damaged or holds something else.
-    """
+    """The JSON object in a file."""
     try:
         value = strict_json.parse(content)
     except ValueError as error:
@@ -80,19 +72,8 @@ def _read_settings(files: Files, side: str, where: str) -> dict[str, Any]:
 
 
 def tokens_of(files: Files, side: str, where: str, model: Mapping[str, Any] = {}) -> dict[str, Any]:
-    """The special tokens and settings of one side: as its files state them, else as its class has them.
-
-    Args:
-        files: of the tokenizer.
-        side: source or target.
-        where: names the files in errors.
-        model: the config of its model, which may name the class.
-
-    Returns:
-        {"pad_token": text or an object with settings, ...}.
-
-    Raises:
-        UserError: a file is damaged.
+    """The special tokens and settings of one side: as its files state them, else as its class has them. Returns
+    {"pad_token": text or an object with settings, ...}.
     """
     stated = _read_settings(files, side, where)
     known = CLASSES["MarianTokenizer"] if SPM[0] in files else CLASSES.get(class_name(stated, model))
@@ -132,16 +113,7 @@ def numbers_of(files: Files, side: str, where: str) -> tuple[Callable[[str], int
 
 
 def ids_of(files: Files, side: str, where: str) -> Ids:
-    """The ids of one side with a meaning of their own, by ids.json.
-
-    Args:
-        files: of the tokenizer.
-        side: source or target.
-        where: names the files in errors.
-
-    Raises:
-        UserError: ids.json is missing or damaged.
-    """
+    """The ids of one side with a meaning of their own, by ids.json."""
     remedy = "restore it, or remove it if a model's config.json is there"
     if IDS not in files:
         raise UserError(where, f"has no {IDS}", remedy)

@@ -63,19 +63,7 @@ FORMS = f"a folder with {PIECES}, or with {', '.join(SPM)} and {VOCABULARIES[0]}
 
 
 def read_folder(path: str, alone: bool = False, spoken: Spoken = UNSTATED) -> dict[str, bytes]:
-    """The files of the tokenizer in a folder, with an ids.json.
-
-    Args:
-        path: of the folder, or of the tokenizer.json in it.
-        alone: whether there is no source, see `stated_ids`.
-        spoken: the languages that a user states, see `with_languages`.
-
-    Returns:
-        {name: content}.
-
-    Raises:
-        UserError: the folder has no tokenizer that can be used, or does not state enough.
-    """
+    """The files of the tokenizer in a folder, with an ids.json -> {name: content}."""
     folder, where = Path(os.path.expanduser(path)), f"data.tokenizer {path}"
     folder = folder.parent if folder.name == PIECES else folder
     if not folder.is_dir():
@@ -157,17 +145,7 @@ def _content(file: Path) -> bytes:
 
 
 def with_ids(files: Files, model: Mapping[str, Any], where: str, alone: bool = False) -> dict[str, bytes]:
-    """The files with an ids.json, by what their tokenizer and its model state.
-
-    Args:
-        files: of the tokenizer.
-        model: config.json and over it generation_config.json; empty without a model.
-        where: names the files in errors.
-        alone: whether there is no source, see `stated_ids`.
-
-    Raises:
-        UserError: padding, begin or end is not stated, or a file is damaged.
-    """
+    """The files with an ids.json, by what their tokenizer and its model state."""
     sides, content = [], dict[str, Any]()
     for side in SIDES:
         tokens = tokens_of(files, side, where)
@@ -183,18 +161,7 @@ def with_ids(files: Files, model: Mapping[str, Any], where: str, alone: bool = F
 
 
 def open_files(files: Files, where: str) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers in files.
-
-    Args:
-        files: with an ids.json.
-        where: names them in errors.
-
-    Returns:
-        (that of sources, that of targets).
-
-    Raises:
-        UserError: a file is damaged.
-    """
+    """The tokenizers in files -> (that of sources, that of targets)."""
     source, target = (_open_side(files, side, where) for side in SIDES)
     return source, target
 

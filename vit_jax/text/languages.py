@@ -12,16 +12,7 @@ SEVERAL = 2  # codes of Marian's targets from which on a source has to name one
 
 @dataclass(frozen=True)
 class Languages:
-    """How a class of tokenizers names languages.
-
-    Args:
-        token: the token of a code.
-        form: a regular expression of codes.
-        codes: in the order of their ids, of a tokenizer whose files do not list them.
-        before: whether that of a source stands before its text, rather than after its end.
-        begins: whether that of a target is the decoder's first input, rather than the first token, which is forced.
-        in_source: whether a source begins with the language of its target, and nothing names its own.
-    """
+    """How a class of tokenizers names languages."""
 
     token: str
     form: str

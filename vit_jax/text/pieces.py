@@ -56,11 +56,7 @@ class Pieces(Tokenizer):
         return found
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a sentence, int32 [N].
-
-        Raises:
-            UserError: it has no words, or holds the token that pads.
-        """
+        """The ids of a sentence, int32 [N]."""
         return self.encode_all([text])[0]
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -89,19 +85,7 @@ class Pieces(Tokenizer):
 
 
 def check_ids(text: str, ids: Sequence[int], side: Any) -> np.ndarray:
-    """The ids of a text as an array.
-
-    Args:
-        text: which has these ids.
-        ids: of a tokenizer.
-        side: the tokenizer.
-
-    Returns:
-        int32 [N].
-
-    Raises:
-        UserError: the text has no words, or holds the token that pads.
-    """
+    """The ids of a text as an array -> int32 [N]."""
     if not text.strip() or not ids:
         raise UserError(f"the text {quote(text)} has no words", remedy="give at least one")
     if side.ids.pad in ids:
@@ -113,19 +97,7 @@ def check_ids(text: str, ids: Sequence[int], side: Any) -> np.ndarray:
 
 
 def open_pieces(content: bytes, where: str, literal: bool = False) -> Any:
-    """The tokenizer in a tokenizer.json.
-
-    Args:
-        content: of the file.
-        where: names it in errors.
-        literal: whether special tokens have no meaning in texts: "</s>" is then four characters.
-
-    Returns:
-        A `tokenizers.Tokenizer` without truncation and padding.
-
-    Raises:
-        UserError: the file is damaged, or the library is not there.
-    """
+    """The tokenizer in a tokenizer.json."""
     with require("tokenizers"):
         from tokenizers import Tokenizer
     with report_damage(where):
@@ -140,20 +112,12 @@ def open_pieces(content: bytes, where: str, literal: bool = False) -> Any:
 
 
 def train_pieces(kind: str, sentences: Iterator[str], size: int) -> dict[str, bytes]:
-    """The files of a new tokenizer.
+    """The files of a new tokenizer -> {name: content}.
 
     Its alphabet are all bytes, so every text has ids, and `decode` gives back the text exactly, but in Unicode's form
     NFC and without white space around it. The same sentences give the same BPE; a unigram's scores differ in their last
     digits from one training to the next. BPE: Sennrich et al. 2016 (arXiv 1508.07909), on bytes as in Radford et al.
     2019; unigram: Kudo 2018 (arXiv 1804.10959).
-
-    Args:
-        kind: bpe or unigram.
-        sentences: to train on.
-        size: the most ids.
-
-    Returns:
-        {name: content}.
     """
     with require("tokenizers"):
         from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers

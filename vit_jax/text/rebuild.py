@@ -36,11 +36,7 @@ class Parts:
         return token_text(self.settings[f"{name}_token"])
 
     def lines(self, name: str) -> Iterator[tuple[int, str]]:
-        """(number from 1, line) of a file of text.
-
-        Raises:
-            UserError: it is no text in UTF-8.
-        """
+        """(number from 1, line) of a file of text."""
         return enumerate(read_lines(io.BytesIO(self.files[name]), f"{self.where}: {name}"), 1)
 
     def spm(self) -> SpmFile:
@@ -50,17 +46,7 @@ class Parts:
 
 
 def made_of(parts: Parts, build: Any, around: tuple[str, str], added: Mapping[str, Any]) -> bytes:
-    """The tokenizer.json of a class.
-
-    Args:
-        parts: what it is made of.
-        build: makes its tokenizer of the vocabulary.
-        around: the names of the special tokens before and after a text, empty for none.
-        added: {token: id} of those that follow the vocabulary.
-
-    Raises:
-        UserError: where the files are damaged.
-    """
+    """The tokenizer.json of a class."""
     with require("tokenizers"):
         import tokenizers  # noqa: F401
     (first, *_) = parts.files

@@ -31,23 +31,7 @@ def make_tokenizers(
     spoken: Spoken = UNSTATED,
     task: str = "",
 ) -> Pair:
-    """The tokenizers of a run that is trained on these sentences.
-
-    Args:
-        kind: words, words-apart, bpe or unigram, or the path of a folder.
-        size: the most ids of one that is trained.
-        sources: sentences.
-        targets: sentences.
-        one: whether both sides have the same ids; words are then the same object.
-        spoken: the languages of a folder's tokenizer that knows several.
-        task: the name of a task that the config.json in the folder lists; its files then keep the list.
-
-    Returns:
-        (that of sources, that of targets).
-
-    Raises:
-        UserError: where the folder has no tokenizer that can be used.
-    """
+    """The tokenizers of a run that is trained on these sentences -> (that of sources, that of targets)."""
     if kind in (WORDS, APART) and one:
         both = count_words(itertools.chain(sources, targets), apart=kind == APART)
         return both, both
@@ -73,31 +57,13 @@ def make_tokenizers(
 
 
 def record_tokenizers(source: Tokenizer, target: Tokenizer) -> dict[str, Any]:
-    """The metadata of a run on texts, from which `open_tokenizers` makes the tokenizers again.
-
-    Args:
-        source: the tokenizer of sources.
-        target: the tokenizer of targets.
-
-    Returns:
-        `vocabulary`, for config.json, and of tokenizers that have files {path in the run's folder: content} as `files`.
-    """
+    """The metadata of a run on texts, from which `open_tokenizers` makes the tokenizers again."""
     files = {f"{FOLDER}/{name}": x for name, x in {**source.files, **target.files}.items()}
     return {"vocabulary": _record(source, target), **({"files": files} if files else {})}
 
 
 def open_tokenizers(metadata: Mapping[str, Any]) -> Pair:
-    """The tokenizers of a run on texts.
-
-    Args:
-        metadata: of the run, see `record_tokenizers`.
-
-    Returns:
-        (that of sources, that of targets).
-
-    Raises:
-        UserError: their files are damaged or not there.
-    """
+    """The tokenizers of a run on texts -> (that of sources, that of targets)."""
     source, target = (metadata["vocabulary"][side] for side in SIDES)
     if isinstance(source, list):
         apart = splits_marks([*source, *target])
@@ -116,15 +82,7 @@ def _in_files(metadata: Mapping[str, Any]) -> Pair:
 
 
 def with_spoken(metadata: Mapping[str, Any], spoken: Spoken) -> Mapping[str, Any]:
-    """The metadata of a run whose texts are in other languages than those that it was trained on.
-
-    Args:
-        metadata: of the run, see `record_tokenizers`.
-        spoken: the languages that a user states; where none is, nothing changes.
-
-    Raises:
-        UserError: the tokenizer does not know such languages.
-    """
+    """The metadata of a run whose texts are in other languages than those that it was trained on."""
     if not spoken:
         return metadata
     files = {name.removeprefix(f"{FOLDER}/"): content for name, content in metadata.get("files", {}).items()}
@@ -133,17 +91,7 @@ def with_spoken(metadata: Mapping[str, Any], spoken: Spoken) -> Mapping[str, Any
 
 
 def make_one(kind: str, size: int, sentences: Sequence[str]) -> Tokenizer:
-    """The tokenizer of a run whose only texts are those that it generates.
-
-    Args:
-        kind: words, words-apart, bpe or unigram, or the path of a folder, whose tokenizer may pad with its end, as that
-            of GPT-2 does.
-        size: the most ids of one that is trained.
-        sentences: of training.
-
-    Raises:
-        UserError: the folder has no tokenizer that can be used.
-    """
+    """The tokenizer of a run whose only texts are those that it generates."""
     if kind in (WORDS, APART):
         return count_words(sentences, apart=kind == APART)
     where = f"data.tokenizer {kind}"
@@ -152,29 +100,13 @@ def make_one(kind: str, size: int, sentences: Sequence[str]) -> Tokenizer:
 
 
 def record_one(name: str, tokenizer: Tokenizer) -> dict[str, Any]:
-    """The metadata of a run with one tokenizer, from which `open_one` makes it again.
-
-    Args:
-        name: under which config.json keeps it.
-        tokenizer: of the texts that the run generates.
-
-    Returns:
-        The entry for config.json, and of a tokenizer that has files {path in the run's folder: content} as `files`.
-    """
+    """The metadata of a run with one tokenizer, from which `open_one` makes it again."""
     files = {f"{FOLDER}/{path}": x for path, x in tokenizer.files.items()}
     return {name: tokenizer.kept, **({"files": files} if files else {})}
 
 
 def open_one(name: str, metadata: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer of a run with one.
-
-    Args:
-        name: of the entry of config.json.
-        metadata: of the run, see `record_one`.
-
-    Raises:
-        UserError: its files are damaged or not there.
-    """
+    """The tokenizer of a run with one."""
     kept = metadata[name]
     return Vocabulary(kept) if isinstance(kept, list) else _in_files(metadata)[1]
 

@@ -21,19 +21,7 @@ LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)  # of a target, before the text of 
 
 
 class SentencePieces(Tokenizer):
-    """One side of such: ids and texts are those of MarianTokenizer and M2M100Tokenizer of transformers.
-
-    Args:
-        model: the content of a .spm file.
-        vocabulary: {piece: id}.
-        ids: those with a meaning of their own; `unknown` is one of them.
-        specials: the pieces that are special also where a text holds them: of end, unknown and padding.
-        languages: how the tokens of languages look.
-        language: the code of that with which a source begins: its own, of Marian's its target's, where not each text
-            begins with it; empty: none is stated.
-        target: whether this side is the target; a source has an end.
-        where: for messages.
-    """
+    """One side of such: ids and texts are those of MarianTokenizer and M2M100Tokenizer of transformers."""
 
     unit = "tokens"
     open = True
@@ -79,11 +67,7 @@ class SentencePieces(Tokenizer):
         return self.vocabulary.get(token)
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a sentence, int32 [N].
-
-        Raises:
-            UserError: it has no words, or holds the token that pads.
-        """
+        """The ids of a sentence, int32 [N]."""
         found, begin, before = [], 0, self._before(text)
         for special in self._special.finditer(text):
             found += [*self.split(text[begin : special.start()]), special.group()]

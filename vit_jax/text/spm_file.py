@@ -24,15 +24,7 @@ class SpmFile:
 
 
 def read_spm(content: bytes, where: str) -> SpmFile:
-    """The SentencePiece model in a file.
-
-    Args:
-        content: of the file.
-        where: names it in errors.
-
-    Raises:
-        UserError: it is damaged, or the library is not there.
-    """
+    """The SentencePiece model in a file."""
     with require("sentencepiece"):
         from sentencepiece import SentencePieceProcessor
     count, parts = 0, dict[int, bytes]()

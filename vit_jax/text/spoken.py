@@ -17,18 +17,7 @@ TARGET_OF_PAIRS = "target_lang"  # there, of Marian
 
 
 def with_languages(files: Files, spoken: Spoken, where: str, alone: bool = False) -> dict[str, bytes]:
-    """The files, with the languages of their texts in the tokenizer_config.json and in the ids.json that they have.
-
-    Args:
-        files: of a tokenizer.
-        spoken: what a user states.
-        where: names the files in messages.
-        alone: whether there is no source; then none of the languages has to be stated.
-
-    Raises:
-        UserError: where one is neither stated by the files nor by the user, or is none of the tokenizer's, or where the
-            tokenizer has none.
-    """
+    """The files, with the languages of their texts in the tokenizer_config.json and in the ids.json that they have."""
     known = class_of(files, where)
     languages = known.languages if known and not any(name.startswith(f"{SIDES[0]}/") for name in files) else None
     if languages is None:

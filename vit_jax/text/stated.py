@@ -14,18 +14,7 @@ Stated = Mapping[str, Any]  # the JSON of one or several files
 def stated_ids(
     model: Stated, tokens: Stated, number: Callable[[str], int | None], where: str, alone: bool = False
 ) -> Ids:
-    """The ids of a target.
-
-    Args:
-        model: config.json and over it generation_config.json; empty without a model.
-        tokens: {"pad_token": text, ...} of the tokenizer.
-        number: gives the id of a token.
-        where: names the files in messages.
-        alone: whether there is no source; the end may then also pad, as it does where nothing else is stated.
-
-    Raises:
-        UserError: where padding, begin or end is not stated.
-    """
+    """The ids of a target."""
 
     def one(in_model: str, in_tokens: str = "") -> int | None:
         value = model.get(in_model)

@@ -18,15 +18,7 @@ LARGEST = 1 << 20  # bytes of a config.json
 
 
 def kept_tasks(folder: Path, name: str) -> dict[str, bytes]:
-    """The file by which a run keeps the tasks of a folder.
-
-    Args:
-        folder: with a config.json, or of a run's tokenizer.
-        name: of the task that is wanted; empty: none, and no file.
-
-    Raises:
-        UserError: the folder has no task of this name.
-    """
+    """The file by which a run keeps the tasks of a folder."""
     if not name:
         return {}
     there = (folder / MODEL).is_file()
@@ -37,15 +29,7 @@ def kept_tasks(folder: Path, name: str) -> dict[str, bytes]:
 
 
 def task_settings(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
-    """What a task of these files states: its prefix, and settings of generation_config.json.
-
-    Args:
-        files: of a tokenizer, see `kept_tasks`.
-        name: of the task; empty: none, and no settings.
-
-    Raises:
-        UserError: there is no such task.
-    """
+    """What a task of these files states: its prefix, and settings of generation_config.json."""
     if not name:
         return {}
     tasks = parse_json(files.get(MODEL, b"{}"), MODEL).get(KEY)
@@ -59,15 +43,6 @@ def task_settings(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
 
 
 def prefix_of(prefix: str, task: str, files: Mapping[str, bytes]) -> str:
-    """What stands before every source: what a user states, else what the task has.
-
-    Args:
-        prefix: as it is stated; empty: it is not.
-        task: the name of a task; empty: none.
-        files: of the tokenizer, see `kept_tasks`.
-
-    Raises:
-        UserError: there is no such task.
-    """
+    """What stands before every source: what a user states, else what the task has."""
     stated = task_settings(files, task).get("prefix")
     return prefix or (stated if isinstance(stated, str) else "")

@@ -24,14 +24,7 @@ COURSE = ("<NULL>", "<START>", "<END>", "<UNK>")  # their names in cs231n's capt
 
 
 def words(text: str, apart: bool = False) -> list[str]:
-    """The words of a sentence, in lower case; each punctuation mark is a word.
-
-    Args:
-        text: the sentence. A combining mark belongs to the character before it, as do joiners and other invisible
-            characters: rule WB4 of Unicode (UAX #29), without which Hindi, Thai, Arabic with vowels and decomposed
-            Latin fall into pieces.
-        apart: each of these is a word, as it was to the first runs.
-    """
+    """The words of a sentence, in lower case; each punctuation mark is a word."""
     return (re.compile(r"\w+|[^\w\s]") if apart else _words()).findall(text.lower())
 
 
@@ -83,11 +76,7 @@ class Vocabulary(Tokenizer):
         return self._ids.get(token)
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a sentence, int32 [N].
-
-        Raises:
-            UserError: it has no words, or, without <unk>, unknown ones.
-        """
+        """The ids of a sentence, int32 [N]."""
         found = words(text, self.apart)
         if not found:
             raise UserError(f"the text {quote(text)} has no words", remedy="give at least one")
@@ -121,12 +110,7 @@ def closed_vocabulary(words: Iterable[str]) -> Vocabulary:
 
 
 def count_words(sentences: Iterable[str], apart: bool = False) -> Vocabulary:
-    """The open vocabulary of the words that occur often, the most frequent first, then by spelling.
-
-    Args:
-        sentences: whose words are counted.
-        apart: as of `words`. Otherwise a mark that stands alone is <unk>.
-    """
+    """The open vocabulary of the words that occur often, the most frequent first, then by spelling."""
     counts = Counter(word for sentence in sentences for word in words(sentence, apart))
     often = (word for word, n in counts.items() if n >= LEAST and (apart or not splits_marks([word])))
     return Vocabulary((*SPECIALS, *sorted(often, key=lambda word: (-counts[word], word))), apart)

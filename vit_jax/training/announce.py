@@ -123,12 +123,7 @@ def _times(setup: Setup, engine: Engine, state: TrainState, begin: int) -> tuple
 
 
 def estimate(setup: Setup, state: TrainState) -> str:
-    """A sentence on the minutes of the steps of a run; empty where a step is too long to be tried.
-
-    Args:
-        setup: of the run.
-        state: before its first step, on the devices; it is used up.
-    """
+    """A sentence on the minutes of the steps of a run; empty where a step is too long to be tried."""
     work = step_flops(setup.run.model, setup.run.batch)
     if not STEPS or work > SECONDS * SLOW:
         return f"not measured: a step takes {work / 1e12:,.1f} TFLOP" if STEPS else ""

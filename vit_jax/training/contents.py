@@ -37,28 +37,14 @@ def _ended_before(folder: runs.Run, paths: Iterable[Path]) -> bool:
 
 
 class Contents:
-    """The data of a run, opened once, and whether a folder holds a run that was made from the same.
-
-    Args:
-        given: examples in place of the run's source.
-        fetch: whether data that is not there is downloaded.
-        hosts: which train the run together.
-    """
+    """The data of a run, opened once, and whether a folder holds a run that was made from the same."""
 
     def __init__(self, given: Given | None = None, fetch: bool = True, hosts: Hosts = ALONE):
         self.given, self.fetch, self.hosts = given, fetch, hosts
         self._opened: dict[tuple[DataConfig, int], Data] = {}
 
     def open(self, run: RunConfig, folder: runs.Run) -> Data:
-        """The data of a run.
-
-        Args:
-            run: the run.
-            folder: the run's, which may keep something of the data, such as a tokenizer.
-
-        Raises:
-            UserError: it cannot be opened.
-        """
+        """The data of a run."""
         kept = run.data
         if folder.exists() and "data.tokenizer" not in changed_places(folder.config(), run):
             kept = kept.in_folder(folder.path)
@@ -79,16 +65,6 @@ class Contents:
 
         Opened is only what lies elsewhere now, was given in Python, or is newer than the results of a finished run,
         which are shown again if it is the same. What another run began with is compared where it goes on.
-
-        Args:
-            folder: with a run, or without.
-            run: the config of the run that is to go on in it.
-
-        Returns:
-            Empty if it is the same, or the folder has no run.
-
-        Raises:
-            UserError: something cannot be opened.
         """
         if not folder.exists():
             return ""
@@ -121,15 +97,8 @@ class Contents:
 
 
 def data_difference(record: Mapping[str, Any], data: Data) -> str:
-    """A clause on how data differs from that of a run.
-
-    Args:
-        record: the content of the run's config.json, or a part of it with "data".
-        data: opened, wherever it lies: its name and place do not count.
-
-    Returns:
-        The first of these that differs: the number of examples, the classes, the words, the content; empty if none
-        does, or if the run's data is not known, as of a converted one.
+    """A clause on how data differs from that of a run. The first of these that differs: the number of examples, the
+    classes, the words, the content; empty if none does, or if the run's data is not known, as of a converted one.
     """
     then, now = record["data"], data.identity
     if data.same_as(then):

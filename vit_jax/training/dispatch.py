@@ -18,14 +18,6 @@ def steps_together(
     Between would be others, but each is a program of its own that has to be compiled. None of the steps but the last is
     followed by what happens `every` so many steps, ends the run or a stage of it, or is just before the first or is the
     last of those that are traced.
-
-    Args:
-        step: how many are done.
-        most: the most by one call.
-        every: after so many steps each something happens: a row of the log, the end of an epoch, a histogram.
-        stop: the last step of the run.
-        profile: the steps that are traced, counted from 1.
-        stages: the steps after which a stage begins.
     """
     full = min(most, *every)
     ends = [stop, *((step // each + 1) * each for each in every), *(first for first in stages if first > step)]

@@ -55,11 +55,7 @@ class Event:
     _now: Callable[[], Predictor] | None = field(default=None, repr=False, compare=False)
 
     def network(self) -> Predictor:
-        """A copy of the network with its newest weights, as `vit_jax.load` returns one.
-
-        Raises:
-            UserError: the run has ended.
-        """
+        """A copy of the network with its newest weights, as `vit_jax.load` returns one."""
         if self._now is None:
             raise UserError("the run has ended", remedy="open it with vit_jax.load(event.summary['folder'])")
         return self._now()

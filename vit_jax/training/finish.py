@@ -29,18 +29,7 @@ if TYPE_CHECKING:
 
 
 def finish(s: Session, status: str) -> dict[str, Any]:
-    """Evaluate the test split, draw figures, write summary.json and print the results.
-
-    Args:
-        s: the run after its last step.
-        status: what `loop` returned.
-
-    Returns:
-        The content of summary.json.
-
-    Raises:
-        Interrupted: a signal ended the loop; everything is saved by then.
-    """
+    """Evaluate the test split, draw figures, write summary.json and print the results."""
     if s.decision.signal:
         s.hosts.barrier()
         raise _interruption(s)
@@ -136,18 +125,7 @@ def _speeds(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def draw(s: Session, task: Task, result: Evaluation | None, parameters: dict[str, Any], best: bool) -> str:
-    """Draw the training curves and the task's figures.
-
-    Args:
-        s: the run after its last step.
-        task: that reads the network's outputs as validation has decided.
-        result: of the test split; None: there is none.
-        parameters: those of the network that the figures show.
-        best: whether these are the best by validation, and not the last.
-
-    Returns:
-        A sample input, as `Task.pictures` does.
-    """
+    """Draw the training curves and the task's figures."""
     from ..figures.figure import weights_caption
     from ..models.state import merge
 

@@ -18,18 +18,7 @@ from ..runs.values import other_identity
 
 
 def planned_segments(folder: runs.Run, run: RunConfig, continuation: str | None) -> list[Segment]:
-    """The segments of a run in this folder, of which the last is the one to train now; writes nothing.
-
-    Args:
-        folder: free, or that of the run.
-        run: as it is asked for.
-        continuation: what the learning rate is to do if the run in the folder is asked to train on; empty: nothing is
-            said; None: the run is asked for as it was at first.
-
-    Raises:
-        UserError: the folder has another run, less is asked for than is done, or it is not said what the learning rate
-            does.
-    """
+    """The segments of a run in this folder, of which the last is the one to train now; writes nothing."""
     if not folder.exists():
         if continuation is not None:
             raise UserError(folder, "no run here", "leave resume out to begin one")
@@ -73,13 +62,7 @@ def _with_new(
 
 
 def shared_segments(hosts: Hosts, run: RunConfig, planned: list[Segment]) -> list[Segment]:
-    """The segments of a run, at all hosts.
-
-    Args:
-        hosts: all of them.
-        run: this host's.
-        planned: what the owner of the run has planned; empty at the others.
-    """
+    """The segments of a run, at all hosts."""
     fields = (*SEGMENT_FIELDS, "max_steps")
     told = hosts.share(
         [[each.after, each.continuation, {name: getattr(each.run, name) for name in fields}] for each in planned]

@@ -30,13 +30,6 @@ class Log:
     "weights" ("raw" | "ema"). In TensorBoard and W&B a value is called `train/loss`, `validation/accuracy`,
     `test_ema/loss`; an evaluation on the training split is called `train_split/...`.
 
-    Args:
-        path: metrics.jsonl; rows after `step` are removed, because a resumed run writes them again.
-        step: the last step that is done.
-        tensorboard: folder for event files; None: no TensorBoard.
-        wandb: project name; empty: no W&B.
-        name: the run's name in W&B.
-        config: shown by W&B as the run's configuration.
     Raises UserError where tensorboard or wandb is requested but not installed, or W&B cannot start.
     """
 
@@ -72,12 +65,7 @@ class Log:
             sync_folder(path.parent)  # what saves record of it needs its name as well
 
     def write(self, row: dict[str, Any], in_turn: bool = True) -> None:
-        """Append one row. NaN and infinity become null, because JSON has no such numbers.
-
-        Args:
-            row: as of `Log`.
-            in_turn: False for a row that a run which goes on from here removes: `sync` ends before it.
-        """
+        """Append one row. NaN and infinity become null, because JSON has no such numbers."""
         row = {name: _plain(value) for name, value in row.items()}
         line = (json.dumps(row, allow_nan=False) + "\n").encode()
         self._file.write(line)
@@ -90,12 +78,7 @@ class Log:
             other.write(row["step"], _scalars(row))
 
     def write_histograms(self, step: int, groups: dict[str, dict[str, dict[str, Any]]]) -> None:
-        """Append a row to histograms.jsonl, durably, and to TensorBoard.
-
-        Args:
-            step: of the row.
-            groups: {group: {name: {"min", "max", "mean", "std", "counts": of bins of equal width from min to max}}}.
-        """
+        """Append a row to histograms.jsonl, durably, and to TensorBoard."""
         row = {group: {name: _round_histogram(h) for name, h in each.items()} for group, each in groups.items()}
         exists = self._histograms.exists()
         with open(self._histograms, "ab") as file:

@@ -31,15 +31,7 @@ TOKENS = "tokens_per_second"  # of targets, ends included, padding not
 
 
 def loop(s: Session) -> Generator[Event, None, str]:
-    """Do steps until the run ends.
-
-    Args:
-        s: the run.
-
-    Returns:
-        A generator of what happens, which returns why the run ended, as `_why_end` does; by then everything is saved. A
-        caller who closes it finds the last step saved.
-    """
+    """Do steps until the run ends."""
     from ..data.batches import batches
 
     if s.due:
@@ -146,12 +138,7 @@ def most_examples(s: Session) -> float:
 
 
 def tokens(s: Session, batches: list[Batch]) -> list[tuple[int, int, int]]:
-    """`Task.tokens` of each batch.
-
-    Args:
-        s: the run; with several hosts the rows of others are taken to be like those of this one.
-        batches: as the data gives them.
-    """
+    """`Task.tokens` of each batch."""
     return [tuple(count * s.hosts.count for count in s.task.tokens(batch)) for batch in batches]  # type: ignore[misc]
 
 
@@ -211,13 +198,7 @@ class Meter:
         return self.cpu_clock - before
 
     def add(self, step: int, metrics: dict[str, Any], tokens: list[tuple[int, int, int]]) -> list[Measured]:
-        """Store the metrics of some steps, and return those of the steps before.
-
-        Args:
-            step: the last of these steps.
-            metrics: on the device: scalars, or of n steps arrays [n].
-            tokens: what `Task.tokens` gives of the batch of each of these steps.
-        """
+        """Store the metrics of some steps, and return those of the steps before."""
         previous = self.settle()
         self.pending = (step, metrics, tokens)
         self.counted += len(tokens)
@@ -254,11 +235,6 @@ class Meter:
 
         Where the peak of the devices is known also the MFU. Of batches of ids also the target tokens per second and the
         padding, a share of all places in these batches.
-
-        Args:
-            step: the last.
-            epoch: epochs done, with fractions.
-            in_turn: False for a row that a budget adds out of turn: then the means continue in the next row.
         """
         means = {name: self.totals[name] / self.totals["steps"] for name in self.means}
         seconds = max(time.monotonic() - self.clock, 1e-9)
@@ -338,19 +314,8 @@ def _headline(metric: str, metrics: dict[str, float]) -> str:
 
 
 def measure(s: Session, name: str, split: Any, final: Mapping[str, Task] | None = None) -> dict[str, Evaluation]:
-    """Measure the weights, and their average if the run has one, on a split; a signal interrupts it.
-
-    Args:
-        s: the run.
-        name: of the split.
-        split: its examples.
-        final: asks for a final result, with all that the task can measure; may have another task for "raw" or "ema".
-
-    Returns:
-        {"raw": of the weights, "ema": of their average}.
-
-    Raises:
-        CheckFailed: a loss is NaN or infinite.
+    """Measure the weights, and their average if the run has one, on a split; a signal interrupts it. Returns {"raw": of
+    the weights, "ema": of their average}.
     """
     state, results = s.engine.gather(s.state), {}
     with s.caught.waiting(s.hosts.several):
@@ -379,17 +344,7 @@ def _poll_stop(s: Session) -> None:
 def measure_and_log(
     s: Session, name: str, split: Any, final: Mapping[str, Task] | None = None
 ) -> dict[str, Evaluation]:
-    """Do `measure`, and write its results to the log; a signal interrupts it before anything is logged.
-
-    Args:
-        s: the run.
-        name: of the split.
-        split: its examples.
-        final: as of `measure`.
-
-    Raises:
-        CheckFailed: a loss is NaN or infinite.
-    """
+    """Do `measure`, and write its results to the log; a signal interrupts it before anything is logged."""
     results = measure(s, name, split, final)
     for weights, result in results.items():
         s.log.write(
@@ -400,10 +355,8 @@ def measure_and_log(
 
 
 def watched_split(s: Session) -> tuple[str, Any]:
-    """The split that is evaluated during training: validation, or the training batches of overfit_batches.
-
-    Returns:
-        (name, split); None if the data has no validation split.
+    """The split that is evaluated during training: validation, or the training batches of overfit_batches. Returns
+    (name, split); None if the data has no validation split.
     """
     if s.run.overfit_batches:
         return "train", s.setup.dataset.splits["train"].subset(np.arange(s.setup.order.n))

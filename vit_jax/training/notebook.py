@@ -25,14 +25,7 @@ HIDDEN = ("patches", "positions")  # figures that are not shown below a cell
 
 @contextlib.contextmanager
 def telling(what: Told) -> Iterator[None]:
-    """A context in which runs tell more or less.
-
-    Args:
-        what: full, short (progress and results) or none.
-
-    Raises:
-        UserError: it is none of these.
-    """
+    """A context in which runs tell more or less."""
     if what not in get_args(Told):
         raise UserError("progress", f"is {what!r}", f"give {', '.join(get_args(Told))}")
     token = told.set(what)
@@ -83,12 +76,7 @@ class CellLine:
         self._handle = self._display({"text/plain": self._line.plain}, raw=True, display_id=True)
 
     def update(self, line: Text, refresh: bool = False) -> None:
-        """Take another line in its place.
-
-        Args:
-            line: the new one.
-            refresh: whether it is shown at once.
-        """
+        """Take another line in its place."""
         self._line = line
         if refresh:
             self.stop()

@@ -44,14 +44,7 @@ class Checked:
 
 
 def checked_arguments(run: Any, data: Any, class_names: Sequence[str]) -> tuple[RunConfig, Given | None]:
-    """The arguments of `train`, checked.
-
-    Returns:
-        (the run, which names the examples as its source where some are given, these examples).
-
-    Raises:
-        UserError: naming the first argument or field that is invalid.
-    """
+    """The arguments of `train`, checked."""
     if isinstance(run, str):
         run = preset(run).run if data is None else on_other_data(preset(run).run)
     if not isinstance(run, RunConfig):
@@ -70,12 +63,7 @@ def checked_arguments(run: Any, data: Any, class_names: Sequence[str]) -> tuple[
 
 
 def preflight(run: RunConfig, hosts: Hosts = ALONE) -> Checked:
-    """Plan how a run that `check_run` has passed is divided, and open its teacher.
-
-    Raises:
-        UserError: a field is missing, several hosts cannot train it, the memory of this machine is too small, the
-            teacher does not fit, or an extra is not installed.
-    """
+    """Plan how a run that `check_run` has passed is divided, and open its teacher."""
     if hosts.several and run.parallel == "pmap":
         raise UserError("hosts", "parallel is pmap, which is of one host only", "set it to jit")
     check_complete(run)
@@ -90,19 +78,7 @@ def preflight(run: RunConfig, hosts: Hosts = ALONE) -> Checked:
 def choose_folder(
     run: RunConfig, preset: str, folder: runs.Run | None = None, group: str = "", *, difference: runs.Difference
 ) -> runs.Run:
-    """The folder in which to train a run, new or with this run in it; writes nothing.
-
-    Args:
-        run: the run.
-        preset: names the folder of a run without a name.
-        folder: that of a run to resume.
-        group: the kind of the group that the folder is of, a key of VARIED in runs/several.py; empty: of this run.
-        difference: between what this run is made from and what that in a folder was, as `Contents.difference`.
-
-    Raises:
-        UserError: the folder is that of another run or not to be written, or the weights of `init`, as far as they are
-            needed, do not fit.
-    """
+    """The folder in which to train a run, new or with this run in it; writes nothing."""
     if folder is None:
         if run.init:
             check_unchanged(run, check_name(run.name or preset))

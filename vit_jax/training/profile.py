@@ -35,12 +35,7 @@ class Profile:
             self.first = step
 
     def end(self, step: int, results: Any) -> None:
-        """End the trace if this is its last step.
-
-        Args:
-            step: that was sent.
-            results: arrays that it computes.
-        """
+        """End the trace if this is its last step."""
         import jax
 
         if self.first and step == self.steps[-1]:

@@ -44,16 +44,6 @@ class Progress:
     """Shows the progress of a run, as a context manager around its steps.
 
     Steps are counted from 1, over the run with all its resumptions.
-
-    Args:
-        epochs: number of epochs of the run.
-        steps_per_epoch: at least 1.
-        start: the first step to be done: 1, or later if the run is resumed.
-        batch: examples per step, for the speed where `update` is given none.
-        stop: the last step to be done; None: the last of the run.
-        unit: what an example is called, in the plural.
-        console: the rich Console to write to, with a live bar if it is a terminal; None: stdout, or the output of a
-            notebook's cell.
     """
 
     def __init__(
@@ -116,16 +106,7 @@ class Progress:
         padding: float | None = None,
         mfu: float | None = None,
     ) -> None:
-        """Report a step; None: as in the last call.
-
-        Args:
-            step: the step that is done.
-            values: the loss and the task's metrics, of which the first is shown.
-            speed: in examples per second.
-            tokens: in target tokens per second.
-            padding: the share of the ids of batches that are padding.
-            mfu: the share of the devices' peak.
-        """
+        """Report a step; None: as in the last call."""
         self.step = step
         if values is not None:
             self.values = values

@@ -38,18 +38,7 @@ WATCHED = ("train", "validation")  # splits that are measured while a run is tra
 
 
 def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught, hosts: Hosts = ALONE) -> Session:
-    """Restore or initialise the state of a run and create its folder if it is new.
-
-    Args:
-        setup: of the run.
-        folder: its folder.
-        preset: the preset's name, for config.json.
-        caught: the signal that was caught.
-        hosts: which train the run together.
-
-    Raises:
-        UserError: the run in the folder is another one, or cannot be continued.
-    """
+    """Restore or initialise the state of a run and create its folder if it is new."""
     import jax
 
     from ..weights.checkpoint import Checkpoints
@@ -96,15 +85,7 @@ def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught, hosts: H
 def starting_state(
     setup: Setup, folder: runs.Run, checkpoints: Checkpoints, hosts: Hosts = ALONE
 ) -> tuple[TrainState, dict[str, Any], dict[str, Any]]:
-    """The state that a run goes on from, or begins with; the weights of `init` are opened for nothing else.
-
-    Returns:
-        (state on the devices, the notes of its checkpoint, the entry `init` of config.json for a run with `init`); of
-        a new run there are no notes.
-
-    Raises:
-        UserError: the run in the folder is another one, or cannot be continued.
-    """
+    """The state that a run goes on from, or begins with; the weights of `init` are opened for nothing else."""
     saved = restore(setup, folder, checkpoints) if hosts.owner and folder.exists() else None
     notes = hosts.share(saved.notes if saved else None)
     if notes is not None:
@@ -114,18 +95,7 @@ def starting_state(
 
 
 def new_state(setup: Setup, folder: runs.Run) -> tuple[TrainState, dict[str, Any]]:
-    """The state before the first step.
-
-    Args:
-        setup: of the run.
-        folder: its folder.
-
-    Returns:
-        (the state, the entry `init` of config.json for a run with init).
-
-    Raises:
-        UserError: the weights that it starts from cannot be used.
-    """
+    """The state before the first step -> (the state, the entry `init` of config.json for a run with init)."""
 
     from ..models.build import start
 
@@ -136,19 +106,7 @@ def new_state(setup: Setup, folder: runs.Run) -> tuple[TrainState, dict[str, Any
 
 
 def restore(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved | None:
-    """The newest checkpoint of a run.
-
-    Args:
-        setup: of the run.
-        folder: its folder.
-        checkpoints: in that.
-
-    Returns:
-        None if it has saved none.
-
-    Raises:
-        UserError: the run in the folder is another one, or cannot be continued.
-    """
+    """The newest checkpoint of a run. None if it has saved none."""
     run = setup.run
     folder.check_paths()
     record = folder.record()
@@ -185,13 +143,8 @@ def restore(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved |
 
 
 def starting_parameters(setup: Setup, folder: runs.Run | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """What the weights of `init` or `init_encoder` give a run. Prints what they are.
-
-    Returns:
-        (parameters {dotted name: array}, the entry `init` of config.json); both are empty for a run without weights.
-
-    Raises:
-        UserError: they do not fit, or are not those that the run in the folder began with.
+    """What the weights of `init` or `init_encoder` give a run. Prints what they are. Returns (parameters {dotted name:
+    array}, the entry `init` of config.json); both are empty for a run without weights.
     """
     if not (setup.run.init or setup.run.init_encoder):
         return {}, {}

@@ -30,13 +30,7 @@ class Saver:
         self._writing: Future[None] | None = None
 
     def save(self, state: State, notes: dict[str, Any], *rest: Any) -> None:
-        """Do `Checkpoints.save`, once the save before has been written.
-
-        Args:
-            state: as of that.
-            notes: as of that.
-            rest: its other arguments.
-        """
+        """Do `Checkpoints.save`, once the save before has been written."""
         if self._thread is None:
             self._save(state, notes, *rest)
             return
@@ -88,12 +82,7 @@ class Saver:
 
 
 def on_host(state: State) -> State:
-    """A copy of a state as numpy arrays, which does not change when the state is donated.
-
-    Args:
-        state: on devices. On a CPU `jax.device_get` would give a view of their memory, and hold that as long as the
-            view lives.
-    """
+    """A copy of a state as numpy arrays, which does not change when the state is donated."""
     import jax
 
     return jax.tree.map(lambda x: x if isinstance(x, np.ndarray) else np.array(x, copy=True), state)

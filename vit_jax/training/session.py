@@ -82,14 +82,7 @@ class Session:
         return self.step / self.setup.order.steps_per_epoch
 
     def happened(self, kind: Literal["step", "evaluation"], step: int, metrics: Mapping[str, float], **of: str) -> None:
-        """Note a step or an evaluation, to be told.
-
-        Args:
-            kind: which of the two.
-            step: after which it was.
-            metrics: of it.
-            of: the split and which weights, of an evaluation.
-        """
+        """Note a step or an evaluation, to be told."""
         epoch, now = step / self.setup.order.steps_per_epoch, functools.partial(network, self)
         self.events.append(Event(kind, step, epoch, metrics, **of, _now=now))  # type: ignore[arg-type]
 

@@ -80,16 +80,7 @@ def frozen_digest(task: Task) -> str:
 
 
 def open_data(run: RunConfig, given: Given | None = None, fetch: bool = True) -> Data:
-    """Open the data of a run.
-
-    Args:
-        run: the run.
-        given: examples in place of the run's source.
-        fetch: whether what is not there is downloaded.
-
-    Raises:
-        UserError: the data is not there, or does not fit the run.
-    """
+    """Open the data of a run."""
     from ..tasks.computed import task_class
 
     return task_class(run.task).open_data(run, given, fetch)
@@ -102,17 +93,7 @@ def with_data(run: RunConfig, dataset: Data) -> RunConfig:
 
 
 def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE, products: str = "") -> Setup:
-    """Build the network, the training step and the evaluation step of a run with its data.
-
-    Args:
-        checked: the run.
-        dataset: its data.
-        hosts: that train it.
-        products: the kind of products that the run has recorded, as `recorded_products` gives it.
-
-    Raises:
-        UserError: the data or the teacher does not fit the run, or another host sets up something else.
-    """
+    """Build the network, the training step and the evaluation step of a run with its data."""
     from ..models.build import definition
     from ..tasks.computed import task_of
     from .engine.engine import Engine
@@ -158,16 +139,7 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE, products: str 
 
 
 def engines_of(engine: Engine, run: RunConfig, steps: int) -> dict[int, Engine]:
-    """The engines of the stages of a run.
-
-    Args:
-        engine: of the run as its fields say, which serves where a stage has no other rates.
-        run: the run.
-        steps: those which the shares of its stages are of.
-
-    Returns:
-        {step after which a stage begins: its engine}, the first 0.
-    """
+    """The engines of the stages of a run -> {step after which a stage begins: its engine}, the first 0."""
     from ..models.build import definition
 
     def of_stage(each: RunConfig) -> Engine:
@@ -197,12 +169,7 @@ def parameter_dtype(run: RunConfig) -> str:
 
 def plan(run: RunConfig, dataset: Data) -> tuple[RunConfig, Order, int]:
     """How a run is trained: with overfit_batches without augmentation, dropout, decay, schedule and early stopping.
-
-    Returns:
-        (the run as it is trained, the order of its examples, its epochs).
-
-    Raises:
-        UserError: the training set is smaller than a batch.
+    Returns (the run as it is trained, the order of its examples, its epochs).
     """
     order = dataset.order(run.batch, run.seed, run.overfit_batches)
     if not run.overfit_batches:

@@ -43,9 +43,6 @@ def signals() -> Iterator[Caught]:
 
     SIGHUP, that of a terminal which is closed, only where it would end the process: not under nohup. Outside the main
     thread Python cannot catch signals, so this does nothing there.
-
-    Raises:
-        Interrupted: by a signal while `Caught.waits` is False, or a second SIGINT, which end the block at once.
     """
     caught = Caught()
 

@@ -131,20 +131,7 @@ def prepare(
     halving: bool = False,
     given: Given | None = None,
 ) -> Sweep:
-    """A sweep all of whose points can be trained, as far as is known before. Writes nothing.
-
-    Args:
-        points: all combinations.
-        values: {field: its values}.
-        name: of the folder in `dir` of the runs.
-        named: whether the user named it.
-        seeds: of each point; 0: one run.
-        halving: whether it is one of successive halving.
-        given: examples in place of the source of the data.
-
-    Raises:
-        UserError: naming the point that is invalid, and why.
-    """
+    """A sweep all of whose points can be trained, as far as is known before. Writes nothing."""
     check_points(points, values)
     if seeds and "seed" in values:
         raise UserError(
@@ -214,16 +201,6 @@ def train_sweep(sweep: Sweep, trainer: Trainer) -> dict[str, Any]:
 
     Each rung of successive halving trains anew. Most schedules depend on the length of a run, so that the first third
     of a long run tells less than a whole run of a third; and to go on would save only a fifth of the steps.
-
-    Args:
-        sweep: its points.
-        trainer: trains runs, and returns why some failed.
-
-    Returns:
-        What `vit_jax.sweep` returns.
-
-    Raises:
-        UserError: no point could be trained; also what the trainer raises.
     """
     print(describe(sweep), flush=True)
     with _own_sweep(sweep.folder):

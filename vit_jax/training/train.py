@@ -179,19 +179,7 @@ def asked_for(
     fields: Mapping[str, Any],
     continue_: str,
 ) -> Asked:
-    """The arguments of `train`, of which either `run` or `resume` is given.
-
-    Args:
-        run: a config, or the name of a preset.
-        preset: the name under which it is recorded.
-        folder: for the run.
-        resume: the run that goes on, or its path or name.
-        fields: {field: value} to change of that.
-        continue_: how it goes on after its end.
-
-    Raises:
-        UserError: they contradict each other.
-    """
+    """The arguments of `train`, of which either `run` or `resume` is given."""
     if not resume:
         for name, value in (("continue_", continue_), *fields.items()):
             if value:
@@ -218,18 +206,7 @@ def run_steps(
     hosts: str,
     begin: Callable[[runs.Run], None] = lambda folder: None,
 ) -> Generator[Event, None, Summary]:
-    """The events of `steps`, but the end, and then the summary.
-
-    Args:
-        asked: the run.
-        data: its examples from Python, or None.
-        class_names: of these.
-        hosts: as of `train`.
-        begin: called with the run's folder once it is locked.
-
-    Raises:
-        UserError: the run cannot be trained.
-    """
+    """The events of `steps`, but the end, and then the summary."""
     run = asked.run
     minutes = run.stall_minutes if isinstance(run, RunConfig) else 0.0  # what is no run is refused below
     with join_hosts(hosts, minutes) as group:
@@ -245,11 +222,7 @@ def run_steps(
 
 
 def folder_given(folder: Any) -> runs.Run | None:
-    """The argument `folder` of `train`.
-
-    Raises:
-        UserError: it is no path.
-    """
+    """The argument `folder` of `train`."""
     if folder is None or isinstance(folder, runs.Run):
         return folder
     if isinstance(folder, (str, os.PathLike)) and os.fspath(folder):
@@ -258,15 +231,7 @@ def folder_given(folder: Any) -> runs.Run | None:
 
 
 def train_with(hosts: Hosts, asked: Asked) -> Summary:
-    """Train on some hosts.
-
-    Args:
-        hosts: which all have the same checked run, but for OF_A_HOST.
-        asked: the run.
-
-    Raises:
-        UserError: the run cannot be trained.
-    """
+    """Train on some hosts."""
     return exhausted(steps_with(hosts, asked))
 
 
@@ -276,20 +241,7 @@ def steps_with(
     given: Given | None = None,
     begin: Callable[[runs.Run], None] = lambda folder: None,
 ) -> Generator[Event, None, Summary]:
-    """Train on some hosts, telling what happens.
-
-    Args:
-        hosts: which all have the same checked run, but for OF_A_HOST.
-        asked: the run.
-        given: its examples from Python.
-        begin: called with the run's folder once it is locked.
-
-    Returns:
-        A generator of events, which returns the summary.
-
-    Raises:
-        UserError: the run cannot be trained.
-    """
+    """Train on some hosts, telling what happens."""
     run, preset, folder, continuation = asked
     checked = preflight(run if hosts.owner else without_outputs(run), hosts)
     contents = Contents(given, hosts=hosts)
@@ -428,20 +380,7 @@ def _remove_if_unused(folder: runs.Run, made: list[Path]) -> None:
 
 
 def train_group(run: RunConfig, kind: str, count: int, preset: str = "run") -> dict[str, Any]:
-    """Train several runs that differ in their seed, or one for each fold of the data (cross-validation).
-
-    Args:
-        run: the config of the first: others have the seeds run.seed + 1, ...; with folds data.fold is replaced.
-        kind: seed or fold.
-        count: the number of runs.
-        preset: as of `train`.
-
-    Returns:
-        The content of the group's summary.json, which has the mean and standard deviation of each metric.
-
-    Raises:
-        UserError, CheckFailed, Interrupted: as `train`.
-    """
+    """Train several runs that differ in their seed, or one for each fold of the data (cross-validation)."""
     numbers = range(run.seed, run.seed + count) if kind == "seed" else range(count)
     group = choose_folder(check_complete(check_run(run)), preset, group=kind, difference=Contents().difference)
     inside = [runs.Run(group.path / f"{kind}-{number}") for number in numbers]

@@ -36,12 +36,7 @@ class BareNetwork(Predictor):
         return f"BareNetwork({what}; to be called as .model, its file lacks {', '.join(self.lacks)})"
 
     def refusal(self, ways: str, then: str = "") -> UserError:
-        """Why it cannot be used as a whole.
-
-        Args:
-            ways: to state how images are prepared.
-            then: what follows after that.
-        """
+        """Why it cannot be used as a whole."""
         path, run = self.path, self.run
         if "preprocess" in self.lacks:
             why = next((n for n in self.notes if "preprocessing" in n), "does not state how images are preprocessed")
@@ -56,19 +51,11 @@ class BareNetwork(Predictor):
         return UserError(path, lacks, remedy)
 
     def read(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """It cannot be used.
-
-        Raises:
-            UserError: always, saying what is lacking.
-        """
+        """It cannot be used."""
         self._lacks("", None)
 
     def whole(self) -> Self:
-        """It cannot be used.
-
-        Raises:
-            UserError: always, saying what is lacking.
-        """
+        """It cannot be used."""
         self._lacks("", None)
 
     def _lacks(self, what: str, why: tuple[str, str] | None) -> NoReturn:

@@ -37,15 +37,7 @@ ITEMS = ("model", "optimizer", "ema", "lora")  # of a checkpoint
 @partial(jax.tree_util.register_dataclass, data_fields=["step", "parameters", "moments", "ema", "lora"], meta_fields=[])
 @dataclass
 class State:
-    """The arrays of a checkpoint; trees are nested dicts.
-
-    Args:
-        step: the number of updates done, int32 [].
-        parameters: those of the network, with LoRA its merged kernels.
-        moments: of the optimizer, {role: tree}.
-        ema: the average of the weights that training changes, with LoRA merged too, or None.
-        lora: with LoRA {"kernels": as they were given, "factors", "averages": of the factors, where there is `ema`}.
-    """
+    """The arrays of a checkpoint; trees are nested dicts. Shapes: step int32 []."""
 
     step: Array  # int32 []
     parameters: Tree
@@ -69,12 +61,7 @@ class Saved:
 
 
 class Checkpoints:
-    """The checkpoints of a run. Only the process that has locked the run may save.
-
-    Args:
-        run: its folder.
-        factors: {dotted name: shape} of what a run with LoRA has besides its network's parameters.
-    """
+    """The checkpoints of a run. Only the process that has locked the run may save."""
 
     def __init__(self, run: Run, factors: Mapping[str, tuple[int, ...]] | None = None):
         import orbax.checkpoint as ocp
@@ -107,19 +94,7 @@ class Checkpoints:
     def save(
         self, state: State, notes: dict[str, Any], best: int | None, keep: int, files: dict[str, Any] | None = None
     ) -> None:
-        """Write the checkpoint of a state, durably, then delete all but the newest and the best.
-
-        Args:
-            state: without an axis of replicas.
-            notes: JSON.
-            best: the step of the best checkpoint, or None.
-            keep: how many of the newest stay.
-            files: what its digest file records of the run's other files: {"config": content of config.json, "log":
-                {"bytes", "digest"} of metrics.jsonl, which has to be durable}.
-
-        Raises:
-            UserError: where the disk is full or cannot be written; earlier checkpoints stay intact.
-        """
+        """Write the checkpoint of a state, durably, then delete all but the newest and the best."""
         step = int(state.step)
         items = _items(state)
         self._forget(step)  # an incomplete checkpoint of this step, of a run that was killed
@@ -136,13 +111,7 @@ class Checkpoints:
         self.prune(step, best, keep)
 
     def note(self, step: int, notes: dict[str, Any], files: dict[str, Any] | None = None) -> None:
-        """Replace the notes of a checkpoint.
-
-        Args:
-            step: of the checkpoint.
-            notes: JSON.
-            files: what its digest file records of the run's other files, as of `save`; None: as before.
-        """
+        """Replace the notes of a checkpoint."""
         self._write_record({**self.run.saved(step), "notes": notes, **(files or {})})
 
     def record(self, config: dict[str, Any]) -> None:
@@ -156,11 +125,6 @@ class Checkpoints:
 
         Those of later steps than the newest are damaged ones that `restore` skipped: they do not count, and remain
         until training reaches their steps again.
-
-        Args:
-            newest: the step of the newest that counts.
-            best: the step of the best, which stays, or None.
-            keep: how many of the newest stay.
         """
         kept = [step for step in self.run.complete_steps() if step <= newest][:keep]
         for step in self.run.steps():
@@ -168,16 +132,8 @@ class Checkpoints:
                 self._forget(step)
 
     def restore(self, parameters: dict[str, Any]) -> tuple[Saved | None, list[str]]:
-        """The newest valid checkpoint.
-
-        Args:
-            parameters: {dotted name: array or shape} of the network: a checkpoint of others is not valid.
-
-        Returns:
-            (the checkpoint, or None if no save was completed; why each newer one was skipped).
-
-        Raises:
-            UserError: where there are checkpoints and none is valid.
+        """The newest valid checkpoint. Returns (the checkpoint, or None if no save was completed; why each newer one
+        was skipped).
         """
         skipped: list[str] = []
         steps = self.run.steps()
@@ -194,15 +150,7 @@ class Checkpoints:
         return None, skipped
 
     def read(self, step: int, parameters: dict[str, Any]) -> Saved:
-        """The checkpoint of a step, every array compared with its digest.
-
-        Args:
-            step: of the checkpoint.
-            parameters: {name: array or shape} of the network.
-
-        Raises:
-            UserError: something is damaged, which it names.
-        """
+        """The checkpoint of a step, every array compared with its digest."""
         record = self.run.saved(step)
         expected = {name: x if isinstance(x, tuple) else np.shape(x) for name, x in parameters.items()}
         for item, digests in record["arrays"].items():

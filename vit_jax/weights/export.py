@@ -188,11 +188,7 @@ def _bytes(size: int | str) -> int:
 
 
 def in_memory(model: Any) -> InMemory:
-    """The config and the parameters of a model of this package.
-
-    Raises:
-        UserError: it is none.
-    """
+    """The config and the parameters of a model of this package."""
     if type(getattr(model, "config", None)) not in NETWORKS.values():
         raise UserError(
             "network",
@@ -248,28 +244,7 @@ def export_weights(
     shard: int = 0,
     asked: Mapping[str, Any] | None = None,
 ) -> list[Path] | dict[str, np.ndarray]:
-    """Write weights, or a program, with `convert`. Notes on them are printed on stderr.
-
-    Args:
-        given: the path of a run or of weights, or (config, {dotted parameter name: array}).
-        path: to write to; None: nothing is written.
-        layout: its name, as for --to.
-        stated: metadata of the network's task, {name: value}, before what the source states.
-        sets: as --set of convert states them.
-        chosen: of a run, {"step": ..., "key": ...}.
-        files: of a network in memory, those that its run keeps of a tokenizer, {path in the folder: content}.
-        dtype: as --dtype.
-        verify: as --verify.
-        shard: the most bytes of a file of weights in a folder; 0: one file.
-        asked: of a program, the fields of `Wanted`.
-
-    Returns:
-        The files; without a path the state dict.
-
-    Raises:
-        UserError: where the path exists, or the layout cannot hold the network.
-        CheckFailed: where what was written is another function.
-    """
+    """Write weights, or a program, with `convert`. Notes on them are printed on stderr."""
     from convert.plan.groups import stream
     from convert.plan.plan import plan
     from convert.write.into_program import as_used

@@ -32,18 +32,7 @@ InMemory = tuple[NetworkConfig, Mapping[str, Any]]  # of a network: its config, 
 
 @with_convert
 def read_weights(given: str | State | InMemory, **options: Any) -> tuple[Weights, dict[str, np.ndarray]]:
-    """What weights of any layout state, and the weights.
-
-    Args:
-        given: the path of a file or folder, hf://owner/name, or weights in memory.
-        options: as of `open_complete`.
-
-    Returns:
-        (what it states, {our parameter name: array}), float32, or float64 if the file has float64.
-
-    Raises:
-        UserError: where it cannot be read as a network of ours.
-    """
+    """What weights of any layout state, and the weights."""
     from convert.recognise.outputs import unsettled
 
     with open_complete(given, **options) as weights:
@@ -85,11 +74,7 @@ class Weights:
         return {"image": tuple(self.facts.preprocess["image"])} if self.resize else {}
 
     def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
-        """(our parameter name, array in the file's dtype) of every parameter, each read once.
-
-        Raises:
-            UserError: a tensor is damaged, or does not fit.
-        """
+        """(our parameter name, array in the file's dtype) of every parameter, each read once."""
         from convert.plan.groups import stream
 
         return ((name, x) for name, x in stream(self.plan) if name in self.plan.specs)
@@ -103,17 +88,7 @@ def open_complete(
     stated: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Iterator[Weights]:
-    """Weights that state their network, for images as large as they are prepared.
-
-    Args:
-        given: the path of a file or folder of any layout or of a run, hf://owner/name, or weights in memory.
-        beside: of a state dict, {name of a JSON file that its library keeps beside such weights: its content}.
-        stated: metadata of the network's task, {name: value}, before what the weights state.
-        options: fields of convert.recognise.reading.Options.
-
-    Raises:
-        UserError: where it cannot be read as a network of ours.
-    """
+    """Weights that state their network, for images as large as they are prepared."""
     from convert.recognise.reading import Options, identify, read
 
     if isinstance(given, str):
@@ -169,20 +144,7 @@ def open_weights(
     resize: bool = False,
     headless: bool = False,
 ) -> Iterator[Weights]:
-    """The weights in a file or folder of any layout, a run's folder, or hf://owner/name, opened.
-
-    Args:
-        path: of it.
-        network: the class of the config of the networks that they may be of.
-        otherwise: {field of the config: value} where neither the file nor its side files tell a field.
-        square: whether positions of an image that nothing tells are taken as those of a square one, as by the libraries
-            that resample them.
-        resize: whether they are of a network for images of the size that their preprocessing makes.
-        headless: whether their head is not used, so that one of a kind that no network here has is left out.
-
-    Raises:
-        UserError: where they cannot be read, or are of another network; Unstated where a field remains unknown.
-    """
+    """The weights in a file or folder of any layout, a run's folder, or hf://owner/name, opened."""
     from convert.recognise.config import Untold
     from convert.recognise.reading import Options, read
 
@@ -227,21 +189,13 @@ def _square(path: str, otherwise: Mapping[str, Any], error: Any, headless: bool)
 
 
 def network_in(path: str) -> type[NetworkConfig]:
-    """The class of the config of the network whose weights a file or folder holds.
-
-    Raises:
-        UserError: it holds none that is known.
-    """
+    """The class of the config of the network whose weights a file or folder holds."""
     return type(config_in(path))
 
 
 @with_convert
 def config_in(path: str) -> NetworkConfig:
-    """The config of the network whose weights a file or folder holds; fields that they do not tell have their defaults.
-
-    Raises:
-        UserError: it holds none that is known.
-    """
+    """The config of the network whose weights a file or folder holds; fields that they do not tell have their defaults."""
     from convert.recognise.config import Untold
     from convert.recognise.reading import Options, read
 
@@ -269,16 +223,7 @@ def check_network(given: type[NetworkConfig], wanted: type[NetworkConfig]) -> No
 
 
 def task_metadata(facts: Any, task: str, config: NetworkConfig) -> dict[str, Any]:
-    """The metadata of a task that a file states, as far as it fits the network.
-
-    Args:
-        facts: what the file states.
-        task: its name.
-        config: of the network.
-
-    Returns:
-        {name: value}.
-    """
+    """The metadata of a task that a file states, as far as it fits the network -> {name: value}."""
     entries = task_spec(task).metadata
     stated = {**facts.extra, "preprocess": facts.preprocess, **facts.outputs.to_metadata()}
     values = {name: stated.get(name) for name in entries}
@@ -330,15 +275,7 @@ class Change:
 
 @with_convert
 def plan_change(weights: Weights, texts: Sequence[str]) -> Change:
-    """The change of weights that `python -m convert --adapt TEXT ...` makes.
-
-    Args:
-        weights: opened.
-        texts: of --adapt.
-
-    Raises:
-        UserError: the network cannot have it.
-    """
+    """The change of weights that `python -m convert --adapt TEXT ...` makes."""
     from convert.adapt import adaptations
 
     facts, made = weights.facts, adaptations(weights.config, texts)
@@ -349,17 +286,7 @@ def plan_change(weights: Weights, texts: Sequence[str]) -> Change:
 
 
 def with_stated(facts: Any, stated: Mapping[str, Any], config: NetworkConfig, any_size: bool) -> Any:
-    """The facts of weights, with the metadata of the network's task over them.
-
-    Args:
-        facts: what the file states.
-        stated: the metadata.
-        config: of the network.
-        any_size: whether images may be prepared in another size than the network's own.
-
-    Raises:
-        UserError: class names are not one for each class.
-    """
+    """The facts of weights, with the metadata of the network's task over them."""
     from convert.recognise.preprocessing import fitting
 
     names = stated.get("class_names") or None
@@ -427,12 +354,7 @@ of_export = functools.partial(
 
 @contextlib.contextmanager
 def convert_first(path: str, write: Callable[[Option], str] = lambda option: option) -> Iterator[None]:
-    """A context in which an error that only convert can help about has as remedy to convert the weights first.
-
-    Args:
-        path: of the weights; empty: they are a network in Python.
-        write: gives the words for an option of convert, see `of_load`.
-    """
+    """A context in which an error that only convert can help about has as remedy to convert the weights first."""
     try:
         yield
     except UserError as error:

@@ -173,17 +173,7 @@ def complete(
     ema: bool | None = None,
     spoken: Spoken = UNSTATED,
 ) -> Predictor:
-    """What `load` returns, if it has all that its use takes.
-
-    Args:
-        path: a run, weights, or a network in memory.
-        which: best, last or mean:K of a run.
-        ema: whether the averaged weights of a run are taken; None: the better ones.
-        spoken: the languages of texts, where the tokenizer knows several.
-
-    Raises:
-        UserError: something is lacking; says how to state it.
-    """
+    """What `load` returns, if it has all that its use takes."""
     path = of_summary(path)
     if not isinstance(path, str):
         network = path if isinstance(path, Predictor) else load(path)
@@ -207,16 +197,7 @@ def complete(
 
 
 def check_unchosen(path: str, which: str, ema: bool | None) -> None:
-    """Check that nothing is chosen of weights that are no run's.
-
-    Args:
-        path: of the weights.
-        which: best, if nothing was chosen.
-        ema: None, if nothing was chosen.
-
-    Raises:
-        UserError: something was.
-    """
+    """Check that nothing is chosen of weights that are no run's."""
     if which != "best" or ema is not None:
         raise UserError(
             path,
@@ -235,15 +216,7 @@ def _network(run: RunConfig, tree: dict[str, Any]) -> Any:
 def predictor_of(
     run: RunConfig, tree: dict[str, Any], metadata: Mapping[str, Any], step: int = 0, folder: Path | None = None
 ) -> Predictor:
-    """A network of parameters `tree` with all that its use takes.
-
-    Args:
-        run: its run; of weights from elsewhere, an untrained one with the same network.
-        tree: a nested dict of arrays.
-        metadata: has the entries of its task, and may have others besides.
-        step: after so many training steps; 0 if unknown.
-        folder: that of the run, where there is one.
-    """
+    """A network of parameters `tree` with all that its use takes."""
     return _used_by(task_of(run, metadata), run, tree, metadata, step, folder)
 
 
@@ -379,22 +352,10 @@ def _sizes(vocabulary: Any) -> str:
 def weights(
     folder: Run, model: NetworkConfig, which: str = "best", ema: bool | None = None
 ) -> tuple[int, dict[str, Any]]:
-    """The weights of a run.
+    """The weights of a run -> (step, parameters as a nested dict of numpy arrays).
 
     Damaged checkpoints that were skipped, and what differs in config.json from what the checkpoints have recorded, are
     reported on stderr.
-
-    Args:
-        folder: the run's.
-        model: the config of its network.
-        which: as of `load`.
-        ema: as of `load`.
-
-    Returns:
-        (step, parameters as a nested dict of numpy arrays).
-
-    Raises:
-        UserError: where the run has no such weights.
     """
     step, _, tree = _chosen(folder, model, which, ema)
     return step, tree

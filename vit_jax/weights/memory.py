@@ -22,15 +22,7 @@ NETWORK = "a network in Python"  # what messages call one
 
 
 def state_source(state: Mapping[str, Any], beside: Mapping[str, Mapping[str, Any]]) -> Source:
-    """A state dict as an opened file.
-
-    Args:
-        state: {name: array of numpy or jax, or tensor of PyTorch}, also inside other dicts, as checkpoints wrap it.
-        beside: {name of a JSON file that its library keeps beside such weights: its content}.
-
-    Raises:
-        UserError: it holds no tensor, or one that cannot be read.
-    """
+    """A state dict as an opened file."""
     from convert.containers.source import STATE_DICT, Source, leaves
 
     tree = _tree(state)
@@ -64,15 +56,7 @@ def _tensor(name: str, value: Any) -> Tensor:
 
 
 def as_numpy(name: str, value: Any) -> np.ndarray:
-    """An array of any library as one of numpy with the same values.
-
-    Args:
-        name: of the parameter, for errors.
-        value: an array, or a tensor of PyTorch on any device.
-
-    Raises:
-        UserError: it cannot be read.
-    """
+    """An array of any library as one of numpy with the same values."""
     try:
         if hasattr(value, "detach"):  # of PyTorch, whose bfloat16 numpy does not know
             value = value.detach().cpu()
@@ -87,16 +71,7 @@ def as_numpy(name: str, value: Any) -> np.ndarray:
 
 
 def network_reading(config: NetworkConfig, arrays: Mapping[str, Any], sets: Mapping[str, Any]) -> Reading:
-    """A network of this package as an opened and recognised file.
-
-    Args:
-        config: of the network.
-        arrays: {dotted parameter name: array}.
-        sets: what is stated beside it, as --set of convert states it.
-
-    Raises:
-        UserError: on what cannot be stated beside a network.
-    """
+    """A network of this package as an opened and recognised file."""
     from convert.containers.source import Source, Tensor
     from convert.layout import Facts
     from convert.plan.plan import target_layout

@@ -18,18 +18,7 @@ from .start.opening import fault_of, place_of
 
 
 def open_teacher(run: RunConfig, before_reading: Callable[[Teacher], object] | None = None) -> Teacher | None:
-    """The teacher that a run names.
-
-    Args:
-        run: the run.
-        before_reading: called with the teacher without its arrays; may raise.
-
-    Returns:
-        None where the run names none.
-
-    Raises:
-        UserError: it cannot be opened, or cannot teach this run, as far as that can be told without the run's data.
-    """
+    """The teacher that a run names. None where the run names none."""
     spec = task_spec(run.task)
     if not run.teacher or not spec.has_teacher:
         return None

@@ -67,14 +67,7 @@ def library_of(layout: Layout) -> Library | None:
 
 
 def build(weights: Weights) -> tuple[Built | None, str]:
-    """The file's network as its library builds it.
-
-    Returns:
-        (the network, ""), or (None, why that is not done, a clause).
-
-    Raises:
-        NotLoaded: where the library does not load the file.
-    """
+    """The file's network as its library builds it -> (the network, ""), or (None, why that is not done, a clause)."""
     library, departures = library_of(weights.layout), weights.layout.departures(weights.config)
     if library is None:
         return None, f"no library is known to build {weights.layout.name}"
@@ -89,9 +82,5 @@ def build(weights: Weights) -> tuple[Built | None, str]:
 
 
 def stand_in(weights: Weights) -> Built:
-    """torch_ref's network with what our table read: it checks our two networks, not the table.
-
-    Raises:
-        Unavailable: where torch_ref has no such network.
-    """
+    """torch_ref's network with what our table read: it checks our two networks, not the table."""
     return torch_ref.with_parameters(weights.config, weights.parameters)

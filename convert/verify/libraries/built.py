@@ -46,9 +46,6 @@ def load(library: str) -> Any:
 
     A torchvision built for another torch lacks two operators that no network here uses: they are declared, so that it
     and the libraries that need it (timm, transformers, vit-pytorch) start all the same.
-
-    Raises:
-        ImportError: where it is not installed or does not start.
     """
     _declare_operators()
     try:
@@ -91,15 +88,7 @@ def tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def fill_module(module: Any, state: Mapping[str, Any]) -> Any:
-    """A module in float64 with the tensors of a file.
-
-    Args:
-        module: of torch.
-        state: {name of a parameter: tensor}.
-
-    Raises:
-        NotLoaded: where names or shapes are not the module's.
-    """
+    """A module in float64 with the tensors of a file."""
     module = module.double()
     try:
         module.load_state_dict(dict(state))

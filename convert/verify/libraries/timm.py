@@ -34,17 +34,7 @@ POOLS = {"cls": "token", "mean": "avg", "mean_all": "avg", "map": "map", "map_al
 
 
 def network(c: ViTConfig, gate_apart: bool = False, **options: Any) -> Any:
-    """timm's network of a config, with random weights.
-
-    Args:
-        c: the config.
-        gate_apart: whether the gate of a gated mlp is a module of its own.
-        options: arguments that replace those that follow from the config.
-
-    Raises:
-        ImportError: where timm is not installed or does not start.
-        Unavailable: on a pooling that timm does not have.
-    """
+    """timm's network of a config, with random weights."""
     load("timm")
     built = _options(c, gate_apart)
     if c.pool == "cls_distill":
@@ -129,11 +119,6 @@ def dinov2(weights: Weights) -> Built:
 
     timm adds the class token's position to that token where there are registers: the parameters of both are then other
     ones than ours, and their gradients are not compared.
-
-    Raises:
-        ImportError: where timm is not installed or does not start.
-        Unavailable: on a pooling that timm does not have.
-        NotLoaded: where timm does not load the file.
     """
     c: Any = weights.config
     module = network(c, **({"no_embed_class": True} if c.registers else {}))

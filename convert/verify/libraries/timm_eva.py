@@ -21,18 +21,7 @@ POOLS = {"cls": "token", "mean": "avg", "map": "map", "map_all": "map"}
 
 
 def network(c: ViTConfig, apart: bool = False, gate_apart: bool = False, **options: Any) -> Any:
-    """timm's network of a config, in float64 with random weights.
-
-    Args:
-        c: the config.
-        apart: whether query, key and value are modules of their own.
-        gate_apart: whether the gate of a gated mlp is one.
-        options: arguments that replace those that follow from the config.
-
-    Raises:
-        ImportError: where timm is not installed or does not start.
-        Unavailable: on a pooling that timm does not have.
-    """
+    """timm's network of a config, in float64 with random weights."""
     load("timm")
     import torch
 
@@ -136,11 +125,6 @@ def dinov3(weights: Weights) -> Built:
     """A file of Meta's names of DINOv3, read by timm, which knows it by its registers.
 
     timm computes the periods of its rotary positions. Those that a file has rounded to bfloat16 are put in their place.
-
-    Raises:
-        ImportError: where timm is not installed or does not start.
-        Unavailable: of a network without registers, or without biases after attention and in its mlp.
-        NotLoaded: where timm does not load the file.
     """
     c: Any = weights.config
     if not c.registers:

@@ -19,11 +19,7 @@ from .built import Built, Places, fill_module, load, of_images, tensors, with_ve
 
 
 def vision(c: ViTConfig) -> Any:
-    """torchvision's network of a config, with random weights.
-
-    Raises:
-        ImportError: where torchvision is not installed or does not start.
-    """
+    """torchvision's network of a config, with random weights."""
     load("torchvision")
     from torch import nn
 
@@ -51,11 +47,7 @@ def torchvision(weights: Weights) -> Built:
 
 
 def resnet(c: ResNetConfig) -> Any:
-    """torchvision's ResNet of a config, with random weights.
-
-    Raises:
-        ImportError: where torchvision is not installed or does not start.
-    """
+    """torchvision's ResNet of a config, with random weights."""
     load("torchvision")
     from torch import nn
 

@@ -31,15 +31,7 @@ def own_file(weights: Weights) -> Built:
 
 
 def with_parameters(config: NetworkConfig, parameters: Mapping[str, np.ndarray]) -> Built:
-    """torch_ref's network of a config with its parameters, in float64.
-
-    Args:
-        config: of the network.
-        parameters: {our dotted name: array}.
-
-    Raises:
-        Unavailable: where torch_ref has no such network.
-    """
+    """torch_ref's network of a config with its parameters, in float64."""
     import torch_ref
 
     built = network(config)
@@ -48,11 +40,7 @@ def with_parameters(config: NetworkConfig, parameters: Mapping[str, np.ndarray])
 
 
 def network(config: NetworkConfig) -> Built:
-    """torch_ref's network of a config in float64, with initial weights.
-
-    Raises:
-        Unavailable: where torch_ref has no such network.
-    """
+    """torch_ref's network of a config in float64, with initial weights."""
     if not config.twin:
         raise Unavailable(f"torch_ref has no twin of a {config.name}")
     import torch_ref

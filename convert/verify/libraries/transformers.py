@@ -31,11 +31,7 @@ ACTIVATIONS = {
 
 
 def network(c: ViTConfig) -> Any:
-    """A classifier of ViT or DeiT of a config, with random weights.
-
-    Raises:
-        ImportError: where transformers is not installed or does not start.
-    """
+    """A classifier of ViT or DeiT of a config, with random weights."""
     transformers = load("transformers")
     family = "DeiT" if c.distill_token else "ViT"
     config = getattr(transformers, f"{family}Config")(
@@ -155,10 +151,6 @@ def exact_sinusoids(module: Any, c: TransformerConfig) -> None:
     """Put exact sinusoids in the place of the tables of Marian and M2M-100, which hold them rounded to float32.
 
     M2M-100 takes the positions of all but padding, by its id; here an id means nothing: every token has its place.
-
-    Args:
-        module: a model of transformers, which is changed.
-        c: its config; of another kind of positions nothing is done.
     """
     import torch
 
@@ -181,11 +173,7 @@ def exact_sinusoids(module: Any, c: TransformerConfig) -> None:
 
 
 def exact_norms(module: Any) -> None:
-    """Let the norms of a T5 compute in the dtype of what they are given: its own take the mean square in float32.
-
-    Args:
-        module: a model of transformers, which is changed.
-    """
+    """Let the norms of a T5 compute in the dtype of what they are given: its own take the mean square in float32."""
     import torch
 
     def forward(norm: Any, x: Any) -> Any:
@@ -197,16 +185,7 @@ def exact_norms(module: Any) -> None:
 
 
 def load_pretrained(weights: Weights, **more: Any) -> Any:
-    """A model of transformers from our side files.
-
-    Args:
-        weights: of the file.
-        more: arguments of from_pretrained.
-
-    Raises:
-        ImportError: where transformers is not installed or does not start.
-        NotLoaded: where it does not take every tensor.
-    """
+    """A model of transformers from our side files."""
     transformers = load("transformers")
     extra = {"pad_token_id": 1, "eos_token_id": 0, "decoder_start_token_id": 2, **weights.facts.extra}
     side = weights.layout.write_side(weights.config, Facts(extra=extra))["config.json"]

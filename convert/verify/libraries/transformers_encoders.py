@@ -100,9 +100,6 @@ def exact_angles(module: Any) -> None:
 
     Its frequencies are computed again, and the places of patches, which its forward pass asks for in float32, are those
     of its own function in float64.
-
-    Args:
-        module: a model of transformers, which is changed; of one without rotary positions nothing is.
     """
     import torch
 

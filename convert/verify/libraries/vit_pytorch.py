@@ -17,11 +17,7 @@ TOKENS = ("cls_token", "pos_embedding", "distillation_token")  # before 1.16.1 t
 
 
 def plain(c: ViTConfig) -> Any:
-    """Its ViT or, where positions are computed, its SimpleViT, with random weights.
-
-    Raises:
-        ImportError: where vit-pytorch is not installed or does not start.
-    """
+    """Its ViT or, where positions are computed, its SimpleViT, with random weights."""
     load("vit_pytorch")
     if c.position == "learned":
         return _with_tokens(importlib.import_module("vit_pytorch").ViT, c)
@@ -36,11 +32,7 @@ def plain(c: ViTConfig) -> Any:
 
 
 def wrapper(c: ViTConfig) -> Any:
-    """Its DistillWrapper around a DistillableViT, without a teacher, with random weights.
-
-    Raises:
-        ImportError: where vit-pytorch is not installed or does not start.
-    """
+    """Its DistillWrapper around a DistillableViT, without a teacher, with random weights."""
     load("vit_pytorch")
     from torch import nn
 

@@ -25,26 +25,13 @@ class Difference:
     apart: float = 0.0
 
     def add(self, found: np.ndarray, expected: np.ndarray, exact: Callable[[], np.ndarray]) -> None:
-        """Take the outputs of a batch.
-
-        Args:
-            found: the program's.
-            expected: ours, in float32.
-            exact: computes ours in float64.
-        """
+        """Take the outputs of a batch."""
         self.apart = max(self.apart, relative(found, expected))
         if not self.apart <= self.allowed:
             self.allowed = max(self.allowed, ROUNDINGS * relative(expected.astype(np.float64), exact()))
 
     def check(self, name: str) -> Json:
-        """What a program's JSON says of it.
-
-        Args:
-            name: of the program.
-
-        Raises:
-            CheckFailed: it is larger than allowed.
-        """
+        """What a program's JSON says of it."""
         if not self.apart <= self.allowed:
             raise CheckFailed(
                 f"{name}: the program that was written computes other outputs than ours, by {self.apart:.1e} of the "

@@ -38,16 +38,7 @@ class Examples:
 
 
 def open_examples(plan: Plan, run: str, source: str) -> Examples:
-    """The images of the data that a run was trained on; of weights that are no run's, of other data.
-
-    Args:
-        plan: of the conversion.
-        run: the folder of the run; empty: the plan's source, if it is one.
-        source: where the images are, as data.source names it; empty: where they were in training.
-
-    Raises:
-        UserError: where there are none, they are not what the run was trained on, or not such as the network takes.
-    """
+    """The images of the data that a run was trained on; of weights that are no run's, of other data."""
     from vit_jax.data.images.preprocess import Preprocess
     from vit_jax.tasks.classify.kinds.table import kind_of
 
@@ -137,17 +128,7 @@ def _some(split: Split, most: int, outputs: Outputs) -> Split:
 
 
 def measured(examples: Examples, outputs: tuple[np.ndarray, np.ndarray], count: int) -> dict[str, Any]:
-    """How the outputs [n, K] of two programs for the measured images differ.
-
-    Args:
-        examples: the images.
-        outputs: of the program in float32, and of the smaller one.
-        count: K.
-
-    Returns:
-        "images"; "metrics", {name: [before, after]}; "agreement", the share of images of which both say the same (None
-        of numbers); "largest_change" of a probability, or of a number.
-    """
+    """How the outputs [n, K] of two programs for the measured images differ -> [before, after]."""
     import jax.numpy as jnp
 
     from vit_jax.tasks.classify.kinds.table import kind_of

@@ -33,16 +33,7 @@ WEIGHTS = ("float32", "float16", "int8")  # how a program holds the weights of l
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a user asks of a program.
-
-    Args:
-        takes: one of TAKES: pixels, which it prepares as the run does, or images that are prepared already.
-        opset: of ONNX; 0: OPSET.
-        runtime: where onnxruntime-web is, of a page that contains it.
-        weights: of WEIGHTS; several where each gets a file of its own.
-        calibrate: where the images are by which int8 is calibrated, as data.source names it; empty: those of the run.
-        run: the folder of the run that a network in memory is of; empty: the source, if it is a run.
-    """
+    """What a user asks of a program."""
 
     takes: str = PIXELS
     opset: int = 0
@@ -118,17 +109,7 @@ def check_int8() -> None:
 
 @dataclass(frozen=True)
 class Interface:
-    """What a program takes and gives.
-
-    Args:
-        shape: (H, W, C), of the images that the network takes.
-        output: the name of what it gives.
-        preprocess: how pixels uint8 [B, h, w, C] of any size become those images; None: the program takes these,
-            normalised, float32 [B, H, W, C].
-        multiple: of what the height and width of prepared images are multiples; None: they are H and W.
-        opset: of ONNX.
-        stated: what the file states besides, {name: JSON}.
-    """
+    """What a program takes and gives: preprocess uint8 [B, h, w, C]."""
 
     shape: tuple[int, int, int]
     output: str
@@ -169,13 +150,7 @@ def preparation(prepared: Json) -> Preprocess:
 
 
 def statements(outputs: Outputs, preprocess: Preprocess | None, least_batch: int) -> Json:
-    """What a file states of its outputs and pixels, by name.
-
-    Args:
-        outputs: what they are, as folded into the head.
-        preprocess: of pixels; None: the program takes normalised images.
-        least_batch: how many images are the fewest that it takes.
-    """
+    """What a file states of its outputs and pixels, by name."""
     stated: Json = {
         "least_batch": least_batch,
         "kind": outputs.kind,

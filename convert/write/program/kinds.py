@@ -58,11 +58,7 @@ KINDS = {  # by suffix
 
 
 def kind_of(path: str) -> Kind:
-    """The kind of a program, by the suffix of its name.
-
-    Raises:
-        UserError: where a library that writes it is missing.
-    """
+    """The kind of a program, by the suffix of its name."""
     kind = KINDS[os.path.splitext(path)[1].lower()]
     if missing := [name for name in kind.libraries if importlib.util.find_spec(name) is None]:
         needs = f"{kind.title} is written with {', '.join(missing)}, not installed here"

@@ -65,14 +65,7 @@ def trace(forward: Forward, interface: Interface) -> ir.Model:
 
 
 def trace_function(function: Callable[..., Any], inputs: Mapping[str, Any], outputs: list[str], opset: int) -> ir.Model:
-    """A function of arrays as a model; its linear maps are MatMul.
-
-    Args:
-        function: to be traced.
-        inputs: {name: shape of float32, or ShapeDtypeStruct}, in order; lengths may be symbolic.
-        outputs: names.
-        opset: of ONNX.
-    """
+    """A function of arrays as a model; its linear maps are MatMul."""
     import jax
     import jax2onnx
 

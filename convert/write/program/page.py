@@ -45,16 +45,7 @@ def write_graphs(model: ir.Model, interface: Interface, folder: Path) -> Json:
 
 
 def compose(title: str, about: str, details: list[str], data: Json, folder: Path, runtime: Runtime) -> str:
-    """The page: it holds all that it needs, and its content security policy lets nothing else in.
-
-    Args:
-        title: a line.
-        about: a sentence below it.
-        details: paragraphs on what the page does.
-        data: what its script has to know.
-        folder: of the graphs.
-        runtime: onnxruntime-web.
-    """
+    """The page: it holds all that it needs, and its content security policy lets nothing else in."""
     css, script = _file("page.css"), _file("page.js")
     values = {
         "policy": f"default-src 'none'; img-src blob:; style-src {_digest(css)}; "

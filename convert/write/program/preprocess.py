@@ -131,17 +131,8 @@ def on_image(xp: Arrays, axis: Axis) -> Any:
 
 
 def weights(xp: Arrays, indices: Any, length: Any, axis: Axis, kernel: str) -> Any:
-    """Of which pixels of an axis those of the resized one are made: `precompute_coeffs` of Resample.c.
-
-    Args:
-        xp: the library of arrays.
-        indices: of the pixels, float64 [n].
-        length: n, int64 [].
-        axis: what is made of them.
-        kernel: a key of KERNELS, or nearest.
-
-    Returns:
-        float64 [made, n], each a whole multiple of 2^-22.
+    """Of which pixels of an axis those of the resized one are made: `precompute_coeffs` of Resample.c. Shapes: indices
+    float64 [n], length int64 [] -> float64 [made, n], each a whole multiple of 2^-22.
     """
     scale = xp.astype(length, "float64") / xp.astype(axis.resized, "float64")
     if kernel == "nearest":

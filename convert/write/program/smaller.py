@@ -46,22 +46,7 @@ def examples_for(plan: Plan, wanted: Wanted) -> tuple[Examples | None, str]:
 def make_smaller(
     forward: Forward, interface: Interface, title: str, weights: str, examples: Examples | None
 ) -> tuple[ir.Model, Json]:
-    """A network with smaller weights.
-
-    Args:
-        forward: the network.
-        interface: of the program.
-        title: of the file that it is for, for messages.
-        weights: float16 or int8.
-        examples: images to calibrate by and to measure on; None: outputs and time are those of noise.
-
-    Returns:
-        (the model, as of `trace`; what changes: see `measured`, with "cpu_ms", of an image by one thread, before and
-        after).
-
-    Raises:
-        UserError: where the network cannot have such weights.
-    """
+    """A network with smaller weights."""
     plain, model = trace(forward, interface), trace(forward, interface)
     if weights == "float16":
         store_float16(model, title)

@@ -33,17 +33,7 @@ def write_stablehlo(forward: Forward, interface: Interface, path: Path) -> Json:
 
 
 def write_function(function: Callable[..., Any], given: Sequence[Any], path: Path, nbytes: int) -> Json:
-    """Write a function of arrays.
-
-    Args:
-        function: to be traced.
-        given: shapes and dtypes of its arguments.
-        path: of the file.
-        nbytes: of the weights in it.
-
-    Raises:
-        UserError: these are more than a file can hold.
-    """
+    """Write a function of arrays."""
     import jax
     from jax import export
 

@@ -136,13 +136,7 @@ def fitted(picture: np.ndarray, preprocess: Json) -> np.ndarray:
 
 
 def measure_resizing(forward: OfColours) -> list[Json]:
-    """How far the answers for pictures that transformers.js resizes are from those of `predict`, for each of SCALES.
-
-    Returns:
-        For each: "size" (height and width of the pictures), "pictures" (their number), "levels" (the largest and the
-        mean difference of a pixel, of 255), "probability" (the largest difference of one), "same" (pictures with the
-        same answer).
-    """
+    """How far the answers for pictures that transformers.js resizes are from those of `predict`, for each of SCALES."""
     from PIL import Image
 
     from vit_jax.data.images.preprocess import Preprocess

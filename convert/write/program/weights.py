@@ -29,15 +29,7 @@ AT_A_TIME = 16  # images of a batch of calibration
 
 
 def store_float16(model: ir.Model, title: str) -> None:
-    """Store matrices and tables in float16, and read them as float32, in place; vectors stay as they are.
-
-    Args:
-        model: to be changed.
-        title: of the file, for messages.
-
-    Raises:
-        UserError: where a weight is beyond float16.
-    """
+    """Store matrices and tables in float16, and read them as float32, in place; vectors stay as they are."""
     import onnx_ir as ir
 
     for value in list(model.graph.initializers.values()):
@@ -58,16 +50,7 @@ def store_float16(model: ir.Model, title: str) -> None:
 
 
 def compute_int8(model: ir.Model, images: np.ndarray, title: str) -> ir.Model:
-    """A model that multiplies in int8.
-
-    Args:
-        model: of the network alone, which takes images.
-        images: as it takes them, float32 [n, H, W, C], by which activations get their ranges.
-        title: of the file, for messages.
-
-    Raises:
-        UserError: where the network has no layer between its first and its last one.
-    """
+    """A model that multiplies in int8: images float32 [n, H, W, C]."""
     from onnxruntime.quantization import QuantType, quantize_static
 
     nodes = inner_products(model)

@@ -28,13 +28,7 @@ TOKENS, POSITION, LOGITS = "input_ids", "cache_position", "logits"
 
 
 class TextWriter:
-    """An encoder-decoder or a captioner in float32, whose methods are traced.
-
-    Args:
-        config: of the network.
-        arrays: its parameters, {dotted name: array}.
-        room: T, the most tokens of a text.
-    """
+    """An encoder-decoder or a captioner in float32, whose methods are traced."""
 
     def __init__(self, config: NetworkConfig, arrays: Mapping[str, np.ndarray], room: int):
         from vit_jax.machine.backend import configure_jax

@@ -30,22 +30,7 @@ def outputs_in_parts(
     merge: bool,
     note: Callable[[str], None],
 ) -> dict[str, np.ndarray]:
-    """A task's outputs of a split, computed together with other workers.
-
-    Args:
-        place: where parts are kept.
-        facts: of the job; its part_size is rounded to whole batches.
-        batch: the examples of one.
-        compute: gives the outputs of some batches.
-        merge: whether nothing is computed, and all has to be there.
-        note: is told what is waited for.
-
-    Returns:
-        {name: [n, ...]}, in the order of the split.
-
-    Raises:
-        UserError: the parts there are of something else, or with `merge` some are missing.
-    """
+    """A task's outputs of a split, computed together with other workers -> {name: [n, ...]}, in the order of the split."""
     each = max(int(facts["part_size"]) // batch, 1)
     if merge:
         facts_of(place)

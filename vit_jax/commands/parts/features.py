@@ -24,15 +24,7 @@ FEATURES, FILES = "features", "files"
 def share_of_features(
     model: Predictor, sources: Sequence[Source], blocks: Sequence[int], norm: bool, batch: int
 ) -> Share:
-    """Arrays of features, each with a row for every input; of one that cannot be read it is NaN.
-
-    Args:
-        model: the network.
-        sources: of all inputs.
-        blocks: those of which there are maps, counted from 0 or from the end (-1).
-        norm: whether the last norm is applied to these.
-        batch: inputs that are computed at a time.
-    """
+    """Arrays of features, each with a row for every input; of one that cannot be read it is NaN."""
 
     def content(start: int, stop: int) -> bytes:
         names, reasons, parts = list[str](), list[str](), list[Mapping[str, np.ndarray]]()

@@ -53,17 +53,7 @@ def merges_alone(arguments: Sequence[str]) -> bool:
 
 
 def check_parts(o: Any, stated: Collection[str], whole: Collection[str], reads: Iterable[str | Path]) -> None:
-    """Check that parts can be kept where they are to be, and that they are not mixed with what is done as a whole.
-
-    Args:
-        o: PartsFlags, or those of evaluate.
-        stated: the fields that the command line sets.
-        whole: the fields of what is written or done as a whole.
-        reads: files and folders that the command reads.
-
-    Raises:
-        UserError: they cannot, or are.
-    """
+    """Check that parts can be kept where they are to be, and that they are not mixed with what is done as a whole."""
     for name in ("part_size", "format", "merge"):
         if name in stated and not o.parts:
             raise UserError(Field(name), "is of a job in parts, and none is asked for", "add --parts OUT")

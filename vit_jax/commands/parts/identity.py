@@ -19,12 +19,7 @@ _SOME = 1024  # examples that are looked at together
 
 
 def network_facts(model: Predictor, task: Task) -> dict[str, Any]:
-    """A network as facts of a job: digests of its weights and of what it is; how its task searches.
-
-    Args:
-        model: the network.
-        task: that it is used by.
-    """
+    """A network as facts of a job: digests of its weights and of what it is; how its task searches."""
     from ...models.state import split_model
 
     arrays = flatten(split_model(model.model)[1])

@@ -27,13 +27,7 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Job:
-    """A job of `total` examples, of which each part has `size`.
-
-    Args:
-        store: that holds it.
-        facts: what decides its results; {name: JSON value}.
-        suffix: ends the names of parts.
-    """
+    """A job of `total` examples, of which each part has `size`."""
 
     store: Store
     facts: Mapping[str, Any]
@@ -79,16 +73,7 @@ class Job:
 
 
 def begin(place: str, facts: Mapping[str, Any], suffix: str) -> Job:
-    """Begin a job, or join it.
-
-    Args:
-        place: a folder, s3:// or gs://, where it is kept.
-        facts: as of `Job`.
-        suffix: likewise.
-
-    Raises:
-        UserError: the job there has other facts, or it cannot be kept there.
-    """
+    """Begin a job, or join it."""
     store = open_store(place)
     content = json.dumps(facts, indent=1).encode() + b"\n"
     if store.tag(FACTS) is None:
@@ -139,17 +124,7 @@ def _shown(facts: Mapping[str, Any], name: str) -> str:
 
 
 def work(job: Job, compute: Callable[[int], bytes], done: Callable[[int], None], note: Note) -> int:
-    """Compute the parts that no other worker does, until all are there.
-
-    Args:
-        job: to be done.
-        compute: gives the content of a part.
-        done: is called with how many parts are there, as far as is known.
-        note: is told what is waited for.
-
-    Returns:
-        How many parts this worker has written.
-    """
+    """Compute the parts that no other worker does, until all are there."""
     claims, mine, alone, told = Claims(job.store), 0, True, False
     while True:
         claims.refresh()

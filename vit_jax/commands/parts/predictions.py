@@ -23,16 +23,7 @@ PREDICTIONS, PROBABILITIES = "predictions", "probabilities"
 def share_of_answers(
     model: Predictor, sources: Sequence[Source], format: str, top: int, batch: int, every: bool
 ) -> Share:
-    """A table of answers.
-
-    Args:
-        model: the network.
-        sources: of all inputs.
-        format: of the table.
-        top: the number of classes of an input.
-        batch: inputs that are computed at a time.
-        every: whether it has the probability of every class, and not the best ones.
-    """
+    """A table of answers."""
     header = (*(("file", *model.columns) if every else model.header), REASON)
 
     def content(start: int, stop: int) -> bytes:
@@ -76,11 +67,7 @@ def check_file(place: str, facts: dict[str, Any], path: str) -> None:
 
 
 def merge_parts(place: str, path: str) -> str:
-    """Join the parts in a place to one file; returns a line that says what it has.
-
-    Raises:
-        UserError: there are none, or some are missing.
-    """
+    """Join the parts in a place to one file; returns a line that says what it has."""
     facts = facts_of(place)
     check_file(place, facts, path)
     if facts["what"] == FEATURES:

@@ -43,28 +43,13 @@ class Asked(NamedTuple):
         return found.fault.removeprefix(f"{given}: ") if isinstance(found, UserError) else ""
 
     def filled(self, other: Any = None) -> list[Any]:
-        """The prepared inputs, with another in the place of each that is not usable, so that shapes stay few.
-
-        Args:
-            other: in their place where none is usable.
-        """
+        """The prepared inputs, with another in the place of each that is not usable, so that shapes stay few."""
         stand_in = self.prepared[self.usable.index(True)] if any(self.usable) else other
         return [each if good else stand_in for each, good in zip(self.prepared, self.usable, strict=True)]
 
 
 def begin_share(place: str, model: Predictor, inputs: Inputs, share: Share, part_size: int) -> Job:
-    """Begin a job, or join it.
-
-    Args:
-        place: where its parts are kept.
-        model: the network.
-        inputs: none of them on stdin.
-        share: what is computed.
-        part_size: inputs of a part.
-
-    Raises:
-        UserError: the parts there are of something else.
-    """
+    """Begin a job, or join it."""
     facts = {
         "what": share.what,
         **network_facts(model, model.task),
@@ -77,16 +62,7 @@ def begin_share(place: str, model: Predictor, inputs: Inputs, share: Share, part
 
 
 def compute_share(job: Job, share: Share, note: Callable[[str], None]) -> None:
-    """Compute parts until all are there.
-
-    Args:
-        job: as of `begin_share`.
-        share: what is computed.
-        note: is told what is waited for.
-
-    Raises:
-        UserError: an input cannot be used.
-    """
+    """Compute parts until all are there."""
     place = job.store.url
     with progress(f"{place}: computing", job.count, "parts") as show:
         mine = work(job, lambda part: share.content(*job.span(part)), show, note)
@@ -94,15 +70,7 @@ def compute_share(job: Job, share: Share, note: Callable[[str], None]) -> None:
 
 
 def batches_of(model: Predictor, sources: Sequence[Source], start: int, stop: int, batch: int) -> Iterator[Asked]:
-    """The inputs from `start` to before `stop`, made ready by other threads.
-
-    Args:
-        model: that takes them.
-        sources: of all inputs.
-        start: the first.
-        stop: the one after the last.
-        batch: how many are computed at a time.
-    """
+    """The inputs from `start` to before `stop`, made ready by other threads."""
 
     def make(first: int) -> Asked:
         given = _read(sources, first, min(first + batch, stop))

@@ -32,14 +32,7 @@ def check_format(format: str) -> None:
 
 
 def encode(format: str, header: Sequence[str], rows: Rows, all_fractions: bool = False) -> bytes:
-    """A table as the content of a file.
-
-    Args:
-        format: of it.
-        header: the names of its columns.
-        rows: of it.
-        all_fractions: whether all columns but the first and the last are fractions, whatever their names.
-    """
+    """A table as the content of a file."""
     if format == "csv":
         text = io.StringIO(newline="")
         csv.writer(text).writerows([header, *rows])
@@ -74,11 +67,7 @@ def _column(kind: type, values: Sequence[Any]) -> pyarrow.Array:
 
 
 def join(format: str, parts: Iterable[bytes], path: str) -> int:
-    """Write the tables of parts as one, whole or not at all; one part at a time is in memory.
-
-    Returns:
-        How many rows it has.
-    """
+    """Write the tables of parts as one, whole or not at all; one part at a time is in memory."""
     with replacing(Path(path)) as temporary:
         return (_join_csv if format == "csv" else _join_parquet)(iter(parts), temporary)
 

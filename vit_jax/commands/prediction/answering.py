@@ -15,15 +15,7 @@ Row = tuple[str | int, ...]
 
 
 class Answering:
-    """How inputs are answered, and what was noticed of them.
-
-    Args:
-        model: the network.
-        top: the number of classes.
-        batch: the most inputs that are computed at a time.
-        skip: whether images that cannot be read have blank answers, instead of stopping.
-        note: is told remarks on the inputs.
-    """
+    """How inputs are answered, and what was noticed of them."""
 
     def __init__(self, model: Predictor, top: int, batch: int, skip: bool, note: Callable[[str], None]):
         self.model, self.top, self.batch, self.skip, self.note = model, top, batch, skip, note
@@ -32,14 +24,7 @@ class Answering:
         self._noted = False
 
     def answers(self, inputs: Inputs | Iterable[Any]) -> Iterator[Answer]:
-        """One Answer per input; one that says nothing to a blank line, and to an image that cannot be read.
-
-        Args:
-            inputs: those of a command, or several of Python.
-
-        Raises:
-            UserError: an input cannot be used; at the end, where no image can be read.
-        """
+        """One Answer per input; one that says nothing to a blank line, and to an image that cannot be read."""
         for group in inputs.groups(self.batch) if isinstance(inputs, Inputs) else [list(inputs)]:
             begin = self.asked - len(self.errors)
             asked = self._readable([each for each in group if not is_blank(each)])
@@ -53,14 +38,7 @@ class Answering:
         self._report()
 
     def readable(self, inputs: Inputs) -> list[Any]:
-        """All inputs but blank ones and those that cannot be read.
-
-        Args:
-            inputs: those of a command.
-
-        Raises:
-            UserError: there is none.
-        """
+        """All inputs but blank ones and those that cannot be read."""
         groups = inputs.groups(self.batch)
         found = [each for group in groups for each in self._readable([one for one in group if not is_blank(one)])]
         self._report()

@@ -154,11 +154,7 @@ def _shown(said: Any, pairs: Sequence[tuple[Any, Any]], network: Predictor) -> A
 
 
 def _found(kind: str, inputs: Sequence[Any], file_column: str) -> list[Any]:
-    """The inputs of a kind as image files (with those inside folders and shards), vectors or texts.
-
-    Raises:
-        UserError: something is not there.
-    """
+    """The inputs of a kind as image files (with those inside folders and shards), vectors or texts."""
     return [each for source in sources_of(kind, inputs, file_column, note) for each in source.read(0, len(source))]
 
 

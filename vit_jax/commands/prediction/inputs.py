@@ -31,17 +31,7 @@ def is_blank(given: Any) -> bool:
 
 
 class Inputs:
-    """The inputs of a command, in order. Those on stdin are read as they come; all others are checked beforehand.
-
-    Args:
-        kind: what the network takes: pixels, ids or vectors.
-        given: arguments as of `sources_of`; `-` is stdin.
-        column: as of `sources_of`.
-        note: is told what lies in folders besides images.
-
-    Raises:
-        UserError: for what is not there.
-    """
+    """The inputs of a command, in order. Those on stdin are read as they come; all others are checked beforehand."""
 
     def __init__(self, kind: str, given: Sequence[str], column: str, note: Note):
         self.kind, self._parts = kind, list[Source | None]()  # None: stdin
@@ -59,11 +49,7 @@ class Inputs:
         return [part for part in self._parts if part is not None]
 
     def groups(self, batch: int) -> Iterator[list[Any]]:
-        """All inputs in groups of at most `batch`; texts and vectors that are no lines of stdin are one group.
-
-        Raises:
-            UserError: naming the line, where one on stdin cannot be used.
-        """
+        """All inputs in groups of at most `batch`; texts and vectors that are no lines of stdin are one group."""
         for part in self._parts:
             if part is not None:
                 size = batch if self.kind == "pixels" else len(part)

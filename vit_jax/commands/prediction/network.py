@@ -20,17 +20,7 @@ if TYPE_CHECKING:
 
 
 def takes(path: str) -> str:
-    """The kind of the inputs of a network.
-
-    Args:
-        path: of a run, or of weights of any layout.
-
-    Returns:
-        pixels, ids or vectors; "" where the weights do not tell.
-
-    Raises:
-        UserError: there is no run.
-    """
+    """The kind of the inputs of a network."""
     if not runs.is_foreign(path):
         return kind_of(runs.find(path, weights=True).config().model)
     from ...weights.interop import config_in

@@ -44,23 +44,13 @@ def for_eyes(answer: Answer) -> str:
 
 
 def in_lines(answer: Answer, lines: int) -> str:
-    """The best answers alone, for a pipe.
-
-    Args:
-        answer: of one input.
-        lines: how many there are for each input; of fewer answers the others are blank.
-    """
+    """The best answers alone, for a pipe."""
     said = [text.replace("\r", "\\r").replace("\n", "\\n") for text in answer.plain[:lines]]
     return "\n".join(said + [""] * (lines - len(said)))
 
 
 def as_json(answer: Answer, header: Sequence[str]) -> str:
-    """An answer as a JSON object in one line, {"input": text, "answers": [{column: value}, ...]}, the best first.
-
-    Args:
-        answer: of one input; it may say nothing.
-        header: the columns of a table of answers, of which the first is that of inputs.
-    """
+    """An answer as a JSON object in one line, {"input": text, "answers": [{column: value}, ...]}, the best first."""
     columns = [name for name in header[1:] if name != "rank"]
     value = answer.value if isinstance(answer.value, list) else [answer.value]
     said = [
@@ -82,11 +72,7 @@ def _number(value: Any) -> Any:
 
 
 class Count:
-    """A count of answers on stderr, where that is a terminal and stdout is not.
-
-    Args:
-        total: how many there will be; None where that is not known.
-    """
+    """A count of answers on stderr, where that is a terminal and stdout is not."""
 
     def __init__(self, total: int | None):
         self._of = "" if total is None else f" of {total:,}"

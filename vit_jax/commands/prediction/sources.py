@@ -50,18 +50,7 @@ class Source(Protocol):
 
 
 def sources_of(kind: str, given: Iterable[Any], column: str, note: Note) -> list[Source]:
-    """The sources that arguments name.
-
-    Args:
-        kind: what the network takes: pixels, ids or vectors.
-        given: image files, folders, lists, tables, shards and URLs; or sentences and files of them; or files of
-            vectors, or FILE:ROW.
-        column: of a table: that of the images; empty: the one that is called so.
-        note: is told what lies in folders besides images.
-
-    Raises:
-        UserError: for what is not there.
-    """
+    """The sources that arguments name."""
     if kind == "ids":
         return [Listed(sentences(given))]
     if kind == "vectors":
@@ -204,17 +193,7 @@ def digest_of(sources: Iterable[Source]) -> str:
 
 
 def image_paths(paths: Iterable[Any], column: str, note: Note) -> list[str]:
-    """Paths of image files.
-
-    Args:
-        paths: of files, of folders, which are replaced by the images in them and below, sorted, of files that list
-            images, and tables csv:FILE[:FOLDER].
-        column: of a table: that of the images; empty: the one that is called so.
-        note: is told what other files lie in the folders.
-
-    Raises:
-        UserError: for a path that does not exist, a folder without images, a table that cannot be read.
-    """
+    """Paths of image files."""
     found: list[str] = []
     unused = Unused()
     for given in paths:
@@ -249,14 +228,7 @@ def listed_paths(file: str) -> list[str]:
 
 
 def sentences(inputs: Iterable[str]) -> list[str]:
-    """Sentences as they are typed; a file is replaced by its lines, blank ones among them.
-
-    Args:
-        inputs: sentences, and names of files.
-
-    Raises:
-        UserError: for the name of a file that is not there, a folder, and a file that is no text, naming its line.
-    """
+    """Sentences as they are typed; a file is replaced by its lines, blank ones among them."""
     found: list[str] = []
     for text in inputs:
         if len(text) > 255 or not os.path.lexists(text) or os.path.isdir(text):

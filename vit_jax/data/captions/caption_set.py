@@ -57,16 +57,7 @@ class CaptionSet:
         return {f"batch {batch}": batch}
 
     def order(self, batch: int, seed: int, batches: int = 0) -> Order | LaneOrder:
-        """The order of training.
-
-        Args:
-            batch: captions in a step.
-            seed: determines the order.
-            batches: only the captions that fill so many batches are taken; 0: all.
-
-        Raises:
-            UserError: there are fewer captions than a batch needs.
-        """
+        """The order of training."""
         return Order(count_taken(len(self.splits["train"]), batch, batches), batch, seed)
 
 
@@ -78,21 +69,8 @@ def hold_out_images(
     what: str = "images",
     blocks: np.ndarray | None = None,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Hold out test and validation from train, image by image, where the source lacks them.
-
-    Args:
-        train: int [n], the images of train.
-        shares: {test, validation: a share of them; 0: none}.
-        there: the splits that the source has.
-        seed: determines the validation.
-        what: images are called in messages.
-        blocks: int [all images], ascending: those of a block are held out together; None: each by itself.
-
-    Returns:
-        (the images that stay, {split: those that it gets}).
-
-    Raises:
-        UserError: a share leaves its split empty.
+    """Hold out test and validation from train, image by image, where the source lacks them: train int [n], blocks int
+    [all images] -> (the images that stay, {split: those that it gets}).
     """
     found: dict[str, np.ndarray] = {}
     alike = Positives(np.zeros(0, np.int64), np.zeros(0, np.int64))  # no image has what others have not
@@ -116,14 +94,7 @@ def hold_out_images(
 
 
 def identity_of(name: str, vocabulary: Tokenizer, splits: Mapping[str, Any], content: Sequence[Any]) -> dict[str, Any]:
-    """What `CaptionSet.identity` is.
-
-    Args:
-        name: of the data.
-        vocabulary: its tokenizer.
-        splits: {name: split}.
-        content: JSON values that are equal exactly if the data is.
-    """
+    """What `CaptionSet.identity` is."""
     return {
         "name": name,
         "sizes": {each: len(split) for each, split in splits.items()},

@@ -47,22 +47,7 @@ def find_captions(
     verify: bool = False,
     disk_cache: float = 0,
 ) -> Found:
-    """Images with captions.
-
-    Args:
-        source: of the run; what it names is all train.
-        given: splits that Python gave, in place of it.
-        stated: the range of given pixels, which become 8 bits by it.
-        place: the folder or URL that the paths of shards begin in.
-        verify: whether shards are read, whatever an index says of them.
-        disk_cache: bytes of shards at a URL that are kept on this machine's disk.
-
-    Returns:
-        {split: (its images, the captions of each)}.
-
-    Raises:
-        UserError: the source or what is given cannot be read, or an image has no caption.
-    """
+    """Images with captions -> {split: (its images, the captions of each)}."""
     if given is not None:
         return _read_given(given, stated)
     if source == GIVEN:
@@ -138,19 +123,7 @@ def _read_given(given: Given, stated: Range) -> Found:
 
 
 def read_captioned(source: str) -> Captioned:
-    """The images and captions of a source.
-
-    Args:
-        source: captions:FOLDER, where FOLDER/captions.csv begins with the line image,caption, and an image, a path
-            inside FOLDER, may have many lines; or coco:FILE.json:FOLDER, where FILE.json is as COCO's
-            captions_train2014.json, and FOLDER has its images.
-
-    Returns:
-        {path of an image: its captions}.
-
-    Raises:
-        UserError: a file is missing or damaged, or there are fewer than 3 images.
-    """
+    """The images and captions of a source -> {path of an image: its captions}."""
     if source.startswith(FOLDER):
         folder = copy_images(source.removeprefix(FOLDER))
         file, pairs, entry = os.path.join(folder, TABLE), _table, "line"

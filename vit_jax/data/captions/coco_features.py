@@ -41,17 +41,7 @@ class Part(NamedTuple):
 
 
 def read_words(source: str) -> tuple[Path, Vocabulary]:
-    """The words of a source.
-
-    Args:
-        source: coco-features:FOLDER.
-
-    Returns:
-        (the folder, its words).
-
-    Raises:
-        UserError: there is no such folder, or its words are damaged.
-    """
+    """The words of a source -> (the folder, its words)."""
     field, folder = f"data.source {source}", Path(os.path.expanduser(source.removeprefix(SOURCE)))
     if not source.startswith(SOURCE) or source == SOURCE or not folder.is_dir():
         there = "has no vectors with captions" if not source.startswith(SOURCE) else f"there is no folder {folder}"
@@ -91,18 +81,7 @@ def has_part(folder: Path, name: str) -> bool:
 
 
 def read_part(folder: Path, name: str, vocabulary: Vocabulary, wide: int, source: str) -> Part:
-    """The pictures and captions of one part.
-
-    Args:
-        folder: of the set.
-        name: train or val.
-        vocabulary: the words of the set.
-        wide: the width C of the vectors.
-        source: as messages name it.
-
-    Raises:
-        UserError: a file is missing or damaged, or does not belong to the others.
-    """
+    """The pictures and captions of one part."""
     field = f"data.source {source}"
     file = _of_width(folder, name, wide, field)
     (features,) = arrays(file, {FEATURE: ("f", 2)}, field)

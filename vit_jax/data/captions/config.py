@@ -58,15 +58,7 @@ class CaptionData(FittedImages):
 
 
 def other_caption_words(given: Any, wanted: Any) -> str:
-    """A clause that names the first difference between two vocabularies of captions.
-
-    Args:
-        given: the one of the data or weights at hand.
-        wanted: the one that it should be.
-
-    Returns:
-        Empty where they are equal, of different sizes, or one has no words but `numbered_words`.
-    """
+    """A clause that names the first difference between two vocabularies of captions."""
     size = size_of_side(wanted)
     if size_of_side(given) != size or given == wanted or numbered_words(size) in (given, wanted):
         return ""

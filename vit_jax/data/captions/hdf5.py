@@ -15,20 +15,7 @@ LARGEST = 8 << 30  # bytes of one array
 
 
 def arrays(path: Path, names: dict[str, tuple[str, int]], where: str, rows: slice = slice(None)) -> list[np.ndarray]:
-    """Rows of the data sets of a file.
-
-    Args:
-        path: of the file.
-        names: {data set: (kinds of numpy dtypes, number of axes)}.
-        where: begins what errors say.
-        rows: which rows are read.
-
-    Returns:
-        An array for each name.
-
-    Raises:
-        UserError: the file is missing or damaged, a data set is missing or another, or h5py is not there.
-    """
+    """Rows of the data sets of a file."""
     check_regular(path)
     if not path.is_file():
         raise UserError(where, f"there is no {path.name}", "put it there")
@@ -49,16 +36,7 @@ def arrays(path: Path, names: dict[str, tuple[str, int]], where: str, rows: slic
 
 
 def width(path: Path, name: str, where: str) -> int:
-    """The width C of a data set of numbers [n, C], read from the head of the file.
-
-    Args:
-        path: of the file.
-        name: of the data set.
-        where: begins what errors say.
-
-    Raises:
-        UserError: as of `arrays`.
-    """
+    """The width C of a data set of numbers [n, C], read from the head of the file."""
     return arrays(path, {name: ("f", 2)}, where, slice(0, 0))[0].shape[1]
 
 

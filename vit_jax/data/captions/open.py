@@ -74,23 +74,7 @@ def open_captions(
     seed: int = 0,
     given: Given | None = None,
 ) -> CaptionedImages:
-    """Open, check and split images with captions.
-
-    Args:
-        data: the config of the data.
-        image: height and width of the network's images.
-        channels: of the network's images.
-        grid: rows and columns of the network's patches.
-        normalize: `augment.normalize`.
-        mean: of each channel, where that is given.
-        std: likewise.
-        words: the number of ids of the network; 0: that of the data.
-        seed: determines the validation split.
-        given: images and captions from Python, in place of `data.source`.
-
-    Raises:
-        UserError: where there is no such data, or it does not suit the network.
-    """
+    """Open, check and split images with captions."""
     how = (data.fit, data.size, data.interpolation, data.background)
     preprocess = Preprocess(pair(image), channels, *how, (), (), data.range, pair(data.trim))
     if data.source == SHAPES and given is None:
@@ -119,19 +103,7 @@ def open_captions(
 def open_other_captions(
     data: CaptionData, wanted: str, preprocess: Preprocess, vocabulary: Tokenizer, seed: int, given: Given | None = None
 ) -> Other:
-    """Images with captions that a network is only evaluated on. Each image is one example with all its captions.
-
-    Args:
-        data: the config of the data.
-        wanted: the split; empty: test, else validation, else all.
-        preprocess: how the network takes images.
-        vocabulary: that of the network.
-        seed: determines a split that is held out.
-        given: images and captions from Python, in place of `data.source`.
-
-    Raises:
-        UserError: where there is no such data, and where a closed vocabulary lacks its words.
-    """
+    """Images with captions that a network is only evaluated on. Each image is one example with all its captions."""
     if data.source == SHAPES and given is None:
         raise UserError(
             Field("data.source"), f"is {SHAPES}, but there are captions of one's own to give: captions:FOLDER"

@@ -38,13 +38,7 @@ class Scenes(NamedTuple):
 
 
 def draw(n: int, part: int, unseen: bool = False) -> Scenes:
-    """The scenes of a part of the data, always the same.
-
-    Args:
-        n: how many.
-        part: an integer that no other part of the data has.
-        unseen: whether one object or both of each scene are of a pair that no other scene has.
-    """
+    """The scenes of a part of the data, always the same."""
     drawn = [_draw(min(_CHUNK, n - start), part, start, unseen) for start in range(0, n, _CHUNK)]
     pixels, captions, boxes, words = zip(*drawn, strict=True)
     said = [caption for some in captions for caption in some]

@@ -15,18 +15,8 @@ from ..shards.ahead import Ahead
 
 
 class Captions:
-    """The n captions of one split as ids, each with the row of its image.
-
-    Args:
-        images: the images that rows refer to.
-        rows: int [n].
-        target: int32 [n, T], captions without begin and end, filled with padding.
-        boxes: float [n, O, 4], where known the boxes of objects: left, top, right, bottom, as shares of the image.
-        words: int [n, O], with boxes: the place in the caption of the word that names each object.
-        grid: rows and columns of the patches that the network cuts an image into.
-        references: all captions of each image, where examples are images.
-        said: gives of an image, by its row, its captions and the ids of the first; needed where one may stand in for
-            another that cannot be read.
+    """The n captions of one split as ids, each with the row of its image: rows int [n], target int32 [n, T], boxes
+    float [n, O, 4], words int [n, O].
     """
 
     def __init__(
@@ -60,14 +50,8 @@ class Captions:
         return {"image": images, "target": self.target[indices]}
 
     def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Examples for evaluation.
-
-        Args:
-            indices: int [k].
-
-        Returns:
-            What `batch` gives; where boxes are known also "touched", bool [k, T, N]: at a word that names an object it
-            is True for the patches that the object's box touches, else all False.
+        """Examples for evaluation: indices int [k]. What `batch` gives; where boxes are known also "touched", bool [k,
+        T, N]: at a word that names an object it is True for the patches that the object's box touches, else all False.
         """
         out = self.batch(indices)
         if self._boxes is not None and self._words is not None:

@@ -26,14 +26,7 @@ PARTS = {"train": "train", "validation": "val"}  # {our split: the part of the s
 
 
 class Vectors:
-    """The n captions of one split as ids, each with the vector of its picture.
-
-    Args:
-        part: the pictures.
-        rows: int [n]: the picture of each caption.
-        target: int32 [n, T], captions without begin and end, filled with padding.
-        references: all captions of each picture, where examples are pictures.
-    """
+    """The n captions of one split as ids, each with the vector of its picture: rows int [n], target int32 [n, T]."""
 
     def __init__(self, part: Part, rows: np.ndarray, target: np.ndarray, references: Sequence[Sequence[str]] = ()):
         self.part, self.rows, self.target, self.references = part, rows, target, references
@@ -62,17 +55,7 @@ class Vectors:
 
 
 def open_features(data: FeatureData, width: int, words: int = 0, seed: int = 0) -> CaptionSet:
-    """Open, check and split vectors with captions.
-
-    Args:
-        data: the config of the data.
-        width: that of the vectors.
-        words: the number of ids of the network; 0: that of the data.
-        seed: determines the validation split, where the source has none.
-
-    Raises:
-        UserError: where there is no such data, or it does not suit the network.
-    """
+    """Open, check and split vectors with captions."""
     folder, vocabulary = read_words(data.source)
     if words not in (0, len(vocabulary)):
         raise UserError(
@@ -105,17 +88,7 @@ def open_features(data: FeatureData, width: int, words: int = 0, seed: int = 0) 
 
 
 def open_other_features(data: FeatureData, wanted: str, width: int, vocabulary: Tokenizer) -> Other:
-    """Vectors with captions that a network is only evaluated on. Each picture is one example with all its captions.
-
-    Args:
-        data: the config of the data.
-        wanted: train or validation; empty: validation, or train where there is no other.
-        width: that of the vectors.
-        vocabulary: that of the network.
-
-    Raises:
-        UserError: where there is no such data, and where its words are not those of the network.
-    """
+    """Vectors with captions that a network is only evaluated on. Each picture is one example with all its captions."""
     folder, words = read_words(data.source)
     clause = other_caption_words(words.kept, vocabulary.kept)
     if len(words) != len(vocabulary) or words.ids != vocabulary.ids or clause:
@@ -169,15 +142,7 @@ class Vector(NamedTuple):
 
 
 def vectors_in(inputs: Sequence[str | os.PathLike[str] | Vector]) -> list[Vector]:
-    """The vectors of files.
-
-    Args:
-        inputs: FILE for all its rows, or FILE:ROW for one, counted from 0. A file is a .npy [C] or [n, C], or a .npz or
-            .h5 with such an array under the name `features`. A Vector stays as it is.
-
-    Raises:
-        UserError: where one cannot be read.
-    """
+    """The vectors of files."""
     found: list[Vector] = []
     for one in inputs:
         if isinstance(one, Vector):
@@ -196,16 +161,7 @@ def vectors_in(inputs: Sequence[str | os.PathLike[str] | Vector]) -> list[Vector
 
 
 def checked_vectors(values: Any, width: int, where: str) -> np.ndarray:
-    """Vectors of any library as float32.
-
-    Args:
-        values: [C] or [n, C].
-        width: C.
-        where: names them in errors.
-
-    Raises:
-        UserError: they have another shape, or are no finite numbers.
-    """
+    """Vectors of any library as float32: values [C]."""
     found = np.asarray(values)
     if found.dtype.kind not in "fiu" or found.ndim not in (1, 2) or found.shape[-1] != width:
         raise UserError(where, f"is {found.dtype} {list(found.shape)}", f"give vectors [{width}] or [n, {width}]")

@@ -33,15 +33,7 @@ class Contents:
 
 
 def read_contents(official: OfficialSet, paths: Sequence[Path]) -> Contents:
-    """The images and labels in a set's archives.
-
-    Args:
-        official: the set.
-        paths: of its archives, in the order of the table.
-
-    Raises:
-        UserError: they are other files.
-    """
+    """The images and labels in a set's archives."""
     try:
         return _cifar(official, paths[0]) if isinstance(official, CifarSet) else _idx(official, paths)
     except (EOFError, ValueError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:

@@ -28,15 +28,7 @@ _TABLES = (".csv", ".json", ".jsonl", ".txt")  # beside images
 
 
 def copy_images(place: str, verify: bool = False) -> str:
-    """A folder of images on this machine; of other files there only their names are.
-
-    Args:
-        place: a folder, which is returned as it is, or its URL.
-        verify: fetch all files, those too that were fetched before.
-
-    Raises:
-        UserError: it cannot be listed or fetched, or holds nothing.
-    """
+    """A folder of images on this machine; of other files there only their names are."""
     if not is_remote(place):
         return place
     store = _listed_store(place)
@@ -47,20 +39,7 @@ def copy_images(place: str, verify: bool = False) -> str:
 
 
 def copy_prepared(place: str, name: str, version: str = "", verify: bool = False) -> tuple[Path, str]:
-    """A prepared set on this machine.
-
-    Args:
-        place: the URL of a data.dir.
-        name: of the set, or NAME/CONFIG.
-        version: of it; empty: the newest.
-        verify: fetch all files, those too that were fetched before.
-
-    Returns:
-        (the data.dir that holds it, its version).
-
-    Raises:
-        UserError: it is not there, or cannot be fetched.
-    """
+    """A prepared set on this machine -> (the data.dir that holds it, its version)."""
     store = _listed_store(place)
     names = store.list(f"{name}/")
     found = [x.split("/")[-2] for x in names if re.fullmatch(rf"{re.escape(name)}/{VERSION}/{MARK}", x)]
@@ -82,15 +61,7 @@ def _listed_store(place: str) -> Store:
 
 
 def _copy(store: Store, names: list[str], below: str, kinds: frozenset[str], verify: bool) -> Path:
-    """The folder on this machine that has these files of a store. Small tables are fetched at every start.
-
-    Args:
-        store: that has them.
-        names: of the files.
-        below: the folder in which there are to be no others; empty: all.
-        kinds: endings of those whose content is fetched; none: of all.
-        verify: fetch those too that are there.
-    """
+    """The folder on this machine that has these files of a store. Small tables are fetched at every start."""
     root = cache_folder("folders") / text_digest(store.url)[:16] / posixpath.basename(store.url)
     names = [check_name(name) for name in names if name and not name.endswith("/")]  # marks of a folder
     there = {path.relative_to(root).as_posix() for path in (root / below).rglob("*") if path.is_file()}

@@ -38,17 +38,7 @@ class _Broken(Exception):
 
 
 def fetch(archive: Archive, path: Path, advance: Callable[[int], None] = lambda size: None) -> None:
-    """Fetch a file; proxies are those of the environment (https_proxy, no_proxy, ...).
-
-    Args:
-        archive: its addresses, bytes and digest.
-        path: where it goes; what is there is its beginning.
-        advance: called with the bytes that are there.
-
-    Raises:
-        NotFetched: no address serves it.
-        OSError: `path` cannot be written.
-    """
+    """Fetch a file; proxies are those of the environment (https_proxy, no_proxy, ...)."""
     reasons = []
     for address in archive.addresses:
         try:

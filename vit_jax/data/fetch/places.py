@@ -14,14 +14,7 @@ VERSION = r"\d+\.\d+\.\d+"  # folders of other names are unfinished, ours or TFD
 
 
 def data_dir(stated: str) -> Path:
-    """The folder of prepared sets.
-
-    Args:
-        stated: what data.dir says; empty: TFDS's own folder.
-
-    Raises:
-        UserError: it is no folder.
-    """
+    """The folder of prepared sets."""
     root = Path(os.path.expanduser(stated or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"))
     if (stated or root.exists()) and not root.is_dir():  # in this order: another process may be making it
         raise UserError(f"data.dir {root}", "no such folder", "make it, or give --data.dir another one")
@@ -45,13 +38,8 @@ def prepared_in(root: Path) -> dict[str, list[str]]:
 
 
 def prepared_around(folder: Path) -> tuple[Path, dict[str, list[str]]] | None:
-    """The prepared sets in a folder that is not stated as data.dir.
-
-    Args:
-        folder: of a version of a set, or of its name or its config; or of several sets.
-
-    Returns:
-        (data.dir, {set: its versions}); None where no set is prepared.
+    """The prepared sets in a folder that is not stated as data.dir -> (data.dir, {set: its versions}); None where no
+    set is prepared.
     """
     folder = folder.resolve()
     if (folder / MARK).is_file() and re.fullmatch(VERSION, folder.name):

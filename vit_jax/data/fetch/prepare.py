@@ -33,12 +33,7 @@ _CHUNK = 1024  # images that are encoded before they are written
 
 
 def plan(root: Path, name: str) -> str:
-    """What `prepare` would do, in a sentence.
-
-    Args:
-        root: data.dir.
-        name: of an official set.
-    """
+    """What `prepare` would do, in a sentence."""
     place = _downloads(root, name)
     absent = [archive for archive in OFFICIAL[name].archives if not (place / archive.name).exists()]
     files = ", ".join(f"{each.name} ({_megabytes(each.bytes)}) from {each.addresses[0]}" for each in absent)
@@ -47,16 +42,7 @@ def plan(root: Path, name: str) -> str:
 
 
 def prepare(root: Path, name: str, download: bool = True) -> Path:
-    """The folder of an official set, which is prepared if it is not there; of several processes one does it.
-
-    Args:
-        root: data.dir.
-        name: of the set.
-        download: whether its archives may be fetched.
-
-    Raises:
-        UserError: it cannot be fetched or written; what has arrived is kept.
-    """
+    """The folder of an official set, which is prepared if it is not there; of several processes one does it."""
     place, archives = _downloads(root, name), OFFICIAL[name].archives
     if not download and not all((place / archive.name).exists() for archive in archives):
         raise _absent(root, name, "and data.download is false", "give --data.download")
@@ -83,10 +69,6 @@ def clear_fetched(root: Path, name: str) -> None:
     """Remove the archives of a set that is prepared, where the process that prepared it did not live to do that.
 
     They stay where another process is at work on them, and where nothing can be removed.
-
-    Args:
-        root: data.dir.
-        name: of an official set.
     """
     place = _downloads(root, name)
 

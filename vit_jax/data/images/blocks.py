@@ -21,16 +21,7 @@ MANY = 20_000_000  # images beyond which shards are read in blocks, if nothing e
 
 
 def blocks_in(data: FittedImages, train: Examples, without: Mapping[str, Any]) -> np.ndarray | None:
-    """The block of each image of train, int64 [n], where training reads in blocks; else None.
-
-    Args:
-        data: says whether it does, and how large blocks are.
-        train: the images.
-        without: {field: value} of what an order of blocks cannot do.
-
-    Raises:
-        UserError: it does, and `without` is not empty, or there are no shards.
-    """
+    """The block of each image of train, int64 [n], where training reads in blocks; else None."""
     if not isinstance(train, Sharded):
         for name in ("order", "lanes"):
             if value := getattr(data, name):
@@ -53,15 +44,8 @@ def lanes_of(data: FittedImages, blocks: np.ndarray) -> Lanes:
 
 
 def read_ahead(images: Images, of: np.ndarray, order: Any, start: int, stop: int, rows: Rows) -> Ahead | None:
-    """What reads the images of training batches before they are needed; None where these do not come in blocks.
-
-    Args:
-        images: of the split.
-        of: int [n], the image of each example.
-        order: of training.
-        start: the first step.
-        stop: the one after the last.
-        rows: which of a batch this host takes; None: all.
+    """What reads the images of training batches before they are needed; None where these do not come in blocks. Shapes:
+    of int [n].
     """
     if not isinstance(order, LaneOrder) or not isinstance(images.examples, Sharded) or images.in_memory:
         return None
@@ -76,14 +60,7 @@ def read_ahead(images: Images, of: np.ndarray, order: Any, start: int, stop: int
 
 
 def read_in_order(images: Images, of: np.ndarray, parts: Sequence[np.ndarray], rows: Rows) -> Ahead | None:
-    """The same of examples that come in their own order.
-
-    Args:
-        images: of the split.
-        of: int [n], the image of each example.
-        parts: the examples of each batch.
-        rows: which of a batch this host takes; None: all.
-    """
+    """The same of examples that come in their own order: of int [n]."""
     if not isinstance(images.examples, Sharded) or images.in_memory:
         return None
     own = [of[part if rows is None else part[rows(len(part))]] for part in parts]

@@ -187,16 +187,7 @@ def numbered_classes(count: int) -> list[str]:
 
 
 def other_classes(given: Sequence[str], wanted: Sequence[str], what: str = "class") -> str:
-    """A clause that names the first difference between two lists of names.
-
-    Args:
-        given: the names at hand.
-        wanted: those that they should be.
-        what: one of them is called.
-
-    Returns:
-        Empty where they are equal, of different lengths, or one has only numbers.
-    """
+    """A clause that names the first difference between two lists of names."""
     unnamed, ours, theirs = numbered_classes(len(wanted)), [*map(composed, given)], [*map(composed, wanted)]
     if len(given) != len(wanted) or ours == theirs or unnamed in (ours, theirs):
         return ""

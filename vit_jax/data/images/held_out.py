@@ -16,17 +16,7 @@ from .sources.base import Source
 
 
 def hold_out_splits(data: ImageData, splits: Mapping[str, Any], source: Source, seed: int) -> dict[str, Any]:
-    """train, validation and test of a source.
-
-    Args:
-        data: says which shares, or which fold, to hold out.
-        splits: {name: Split} that the source has.
-        source: says what its labels are, and their groups.
-        seed: of the run; validation depends on it.
-
-    Raises:
-        UserError: where a part would be empty, or have what train lacks.
-    """
+    """train, validation and test of a source."""
     splits, kind, groups = {**splits}, labels_of(source.outputs), source.groups.get("train")
     if data.folds:
         _hold_out_fold(data, splits, source)

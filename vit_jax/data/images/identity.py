@@ -26,12 +26,7 @@ def digest(content: bytes | np.ndarray) -> bytes:
 
 
 def pixel_digest(pixels: np.ndarray) -> bytes:
-    """BLAKE2b of an image.
-
-    Args:
-        pixels: [h, w] or [h, w, C]. What shows the same has the same digest: one channel or none, grey as RGB, an
-            opaque alpha channel or none.
-    """
+    """BLAKE2b of an image: pixels [h, w]."""
     if pixels.ndim == 3 and pixels.shape[-1] == 4 and (pixels[..., 3] == 255).all():
         pixels = pixels[..., :3]
     if pixels.ndim == 3 and pixels.shape[-1] in (1, 3) and _is_grey(pixels):
@@ -49,11 +44,7 @@ def _is_grey(pixels: np.ndarray) -> bool:
 
 
 def is_lossless(encoded: bytes) -> bool:
-    """Whether every decoder gives the same pixels for an image file: a PNG or a lossless WebP.
-
-    Args:
-        encoded: its bytes. Not of a PNG of colours with 16 bits, of which decoders keep 8 in different ways.
-    """
+    """Whether every decoder gives the same pixels for an image file: a PNG or a lossless WebP."""
     if encoded[:8] == b"\x89PNG\r\n\x1a\n":  # signature, length and name of IHDR, width, height, bit depth, colour type
         return encoded[24:25] != b"\x10" or encoded[25:26] == b"\x00"
     if encoded[:4] != b"RIFF" or encoded[8:12] != b"WEBP":

@@ -19,14 +19,8 @@ LEFT_TO_PILLOW = (b"Exif\0", b"Orientation", b"Adobe", b"MPF\0")
 
 
 def decode_unchanged(encoded: bytes, preprocess: Preprocess) -> np.ndarray | None:
-    """The pixels of a JPEG that the preprocessing leaves as they are, and that simplejpeg decodes as Pillow does.
-
-    Args:
-        encoded: the bytes of any image file.
-        preprocess: what is to become of it.
-
-    Returns:
-        uint8 [h, w, C]; None: Pillow has to decode it, or to say what is wrong with it.
+    """The pixels of a JPEG that the preprocessing leaves as they are, and that simplejpeg decodes as Pillow does ->
+    uint8 [h, w, C].
     """
     if encoded[:3] != b"\xff\xd8\xff" or preprocess.range or not (known := equal_kinds()):
         return None

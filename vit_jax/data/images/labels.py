@@ -56,16 +56,7 @@ class Labels:
         return hold_out_groups(len(labels), self.positives(labels), groups, share, *seed)
 
     def fitted(self, field: str, outputs: Outputs, train: np.ndarray) -> Outputs:
-        """The outputs with what the training part decides.
-
-        Args:
-            field: begins what errors say.
-            outputs: of the network.
-            train: the labels of the training part, [n, ...].
-
-        Raises:
-            UserError: it decides nothing.
-        """
+        """The outputs with what the training part decides."""
         return outputs
 
     def in_batch(self, labels: np.ndarray, outputs: Outputs) -> np.ndarray:
@@ -73,19 +64,8 @@ class Labels:
         return labels
 
     def matched(self, field: str, split: str, source: Source, network: Sequence[str]) -> tuple[np.ndarray, str]:
-        """The labels of other data as a network has them.
-
-        Args:
-            field: begins what errors say.
-            split: whose labels they are.
-            source: of the data.
-            network: the names of its outputs.
-
-        Returns:
-            (the labels [n, ...]; a remark where they are not matched by name).
-
-        Raises:
-            UserError: the network does not have them, or lacks their names.
+        """The labels of other data as a network has them -> (the labels [n, ...]; a remark where they are not matched
+        by name).
         """
         raise NotImplementedError
 
@@ -254,16 +234,7 @@ class Numbers(Labels):
         return labels[:, np.argsort(places)], remark
 
     def fitted(self, field: str, outputs: Outputs, train: np.ndarray) -> Outputs:
-        """The outputs with the mean and the population std of the training part.
-
-        Args:
-            field: begins what errors say.
-            outputs: of the network.
-            train: float64 [n, K].
-
-        Raises:
-            UserError: a number is the same of every image.
-        """
+        """The outputs with the mean and the population std of the training part: train float64 [n, K]."""
         with np.errstate(over="ignore"):  # what overflows is refused below
             mean, std = train.mean(0), train.std(0)
         for name, values, spread in zip(outputs.names, train.T, std, strict=True):
@@ -297,16 +268,7 @@ def _parts(labels: np.ndarray) -> np.ndarray:
 
 
 def check_counted(field: str, source: Source, classes: int = 0) -> None:
-    """Check labels without names, which are the numbers of classes.
-
-    Args:
-        field: begins what errors say.
-        source: of the labels.
-        classes: those of a trained network that is only evaluated, and whose data may lack some; 0: there is none.
-
-    Raises:
-        UserError: they seem not to begin at 0, or nothing is learned of one.
-    """
+    """Check labels without names, which are the numbers of classes."""
     labels = {name: np.unique(each.labels) for name, each in source.splits.items() if len(each.labels)}
     first, last = min(each[0] for each in labels.values()), max(each[-1] for each in labels.values())
     if first > 0 and (not classes or last >= classes):

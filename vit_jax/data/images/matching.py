@@ -14,21 +14,7 @@ from .config import composed, numbered_classes
 def match_names(
     field: str, names: Sequence[str], present: np.ndarray, network: Sequence[str], each: tuple[str, str]
 ) -> tuple[np.ndarray, str]:
-    """The places of names of the data among those of a network.
-
-    Args:
-        field: begins what errors say.
-        names: of the data.
-        present: int [k], those of `names` that examples have: only these have to be the network's.
-        network: its names.
-        each: what one and several are called, such as (class, classes).
-
-    Returns:
-        (int32, a place for each name, -1 where there is none; a remark unless they are matched by name).
-
-    Raises:
-        UserError: the network lacks one, or has one twice.
-    """
+    """The places of names of the data among those of a network: present int [k]."""
     known = [composed(name) for name in network]
     place = {name: k for k, name in enumerate(known)}
     used = [names[k] for k in present]

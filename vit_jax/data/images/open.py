@@ -49,24 +49,7 @@ def open_images(
     given: Given | None = None,
     fetch: bool = True,
 ) -> Dataset:
-    """Open, check and split a set of images.
-
-    Args:
-        data: the config of the data.
-        image: height and width of the network's images.
-        channels: of the network's images.
-        normalize: `augment.normalize`.
-        mean: of each channel, where that is given.
-        std: likewise.
-        classes: the number of outputs of the network; 0: that of the data.
-        seed: determines the validation split.
-        repeats: copies of an image in a training batch.
-        given: examples from Python, in place of `data.source`.
-        fetch: whether a set that is not here may be downloaded; if not, black images stand for it.
-
-    Raises:
-        UserError: where there is no such data, or it does not suit the network.
-    """
+    """Open, check and split a set of images."""
     _check_fields(data, pair(image))
     source = open_image_source(data, given, fetch)
     how = (data.fit, data.size, data.interpolation, data.background)

@@ -66,15 +66,7 @@ class Images:
         return len(self.examples.labels)
 
     def open(self, row: int, raw: bytes | np.ndarray | Image.Image) -> Image.Image:
-        """Decode an image.
-
-        Args:
-            row: of the example.
-            raw: what `examples.read(row)` returned.
-
-        Raises:
-            UserError: it is damaged; names the example.
-        """
+        """Decode an image."""
         from PIL import Image
 
         if isinstance(raw, Image.Image):
@@ -89,12 +81,6 @@ class Images:
 
         If not, what an index knows from an earlier start is not decoded again, and what is found becomes part of the
         index.
-
-        Args:
-            verify: whether all are decoded all the same.
-
-        Raises:
-            UserError: the disk has no room for the index.
         """
         n = len(self)
         if self.examples.known and not (self.in_memory or verify):
@@ -197,17 +183,7 @@ class Images:
         return self.preprocess.apply(image)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """The images of some rows.
-
-        Args:
-            rows: int [k].
-
-        Returns:
-            uint8 [k, h, w, C].
-
-        Raises:
-            UserError: one cannot be read.
-        """
+        """The images of some rows: rows int [k] -> uint8 [k, h, w, C]."""
         if self.in_memory and self._pixels is None:
             for error in self.load().unreadable.values():
                 raise error
@@ -269,13 +245,7 @@ class Images:
 
 
 def check_ranges(data: FittedImages, images: Mapping[str, Images], loaded: Mapping[str, Loaded]) -> tuple[str, ...]:
-    """Remarks on pixels of more than 8 bits. Raises UserError where `data.range`, or that of their kind, is not theirs.
-
-    Args:
-        data: the config of the data.
-        images: {split: its images}.
-        loaded: {split: what decoding them has shown}.
-    """
+    """Remarks on pixels of more than 8 bits. Raises UserError where `data.range`, or that of their kind, is not theirs."""
     held, misfits = [], []
     for split, found in loaded.items():
         rows = np.delete(np.arange(len(found.extents)), [*found.unreadable])

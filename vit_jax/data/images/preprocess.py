@@ -47,20 +47,12 @@ LARGEST_SCALED = 1 << 24  # pixels of a scaled image, beyond which only the part
 
 
 def open_image(path: str | os.PathLike[str]) -> Image.Image:
-    """Decode an image file, rotated as its EXIF orientation states; of an animation the first frame.
-
-    Raises:
-        Unreadable: it cannot be read or is incomplete.
-    """
+    """Decode an image file, rotated as its EXIF orientation states; of an animation the first frame."""
     return decode_image(read_image(path), str(path))
 
 
 def read_image(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of an image file.
-
-    Raises:
-        Unreadable: it cannot be read, or is no file, such as a pipe.
-    """
+    """The bytes of an image file."""
     try:
         return read_regular(path, LARGEST_FILE, "give the path of an image file")
     except UserError as error:
@@ -68,15 +60,7 @@ def read_image(path: str | os.PathLike[str]) -> bytes:
 
 
 def decode_image(encoded: bytes, name: str) -> Image.Image:
-    """Decode the bytes of an image file, as `open_image` does.
-
-    Args:
-        encoded: the bytes.
-        name: what an error calls the file.
-
-    Raises:
-        Unreadable: it is damaged.
-    """
+    """Decode the bytes of an image file, as `open_image` does."""
     from PIL import ImageOps
 
     with _reported(name):
@@ -88,11 +72,7 @@ def decode_image(encoded: bytes, name: str) -> Image.Image:
 
 
 def is_wide(path: str | os.PathLike[str]) -> bool:
-    """Whether the header of an image file says that pixels have more than 8 bits.
-
-    Raises:
-        Unreadable: it cannot be read.
-    """
+    """Whether the header of an image file says that pixels have more than 8 bits."""
     with _reported(str(path)), open_regular(path) as file:
         return may_be_wide(_opened(file))
 
@@ -156,15 +136,7 @@ class Preprocess:
     trim: tuple[int, int] = (0, 0)
 
     def check(self, image: Image.Image, name: str) -> Extent:
-        """The extent of an image's pixels.
-
-        Args:
-            image: before `apply`.
-            name: what an error calls it.
-
-        Raises:
-            UserError: `range` does not hold its values.
-        """
+        """The extent of an image's pixels."""
         extent = extent_of(image)
         if fault := extent.fault(self.range):
             bits = "more than 8 bits" if self.range else "8 bits, or with 16"
@@ -246,11 +218,7 @@ class Preprocess:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Preprocess:
-        """The Preprocess of the JSON values of `to_dict`.
-
-        Raises:
-            UserError: fields are missing or unknown.
-        """
+        """The Preprocess of the JSON values of `to_dict`."""
         fields = {f.name for f in dataclasses.fields(cls)}
         if {*values, *OPTIONAL} != fields:
             raise UserError(

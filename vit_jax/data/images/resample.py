@@ -40,14 +40,7 @@ KERNELS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float]] = {  # (wei
 def resized_part(
     image: Image.Image, size: tuple[int, int], part: tuple[int, int, int, int], kernel: str
 ) -> Image.Image:
-    """What image.resize(size, kernel).crop(part) gives, in memory for the part alone.
-
-    Args:
-        image: in mode L or RGB.
-        size: (width, height) of the whole, resized.
-        part: (left, upper, right, lower) of that.
-        kernel: the name of Pillow's filter.
-    """
+    """What image.resize(size, kernel).crop(part) gives, in memory for the part alone."""
     from PIL import Image
 
     left, upper, right, lower = part

@@ -129,16 +129,7 @@ class Dataset:
         return {f"batch {batch}": batch}
 
     def order(self, batch: int, seed: int, batches: int = 0) -> Order | SampledOrder | LaneOrder:
-        """The order of training.
-
-        Args:
-            batch: images in a step.
-            seed: determines the order.
-            batches: only the images that fill so many batches are taken; 0: all.
-
-        Raises:
-            UserError: there are fewer images than a batch needs.
-        """
+        """The order of training."""
         n = count_taken(len(self.splits["train"]), batch, batches)
         if self.lanes is not None and not batches:
             return LaneOrder(self.lanes, batch, seed)

@@ -27,18 +27,7 @@ def statistics(
     normalize: str, source: str, preprocess: Preprocess, train: Any
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The mean and standard deviation of pixels. What is measured on images not in memory is kept for later starts.
-
-    Args:
-        normalize: `augment.normalize`.
-        source: `data.source`.
-        preprocess: how images are prepared.
-        train: the split.
-
-    Returns:
-        (mean, std) of each channel, for pixels in 0..1.
-
-    Raises:
-        UserError: where those of ImageNet are asked for and images have neither 1 nor 3 channels.
+    Returns (mean, std) of each channel, for pixels in 0..1.
     """
     channels = preprocess.channels
     if normalize == "none":

@@ -50,11 +50,7 @@ class Length:
     max_steps: int
 
     def steps_per_epoch(self, stream: Any) -> int:
-        """The steps of an epoch: those of the iterator if it has a length, else a part of max_steps.
-
-        Raises:
-            UserError: neither is known.
-        """
+        """The steps of an epoch: those of the iterator if it has a length, else a part of max_steps."""
         if hasattr(stream, "__len__"):
             return len(stream)
         if not self.max_steps:
@@ -64,14 +60,7 @@ class Length:
 
 
 class Stream:
-    """The training split: each batch is the iterator's next one. At the end of one that can begin again, it does.
-
-    Args:
-        stream: the iterator.
-        preprocess: how the network takes images.
-        steps: batches of an epoch.
-        target: what the labels are, where that is stated.
-    """
+    """The training split: each batch is the iterator's next one. At the end of one that can begin again, it does."""
 
     def __init__(self, stream: Any, preprocess: Preprocess, steps: int, target: str):
         self._stream, self._iterator, self._preprocess, self._steps = stream, iter(stream), preprocess, steps
@@ -85,22 +74,14 @@ class Stream:
 
     @property
     def labels(self) -> NoReturn:
-        """Nobody knows them.
-
-        Raises:
-            UserError: always.
-        """
+        """Nobody knows them."""
         what = "is an iterator, whose labels are not known beforehand"
         raise UserError("data", what, "leave out what counts them (weights, prior, sampling), or give a sequence")
 
     source_labels = labels
 
     def subset(self, indices: np.ndarray) -> NoReturn:
-        """There are no examples to choose from.
-
-        Raises:
-            UserError: always.
-        """
+        """There are no examples to choose from."""
         raise UserError("data", "is an iterator, of which no part can be taken", "leave overfit_batches out")
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
@@ -157,16 +138,7 @@ class Streamed(Dataset):
     """A set of images whose training batches come from an iterator."""
 
     def order(self, batch: int, seed: int, batches: int = 0) -> Order:
-        """The order in which the batches come.
-
-        Args:
-            batch: images in a step.
-            seed: has no effect.
-            batches: 0.
-
-        Raises:
-            UserError: the iterator's batches have another size, or `batches` is not 0.
-        """
+        """The order in which the batches come."""
         train: Any = self.splits["train"]
         if batch != train.size:
             what = f"is {batch}, and the iterator gives {train.size}"
@@ -179,19 +151,7 @@ class Streamed(Dataset):
 def open_stream(
     data: ImageData, preprocess: Preprocess, normalize: str, classes: int, given: Given, length: Length
 ) -> Streamed:
-    """Open the training batches of an iterator, and other splits that were given beside it.
-
-    Args:
-        data: the config of the data.
-        preprocess: how the network takes images; its mean and std are those of `normalize`, where that is "given".
-        normalize: `augment.normalize`.
-        classes: the number of outputs of the network; 0: as many as are named.
-        given: the iterator, or {"train": the iterator, "validation": ..., "test": ...}.
-        length: of the run.
-
-    Raises:
-        UserError: for what an iterator cannot give, and where it gives something else.
-    """
+    """Open the training batches of an iterator, and other splits that were given beside it."""
     stream = stream_in(given)
     train: Any = Stream(stream, preprocess, length.steps_per_epoch(stream), data.target)
     kind = train.kind[0]

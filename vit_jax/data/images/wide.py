@@ -131,16 +131,7 @@ def eight_bits(pixels: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def of_range(pixels: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Values that `eight_bits` makes into some pixels.
-
-    Args:
-        pixels: uint8.
-        low: the value of 0.
-        high: the value of 255.
-
-    Returns:
-        uint16 where the values can be that, else float32.
-    """
+    """Values that `eight_bits` makes into some pixels."""
     values = low + pixels * ((high - low) / 255)
     whole = low >= 0 and high <= LARGEST and float(low).is_integer() and high - low >= 255
     return np.rint(values).astype(np.uint16) if whole else values.astype(np.float32)
@@ -148,11 +139,7 @@ def of_range(pixels: np.ndarray, low: float, high: float) -> np.ndarray:
 
 def remark_on(extents: np.ndarray, stated: Range, flag: bool = True) -> tuple[str, ...]:
     """Sentences on images with more than 8 bits: the values that are there, where they are few of those of the range.
-
-    Args:
-        extents: float [n, 4], a row an `Extent`.
-        stated: the range that was stated, in which they are; or empty.
-        flag: whether there is --data.range to be given.
+    Shapes: extents float [n, 4].
     """
     kinds, least, greatest, top = extents.T
     wide = (kinds == Kind.WIDE) & ((top == LARGEST) | bool(stated))

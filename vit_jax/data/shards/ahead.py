@@ -56,13 +56,6 @@ class Ahead:
 
     Where a batch needs more runs than there is room for, their images are read one by one: as many bytes, in more
     requests. Only samples that cannot be read alone are held all the same.
-
-    Args:
-        samples: that are read.
-        batches: what each batch takes, by its number.
-        start: the number of the first.
-        stop: the one after the last.
-        room: bytes that may be held.
     """
 
     def __init__(self, samples: Samples, batches: Callable[[int], Batch], start: int, stop: int, room: float):
@@ -78,13 +71,8 @@ class Ahead:
         self.held = self.most = 0  # bytes now, and at most
 
     def plan(self, number: int) -> np.ndarray:
-        """Begin to read what a batch needs, and what those after it need, as far as there is room.
-
-        Args:
-            number: of the batch.
-
-        Returns:
-            Its examples, int64 [B].
+        """Begin to read what a batch needs, and what those after it need, as far as there is room -> its examples,
+        int64 [B].
         """
         with self._lock:
             for end in [end for end in self._ends if end <= number - BEHIND]:

@@ -17,12 +17,7 @@ _DIGEST = 16  # bytes at the end of a file, by which damage is seen
 
 
 class Disk:
-    """Reads of a store, of which so many bytes are kept. What another run left gives way, the oldest first.
-
-    Args:
-        store: that is read.
-        room: bytes of all files together. A disk that is full before keeps what it has.
-    """
+    """Reads of a store, of which so many bytes are kept. What another run left gives way, the oldest first."""
 
     def __init__(self, store: Store, room: float):
         self.url, self._store, self._room = store.url, store, room

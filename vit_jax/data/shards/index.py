@@ -105,16 +105,7 @@ def read_edge(store: Store, name: str, size: int, tag: str) -> bytes:
 
 
 def open_indexes(shards: Shards, scan: Scan, verify: bool = False) -> list[Index]:
-    """The indexes of shards: from the cache or from beside them if they are of these objects, else read and kept.
-
-    Args:
-        shards: to be opened.
-        scan: reads one.
-        verify: whether all are read.
-
-    Raises:
-        UserError: one cannot be read.
-    """
+    """The indexes of shards: from the cache or from beside them if they are of these objects, else read and kept."""
     store = shards.store
     known = _each(lambda name: _known(store, name, verify), shards.names)
     unknown = {name: each for name, each in zip(shards.names, known, strict=True) if isinstance(each, Stat)}

@@ -33,17 +33,7 @@ class Column(NamedTuple):
 
 
 def scan_mds(store: Store, name: str, size: int, tag: str) -> Index:
-    """Read an MDS shard once.
-
-    Args:
-        store: that holds it.
-        name: of the shard.
-        size: of it.
-        tag: of the object.
-
-    Raises:
-        UserError: it is no such shard, is compressed or cut, or has images in a form that is not read.
-    """
+    """Read an MDS shard once."""
     where = f"{store.url}/{name}"
     content = Content(store, name, size, tag)
     offsets, columns = _table(where, content)

@@ -20,17 +20,7 @@ def names_shards(source: str) -> bool:
 
 
 def open_samples(field: str, source: str, place: str, verify: bool = False) -> Samples:
-    """The samples of shards.
-
-    Args:
-        field: begins what errors say.
-        source: names the shards by a pattern.
-        place: the folder or URL that the pattern's paths begin in; empty: the current folder.
-        verify: whether all shards are read, whatever an index says.
-
-    Raises:
-        UserError: there are none, they cannot be read, or have different fields.
-    """
+    """The samples of shards."""
     kind, pattern = next((kind, source.removeprefix(kind)) for kind in SCANS if source.startswith(kind))
     shards = find_shards(field, pattern, place)
     indexes = open_indexes(shards, SCANS[kind], verify)

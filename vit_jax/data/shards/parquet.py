@@ -26,17 +26,7 @@ _AGAIN = "write it again, or fetch it again whole"
 
 
 def scan_parquet(store: Store, name: str, size: int, tag: str) -> Index:
-    """Read the footer of a parquet file, and its columns of labels and texts.
-
-    Args:
-        store: that holds it.
-        name: of the file.
-        size: of it.
-        tag: of the object.
-
-    Raises:
-        UserError: it is no parquet file, or has no column of images or texts.
-    """
+    """Read the footer of a parquet file, and its columns of labels and texts."""
     where = f"{store.url}/{name}"
     edge = read_edge(store, name, size, tag)
     if not edge.endswith(_END):
@@ -60,16 +50,7 @@ def scan_parquet(store: Store, name: str, size: int, tag: str) -> Index:
 
 
 def read_group(store: Readable, index: Index, group: int) -> list[bytes]:
-    """The images of a group of rows.
-
-    Args:
-        store: that holds the file.
-        index: of the file.
-        group: its number.
-
-    Raises:
-        UserError: they cannot be read, or are not in the file.
-    """
+    """The images of a group of rows."""
     where = f"{store.url}/{index.name}"
     with _opened(where, store, index.name, index.size, index.tag) as file:
         column = file.read_row_group(group, columns=[index.column]).column(0).combine_chunks()

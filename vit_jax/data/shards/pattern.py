@@ -40,16 +40,7 @@ class Shards:
 
 
 def find_shards(field: str, pattern: str, place: str) -> Shards:
-    """The shards that a pattern names.
-
-    Args:
-        field: begins what errors say.
-        pattern: of their paths or URLs, or a file that lists those, one a line.
-        place: the folder or URL that paths begin in; empty: the current folder.
-
-    Raises:
-        UserError: there are none, or they cannot be listed.
-    """
+    """The shards that a pattern names."""
     if not pattern:
         raise UserError(field, "names no shards", "give a pattern, such as train-{0000..0131}.tar or train-*.tar")
     patterns = expand_braces(field, pattern)
@@ -67,15 +58,7 @@ def find_shards(field: str, pattern: str, place: str) -> Shards:
 
 
 def expand_braces(field: str, pattern: str) -> list[str]:
-    """The patterns that one with braces stands for, as a shell expands it.
-
-    Args:
-        field: begins what errors say.
-        pattern: such as {train,val}-{0000..0009}.tar.
-
-    Raises:
-        UserError: a brace is not closed, or there are too many.
-    """
+    """The patterns that one with braces stands for, as a shell expands it."""
     out = [pattern]
     while any(_BRACE.search(each) for each in out):
         out = [

@@ -24,14 +24,7 @@ KEPT = 4  # groups of rows that are kept
 
 
 class Samples:
-    """The n samples of some shards.
-
-    Args:
-        store: that holds the shards.
-        indexes: of them, in their order.
-        titles: what each shard is called in messages and in `identity`.
-        title: of all.
-    """
+    """The n samples of some shards."""
 
     def __init__(self, store: Store, indexes: Sequence[Index], titles: Sequence[str], title: str = ""):
         self.store, self.indexes, self.titles, self.title = store, [*indexes], [*titles], title
@@ -78,15 +71,7 @@ class Samples:
         return np.concatenate([index.sizes for index in self.indexes])
 
     def read(self, start: int, stop: int) -> list[bytes]:
-        """The images of samples that follow each other in one shard, which are transferred together.
-
-        Args:
-            start: the first.
-            stop: the one after the last.
-
-        Raises:
-            UserError: they cannot be read, or the shard was replaced.
-        """
+        """The images of samples that follow each other in one shard, which are transferred together."""
         shard, low = self.place(start)
         index, high = self.indexes[shard], low + stop - start
         if index.column:
@@ -154,14 +139,7 @@ class Samples:
         return text_digest(shards)
 
     def check_alike(self, field: str) -> None:
-        """Check that all shards have the same fields.
-
-        Args:
-            field: begins what errors say.
-
-        Raises:
-            UserError: one lacks what another has.
-        """
+        """Check that all shards have the same fields."""
         has = [{*index.texts, *(["an image"] if len(index) and index.starts[0] >= 0 else [])} for index in self.indexes]
         for each in sorted(set().union(*has)):
             without = [title for title, fields in zip(self.titles, has, strict=True) if each not in fields]

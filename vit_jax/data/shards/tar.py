@@ -34,17 +34,7 @@ class Member(NamedTuple):
 
 
 def scan_tar(store: Store, name: str, size: int, tag: str) -> Index:
-    """Read a tar once.
-
-    Args:
-        store: that holds it.
-        name: of the tar.
-        size: of it.
-        tag: of the object.
-
-    Raises:
-        UserError: it is no tar, is compressed or cut, or its samples are not whole.
-    """
+    """Read a tar once."""
     where = f"{store.url}/{name}"
     content = Content(store, name, size, tag)
     samples: dict[str, dict[str, Member]] = {}

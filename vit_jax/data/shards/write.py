@@ -35,20 +35,7 @@ class Written(NamedTuple):
 
 
 def write_splits(store: Store, source: Source, most: int, show: Callable[[int], None]) -> list[Written]:
-    """Write all splits of a source.
-
-    Args:
-        store: to write into.
-        source: of the images.
-        most: bytes of a shard, about; one has one image at least.
-        show: called with the number of images that are written.
-
-    Returns:
-        What was written of each split.
-
-    Raises:
-        UserError: an image cannot be read, or a shard not be written.
-    """
+    """Write all splits of a source."""
     if NAMES in flags_of(source):
         store.put(NAMES, "".join(f"{name}\n" for name in source.class_names).encode())
     written, before = [], 0

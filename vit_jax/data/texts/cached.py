@@ -68,18 +68,7 @@ def find(folder: Path) -> Corpus | None:
 def build(
     folder: Path, sides: tuple[Tokenizer, Tokenizer], encoder: Encoder, digests: Callable[[Flat, Flat], Iterable[str]]
 ) -> None:
-    """Encode a split into the folder of a corpus, unless another process has done so by then.
-
-    Args:
-        folder: of the corpus.
-        sides: the tokenizers of sources and targets.
-        encoder: of the split.
-        digests: gives what identifies its sentences.
-
-    Raises:
-        OSError: the folder cannot be written.
-        UserError: a sentence cannot be encoded.
-    """
+    """Encode a split into the folder of a corpus, unless another process has done so by then."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     _clear(folder)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))

@@ -115,14 +115,8 @@ def tokenizer_of_run(tokenizer: str, folder: Path) -> str:
 
 
 def tokenizer_with_weights(folder: Path) -> dict[str, Any]:
-    """The tokenizer beside weights, as a field of the run that starts from them.
-
-    Args:
-        folder: of the weights; a run keeps its tokenizer in a folder inside.
-
-    Returns:
-        {field: an absolute path, by which the same command in another working directory continues the same run}; empty
-        where there is none.
+    """The tokenizer beside weights, as a field of the run that starts from them. Returns {field: an absolute path, by
+    which the same command in another working directory continues the same run}; empty where there is none.
     """
     for place in (folder / FOLDER, folder):
         if any((place / name).is_file() for name in KINDS) or _names_bytes(place):

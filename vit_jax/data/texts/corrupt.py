@@ -22,13 +22,7 @@ MOST = 1000  # sentinels that are looked for
 
 @dataclass(frozen=True)
 class Denoiser:
-    """A way to corrupt a text.
-
-    Args:
-        rate: the share of its tokens that is taken out; 0: all from a place drawn at random on (prefix LM).
-        mean: the mean length of a span of them.
-        mode: ids before the source, which tell the network which denoiser it is.
-    """
+    """A way to corrupt a text."""
 
     rate: float
     mean: float
@@ -55,16 +49,7 @@ class Corruption:
     seed: int
 
     def pair(self, text: np.ndarray, epoch: int, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """The source and the target that a text becomes.
-
-        Args:
-            text: its ids, int [N], N at least 2.
-            epoch: counted from 0.
-            number: of the text.
-
-        Returns:
-            int32 each, without ends.
-        """
+        """The source and the target that a text becomes: text int [N]."""
         key = CORRUPTION, self.seed, epoch, number
         d = self.denoisers[permutation(len(self.denoisers), *key)[0]] if len(self.denoisers) > 1 else self.denoisers[0]
         mode, length = np.array(d.mode, np.int32), len(text)
@@ -97,16 +82,7 @@ def segments(items: int, count: int, *seed: int) -> np.ndarray:
 
 
 def corruption_of(data: SentenceData, source: Tokenizer, seed: int) -> Corruption:
-    """The corruption that a run states.
-
-    Args:
-        data: with `corrupt`.
-        source: the tokenizer of sources.
-        seed: of the run.
-
-    Raises:
-        UserError: the tokenizer has too few sentinels for the longest text.
-    """
+    """The corruption that a run states."""
     if data.corrupt == "spans":
         denoisers = [Denoiser(data.corrupt_rate, data.corrupt_length)]
     else:

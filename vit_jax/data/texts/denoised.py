@@ -14,19 +14,9 @@ from .sentences import Sentences
 
 
 class Denoised(Sentences):
-    """The n texts of one split, each as a source with something taken out, and a target that says it.
+    """The n texts of one split, each as a source with something taken out, and a target that says it: numbers int [n].
 
     An index is that of a text plus n times the epoch in which it is taken; evaluation takes all in epoch 0.
-
-    Args:
-        texts: of at least two ids.
-        corruption: of the run.
-        after: ids that stand behind each source.
-        lengths: as of Sentences, like tokens, title and pads.
-        tokens: as there.
-        title: as there.
-        pads: as there.
-        numbers: int [n], of the texts in the whole split; None: 0 to n-1.
     """
 
     def __init__(
@@ -98,12 +88,7 @@ class Denoised(Sentences):
 
 
 class EpochOrder:
-    """An order whose indices tell the epoch, too: that of an example plus the epoch times the number of all.
-
-    Args:
-        order: of the examples.
-        total: the number of examples of the split.
-    """
+    """An order whose indices tell the epoch, too: that of an example plus the epoch times the number of all."""
 
     def __init__(self, order: TokenOrder, total: int):
         self.order, self.total = order, total

@@ -28,16 +28,7 @@ class Flat:
         return Flat(self.ids, self.starts[indices], self.lengths[indices])
 
     def padded(self, indices: np.ndarray, width: int, pad: int) -> np.ndarray:
-        """Some sentences, filled up.
-
-        Args:
-            indices: int [k], their numbers.
-            width: at least the ids of each.
-            pad: the id that fills.
-
-        Returns:
-            int32 [k, width].
-        """
+        """Some sentences, filled up: indices int [k] -> int32 [k, width]."""
         places = np.arange(width)
         real = places < self.lengths[indices][:, None]
         out = np.full(real.shape, pad, np.int32)
@@ -45,12 +36,7 @@ class Flat:
         return out
 
     def digest(self, width: int, pad: int) -> str:
-        """The `array_digest` of all sentences, padded as by `padded`.
-
-        Args:
-            width: at least the ids of each.
-            pad: the id that fills.
-        """
+        """The `array_digest` of all sentences, padded as by `padded`."""
         chunks = (np.arange(i, min(i + CHUNK, len(self))) for i in range(0, len(self), CHUNK))
         return parts_digest(np.dtype(np.int32), (len(self), width), (self.padded(i, width, pad) for i in chunks))
 
@@ -61,12 +47,7 @@ def dtype_of(size: int) -> np.dtype:
 
 
 def from_lengths(ids: np.ndarray, lengths: np.ndarray) -> Flat:
-    """Sentences that follow each other.
-
-    Args:
-        ids: uint16 or int32 [all tokens].
-        lengths: int32 [n].
-    """
+    """Sentences that follow each other: ids int32 [all tokens], lengths int32 [n]."""
     return Flat(ids, np.cumsum(lengths, dtype=np.int64) - lengths, lengths)
 
 

@@ -65,13 +65,7 @@ def _german(n: int) -> list[str]:
 
 
 def pairs() -> dict[str, list[tuple[str, str]]]:
-    """Numbers in English and German, always the same.
-
-    Returns:
-        {split: [(English, German), ...]}: train has 10,000 numbers and test 1,000 others below 100,000; longer has 500
-        greater ones. train includes all numbers below 1,000 that test has not, because a random sample would have too
-        few of them to learn from.
-    """
+    """Numbers in English and German, always the same -> [(English, German), ...]."""
     test, rest = np.split(permutation(TRAINED, NUMBERS), [1000])
     train = np.concatenate([rest[rest < 1000], rest[rest >= 1000]])[:10_000]
     longer = TRAINED + permutation(LONGEST - TRAINED, NUMBERS)[:500]

@@ -42,18 +42,7 @@ def open_sentences(
     seed: int = 0,
     given: Given | None = None,
 ) -> Texts:
-    """Open, check and split pairs of sentences.
-
-    Args:
-        data: the config of the data.
-        one_vocabulary: whether both sides share one vocabulary.
-        wanted: {source_vocabulary, target_vocabulary, outputs} of the network; 0 or absent: that of the data.
-        seed: determines the validation split.
-        given: pairs from Python, in place of `data.source`.
-
-    Raises:
-        UserError: where there is no such data, or it does not suit the network.
-    """
+    """Open, check and split pairs of sentences."""
     texts, (source, target), corpora = _open_pairs(data, one_vocabulary, seed, given)
     told = read_pairs(data.source)["train"].remarks if given is None and are_in_files(data.source) else ()
     if target.files:
@@ -92,21 +81,7 @@ def open_sentences(
 def open_other_pairs(
     data: SentenceData, wanted: str, source: Tokenizer, target: Tokenizer, given: Given | None
 ) -> tuple[str, Sentences, int, tuple[str, ...]]:
-    """Pairs of sentences that a trained network is only evaluated on.
-
-    Args:
-        data: the config of the data.
-        wanted: the split; empty: test, else validation, else the first.
-        source: the network's tokenizer of sources.
-        target: the network's tokenizer of targets.
-        given: pairs from Python, in place of `data.source`.
-
-    Returns:
-        (the split's name, its pairs, the number of pairs of all splits, remarks).
-
-    Raises:
-        UserError: where there is no such data, and where a closed vocabulary lacks its words.
-    """
+    """Pairs of sentences that a trained network is only evaluated on."""
     found = _find(data, given)
     if given.whole if given is not None else [*found] == ["train"]:
         found = {"all": found["train"]}

@@ -170,18 +170,7 @@ class InShards(Collection[tuple[str, str]]):
 
 
 def find_sharded_pairs(source: str) -> dict[str, InShards]:
-    """The pairs of texts in shards.
-
-    Args:
-        source: wds:FROM-TO:PATTERN or parquet:FROM-TO:PATTERN; samples have the fields FROM and TO, or FROM.txt and
-            TO.txt.
-
-    Returns:
-        {split: pairs}; where shards are not called by splits, all are train.
-
-    Raises:
-        UserError: they cannot be read, or lack a field.
-    """
+    """The pairs of texts in shards -> {split: pairs}; where shards are not called by splits, all are train."""
     field = f"data.source {source}"
     parts = re.fullmatch(r"(\w+:)([^-:,/]+)-([^:,/]+):(.+)", source)
     if not parts:
@@ -213,18 +202,8 @@ def place(pairs: Pairs, side: int, i: int) -> str:
 
 
 def read_pairs(source: str) -> dict[str, InFiles]:
-    """The pairs of sentences of a source. All files are UTF-8, compressed by gzip if their names end with .gz.
-
-    Args:
-        source: pairs:FROM-TO:FOLDER, which has a split in two files, such as train.FROM and train.TO; pairs:FILE,FILE,
-            two such files, of which line i of one and line i of the other are pair i; or tsv:FILE, a pair in a line,
-            source and target in its first two columns, with a tab between them.
-
-    Returns:
-        {split: pairs}; without splits all are train.
-
-    Raises:
-        UserError: where a file cannot be read.
+    """The pairs of sentences of a source. All files are UTF-8, compressed by gzip if their names end with .gz. Returns
+    {split: pairs}; without splits all are train.
     """
     kind, _, rest = source.partition(":")
     if kind == "tsv":

@@ -19,17 +19,7 @@ from .flat import Flat
 
 
 class Sentences:
-    """The n pairs of one split as ids.
-
-    Args:
-        flat_source: sentences of at most L ids, L = lengths[-1].
-        flat_target: sentences of at most L-1, without begin and end.
-        lengths: the lengths to which sentences are padded, ascending.
-        tokens: tokens of a training batch, padding included.
-        title: the split's name, for messages.
-        pads: what sources and targets are padded with.
-        texts: gives the targets as texts, of which translations are scored; called where they are needed.
-    """
+    """The n pairs of one split as ids."""
 
     def __init__(
         self,
@@ -85,15 +75,7 @@ class Sentences:
         }
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """The training batch of some pairs.
-
-        Args:
-            indices: int [k].
-
-        Returns:
-            {"source": int32 [B, l], "target": int32 [B, l-1]}, l being the greatest padded length of these pairs and B
-            = tokens // l: rows of padding fill the batch up, so that there is one shape per length.
-        """
+        """The training batch of some pairs: indices int [k] -> int32 [B, l]."""
         found = self.examples(indices)
         fill = ((0, self.tokens // found["source"].shape[1] - len(indices)), (0, 0))
         pairs = zip(found.items(), self.pads, strict=True)
@@ -163,13 +145,7 @@ class Texts:
         return {f"data.tokens {tokens} // length {length}": rows for length, rows in self.rows.items()}
 
     def order(self, batch: int, seed: int, batches: int = 0) -> Order:
-        """The order of training.
-
-        Args:
-            batch: has no effect: a batch holds as many pairs as its tokens allow.
-            seed: determines the order.
-            batches: only the first pairs that fill so many batches of the greatest length are taken; 0: all.
-        """
+        """The order of training."""
         train = self.splits["train"]
         few = train.padded[: batches * self.rows[train.lengths[-1]] or None]
         return train.ordered(TokenOrder(few, self.rows, seed))

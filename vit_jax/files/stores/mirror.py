@@ -41,12 +41,7 @@ class Torn(Exception):
 
 
 class Mirror:
-    """A folder and its copy in a store.
-
-    Args:
-        store: whose place is that of the folder.
-        folder: on this machine, of this process alone.
-    """
+    """A folder and its copy in a store."""
 
     def __init__(self, store: Store, folder: Path):
         self.store, self.folder, self.records = store, folder, Records(store)
@@ -64,28 +59,13 @@ class Mirror:
     # -------------------------------------------------------------------------------------- reading
 
     def bring(self, say: Callable[[str], None], leave: str = "") -> bool:
-        """Make the folder what the newest record that is whole says.
-
-        Args:
-            say: prints what was passed over.
-            leave: the beginning of the paths that stay as they are.
-
-        Returns:
-            Whether there is any record.
-
-        Raises:
-            UserError: the store cannot be read, or no record is whole.
-        """
+        """Make the folder what the newest record that is whole says."""
         newest = self.records.newest()
         self._bring(newest, say, leave)
         return bool(newest)
 
     def bring_rest(self, say: Callable[[str], None]) -> None:
-        """Bring what `bring` has left, of the same record, or all of a newer one where that is gone.
-
-        Raises:
-            UserError: as of `bring`.
-        """
+        """Bring what `bring` has left, of the same record, or all of a newer one where that is gone."""
         try:
             self._fill(self.record.files if self.record else {})
         except Torn:
@@ -190,17 +170,7 @@ class Mirror:
     # -------------------------------------------------------------------------------------- writing
 
     def take(self, name: str, place: str, lives: Callable[[str], bool | None], say: Callable[[str], None]) -> None:
-        """Become the writer, and make the folder what the newest whole record says.
-
-        Args:
-            name: of this process, in messages.
-            place: as of Writer.
-            lives: whether the writer at a place lives, where that can be known at once; else None.
-            say: prints what takes a while, and what was passed over.
-
-        Raises:
-            UserError: another process is, or the store cannot be written so that two are kept apart.
-        """
+        """Become the writer, and make the folder what the newest whole record says."""
         newest = self.records.newest()
         check_conditional(self.store)
         top = self._await_end(newest, lives, say)
@@ -245,14 +215,7 @@ class Mirror:
         return False
 
     def commit(self, ended: bool = False) -> None:
-        """Bring what has changed to the store, and then what is not needed any more out of it.
-
-        Args:
-            ended: whether this process then writes no more.
-
-        Raises:
-            UserError: the store cannot be written, or another process writes it now.
-        """
+        """Bring what has changed to the store, and then what is not needed any more out of it."""
         if self.record is None or self._pulse is None:
             raise RuntimeError("only a writer commits")
         self._attempts += 1
@@ -340,12 +303,7 @@ class Mirror:
 
 
 class _Sender:
-    """Puts objects into a store, some at a time. Leaving it waits for all, and raises what failed.
-
-    Args:
-        store: where they go.
-        attempt: names them, and is of no other objects there.
-    """
+    """Puts objects into a store, some at a time. Leaving it waits for all, and raises what failed."""
 
     def __init__(self, store: Store, attempt: str):
         self.store, self.attempt = store, attempt

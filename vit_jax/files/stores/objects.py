@@ -90,17 +90,7 @@ class ObjectStore:
         return f"{self.url}/{name}" if name else self.url
 
     def _ask(self, what: str, name: str, call: Any, size: int = 0) -> Any:
-        """The result of a request, which is sent again where that may help.
-
-        Args:
-            what: read, list, write or delete.
-            name: of the object.
-            call: gives the future.
-            size: the most bytes that it transfers.
-
-        Raises:
-            UserError: there is none.
-        """
+        """The result of a request, which is sent again where that may help."""
         tries = TRIES if self._reached else 1
         for attempt in range(1, tries + 1):
             seconds = (LATER if self._reached else FIRST) + size / SLOWEST

@@ -18,14 +18,7 @@ def is_remote(place: str | os.PathLike[str]) -> bool:
 
 
 def open_store(place: str) -> Store:
-    """The store of a place, which is not reached yet.
-
-    Args:
-        place: a folder, or a URL.
-
-    Raises:
-        UserError: its kind is not known, or it names no bucket.
-    """
+    """The store of a place, which is not reached yet."""
     if not is_remote(place):
         return Folder(place)
     if not place.startswith(SCHEMES):

@@ -140,15 +140,7 @@ _here: Hosts | None = None  # of this process, which can join only once
 
 @contextlib.contextmanager
 def join_hosts(text: str, stall_minutes: float = 0.0) -> Iterator[Hosts]:
-    """A context in which this process needs the others that train with it; what ends it is told to them.
-
-    Args:
-        text: of --hosts; empty: ALONE.
-        stall_minutes: a host whose step has stood still for so long is named; 0: none is.
-
-    Raises:
-        UserError: they do not come together, and in place of an error that comes of the loss of another process.
-    """
+    """A context in which this process needs the others that train with it; what ends it is told to them."""
     global _here
     if not text:
         _check_alone()

@@ -96,11 +96,7 @@ def _find_place(environment: Environment) -> Place:
 
 
 def _ask_jax() -> tuple[str | None, int | None, int | None]:
-    """(address, count, index) as jax finds them on a TPU pod or in Kubernetes; None where it does not.
-
-    Raises:
-        UserError: jax finds a cluster, which does not answer.
-    """
+    """(address, count, index) as jax finds them on a TPU pod or in Kubernetes; None where it does not."""
     # The name is private: jax.distributed.initialize finds the same, but waits for a process that is missing and then
     # aborts, where `Watch` says who is not there.
     from jax._src.clusters import ClusterEnv

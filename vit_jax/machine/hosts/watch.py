@@ -77,17 +77,7 @@ class Watch:
     def gather(
         self, port: int, count: int, seconds: float, announce: Callable[[int], None] = lambda port: None
     ) -> None:
-        """At process 0: wait for all others, and tell them to go on.
-
-        Args:
-            port: to listen at; 0: any that is free.
-            count: of all processes.
-            seconds: to wait.
-            announce: called with the port once it listens there.
-
-        Raises:
-            UserError: some have not come.
-        """
+        """At process 0: wait for all others, and tell them to go on."""
         deadline = time.monotonic() + seconds
         with _listening(port) as server:
             announce(server.getsockname()[1])
@@ -128,17 +118,7 @@ class Watch:
         self._add(peer, reader)
 
     def join(self, address: str, port: int, count: int, seconds: float) -> None:
-        """At any other process: connect to process 0, and wait until that tells it to go on.
-
-        Args:
-            address: of process 0.
-            port: likewise.
-            count: of all processes.
-            seconds: to wait.
-
-        Raises:
-            UserError: nothing answers, or process 0 does not begin.
-        """
+        """At any other process: connect to process 0, and wait until that tells it to go on."""
         deadline = time.monotonic() + seconds
         while True:
             try:

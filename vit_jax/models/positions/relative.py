@@ -16,18 +16,7 @@ from jax import Array
 
 
 def bucket(distance: np.ndarray, buckets: int, far: int, causal: bool) -> np.ndarray:
-    """The bucket of each distance, computed in numpy so that no device's logarithm can move a boundary.
-
-    Args:
-        distance: int, place of the key minus place of the query.
-        buckets: how many there are.
-        far: the distance from which all are in the last one.
-        causal: whether keys precede their queries: then later keys count as distance 0. Else half of the buckets are
-            for later keys.
-
-    Returns:
-        int32, as `distance`, from 0 to buckets - 1.
-    """
+    """The bucket of each distance, computed in numpy so that no device's logarithm can move a boundary."""
     first = 0 if causal else np.where(distance > 0, buckets // 2, 0)
     buckets = buckets if causal else buckets // 2
     distance = np.maximum(-distance, 0) if causal else np.abs(distance)
@@ -38,15 +27,7 @@ def bucket(distance: np.ndarray, buckets: int, far: int, causal: bool) -> np.nda
 
 
 class RelativePosition(nnx.Module):
-    """The bias of a self-attention's scores.
-
-    Args:
-        buckets: rows of the table; even.
-        heads: H.
-        far: the distance from which all share the last bucket.
-        causal: as of `bucket`.
-        dtype: of the table.
-    """
+    """The bias of a self-attention's scores."""
 
     def __init__(self, buckets: int, heads: int, far: int, causal: bool, dtype: Any = jnp.float32):
         self.far, self.causal = far, causal
@@ -74,15 +55,7 @@ class RelativePosition(nnx.Module):
         return self.table[...][rows[jnp.clip(key - query, -self.far, self.far) + self.far]].transpose(2, 0, 1)[None]
 
     def at(self, index: Array, length: int) -> Array:
-        """The bias of one query to the keys up to it.
-
-        Args:
-            index: int32 [], the place of the query.
-            length: the number of keys, of which those after the query are masked.
-
-        Returns:
-            [1, H, 1, length].
-        """
+        """The bias of one query to the keys up to it: index int32 [] -> [1, H, 1, length]."""
         line = jnp.pad(self.line(1 - length, 1), ((0, 0), (0, length)))
         return jax.lax.dynamic_slice_in_dim(line, length - 1 - index, length, 1)[None, :, None]
 

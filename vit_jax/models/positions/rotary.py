@@ -22,19 +22,7 @@ from jax import Array, lax
 def patch_positions(
     grid: tuple[int, int], kind: str, first: str, offset: float = 0.0, reference: tuple[int, int] = (0, 0)
 ) -> np.ndarray:
-    """The places of the patches of a grid on the first and the second axis.
-
-    Args:
-        grid: the number of rows and columns.
-        kind: centres (of the patches, from -2 pi at one edge of the image to 2 pi at the other) or indices (the numbers
-            of their rows and columns).
-        first: rows or columns, the first axis.
-        offset: of indices, added to them.
-        reference: of indices, the grid to whose numbers they are scaled; 0: they are not.
-
-    Returns:
-        [n, 2], float64, row by row.
-    """
+    """The places of the patches of a grid on the first and the second axis -> [n, 2], float64, row by row."""
     xp, axes = library(grid), []
     for size, scaled in zip(grid, reference, strict=True):
         indices = xp.arange(size, dtype=float)
@@ -52,16 +40,7 @@ def library(lengths: Iterable[Any]) -> Any:
 
 
 def frequencies(width: int, base: float, periods: str = "exact") -> np.ndarray:
-    """The frequencies of one axis: base^(-4k / Dh) for k = 0, 1, ...
-
-    Args:
-        width: Dh, of a head.
-        base: of the powers.
-        periods: exact, or bfloat16: they are one over their periods in that dtype.
-
-    Returns:
-        float64 [Dh/4].
-    """
+    """The frequencies of one axis: base^(-4k / Dh) for k = 0, 1, ... Returns float64 [Dh/4]."""
     exponents = 4.0 * np.arange(width // 4) / width
     return base**-exponents if periods == "exact" else 1 / (base**exponents).astype(jnp.bfloat16).astype(np.float64)
 
@@ -73,31 +52,18 @@ def axial(places: np.ndarray, width: int, base: float, periods: str = "exact") -
 
 
 def mixed_frequencies(heads: int, width: int, base: float) -> np.ndarray:
-    """Initial mixed frequencies: those of two axes at right angles, which each head turns.
+    """Initial mixed frequencies: those of two axes at right angles, which each head turns. Returns [2, H, Dh/2],
+    float64.
 
     Heo et al. draw the direction of each head at random; here the heads share half a turn evenly.
-
-    Args:
-        heads: H.
-        width: Dh.
-        base: T of the frequencies T^(-4k / Dh).
-
-    Returns:
-        [2, H, Dh/2], float64.
     """
     size, along = frequencies(width, base), np.pi * np.arange(heads)[:, None] / heads
     return np.stack([np.concatenate([size * f(along), size * f(along + np.pi / 2)], 1) for f in (np.cos, np.sin)])
 
 
 def angles(table: Array, frequencies: Array | None) -> Array:
-    """The angles by which queries and keys of patches are turned.
-
-    Args:
-        table: angles [..., n, Dh/2], or places [..., n, 2] where there are learned frequencies.
-        frequencies: the learned ones [2, H, Dh/2]; None: the table has angles.
-
-    Returns:
-        [..., H or 1, n, Dh/2].
+    """The angles by which queries and keys of patches are turned: table [..., n, Dh/2], frequencies [2, H, Dh/2] ->
+    [..., H or 1, n, Dh/2].
     """
     table = table[..., None, :, :]
     if frequencies is None:
@@ -107,15 +73,8 @@ def angles(table: Array, frequencies: Array | None) -> Array:
 
 
 def apply_rope(x: Array, angles: Array, pairs: str) -> Array:
-    """Queries or keys with those of the last n tokens turned.
-
-    Args:
-        x: queries or keys [B, H, N, Dh].
-        angles: [..., n, Dh/2], in whose dtype it is computed.
-        pairs: the values that are turned together: k and k + Dh/2 (halves), or 2k and 2k + 1 (neighbours).
-
-    Returns:
-        [B, H, N, Dh] in the dtype of x.
+    """Queries or keys with those of the last n tokens turned: x keys [B, H, N, Dh], angles [..., n, Dh/2] -> [B, H, N,
+    Dh] in the dtype of x.
     """
     first, axis = x.shape[2] - angles.shape[-2], -2 if pairs == "halves" else -1
     patches = x[:, :, first:].astype(angles.dtype)

@@ -38,16 +38,7 @@ class CaptionFeatures(Captioning):
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> CaptionSet:
-        """The vectors and captions of a run, split.
-
-        Args:
-            run: the run.
-            given: None: they are in files.
-            fetch: has no effect.
-
-        Raises:
-            UserError: they are not there, or do not fit the run.
-        """
+        """The vectors and captions of a run, split."""
         c, data = run.model, run.data
         assert isinstance(c, CaptionerConfig) and isinstance(data, FeatureData)
         return open_features(data, c.memory_width, c.text.outputs, run.seed)
@@ -61,15 +52,7 @@ class CaptionFeatures(Captioning):
         return cls(run.loss.spread_over_all(len(words)), data.length, words)
 
     def inputs(self, batch: Batch, dtype: Any) -> Array:
-        """The network's input: the vectors of a batch.
-
-        Args:
-            batch: {"vectors": [B, 1, C], ...}.
-            dtype: of the result.
-
-        Returns:
-            [B, 1, C].
-        """
+        """The network's input: the vectors of a batch. Shapes: batch [B, 1, C] -> [B, 1, C]."""
         return jnp.asarray(batch["vectors"], dtype)
 
     @classmethod
@@ -92,14 +75,7 @@ class CaptionFeatures(Captioning):
     def answers(
         self, predictor: FeatureDescriber, inputs: Sequence[Vector], top: int, first: int = 0
     ) -> Iterator[Answer]:
-        """The captions of vectors in files.
-
-        Args:
-            predictor: with the network.
-            inputs: the vectors.
-            top: has no effect.
-            first: the number of the first of them among all, for draws.
-        """
+        """The captions of vectors in files."""
         vectors = predictor.inputs(np.stack([each.values for each in inputs]))
         return map(answer, [each.name for each in inputs], predictor.write(vectors, first))
 

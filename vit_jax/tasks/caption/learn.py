@@ -51,16 +51,7 @@ class Caption(Captioning):
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> CaptionedImages:
-        """The images and captions of a run, split.
-
-        Args:
-            run: the run.
-            given: (images, captions), in place of files.
-            fetch: has no effect.
-
-        Raises:
-            UserError: they are not there, or do not fit the run.
-        """
+        """The images and captions of a run, split."""
         c, data, augment = run.model, run.data, run.augment
         assert isinstance(c, CaptionerConfig) and isinstance(data, CaptionData) and isinstance(augment, ImageAugment)
         how = {name: getattr(augment, name) for name in ("normalize", "mean", "std")}
@@ -88,15 +79,7 @@ class Caption(Captioning):
         return {**batch, "image": augment(batch["image"], fold(keys, 0), self.augment)}
 
     def inputs(self, batch: Batch, dtype: Any) -> Array:
-        """The network's input: the images of a batch, normalised.
-
-        Args:
-            batch: {"image": uint8 [B, h, w, C], ...}.
-            dtype: of the result.
-
-        Returns:
-            [B, h, w, C].
-        """
+        """The network's input: the images of a batch, normalised. Shapes: batch uint8 [B, h, w, C] -> [B, h, w, C]."""
         return normalise(batch["image"], self.mean, self.std, dtype)
 
     @classmethod
@@ -120,14 +103,7 @@ class Caption(Captioning):
         return ("file", "true", "predicted"), rows
 
     def answers(self, predictor: Describer, inputs: Sequence[Any], top: int, first: int = 0) -> Iterator[Answer]:
-        """The captions of image files.
-
-        Args:
-            predictor: with the network.
-            inputs: the files.
-            top: has no effect.
-            first: the number of the first of them among all, for draws.
-        """
+        """The captions of image files."""
         return map(answer, inputs, predictor.write(inputs, first))
 
     def draw_result(
@@ -141,18 +117,7 @@ class Caption(Captioning):
         return summarise_worst(wrong, len(split), "worst.png")
 
     def pictures(self, network: Captioner, data: CaptionedImages, plots: Path, samples: Path, caption: str) -> str:
-        """Write sample images, and the cross-attention on them, word by word: drawn of the first, kept of all.
-
-        Args:
-            network: with its weights.
-            data: the run's.
-            plots: a folder, for figures.
-            samples: a folder, for images.
-            caption: a line for each figure.
-
-        Returns:
-            The path of the first sample image, from the folder that holds `samples`.
-        """
+        """Write sample images, and the cross-attention on them, word by word: drawn of the first, kept of all."""
         split = data.splits.get("test") or data.splits["train"]
         images = split.take(np.arange(min(SAMPLES, len(split))))
         truth = [data.vocabulary.decode(row) for row in split.target[:SAMPLES]]

@@ -29,10 +29,6 @@ def bleu4(said: Sequence[Words], references: Sequence[Sequence[Words]]) -> float
 
     The length that counts of several references is the closest, the shorter of two. 0 where nothing of four words is
     right.
-
-    Args:
-        said: the words of each caption.
-        references: those of its references.
     """
     right, all_ = [0] * LONGEST, [0] * LONGEST
     length = expected = 0
@@ -56,10 +52,6 @@ def cider_d(said: Sequence[Words], references: Sequence[Sequence[Words]]) -> flo
 
     The weight of an n-gram is its count times log(N / images in whose references it occurs), N the number of images;
     lengths are compared in sequences of two words.
-
-    Args:
-        said: the words of each caption.
-        references: those of its references.
     """
     counts: Counter[tuple[str, ...]] = Counter()
     for several in references:

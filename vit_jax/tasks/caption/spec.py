@@ -35,14 +35,7 @@ class Words(MetadataEntry):
         return size_of_side(value) == model.text.target_vocabulary == model.text.outputs
 
     def default(self, model: NetworkConfig) -> tuple[list[str], str]:
-        """Numbers as words.
-
-        Returns:
-            (the words, a note).
-
-        Raises:
-            UserError: the text half of the network has vectors.
-        """
+        """Numbers as words -> (the words, a note)."""
         assert isinstance(model, CaptionerConfig)
         if not (model.text.target_vocabulary and model.text.outputs):
             raise UserError(
@@ -87,16 +80,7 @@ class CaptioningSpec(TaskSpec, abstract=True):
 def _captions(
     run: RunConfig, size: int, inputs: dict[str, Shape], longest: int, length: int, metadata: dict[str, Any]
 ) -> StandIn:
-    """What stands for captions.
-
-    Args:
-        run: the run.
-        size: of the vocabulary, where that is known; else 0.
-        inputs: of a batch, {name: shape}.
-        longest: `data.length`.
-        length: as of `TaskSpec.stand_in`.
-        metadata: without the words.
-    """
+    """What stands for captions."""
     run = with_sizes(run, dict.fromkeys(run.model.marked("from_data"), size))
     c, n = run.model, check_length(length, longest, "data.length")
     assert isinstance(c, CaptionerConfig)

@@ -29,15 +29,7 @@ class Captioning(Generation, abstract=True):
     header_names: ClassVar[tuple[str, str]] = ("file", "caption")
 
     def inputs(self, batch: Batch, dtype: Any) -> Array:
-        """The network's input of a batch.
-
-        Args:
-            batch: as the data gives it.
-            dtype: of the result.
-
-        Returns:
-            Images [B, h, w, C], or vectors [B, S, C].
-        """
+        """The network's input of a batch -> images [B, h, w, C], or vectors [B, S, C]."""
         raise NotImplementedError
 
     @property
@@ -54,35 +46,13 @@ class Captioning(Generation, abstract=True):
         return shift_target(batch["target"], batch["target"], self.target.ids, self.target.ids.pad)
 
     def loss(self, model: Captioner, batch: Batch, keys: Array, denominator: Array) -> tuple[Array, dict[str, Array]]:
-        """The cross entropy of target tokens.
-
-        Args:
-            model: the network.
-            batch: a prepared one.
-            keys: [B], for dropout.
-            denominator: [], what sums over tokens are divided by.
-
-        Returns:
-            (loss [], {"accuracy": []}).
-        """
+        """The cross entropy of target tokens: keys [B] -> (loss [], {"accuracy": []})."""
         inputs, labels, real = self.shifted(batch)
         logits = model(self.inputs(batch, model.dtype), inputs, keys=fold(keys, 1))
         return mean_loss(logits, labels, real, self.label_smoothing, denominator)
 
     def outputs(self, model: Captioner, batch: Batch) -> dict[str, Array]:
-        """What `score` needs of each example, with labels not smoothed.
-
-        Args:
-            model: the network.
-            batch: as the data gives it.
-
-        Returns:
-            By teacher forcing: "loss" [B] (a sum over tokens), "tokens" [B] and "right" [B] (how many of them are
-                predicted right). Searched for: "predicted" int32 [B, length]. Where the batch says which patches the
-                named objects touch ("touched" [B, T, N]): "in_box" [B], the share of the cross-attention of these words
-                (mean over layers and heads, and over the words) that lies on them, and "uniform" [B], what it would be
-                if it were equal everywhere.
-        """
+        """What `score` needs of each example, with labels not smoothed -> [B]."""
         given, (inputs, labels, real) = self.inputs(batch, model.dtype), self.shifted(batch)
         wanted = ("logits", CROSS) if "touched" in batch else ("logits",)
         found = model.capture(given, inputs, wanted)
@@ -100,16 +70,11 @@ class Captioning(Generation, abstract=True):
         return self.search.best(_search_captions(model, given, self.search, real.any(-1)))
 
     def score(self, config: CaptionerConfig, split: Any, out: dict[str, np.ndarray]) -> Evaluation:
-        """The metrics of a split: loss and accuracy per token, and exact match.
+        """The metrics of a split: loss and accuracy per token, and exact match. Shapes: out [n, ...].
 
         Exact match is the share of captions that are right to the last word, as `said_exactly` counts them. With
         `outputs` of boxes also their means. Of images with several captions also CIDEr-D and BLEU-4; all other metrics
         are against the first one.
-
-        Args:
-            config: the network's.
-            split: the n examples.
-            out: {name: [n, ...]}, the `outputs` of all of them.
         """
         metrics = self.token_scores(split, out, [each[0] for each in split.references])
         boxes = {"attention_in_box": "in_box", "uniform_in_box": "uniform"}
@@ -125,15 +90,8 @@ class Captioning(Generation, abstract=True):
 
 
 def in_boxes(maps: Array, touched: Array, tokens: int) -> dict[str, Array]:
-    """How much of the attention of words lies on what they name.
-
-    Args:
-        maps: [B, T, N], of each word on the patches.
-        touched: bool [B, T, N], the patches that what it names touches.
-        tokens: the length of the memory, with tokens that are no patches.
-
-    Returns:
-        {"in_box": [B], "uniform": [B]}, as `Captioning.outputs` says.
+    """How much of the attention of words lies on what they name: maps [B, T, N], touched bool [B, T, N] -> {"in_box":
+    [B], "uniform": [B]}, as `Captioning.outputs` says.
     """
     named = touched.any(-1)  # [B, T]
     words = jnp.maximum(named.sum(-1), 1)
@@ -153,16 +111,8 @@ def _search_captions(
 def _capture_captions(
     model: Captioner, given: Array, search: Search, names: tuple[str, ...]
 ) -> tuple[Array, dict[str, Array]]:
-    """Captions, and inner values of an evaluation pass in which the decoder is given them.
-
-    Args:
-        model: the network.
-        given: its inputs [B, ...].
-        search: the settings of the search.
-        names: those of `Captioner.capture`.
-
-    Returns:
-        (the best captions int32 [B, length], {name: array [B, ...]}).
+    """Captions, and inner values of an evaluation pass in which the decoder is given them: given [B, ...] -> (the best
+    captions int32 [B, length], {name: array [B, ...]}).
     """
     said = search.best(_search_captions(model, given, search))
     return said, model.capture(given, search.inputs(said), names)

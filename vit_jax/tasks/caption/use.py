@@ -41,15 +41,7 @@ class CaptionWriter(Writer):
 
     @with_fixed_settings
     def search(self, inputs: Array, first: int) -> list[Any]:
-        """The captions of inputs of the network.
-
-        Args:
-            inputs: [B, ...].
-            first: the number of the first of them among all, for draws.
-
-        Returns:
-            A caption for each; where there are several, (text, score) of these.
-        """
+        """The captions of inputs of the network: inputs [B, ...]."""
         search, words = self.task.search, self.task.target
         keys = search.keys(first + jnp.arange(len(inputs)))
         found = search_inputs(self.model, inputs, search.seedless, None, keys)
@@ -58,20 +50,9 @@ class CaptionWriter(Writer):
 
     @with_fixed_settings
     def captured(self, inputs: Array, names: Iterable[str], one: bool) -> dict[str, np.ndarray]:
-        """Inner values of the network while it writes.
+        """Inner values of the network while it writes: inputs [n, ...] -> {name: array [n, ...]}, or [...] of one.
 
         The decoder is given its own caption, so that row t of its values is that of the t-th token.
-
-        Args:
-            inputs: of the network, [n, ...].
-            names: those of `Captioner.capture`: vit.blocks.I, memory, decoder.cross_attention, ...
-            one: whether it is a single input, of which values are wanted without the axis of n.
-
-        Returns:
-            {name: array [n, ...]}, or [...] of one.
-
-        Raises:
-            ValueError: there is no such name.
         """
         wanted = (names,) if isinstance(names, str) else tuple(names)
         _, found = captured_inputs(self.model, inputs, self.task.search, wanted)
@@ -212,18 +193,7 @@ class FeatureDescriber(CaptionWriter):
         return self.search(several, first)
 
     def capture(self, vectors: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Inner values of the network on vectors.
-
-        Args:
-            vectors: [C] of one, or [n, C].
-            names: those of the network's own `capture`.
-
-        Returns:
-            {name: array [n, ...]}, or [...] of one vector.
-
-        Raises:
-            UserError: a vector cannot be used, or a name is unknown.
-        """
+        """Inner values of the network on vectors: vectors [C] -> {name: array [n, ...]}, or [...] of one vector."""
         several, one = self.listed(vectors)
         return self.captured(several, names, one)
 
@@ -239,18 +209,8 @@ def attention(task: Captioning, network: Captioner, images: Array) -> tuple[list
 def explained(
     task: Captioning, network: Captioner, image: Array, method: Method, steps: int, batch: int
 ) -> tuple[tuple[str, ...], np.ndarray]:
-    """Which patches of an image counted for each token of its caption.
-
-    Args:
-        task: with the tokenizer.
-        network: the network.
-        image: normalised [h, w, C].
-        method: as of `Describer.explain`.
-        steps: likewise.
-        batch: likewise.
-
-    Returns:
-        (the T tokens, float64 [T, gh, gw]).
+    """Which patches of an image counted for each token of its caption: image [h, w, C] -> (the T tokens, float64 [T,
+    gh, gw]).
     """
     search = task.search
     row = np.asarray(captured_inputs(network, image[None], search, ())[0][0])

@@ -24,14 +24,10 @@ _BYTES = 1 << 24  # of a file of weights
 
 
 def class_weights(loss: LossConfig, names: Sequence[str], counts: np.ndarray) -> tuple[float, ...]:
-    """The weight of each class, whose mean over the training images is 1, but of a file, whose weights stay.
+    """The weight of each class, whose mean over the training images is 1, but of a file, whose weights stay: counts int
+    [K].
 
     Empty for none; 0 of a class without images. Raises UserError on a file that is not about these classes.
-
-    Args:
-        loss: its class_weights.
-        names: of the classes.
-        counts: int [K], images of the training part.
     """
     if loss.class_weights == "none":
         return ()
@@ -44,15 +40,10 @@ def class_weights(loss: LossConfig, names: Sequence[str], counts: np.ndarray) ->
 
 
 def label_weights(loss: LossConfig, names: Sequence[str], there: np.ndarray, known: np.ndarray) -> tuple[float, ...]:
-    """The weight of each label where it is there, BCEWithLogitsLoss's pos_weight: (n - n_k) / n_k, or a file's.
+    """The weight of each label where it is there, BCEWithLogitsLoss's pos_weight: (n - n_k) / n_k, or a file's. Shapes:
+    there int [K], known int [K].
 
     Empty for none. Raises UserError on a file that is not about these labels.
-
-    Args:
-        loss: its class_weights.
-        names: of the labels.
-        there: int [K], training images that have each label.
-        known: int [K], those of which that is known.
     """
     if loss.class_weights == "none":
         return ()
@@ -67,14 +58,7 @@ def log_prior(counts: np.ndarray) -> tuple[float, ...]:
 
 
 def remark_on_sizes(names: Sequence[str], counts: np.ndarray, what: str, flags: str) -> tuple[str, ...]:
-    """A remark where the most frequent class or label has many times the images of the rarest.
-
-    Args:
-        names: of the K.
-        counts: int [K], training images of each.
-        what: class or label.
-        flags: what evens that out.
-    """
+    """A remark where the most frequent class or label has many times the images of the rarest: counts int [K]."""
     rare, often = int(np.where(counts > 0, counts, counts.max()).argmin()), int(counts.argmax())
     if counts[often] < UNEVEN * counts[rare]:
         return ()
@@ -83,15 +67,7 @@ def remark_on_sizes(names: Sequence[str], counts: np.ndarray, what: str, flags: 
 
 
 def weights_in(file: str, names: Sequence[str]) -> tuple[float, ...]:
-    """The weights in a file, in the order of names.
-
-    Args:
-        file: FILE.json with {name: weight}, or a table of two columns, name and weight.
-        names: of the classes or labels.
-
-    Raises:
-        UserError: it cannot be read, lacks a name, or has another.
-    """
+    """The weights in a file, in the order of names."""
     field = Field("loss.class_weights")
     path = Path(os.path.expanduser(file))
     try:

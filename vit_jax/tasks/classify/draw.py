@@ -23,17 +23,7 @@ WRONG = 36  # most images in the figure of wrong predictions
 
 
 def save_samples(folder: Path, images: np.ndarray, names: Sequence[str], stated: Range = ()) -> list[str]:
-    """Replace the files of a folder of samples.
-
-    Args:
-        folder: which exists.
-        images: uint8 [m, h, w, C].
-        names: what each shows, for the name of its file.
-        stated: the range of the pixels that they were made of, of which the samples then are, too.
-
-    Returns:
-        the names of the files; none where image files have no such pixels: of other channels, colours of a range.
-    """
+    """Replace the files of a folder of samples: images uint8 [m, h, w, C]."""
     from PIL import Image
 
     shutil.rmtree(folder)
@@ -52,14 +42,10 @@ def save_samples(folder: Path, images: np.ndarray, names: Sequence[str], stated:
 
 
 def of_several_classes(labels: np.ndarray, count: int) -> np.ndarray:
-    """Indices of some images, int [k], of as many classes as there are.
+    """Indices of some images, int [k], of as many classes as there are: labels int [n].
 
     The classes are evenly spread over those of the split in order of their first image; of each the first image is
     taken, then, where there are fewer classes than `count`, the second, and so on. The first image is always taken.
-
-    Args:
-        labels: int [n], of the images of a split.
-        count: the most images, k.
     """
     first = np.sort(np.unique(labels, return_index=True)[1])  # the first image of each class
     spread = first[np.linspace(0, len(first) - 1, min(count, len(first))).round().astype(int)]
@@ -77,16 +63,8 @@ def draw_inside(
     truth: Sequence[str],
     kind: Kind,
 ) -> None:
-    """Draw patches, position embeddings and attention of a network, and keep the latter two for report.html.
-
-    Args:
-        network: with its weights.
-        images: uint8 [m, h, w, C].
-        found: the "logits" and the "attention" of the network on them, as `ViT.capture` gives them.
-        plots: a folder, for PNGs.
-        caption: a line for each figure.
-        truth: the labels of the images, in words.
-        kind: what the network's outputs mean.
+    """Draw patches, position embeddings and attention of a network, and keep the latter two for report.html: images
+    uint8 [m, h, w, C].
     """
     c = network.config
     draw_patches(visible(images)[0], c.patch_size, plots / "patches.png")
@@ -113,14 +91,8 @@ def visible(images: np.ndarray) -> np.ndarray:
 
 
 def draw_attention(c: ViTConfig, images: np.ndarray, maps: np.ndarray, path: Path | None, **options: Any) -> None:
-    """Draw attention maps: of the class token where the head reads that token, else the mean over all patches.
-
-    Args:
-        c: of the network.
-        images: uint8 [m, h, w, C].
-        maps: float [m, L, H, N, N].
-        path: of the PNG.
-        options: those of `figures.attention.draw_attention`.
+    """Draw attention maps: of the class token where the head reads that token, else the mean over all patches. Shapes:
+    images uint8 [m, h, w, C], maps float [m, L, H, N, N].
     """
     of_class = c.pool in ("cls", "cls_distill", "cls_mean")
     attention.draw_attention(visible(images), maps, c.first_patch, c.grid, of_class, path, **options)
@@ -133,15 +105,7 @@ def most_confident(result: Classified, labels: np.ndarray) -> np.ndarray:
 
 
 def draw_result(split: Any, result: Classified, names: Sequence[str], folder: Path, caption: str) -> None:
-    """Draw and keep the confusion matrix, the scores per class and the most confident mistakes on a split.
-
-    Args:
-        split: the images that were measured.
-        result: of them.
-        names: of the classes.
-        folder: for the figures and what report.html is to show of them; it exists.
-        caption: a line under each title.
-    """
+    """Draw and keep the confusion matrix, the scores per class and the most confident mistakes on a split."""
     draw_confusion(result.confusion, names, folder / "confusion.png", caption)
     each = result.per_class
     draw_per_class(each["precision"], each["recall"], each["f1"], names, folder / "per-class.png", caption)

@@ -28,14 +28,7 @@ def cell(value: float, digits: str = ".4f") -> str:
 
 
 def trust_section(trust: Trust | None, folder: Path, what: str, caption: str) -> list[Section]:
-    """Draw how far probabilities can be trusted.
-
-    Args:
-        trust: their reliability; None: it is not known, and nothing is drawn.
-        folder: for the figure.
-        what: the height of a bar is.
-        caption: a line for the figure.
-    """
+    """Draw how far probabilities can be trusted."""
     if trust is None:
         return []
     draw_reliability(trust.panels, folder / "reliability.png", what, trust.drawn, caption)
@@ -50,16 +43,7 @@ def trust_section(trust: Trust | None, folder: Path, what: str, caption: str) ->
 def suspects_section(
     split: Any, found: Suspects, given: Sequence[str], guesses: Sequence[str], folder: Path, caption: str
 ) -> list[Section]:
-    """Draw the images whose label may be wrong, and write all of them to suspects.csv.
-
-    Args:
-        split: the images that were measured.
-        found: the suspects, m of them.
-        given: the label of each, in words.
-        guesses: what each seems to be.
-        folder: for the files.
-        caption: a line under the title.
-    """
+    """Draw the images whose label may be wrong, and write all of them to suspects.csv."""
     rows = zip(
         map(split.name, found.images.tolist()), given, guesses, map("{:.6f}".format, found.probability), strict=True
     )
@@ -98,15 +82,8 @@ def worst_numbers(predicted: np.ndarray, truth: np.ndarray, std: np.ndarray) -> 
 def label_sections(
     split: Any, result: Any, names: Sequence[str], thresholds: np.ndarray, folder: Path, caption: str
 ) -> list[Section]:
-    """Draw scores of each label of a set and the most confident mistakes, and give the table of labels.
-
-    Args:
-        split: the images that were measured.
-        result: a Labelled.
-        names: of the K labels.
-        thresholds: float [K].
-        folder: for the figures.
-        caption: a line under each title.
+    """Draw scores of each label of a set and the most confident mistakes, and give the table of labels: thresholds
+    float [K].
     """
     each, truth = result.each, split.labels
     draw_per_class(each["precision"], each["recall"], each["f1"], names, folder / "per-class.png", caption, "label")
@@ -140,13 +117,7 @@ def label_sections(
 
 @dataclass(frozen=True)
 class Plain:
-    """What a network without eyes would say of K numbers: their mean.
-
-    Args:
-        mean: float [K].
-        std: likewise: how far numbers are from it.
-        whose: of what both are, in words.
-    """
+    """What a network without eyes would say of K numbers: their mean. Shapes: mean float [K]."""
 
     mean: np.ndarray
     std: np.ndarray
@@ -162,16 +133,7 @@ class Plain:
 def number_sections(
     split: Any, result: Any, names: Sequence[str], plain: Plain, folder: Path, caption: str
 ) -> list[Section]:
-    """Draw predicted numbers over the true ones and the largest errors, and give the table of numbers.
-
-    Args:
-        split: the images that were measured.
-        result: an Estimated.
-        names: of the K numbers.
-        plain: what predictions are compared with.
-        folder: for the figures.
-        caption: a line under each title.
-    """
+    """Draw predicted numbers over the true ones and the largest errors, and give the table of numbers."""
     each, truth = result.each, split.labels
     draw_numbers(truth, result.predicted, names, each, plain.mean, folder / "numbers.png", caption, plain.whose)
     scores, blind = ("mae", "rmse", "r2", "pearson", "spearman"), truth - plain.mean

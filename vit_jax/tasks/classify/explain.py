@@ -48,24 +48,7 @@ def explain(
     batch: int,
     measured: bool = True,
 ) -> ImageExplanation:
-    """What counted in images.
-
-    Args:
-        network: the network.
-        kind: what its outputs mean.
-        images: normalised [n, h, w, C].
-        pixels: the same, uint8.
-        inputs: their names.
-        method: as of `explain_images`.
-        outputs: int [n], what is explained of each; None: the output of that `name`, or what its kind would choose.
-        name: of a class, label or number, or ''.
-        steps: of integrated gradients.
-        batch: images that are computed at a time.
-        measured: whether insertion and deletion are measured, too.
-
-    Raises:
-        UserError: there is no such output, or the network lacks what the method takes.
-    """
+    """What counted in images: images [n, h, w, C], outputs int [n]."""
     told = np.concatenate([logits_of(network, images[i : i + batch]) for i in range(0, len(images), batch)])
     if outputs is None:
         outputs = np.full(len(told), number_of(kind, name)) if name else kind.explained(told)
@@ -89,15 +72,8 @@ def affordable(network: Any) -> int:
 def worst_section(
     network: Any, kind: Kind, prepare: Callable[[np.ndarray], Array], split: Any, result: Any, caption: str
 ) -> list[Section]:
-    """A section of a report on the worst errors, by integrated gradients, with its score; none without errors.
-
-    Args:
-        network: the network.
-        kind: what its outputs mean.
-        prepare: normalises images uint8 [n, h, w, C].
-        split: what was measured.
-        result: its Evaluation.
-        caption: says what was measured, and by which weights.
+    """A section of a report on the worst errors, by integrated gradients, with its score; none without errors. Shapes:
+    prepare uint8 [n, h, w, C].
     """
     most = affordable(network)
     found = kind.worst(split, result, most) if most else ()
@@ -132,22 +108,10 @@ def measure(
     maps: np.ndarray,
     batch: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """How far explanations can be trusted.
+    """How far explanations can be trusted: images [n, h, w, C], outputs int [n], values float [n], maps float [n, gh,
+    gw].
 
     Of a number it is in shares of the way from what the network tells of an empty image to what it tells of the image.
-
-    Args:
-        network: the network.
-        kind: what its outputs mean.
-        method: of the explanations.
-        images: normalised [n, h, w, C].
-        outputs: int [n], what is explained of each.
-        values: float [n], the probability or number.
-        maps: float [n, gh, gw], the explanations.
-        batch: images that are computed at a time.
-
-    Returns:
-        (insertion, deletion, insertion minus deletion of a random order), float [n] each.
     """
     rows = []
     blind = random_relevance(maps.shape)

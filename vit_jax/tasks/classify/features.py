@@ -15,15 +15,7 @@ from ...models.vit import sized
 
 
 def block_numbers(blocks: Any, depth: int) -> tuple[int, ...]:
-    """The numbers of some blocks of a network: ascending, each once, counted from 0.
-
-    Args:
-        blocks: integers; -1 is the last.
-        depth: how many blocks the network has.
-
-    Raises:
-        UserError: one is not there.
-    """
+    """The numbers of some blocks of a network: ascending, each once, counted from 0."""
     if not isinstance(blocks, Iterable) or isinstance(blocks, str):
         raise UserError(Field("blocks"), f"is {blocks!r}", "give a list of numbers, such as [-1] for the last block")
     found = set()
@@ -43,17 +35,7 @@ def block_numbers(blocks: Any, depth: int) -> tuple[int, ...]:
 
 
 def features(model: Any, images: Array, blocks: tuple[int, ...] = (), norm: bool = True) -> dict[str, Array]:
-    """What the head reads of images, and the maps of some blocks.
-
-    Args:
-        model: an image network with `capture`, such as a ViT.
-        images: [B, h, w, C], normalised.
-        blocks: their numbers, counted from 0.
-        norm: whether the network's last norm, if it has one, is applied to their outputs, token by token.
-
-    Returns:
-        {pooled [B, D]; maps.I [B, gh, gw, D] and prefix.I [B, P, D] of each block I}, float32 or wider.
-    """
+    """What the head reads of images, and the maps of some blocks: images [B, h, w, C] -> [B, D]."""
     found = model.capture(images, ("pooled", *(f"blocks.{i}" for i in blocks)))
     out = {"pooled": found["pooled"]}
     for i in blocks:

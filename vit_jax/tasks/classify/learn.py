@@ -67,16 +67,7 @@ class Classify(Task):
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Dataset:
-        """The images of a run, split.
-
-        Args:
-            run: the run.
-            given: (images, labels), uint8 and as label_arrays.py says, in place of a source.
-            fetch: whether a set may be downloaded and written.
-
-        Raises:
-            UserError: they are not there, or do not fit the run.
-        """
+        """The images of a run, split."""
         c, data, augment = run.model, run.data, run.augment
         assert isinstance(c, TellsClasses) and isinstance(data, ImageData) and isinstance(augment, ImageAugment)
         if given is not None and stream_in(given) is not None:
@@ -135,17 +126,7 @@ class Classify(Task):
         return ClassifyProbe(**{f.name: getattr(self, f.name) for f in fields(Classify)})
 
     def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
-        """The batch with its images augmented.
-
-        Args:
-            batch: {"image": uint8 [B, h, w, C], "label": [B, ...], ...}.
-            keys: [B], a PRNG key for each image.
-            epoch: int32 [], the epochs done before.
-
-        Returns:
-            Images are uint8, or float32 of 0 to 255 with mixup; where they are mixed, the batch has "target" float32
-            [B, K] too.
-        """
+        """The batch with its images augmented: batch uint8 [B, h, w, C], keys [B], epoch int32 []."""
         keys = fold(keys, 0)
         if not self.augment.mixes:
             return {**batch, "image": augment(batch["image"], keys, self.augment)}
@@ -154,15 +135,7 @@ class Classify(Task):
         return {**batch, "image": images, "target": targets}
 
     def images(self, batch: Batch, dtype: Any) -> Array:
-        """The network's input: the images of a batch, normalised.
-
-        Args:
-            batch: {"image": uint8 or float of 0 to 255 [B, h, w, C], ...}.
-            dtype: of the result.
-
-        Returns:
-            [B, h, w, C].
-        """
+        """The network's input: the images of a batch, normalised. Returns [B, h, w, C]."""
         return normalise(batch["image"], self.mean, self.std, dtype)
 
     def denominator(self, batch: Batch) -> Array | None:
@@ -172,30 +145,11 @@ class Classify(Task):
     def loss(
         self, model: ViT, batch: Batch, keys: Array, denominator: Array | None = None
     ) -> tuple[Array, dict[str, Array]]:
-        """The loss of a prepared batch, as its kind of labels says.
-
-        Args:
-            model: the network.
-            batch: what `prepare` returned.
-            keys: [B], for dropout.
-            denominator: what `denominator` returned; None: that of this batch.
-
-        Returns:
-            (loss [], {metric: []}).
-        """
+        """The loss of a prepared batch, as its kind of labels says: keys [B] -> (loss [], {metric: []})."""
         return self.kind.loss(model(self.images(batch, model.dtype), keys=fold(keys, 1)), batch, denominator)
 
     def outputs(self, model: ViT, batch: Batch) -> dict[str, Array]:
-        """What `score` needs of each image: the `outcomes` of its kind of labels.
-
-        Args:
-            model: the network.
-            batch: as the data gives it.
-
-        Returns:
-            {name: [B, ...]}; with `mirrors` also "flip_loss" and so on, of the mean of the logits of an image and its
-            mirror image.
-        """
+        """What `score` needs of each image: the `outcomes` of its kind of labels. Returns [B, ...]."""
         images = self.images(batch, model.dtype)
         logits = model(images)
         out = self.kind.outcomes(logits, batch["label"])
@@ -246,17 +200,7 @@ class Classify(Task):
     def open_other_data(
         cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: Given | None = None
     ) -> Other:
-        """Images that the network was not trained on, with their labels as the network has them.
-
-        Args:
-            run: whose `data` says where they are.
-            metadata: the network's.
-            split: that which was asked for, or ''.
-            given: (images, labels), in place of a source.
-
-        Raises:
-            UserError: they cannot be opened, or have labels that the network has not.
-        """
+        """Images that the network was not trained on, with their labels as the network has them."""
         preprocess = Preprocess.from_dict(metadata["preprocess"])
         data, c = run.data, run.model
         assert isinstance(data, ImageData) and isinstance(c, TellsClasses)
@@ -281,14 +225,7 @@ class Classify(Task):
         return self.kind.header
 
     def answers(self, predictor: Classifier, inputs: Sequence[Any], top: int, first: int = 0) -> Iterator[Answer]:
-        """What is told of image files: their most probable classes, their labels, or their numbers.
-
-        Args:
-            predictor: with the network.
-            inputs: the files.
-            top: how many classes.
-            first: has no effect.
-        """
+        """What is told of image files: their most probable classes, their labels, or their numbers."""
         predictor.check_told(top)
         logits = predictor.logits(inputs, len(inputs))
         for file, row, values in zip(inputs, logits, self.kind.values(logits), strict=True):
@@ -308,18 +245,7 @@ class Classify(Task):
         keep_sections(folder, worst_section(network, self.kind, prepare, split, result, caption), "explanations")
 
     def pictures(self, network: ViT, data: Dataset, plots: Path, samples: Path, caption: str) -> str:
-        """Write sample images with several labels, and figures of patches, position embeddings and attention.
-
-        Args:
-            network: with its weights.
-            data: the run's.
-            plots: a folder, for figures.
-            samples: a folder, for images.
-            caption: a line for each figure.
-
-        Returns:
-            The path of the first sample image, from the folder that holds `samples`; '' if there is none.
-        """
+        """Write sample images with several labels, and figures of patches, position embeddings and attention."""
         split = data.splits.get("test") or data.splits.get("validation") or data.splits["train"]
         if not hasattr(split, "images"):  # batches of an iterator, which are gone
             return ""
@@ -343,16 +269,7 @@ class ClassifyProbe(Classify):
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Dataset:
-        """The images of a run, as `Classify` opens them, of any number of classes.
-
-        Args:
-            run: the run.
-            given: (images, labels), in place of a source.
-            fetch: whether a set may be downloaded and written.
-
-        Raises:
-            UserError: they are not there.
-        """
+        """The images of a run, as `Classify` opens them, of any number of classes."""
         return super().open_data(
             replace_fields(run, {"model.classes": 0, "data.target": "class", "loss": LossConfig()}), given, fetch
         )

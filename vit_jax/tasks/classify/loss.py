@@ -27,12 +27,7 @@ _MOVES = {
 
 
 def check_loss(run: RunConfig, kind: str) -> None:
-    """Raise UserError naming the first field of a run that its kind of outputs does not have, or that excludes others.
-
-    Args:
-        run: of images.
-        kind: of its outputs; empty where only its data will tell.
-    """
+    """Raise UserError naming the first field of a run that its kind of outputs does not have, or that excludes others."""
     data, augment = run.data, run.augment
     assert isinstance(data, ImageData) and isinstance(augment, ImageAugment)
     if kind:

@@ -39,19 +39,11 @@ def score(
     classes: int,
     averaged: np.ndarray | None = None,
 ) -> Classified:
-    """The metrics of n predictions.
+    """The metrics of n predictions: truth int [n], predicted int [n], confidence float [n], loss float [n], rank int
+    [n], averaged int [k].
 
     Precision, recall and F1 are counted over the whole split, not averaged over batches. A class that is never
     predicted has precision 0.
-
-    Args:
-        truth: int [n].
-        predicted: int [n].
-        confidence: float [n], the probability of the predicted class.
-        loss: float [n]; None: there is no such metric.
-        rank: int [n], the number of classes that are more probable than the true one.
-        classes: K.
-        averaged: int [k], the classes over which macro averages are; None: all.
     """
     metrics = {} if loss is None else {"loss": float(loss.astype(np.float64).mean())}
     confusion = np.bincount(truth.astype(np.int64) * classes + predicted, minlength=classes**2)
@@ -69,11 +61,8 @@ def score(
 
 
 def score_of(truth: np.ndarray, scores: np.ndarray) -> Classified:
-    """The metrics of n predictions from a share of each class, of which there is no loss.
-
-    Args:
-        truth: int [n].
-        scores: float [n, K]; of classes with equal shares the first is taken for the more probable one.
+    """The metrics of n predictions from a share of each class, of which there is no loss: truth int [n], scores float
+    [n, K].
     """
     own = np.take_along_axis(scores, truth[:, None].astype(np.int64), 1)
     before = np.arange(scores.shape[1]) < truth[:, None]

@@ -25,14 +25,7 @@ class Estimated(Evaluation):
 def score_numbers_of(
     truth: np.ndarray, predicted: np.ndarray, std: np.ndarray | None, names: Sequence[str]
 ) -> Estimated:
-    """The metrics of n predictions.
-
-    Args:
-        truth: float64 [n, K], in the units of the data.
-        predicted: likewise.
-        std: float64 [K], of the training part; None: not known.
-        names: of the numbers.
-    """
+    """The metrics of n predictions: truth float64 [n, K], std float64 [K]."""
     loss = float((((predicted - truth) / (1 if std is None else std)) ** 2).mean())
     scores = score_numbers(truth, predicted, std, names)
     return with_scores(Estimated({"loss": loss}, predicted), scores)

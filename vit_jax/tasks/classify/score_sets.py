@@ -29,13 +29,8 @@ class Labelled(Evaluation):
 
 
 def score_sets(truth: np.ndarray, logits: np.ndarray, probabilities: np.ndarray, thresholds: np.ndarray) -> Labelled:
-    """The metrics of n predicted sets.
-
-    Args:
-        truth: int8 [n, K], -1 where unknown.
-        logits: float [n, K].
-        probabilities: float [n, K], of the same, by the kind's temperature.
-        thresholds: float [K].
+    """The metrics of n predicted sets: truth int8 [n, K], logits float [n, K], probabilities float [n, K], thresholds
+    float [K].
     """
     loss = set_loss(truth, logits)
     scores = score_labels(truth, probabilities, thresholds)

@@ -121,15 +121,7 @@ class ClassifySpec(ImageSpec):
 
     @classmethod
     def stand_in(cls, run: RunConfig, length: int = 0) -> StandIn:
-        """Images with labels of the kind that data.target states, classes where it states none.
-
-        Args:
-            run: the run.
-            length: has no effect.
-
-        Raises:
-            UserError: a size is left to the data.
-        """
+        """Images with labels of the kind that data.target states, classes where it states none."""
         assert isinstance(run.data, ImageData)
         kind, run = run.data.target or "class", with_sizes(run, {})
         c, b = run.model, run.batch

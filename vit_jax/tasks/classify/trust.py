@@ -13,15 +13,7 @@ from ...scores.result import Scores
 
 @dataclass(frozen=True)
 class Trust:
-    """The reliability of n probabilities.
-
-    Args:
-        before: of those without the temperature.
-        told: of those that are told; the same where there is no temperature.
-        drawn: the calibration error of labels drawn from the probabilities that are told.
-        temperature: T, 1 without.
-        loss: that of the probabilities that are told.
-    """
+    """The reliability of n probabilities."""
 
     before: Reliability
     told: Reliability
@@ -55,13 +47,7 @@ class Trust:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What validation decides of how outputs are read.
-
-    Args:
-        temperature: T; None: there is none.
-        thresholds: of labels, [K]; empty of others.
-        notes: sentences for the user.
-    """
+    """What validation decides of how outputs are read: thresholds [K]."""
 
     temperature: float | None = None
     thresholds: tuple[float, ...] = ()

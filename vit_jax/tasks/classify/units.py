@@ -16,14 +16,6 @@ def normalised_heads(parameters: Mapping[str, np.ndarray], given: Outputs, wante
     """Parameters whose heads give (y - mean) / std of the `wanted` outputs, of heads that give those of the `given`.
 
     Where neither is normalised, and for other outputs than numbers, they are the same. Computed in float64.
-
-    Args:
-        parameters: {dotted name: array}; heads may be lacking.
-        given: of the parameters.
-        wanted: of the same K numbers.
-
-    Raises:
-        UserError: a head has no bias for a mean.
     """
     before, after = ((out.mean, out.std) for out in (given, wanted))
     if before == after or not (given.std or wanted.std):

@@ -215,21 +215,7 @@ class Classifier(ImagePredictor):
     def write_features(
         self, inputs: Sequence[Any], path: Path, blocks: Sequence[int] = (), norm: bool = True, batch: int = BATCH
     ) -> str:
-        """Write `features` of image files, and "files", their names, to a .npz, one batch in memory at a time.
-
-        Args:
-            inputs: the files.
-            path: of the .npz.
-            blocks: those of which it is to have maps, counted from 0 or from the end (-1).
-            norm: whether the last norm is applied to these.
-            batch: the most images to compute at a time.
-
-        Returns:
-            A line that says what was written.
-
-        Raises:
-            UserError: a file cannot be used, or there is no such block.
-        """
+        """Write `features` of image files, and "files", their names, to a .npz, one batch in memory at a time."""
         numbers, names = block_numbers(blocks, self.layers), [str(file) for file in inputs]
         written = write_npz(path, self._features(inputs, numbers, norm, batch), len(inputs), files=names)
         arrays = ", ".join(f"{name} {list(shape)}" for name, shape in written.items())

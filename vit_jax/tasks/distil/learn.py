@@ -84,18 +84,7 @@ class Distil(Classify):
     def loss(
         self, model: ViT, batch: Batch, keys: Array, denominator: Array | None = None
     ) -> tuple[Array, dict[str, Array]]:
-        """The loss of a prepared batch.
-
-        Args:
-            model: the network.
-            batch: what `prepare` returned, with "taught" where the teacher is its logits.
-            keys: [B], for dropout.
-            denominator: what `denominator` returned; None: that of this batch.
-
-        Returns:
-            (loss [], {metric: []}): "accuracy" is that of the class head, "distillation" the loss of the distillation
-            head, and "agreement" the share of images of which the latter predicts the same class as the teacher.
-        """
+        """The loss of a prepared batch: keys [B] -> []."""
         logits, distilled = model.both(self.images(batch, model.dtype), keys=fold(keys, 1))  # [B, K] each
         from_labels, metrics = self.kind.loss(logits, batch, denominator)
         taught = batch["taught"] if "taught" in batch else self.teacher_logits(batch["image"])
@@ -105,13 +94,10 @@ class Distil(Classify):
         return (1 - alpha) * from_labels + alpha * distillation, metrics
 
     def teacher_logits(self, images: Array) -> Array:
-        """The teacher's logits in evaluation mode, [B, K].
+        """The teacher's logits in evaluation mode, [B, K]: images [B, h, w, C].
 
         An image of another size than the teacher's is resized as a whole, by the teacher's own kernel, antialiased; of
         that the teacher sees what its preprocessing does not trim off.
-
-        Args:
-            images: augmented, pixels of 0..255, [B, h, w, C].
         """
         if images.shape[1:3] != self.size:
             shape = (len(images), *self.size, images.shape[-1])
@@ -123,15 +109,10 @@ class Distil(Classify):
 
 
 def distillation_loss(student: Array, teacher: Array, c: DistilLoss) -> Array:
-    """The loss of a student against a teacher, a mean over the batch.
+    """The loss of a student against a teacher, a mean over the batch: student logits [B, K], teacher logits [B, K].
 
     Soft: T^2 KL(p || q), p and q the softmax of the teacher's and the student's logits divided by T (Hinton et al.
     2015). Hard: the cross entropy with the class that the teacher predicts.
-
-    Args:
-        student: logits [B, K].
-        teacher: logits [B, K].
-        c: temperature T, and which of the two.
     """
     if c.hard:
         return optax.softmax_cross_entropy_with_integer_labels(student, teacher.argmax(-1)).mean()

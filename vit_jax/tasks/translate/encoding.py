@@ -51,21 +51,7 @@ def encode(
     cut: bool = False,
     batch: int,
 ) -> Encoded:
-    """What the encoder makes of texts or ids.
-
-    Args:
-        model: the network, of whose decoder nothing is computed.
-        inputs: one text or several; or ids, int [L] or [n, L].
-        tokenizer: of texts; None: there is none.
-        pad: the id of padding; None: it is not known.
-        mask: bool [n, L] of ids, False at those that no token attends to; None: at padding.
-        length: the number of tokens to which texts are padded; 0: as many as the longest has.
-        cut: whether a text with more of them is cut to that, its end kept, rather than refused.
-        batch: the most to compute at a time.
-
-    Raises:
-        UserError: an input cannot be used.
-    """
+    """What the encoder makes of texts or ids: inputs int [L], mask bool [n, L]."""
     check_positive(batch=batch)
     several, one = _listed(inputs)
     if isinstance(several[0], str):

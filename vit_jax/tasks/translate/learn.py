@@ -51,16 +51,7 @@ class Translate(Translation):
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Texts:
-        """The sentences of a run, split.
-
-        Args:
-            run: the run.
-            given: a list of (source, target), in place of files.
-            fetch: has no effect.
-
-        Raises:
-            UserError: they are not there, or do not fit the run.
-        """
+        """The sentences of a run, split."""
         c, data = run.model, run.data
         assert isinstance(c, TransformerConfig) and isinstance(data, SentenceData)
         wanted = {name: getattr(c, name) for name in c.marked("from_data")}
@@ -100,19 +91,10 @@ class Translate(Translation):
     def loss(
         self, model: Transformer, batch: Batch, keys: Array | None, denominator: Array
     ) -> tuple[Array, dict[str, Array]]:
-        """The cross entropy of target tokens.
+        """The cross entropy of target tokens: keys [B] -> (loss [], {"accuracy": []}).
 
         Where a target begins with padding, whose row is zero, as in public models of Marian, the row stays zero:
         CTranslate2 begins with zeros whatever it is. That of T5 is another, and learns.
-
-        Args:
-            model: the network.
-            batch: a prepared one.
-            keys: [B], for dropout.
-            denominator: [], what sums over tokens are divided by.
-
-        Returns:
-            (loss [], {"accuracy": []}).
         """
         ids = self.target.ids
         if ids.begin == ids.pad and model.target is not None and (table := model.target.embedding) is not None:
@@ -127,16 +109,7 @@ class Translate(Translation):
         return model(batch["source"], inputs, source_padding=padding, keys=keys), labels, real
 
     def outputs(self, model: Transformer, batch: Batch) -> dict[str, Array]:
-        """What `score` needs of each example, with labels not smoothed.
-
-        Args:
-            model: the network.
-            batch: as the data gives it.
-
-        Returns:
-            By teacher forcing: "loss" [B] (a sum over tokens), "tokens" [B] and "right" [B] (how many of them are
-                predicted right). Searched for: "predicted" int32 [B, length], the best translation without its end.
-        """
+        """What `score` needs of each example, with labels not smoothed -> [B]."""
         return sums(*self.logits(model, batch)) | {"predicted": self.texts(model, batch)}
 
     def texts(self, model: Transformer, batch: Batch) -> Array:
@@ -149,15 +122,10 @@ class Translate(Translation):
         return found, values[CROSS]
 
     def score(self, config: TransformerConfig, split: Sentences, out: dict[str, np.ndarray]) -> Evaluation:
-        """The metrics of a split: loss and accuracy per token, and exact match.
+        """The metrics of a split: loss and accuracy per token, and exact match. Shapes: out [n, ...].
 
         Exact match is the share of translations that are right to the last word, as `said_exactly` counts them. Where
         any text can be said also BLEU and chrF of the texts, if sacrebleu is there, and the perplexity.
-
-        Args:
-            config: the network's.
-            split: the n examples.
-            out: {name: [n, ...]}, the `outputs` of all of them.
         """
         references = split.references if self.target.open else ()
         metrics = self.token_scores(split, out, references)
@@ -190,14 +158,7 @@ class Translate(Translation):
     def answers(
         self, predictor: Translator, inputs: Sequence[tuple[str, np.ndarray]], top: int, first: int = 0
     ) -> Iterator[Answer]:
-        """The translations of sentences.
-
-        Args:
-            predictor: with the network.
-            inputs: (text, ids int32 [N]) of each.
-            top: has no effect.
-            first: the number of the first of them among all, for draws.
-        """
+        """The translations of sentences: inputs int32 [N]."""
         texts, ids = zip(*inputs, strict=True)
         return map(answer, texts, predictor.write(list(ids), first))
 
@@ -222,18 +183,7 @@ class Translate(Translation):
         keep_sections(plots, [section], "explanations")
 
     def pictures(self, network: Transformer, data: Texts, plots: Path, samples: Path, caption: str) -> str:
-        """Write a table of a few sentences with their translations, and the cross-attention, drawn of the first.
-
-        Args:
-            network: with its weights.
-            data: the run's.
-            plots: a folder, for the figure, and for what report.html is to show of all of them.
-            samples: a folder, for the table.
-            caption: a line for the figure.
-
-        Returns:
-            The first sentence, as a user would give it: without the prefix.
-        """
+        """Write a table of a few sentences with their translations, and the cross-attention, drawn of the first."""
         shown = data.splits.get("test") or data.splits["train"]
         few = shown.subset(np.arange(min(SAMPLES, len(shown))))  # all of a split may be larger than memory
         source, target = few.source, few.target

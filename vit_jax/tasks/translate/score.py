@@ -20,19 +20,6 @@ def corpus_scores(
     """BLEU and chrF of translations.
 
     BLEU: Papineni et al. 2002, as defined by Post 2018 (arXiv 1804.08771); chrF: Popović 2015.
-
-    Args:
-        said: the translations.
-        references: one of each.
-        cased: whether case counts; with words "none" it never does.
-        words: the tokeniser of BLEU, "13a", or "none", of texts of tokens.
-
-    Returns:
-        ({"bleu", "chrf"}, where case counts "bleu_lower" without it, and those of `rouge`, from 0 to 100; the signature
-            of each).
-
-    Raises:
-        UserError: without sacrebleu.
     """
     with require("sacrebleu"):
         from sacrebleu.metrics import BLEU, CHRF

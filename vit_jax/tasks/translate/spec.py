@@ -43,14 +43,7 @@ class Vocabularies(MetadataEntry):
         return "" if model.outputs else f"{lacking}, which writes no texts"
 
     def default(self, model: NetworkConfig) -> tuple[dict[str, list[str]], str]:
-        """Numbers as words.
-
-        Returns:
-            ({side: words}, a note).
-
-        Raises:
-            UserError: the network has vectors.
-        """
+        """Numbers as words -> ({side: words}, a note)."""
         assert isinstance(model, TransformerConfig)
         if not (model.source_vocabulary and model.target_vocabulary and model.outputs):
             raise UserError(
@@ -117,15 +110,7 @@ class TranslateSpec(TaskSpec):
 
     @classmethod
     def stand_in(cls, run: RunConfig, length: int = 0) -> StandIn:
-        """Sentences of one length; of the tokenizer that the data has trained as many ids as it may have.
-
-        Args:
-            run: the run.
-            length: of the sentences, in tokens; 0: the longest.
-
-        Raises:
-            UserError: a size is left to the data, or there are no such sentences.
-        """
+        """Sentences of one length; of the tokenizer that the data has trained as many ids as it may have."""
         data = run.data
         assert isinstance(data, SentenceData)
         sizes = dict.fromkeys(run.model.marked("from_data"), vocabulary_of(data))
@@ -163,15 +148,7 @@ def number_words(model: NetworkConfig) -> dict[str, int]:
 
 
 def check_network(model: NetworkConfig, ids: int) -> None:
-    """Check a network whose vocabularies may be left to the data.
-
-    Args:
-        model: its config.
-        ids: the size of those that are.
-
-    Raises:
-        UserError: a field is invalid.
-    """
+    """Check a network whose vocabularies may be left to the data."""
     with fields_inside("model"):
         replace_fields(model, {name: value_at(model, name) or ids for name in model.marked("from_data")}).check()
 
@@ -211,17 +188,7 @@ def check_corrupt(data: SentenceData) -> None:
 
 
 def check_decoder(model: TransformerConfig, part: str, longest: int, field: str) -> None:
-    """Check that a decoder can write.
-
-    Args:
-        model: with the decoder.
-        part: the field of a run that it is.
-        longest: the most tokens of a text.
-        field: of the run, which says so.
-
-    Raises:
-        UserError: naming the field of the decoder that does not allow it.
-    """
+    """Check that a decoder can write."""
     with fields_inside(part):
         if 0 < model.max_length < longest:
             what = f"is {model.max_length} but {field} is {longest}"

@@ -36,49 +36,21 @@ def strip_padding(side: Tokenizer, row: np.ndarray) -> np.ndarray:
 def search_translations(
     model: Transformer, source: Array, search: Search, pad: int, room: int = 0, keys: Array | None = None
 ) -> Found:
-    """The translations of sentences, by `Search.found`.
-
-    Args:
-        model: the network.
-        source: ids int32 [B, S]; a row of padding has no translation.
-        search: the settings of the search.
-        pad: the id of padding in the source.
-        room: as of `Search.found`.
-        keys: [B], as of `Search.found`.
-    """
+    """The translations of sentences, by `Search.found`: source int32 [B, S], keys [B]."""
     padding = source != pad
     return search.found(model, model.encode(source, padding), padding, padding.any(1), room, keys)
 
 
 def translation_ids(model: Transformer, source: Array, search: Search, pad: int) -> Array:
-    """The best translations of ids.
-
-    Args:
-        model: the network.
-        source: int32 [B, S].
-        search: greedy, beam or drawn.
-        pad: the id that fills sources.
-
-    Returns:
-        int32 [B, length], without ends, padded.
-    """
+    """The best translations of ids: source int32 [B, S] -> int32 [B, length], without ends, padded."""
     return search.best(search_translations(model, source, search, pad))
 
 
 def capture_translations(
     model: Transformer, source: Array, search: Search, pad: int, names: tuple[str, ...]
 ) -> tuple[Array, dict[str, Array]]:
-    """Translations, and inner values of an evaluation pass in which the decoder is given them.
-
-    Args:
-        model: the network.
-        source: ids int32 [B, S].
-        search: the settings of the search.
-        pad: the id of padding in the source.
-        names: those of `Transformer.capture`.
-
-    Returns:
-        (the best translations int32 [B, length], {name: array [B, ...]}).
+    """Translations, and inner values of an evaluation pass in which the decoder is given them: source int32 [B, S] ->
+    (the best translations int32 [B, length], {name: array [B, ...]}).
     """
     said = translation_ids(model, source, search, pad)
     return said, model.capture(source, search.inputs(said), names, source_padding=source != pad)

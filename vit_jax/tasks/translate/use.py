@@ -65,12 +65,7 @@ class Translator(Writer):
         return out[0] if isinstance(texts, str) else out
 
     def encoded(self, texts: str | Iterable[str]) -> list[np.ndarray]:
-        """The ids of each text, int32 [N].
-
-        Raises:
-            UserError: there is no text, or one that has more tokens than those of training, unless the network reads
-                any number of them; or ids that the network does not have.
-        """
+        """The ids of each text, int32 [N]."""
         if not isinstance(texts, Iterable):
             raise UserError("texts", f"{type(texts).__name__} is no text", "give a sentence, or a list of them")
         several = [texts] if isinstance(texts, str) else list(texts)
@@ -128,13 +123,7 @@ class Translator(Writer):
 
     @with_fixed_settings
     def write(self, several: list[np.ndarray], first: int = 0, batch: int = 0) -> list[Any]:
-        """The translation of each text.
-
-        Args:
-            several: the ids of each, int32 [N].
-            first: the number of the first of them among all, for draws.
-            batch: how many are computed at a time; 0: all.
-        """
+        """The translation of each text: several int32 [N]."""
         search, pad, d = self.task.search, self.source.ids.pad, self.task.decoding
 
         def run(ids: np.ndarray, numbers: np.ndarray, room: int) -> Found:
@@ -148,16 +137,7 @@ class Translator(Writer):
         return [value([*map(self.target.decode, each.tokens)], each.scores, d.nbest) for each in found]
 
     def translate(self, texts: str | Iterable[str], batch: int = BATCH, **search: Any) -> Any:
-        """The translations of texts, as `predict` gives them.
-
-        Args:
-            texts: one, or several.
-            batch: the most to compute at a time.
-            search: settings of the search, such as beam=4.
-
-        Raises:
-            UserError: a text cannot be used, or a setting is unknown or invalid.
-        """
+        """The translations of texts, as `predict` gives them."""
         return self.predict(texts, batch, **search)
 
     @with_fixed_settings
@@ -275,17 +255,8 @@ class Translator(Writer):
 def explained(
     task: Translation, network: Transformer, ids: np.ndarray, method: Method = "ig", steps: int = STEPS
 ) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
-    """What each token of a sentence counted for each token of its translation.
-
-    Args:
-        task: with the tokenizers.
-        network: the network.
-        ids: of the sentence, int32 [S].
-        method: as of `Translator.explain`.
-        steps: likewise.
-
-    Returns:
-        (the S tokens, the T tokens of the translation, float64 [T, S]).
+    """What each token of a sentence counted for each token of its translation: ids int32 [S] -> (the S tokens, the T
+    tokens of the translation, float64 [T, S]).
     """
     search, pad = task.search, task.source.ids.pad
     padded = np.full(next(n for n in lengths_to(search.length, len(ids)) if n >= len(ids)), pad, np.int32)

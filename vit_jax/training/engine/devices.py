@@ -26,15 +26,6 @@ class Devices:
 
     Parameters, and what belongs to them, are on each device, or split among several (FSDP; Zhao et al. 2023, arXiv
     2304.11277), of which there are then several groups.
-
-    Args:
-        count: only the first so many; None: all.
-        fsdp: devices among which parameters are split; 1: each holds all.
-        hosts: whose devices they are; each host gives its own rows of a batch.
-        target: where programs are to run; those of a named target can be compiled only.
-
-    Raises:
-        UserError: where there are not so many devices, or they make no such groups.
     """
 
     def __init__(self, count: int | None = None, fsdp: int = 1, hosts: Hosts = ALONE, target: Target = HERE) -> None:
@@ -119,10 +110,6 @@ class Devices:
         """A jitted function, which with several hosts first runs when all of them have compiled it for its batch.
 
         They may take differently long, and on a CPU the first exchange of data fails where one is 30 s late.
-
-        Args:
-            program: jitted.
-            batch_at: the place of the batch among its arguments.
         """
         if not self.hosts.several:
             return program
@@ -145,12 +132,7 @@ class Devices:
         return contextlib.nullcontext()
 
     def shapes(self, tree: Any, shardings: Any) -> Any:
-        """The shapes of a tree of arrays, or of shapes, as arrays that lie so would have them, of which there are none.
-
-        Args:
-            tree: its leaves have a shape and a dtype.
-            shardings: of each leaf, or one of all.
-        """
+        """The shapes of a tree of arrays, or of shapes, as arrays that lie so would have them, of which there are none."""
 
         def shape(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(np.shape(x), x.dtype, sharding=sharding)
@@ -168,12 +150,7 @@ class Devices:
         )
 
     def broadcast(self, tree: Any | None, shapes: Any) -> Any:
-        """A tree that host 0 has, on the devices of all, as `shardings_of` says. Arrays go one at a time, to the bit.
-
-        Args:
-            tree: of arrays; None at the other hosts.
-            shapes: those of its arrays.
-        """
+        """A tree that host 0 has, on the devices of all, as `shardings_of` says. Arrays go one at a time, to the bit."""
         self.hosts.barrier()
         leaves, structure = jax.tree.flatten(shapes)
         given = leaves if tree is None else jax.tree.leaves(tree)
@@ -189,9 +166,6 @@ class Devices:
         """Arrays on the devices as numpy arrays at host 0, and as None at the others.
 
         They are gathered one at a time: no device and no other host ever holds them all.
-
-        Args:
-            tree: of arrays.
         """
         return jax.tree.map(self._to_host, tree)
 

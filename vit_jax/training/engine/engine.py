@@ -22,11 +22,7 @@ from .step import Step, TrainState
 
 @dataclass(eq=False)
 class Engine(Step):
-    """The compiled training step of a run, and its arrays on the devices.
-
-    Args:
-        products: the kind of products, as `product_kinds.choose_kind` gives it; the others as of `Step`.
-    """
+    """The compiled training step of a run, and its arrays on the devices."""
 
     products: str = ""
 
@@ -55,12 +51,7 @@ class Engine(Step):
             self.compiled_together = self.devices.compiled(compiled, batch_at=1)
 
     def in_stage(self, run: RunConfig, definition: Any) -> Engine:
-        """The step of a stage of the run, in which its network drops at other rates; states and devices are the same.
-
-        Args:
-            run: of the stage.
-            definition: of its network.
-        """
+        """The step of a stage of the run, in which its network drops at other rates; states and devices are the same."""
         stage = copy.copy(self)
         vars(stage).pop("attention", None)
         stage.run, stage.definition = run, definition
@@ -78,14 +69,7 @@ class Engine(Step):
         return self.to_devices(state)
 
     def to_devices(self, tree: Any) -> Any:
-        """A copy of a tree on the devices; the caller may go on using the given arrays.
-
-        Args:
-            tree: of arrays.
-
-        Returns:
-            The tree, divided as `Devices.shardings_of` says, or for pmap with a leading axis of replicas.
-        """
+        """A copy of a tree on the devices; the caller may go on using the given arrays."""
         if not self.devices.target.present:
             return self.shapes_on_devices(tree)
         if self.devices.hosts.several:
@@ -132,17 +116,7 @@ class Engine(Step):
     def train(
         self, state: TrainState, batch: Batch, votes: np.ndarray | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
-        """Do one step. The given state is donated.
-
-        Args:
-            state: on the devices.
-            batch: {name: array [B, ...]}.
-            votes: bool [k] of this host, where there are several.
-
-        Returns:
-            (the next state, {metric: scalar}), both on the devices. The metric "votes", int32 [k], is 1 where any host
-                has one.
-        """
+        """Do one step. The given state is donated. Shapes: batch [B, ...], votes bool [k]."""
         batch = self.devices.shard_batch(batch)
         if self.run.parallel == "pmap":
             pieces = self.prepared(state.step, batch, self.seed, self.auxiliary)
@@ -154,14 +128,7 @@ class Engine(Step):
         self, state: TrainState, batches: Sequence[Batch], votes: np.ndarray | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
         """Do `train` for several batches of the same shapes, one step after the other, by one call; not for pmap.
-
-        Args:
-            state: before the first step.
-            batches: n.
-            votes: of this host, as of `train`.
-
-        Returns:
-            (the state after the last step, metrics {name: [n]}).
+        Returns (the state after the last step, metrics {name: [n]}).
         """
         batches = self.devices.shard_batch(tuple(batches))
         return self.compiled_together(state, batches, self.seed, self.auxiliary, self.devices.of_each(votes))
@@ -185,12 +152,7 @@ class Engine(Step):
         return Pmapped(self.compiled, (state, pieces, np.repeat(self.seed, len(self.devices)), auxiliary))
 
     def whole(self, state: TrainState, batch: Batch) -> tuple[TrainState, Batch, Any, Tree]:
-        """The arguments of `batch_gradients`, on the devices, for what `train` is given.
-
-        Args:
-            state: of the run.
-            batch: as the data gives it.
-        """
+        """The arguments of `batch_gradients`, on the devices, for what `train` is given."""
         auxiliary = self.auxiliary
         if self.run.parallel == "pmap":
             its = jax.tree.map(lambda x: x[0], (state, auxiliary))

@@ -46,18 +46,8 @@ class Evaluator:
         return jax.device_put(parameters, self.devices.shardings_of(parameters))
 
     def outputs(self, parameters: Tree, batch: Batch) -> dict[str, np.ndarray]:
-        """The task's outputs of a batch.
-
-        Args:
-            parameters: on the devices.
-            batch: {name: array [B, ...]}. Several hosts give as many rows each, a multiple of the devices that each
-                has.
-
-        Returns:
-            {name: numpy array [B, ...]}, one row an example, of all hosts.
-
-        Raises:
-            UserError: for ids outside the network's vocabulary.
+        """The task's outputs of a batch: batch [B, ...] -> {name: numpy array [B, ...]}, one row an example, of all
+        hosts.
         """
         check_ids(self.config, batch)
         size = rows_of(batch)
@@ -68,14 +58,7 @@ class Evaluator:
         return {k: self.devices.whole(v)[: None if self.devices.hosts.several else size] for k, v in out.items()}
 
     def measure(self, parameters: Tree, split: Any, batch: int, score: Score | None = None) -> Evaluation:
-        """Evaluate parameters on all examples of a split, each once.
-
-        Args:
-            parameters: on the devices.
-            split: the examples.
-            batch: how many at a time.
-            score: takes the place of the task's.
-        """
+        """Evaluate parameters on all examples of a split, each once."""
         return (score or self.task.score)(self.config, split, self.outputs_of(parameters, split, batch))
 
     def outputs_of(self, parameters: Tree, split: Any, batch: int) -> dict[str, np.ndarray]:
@@ -83,16 +66,8 @@ class Evaluator:
         return in_order([self.outputs_in(parameters, split, batch)])
 
     def outputs_in(self, parameters: Tree, split: Any, batch: int, some: range | None = None) -> Outputs:
-        """The task's outputs of the examples in some batches of a split, as evaluation goes through it.
-
-        Args:
-            parameters: on the devices.
-            split: the examples.
-            batch: how many at a time.
-            some: the numbers of the batches; None: all.
-
-        Returns:
-            ({name: [k, ...]}, the numbers of these k examples).
+        """The task's outputs of the examples in some batches of a split, as evaluation goes through it -> ({name: [k,
+        ...]}, the numbers of these k examples).
         """
         parts, order, rows = [], [], self.devices.rows
         size = batch + (-batch % len(self.devices) if rows else 0)
@@ -105,15 +80,7 @@ class Evaluator:
 
 
 def check_ids(config: NetworkConfig, batch: Batch) -> None:
-    """Check that ids are inside the network's tables: on a device others would silently read another row.
-
-    Args:
-        config: the network's.
-        batch: {name: numpy array}.
-
-    Raises:
-        UserError: they are not.
-    """
+    """Check that ids are inside the network's tables: on a device others would silently read another row."""
     for argument in config.inputs():
         ids = batch.get(argument.name)
         if argument.kind == "ids" and ids is not None and ids.size and not 0 <= ids.min() <= ids.max() < argument.size:

@@ -33,30 +33,13 @@ class Histograms:
         return self if engine is self.engine else Histograms(engine)
 
     def of(self, state: TrainState, batch: Batch) -> dict[str, dict[str, dict[str, Any]]]:
-        """The histograms of a step. Bins have equal width; each holds its left end, the last its right end too.
-
-        Args:
-            state, batch: what `Engine.train` is then given.
-
-        Returns:
-            {"parameters" | "gradients": {dotted name: {"min", "max", "mean", "std" (float), "counts" (int [BINS])}}}.
-        """
+        """The histograms of a step. Bins have equal width; each holds its left end, the last its right end too."""
         return jax.device_get(self.compiled(*self.engine.whole(state, batch)))
 
     def groups(
         self, state: TrainState, batch: Batch, seed: Array, auxiliary: Tree
     ) -> dict[str, dict[str, dict[str, Array]]]:
-        """What `of` returns, traced.
-
-        Args:
-            state: before the step.
-            batch: as it comes.
-            seed: int32 [].
-            auxiliary: of the task.
-
-        Returns:
-            {"parameters", "gradients": {name: histogram}}.
-        """
+        """What `of` returns, traced: seed int32 [] -> {"parameters", "gradients": {name: histogram}}."""
         _, _, gradients = self.engine.batch_gradients(state, batch, seed, auxiliary)
         trees = {"parameters": self.engine.network(state.parameters), "gradients": gradients}
         return {name: {k: histogram(x) for k, x in flatten(tree).items()} for name, tree in trees.items()}

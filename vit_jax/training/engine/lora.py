@@ -29,12 +29,7 @@ class Lora:
         return unflatten(initial_values(self.factors, key, dtype))
 
     def merged_kernels(self, parameters: Tree, shards: Shards | None = None) -> Tree:
-        """The kernels W + s A B, of parameters that have W, A and B.
-
-        Args:
-            parameters: of a state.
-            shards: given if they are the parts that one device has, as are then the results.
-        """
+        """The kernels W + s A B, of parameters that have W, A and B."""
         flat, merged = flatten(parameters), {}
         for name in self.kernels:
             a, b = (flat[factor] for factor in factor_names(name))

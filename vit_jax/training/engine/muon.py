@@ -30,9 +30,6 @@ def scale_by_muon(beta: Array | float) -> optax.GradientTransformation:
     """The directions of kernels {name: [in, out]}, in their dtype, with Nesterov momentum.
 
     They are scaled by sqrt(max(1, out / in)), so that kernels of all shapes can have one rate.
-
-    Args:
-        beta: decays the moment.
     """
 
     def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, MuonState]:
@@ -45,15 +42,10 @@ def scale_by_muon(beta: Array | float) -> optax.GradientTransformation:
 
 @on_any_mesh
 def orthogonal(matrices: dict[str, Array]) -> dict[str, Array]:
-    """Each matrix with its singular values replaced by numbers of about 0.7 to 1.2; 0 stays 0.
+    """Each matrix with its singular values replaced by numbers of about 0.7 to 1.2; 0 stays 0. Shapes: matrices [in,
+    out] -> {name: [in, out]}, each in its own dtype.
 
     Matrices of one shape are computed as one stack, so that a GPU multiplies them in one call.
-
-    Args:
-        matrices: {name: [in, out]}.
-
-    Returns:
-        {name: [in, out]}, each in its own dtype.
     """
     stacks: dict[tuple[int, ...], dict[str, Array]] = {}
     for name, x in matrices.items():

@@ -45,20 +45,13 @@ DECOUPLED = ("adamw", "muon", "lion")  # weight decay is no part of the gradient
 
 
 def learning_rate(c: OptimConfig, steps: int, steps_per_epoch: int) -> Schedule:
-    """The learning rate as a function of the step t = 0 .. steps-1.
+    """The learning rate as a function of the step t = 0 .. steps-1. Returns A function of an int32 [] or int to a float
+    [].
 
     For t < W = warmup_steps, or warmup * steps_per_epoch, the rate rises linearly, lr (t+1)/W. Then constant stays at
     lr; cosine falls along half a cosine from lr to final * lr at t = steps (Loshchilov & Hutter 2017, arXiv
     1608.03983); inverse_sqrt falls as lr sqrt(W / (t+1)) (Vaswani et al. 2017, section 5.3, scaled to a peak of lr).
     one_cycle is OneCycleLR of PyTorch.
-
-    Args:
-        c: the optimizer's settings.
-        steps: of the run.
-        steps_per_epoch: by which warmup counts.
-
-    Returns:
-        A function of an int32 [] or int to a float [].
     """
     if c.schedule == "one_cycle":
         start = c.lr / c.div_factor
@@ -83,13 +76,6 @@ def one_cycle(steps: int, pct_start: float, first: float, middle: float, last: f
 
     As in PyTorch the two phases end at the steps pct_start * steps - 1 and steps - 1. Those of optax end one step
     later, which gives other values.
-
-    Args:
-        steps: the length of the run.
-        pct_start: the share of it that the first phase takes.
-        first: the rate at first.
-        middle: between the two.
-        last: at last.
     """
     turn, end = pct_start * steps - 1, steps - 1
 
@@ -106,12 +92,7 @@ def one_cycle(steps: int, pct_start: float, first: float, middle: float, last: f
 
 
 def cycled_momentum(c: OptimConfig, steps: int) -> Schedule:
-    """Of cycle_momentum: beta1 or the momentum as a function of the step, opposite to the rate.
-
-    Args:
-        c: the optimizer's settings.
-        steps: of the run.
-    """
+    """Of cycle_momentum: beta1 or the momentum as a function of the step, opposite to the rate."""
     return one_cycle(steps, c.pct_start, c.max_momentum, c.base_momentum, c.max_momentum)
 
 
@@ -124,14 +105,7 @@ class Part(NamedTuple):
 
 
 def over_parts(parts: Sequence[Part], of_length: Callable[[int], Schedule], by_length: bool) -> Schedule:
-    """The schedule of a run that went on after its end.
-
-    Args:
-        parts: in order. The first has the schedule of its length. A later one keeps the last value (constant), has the
-            schedule of the steps that it adds (again), or that of the whole length (extended).
-        of_length: the schedule of a run of so many steps.
-        by_length: whether that depends on the number of steps.
-    """
+    """The schedule of a run that went on after its end."""
     whole, plain = of_length(parts[0].steps), not by_length
     for part in parts[1:]:
         plain = plain and part.continuation == "extended"  # then it is the same function
@@ -254,15 +228,6 @@ class Optimizer:
 
     Parameters that `config.freeze` names have no moments, and their updates are 0; with `config.freeze_epochs` they
     have moments, and do not change until then.
-
-    Args:
-        config: which optimizer, its numbers, its schedule, what decays and what is frozen.
-        steps: the length of the run, in updates.
-        steps_per_epoch: the length of an epoch, in updates.
-        table: the network's parameters by dotted name. The kind of a parameter decides whether it decays, its layer how
-            its rate is scaled, its `muon` whether Muon may update it. None: arrays of two or more axes are kernels, all
-            others biases, and layers have no order.
-        parts: of a run that went on after its end; the last has as many `steps`.
     """
 
     def __init__(
@@ -282,15 +247,7 @@ class Optimizer:
         self.release = round(config.freeze_epochs * steps_per_epoch)  # the first step at which all parameters train
 
     def init(self, params: Any) -> OptimizerState:
-        """The state before the first step: moments of 0, in the parameters' dtypes.
-
-        Args:
-            params: any tree of arrays whose names are in the table.
-
-        Raises:
-            ValueError: a parameter is not in the table.
-            UserError: there is no table, and the names that `freeze` has are not those of these parameters.
-        """
+        """The state before the first step: moments of 0, in the parameters' dtypes."""
         arrays, _ = name_leaves(params)
         table = self.table_of(arrays)
         if self.table is None:
@@ -304,17 +261,7 @@ class Optimizer:
     def update(
         self, updates: Any, state: OptimizerState, params: Any = None, kernels: Kernels = PLAIN
     ) -> tuple[Any, OptimizerState]:
-        """The updates to add to the parameters, and the state after them.
-
-        Args:
-            updates: the gradients, of all parameters or only of those that train.
-            state: that of `init` or of the last update.
-            params: the parameters, a tree like that of the gradients.
-            kernels: how what concerns all parameters is computed.
-
-        Raises:
-            ValueError: there are no parameters, or one that is not in the table.
-        """
+        """The updates to add to the parameters, and the state after them."""
         if params is None:
             raise ArgumentError("params is None, but weights may decay: give the parameters to `update`")
         gradients, structure = name_leaves(updates)
@@ -325,17 +272,7 @@ class Optimizer:
         return jax.tree.unflatten(structure, found), OptimizerState(state.step + 1, new)
 
     def partition(self, params: Tree) -> tuple[Tree, Tree]:
-        """The parameters that train, and those that are frozen for the whole run.
-
-        Args:
-            params: nested dicts.
-
-        Returns:
-            (those, these), nested dicts.
-
-        Raises:
-            ArgumentError: one is not in the table.
-        """
+        """The parameters that train, and those that are frozen for the whole run -> (those, these), nested dicts."""
         return partition(params, {*trainable(self.config, self.table_of(flatten(params)))})
 
     def changes(
@@ -347,19 +284,7 @@ class Optimizer:
         table: Mapping[str, Parameter],
         kernels: Kernels,
     ) -> tuple[Arrays, Tree]:
-        """What a step adds to each parameter that trains.
-
-        Args:
-            gradients: {name: array}.
-            moments: {role: nested dict}.
-            parameters: {name: array}.
-            step: int32 [], from 0.
-            table: of the parameters.
-            kernels: how the device computes what is done to all of them.
-
-        Returns:
-            ({name: array}, the new moments).
-        """
+        """What a step adds to each parameter that trains: step int32 [] -> ({name: array}, the new moments)."""
         c, late = self.config, frozen_at_first(self.config, table)
         names = decaying(c, table)
         decayed = {name: parameters[name] for name in gradients if name in names}
@@ -383,17 +308,7 @@ class Optimizer:
     def directions(
         self, gradients: Arrays, moments: Tree, step: Array, table: Mapping[str, Parameter]
     ) -> tuple[Arrays, Tree]:
-        """The direction of each parameter by its rule.
-
-        Args:
-            gradients: {name: array}.
-            moments: {role: nested dict}.
-            step: int32 [], from 0; parameters that were frozen at first count theirs from their release.
-            table: of the parameters.
-
-        Returns:
-            ({name: array}, the new moments).
-        """
+        """The direction of each parameter by its rule: step int32 [] -> ({name: array}, the new moments)."""
         c, kernels, late = self.config, muon_kernels(self.config, table), frozen_at_first(self.config, table)
         if self.momentum:
             beta: Any = self.momentum(step).astype(next(iter(gradients.values())).dtype)
@@ -415,14 +330,7 @@ class Optimizer:
         return directions, {role: unflatten(arrays) for role, arrays in new.items()}
 
     def table_of(self, arrays: Arrays) -> Mapping[str, Parameter]:
-        """The table, or that of a tree without one.
-
-        Args:
-            arrays: {name: array}; without a table those of two or more axes are kernels, the others biases.
-
-        Raises:
-            ArgumentError: a parameter is not in the table.
-        """
+        """The table, or that of a tree without one."""
         if self.table is None:
             shapes = {name: jnp.shape(x) for name, x in arrays.items()}
             return {n: Parameter(shape, "kernel" if len(shape) > 1 else "bias", ZEROS) for n, shape in shapes.items()}
@@ -445,17 +353,7 @@ def name_leaves(tree: Any) -> tuple[Arrays, Any]:
 def apply_rule(
     rule: optax.GradientTransformation, gradients: Arrays, moments: Mapping[str, Arrays], count: Array
 ) -> tuple[Arrays, dict[str, Arrays]]:
-    """One update by an optax rule.
-
-    Args:
-        rule: whose state has a field for each role.
-        gradients: of the parameters that it updates.
-        moments: {role: arrays}, also of other parameters.
-        count: the updates done before, int32 [].
-
-    Returns:
-        (directions, {role: new moments}).
-    """
+    """One update by an optax rule: count int32 [] -> (directions, {role: new moments})."""
     state: Any = jax.eval_shape(rule.init, gradients)
     roles = [field for field in state._fields if field != "count"]
     filled = {role: {name: moments[role][name] for name in gradients} for role in roles}

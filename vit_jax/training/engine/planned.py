@@ -27,16 +27,7 @@ STEPS = 1000  # of an epoch, for the schedule: what it is changes no shape
 
 
 class Compiled:
-    """A run's network and steps on a target.
-
-    Args:
-        run: that `check_run` has passed.
-        target: whose compiler `prepare` has let start.
-        length: of sequences of ids, in tokens; 0: the longest.
-
-    Raises:
-        UserError: a size is left to the data, or the batch cannot be divided.
-    """
+    """A run's network and steps on a target."""
 
     def __init__(self, run: RunConfig, target: Target = HERE, length: int = 0):
         from ...models.build import definition
@@ -56,14 +47,7 @@ class Compiled:
         self.evaluator = Evaluator(self.run.model, network, task, self.engine.devices)
 
     def trace(self, what: What) -> Any:
-        """A step, as jax.jit(...).trace gives it.
-
-        Args:
-            what: train, evaluate or decode.
-
-        Raises:
-            UserError: the task writes no texts to decode.
-        """
+        """A step, as jax.jit(...).trace gives it."""
         import jax
 
         from ...models.state import merge

@@ -24,14 +24,7 @@ from .devices import Devices
 
 
 class Shards:
-    """How the parameters of a step are split.
-
-    Args:
-        devices: of the run.
-        shapes: {dotted name of a parameter: its shape}.
-        half: whether the network computes in bfloat16, so that half the bytes are exchanged: weights of the linear
-            layers of blocks are then cast before they are gathered, and their gradients after they are summed.
-    """
+    """How the parameters of a step are split."""
 
     def __init__(self, devices: Devices, shapes: Mapping[str, tuple[int, ...]], half: bool):
         self.devices, self.half = devices, half
@@ -53,9 +46,6 @@ class Shards:
         """The network, in place: parameters outside of stacks whole, those of a stack to be so when its blocks run.
 
         Without remat the backward pass has what the forward pass gathered; with it, a block's are gathered again.
-
-        Args:
-            network: of parameters as a device has them.
         """
         stacks = {path: module for path, module in nnx.iter_modules(network) if isinstance(module, Stack)}
         for path, stack in stacks.items():

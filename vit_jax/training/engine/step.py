@@ -39,14 +39,7 @@ from .shards import Shards
 @partial(jax.tree_util.register_dataclass, data_fields=["step", "parameters", "moments", "ema"], meta_fields=[])
 @dataclass
 class TrainState:
-    """What a training step changes; trees are nested dicts of arrays.
-
-    Args:
-        step: the number of updates done, int32 [].
-        parameters: those of the network; with LoRA its kernels as they were given, and beside them the factors.
-        moments: of the optimizer, {role: tree}.
-        ema: the moving average of the parameters that train, or None.
-    """
+    """What a training step changes; trees are nested dicts of arrays. Shapes: step int32 []."""
 
     step: Array
     parameters: Tree
@@ -62,16 +55,7 @@ def example_keys(seed: Array | int, step: Array, indices: Array) -> Array:
 
 @dataclass(eq=False)
 class Step:
-    """A training step as a pure function of a run's state, a batch and the seed.
-
-    Args:
-        run: the run.
-        definition: of its network, as `models.state.split_model` gives it.
-        task: prepares batches and computes the loss.
-        optimizer: of the parameters that train.
-        hosts: of the run.
-        target: the devices it is for.
-    """
+    """A training step as a pure function of a run's state, a batch and the seed."""
 
     run: RunConfig
     definition: Any
@@ -122,17 +106,8 @@ class Step:
     def jit_steps(
         self, state: TrainState, batches: tuple[Batch, ...], seed: Array, auxiliary: Tree, votes: Array | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
-        """Do `jit_step` for several batches, one after the other.
-
-        Args:
-            state: before the first step.
-            batches: n, of the same shapes.
-            seed: int32 [].
-            auxiliary: of the task.
-            votes: bool [hosts, k], or None.
-
-        Returns:
-            (the last state, metrics {name: [n]}).
+        """Do `jit_step` for several batches, one after the other: seed int32 [], votes bool [hosts, k] -> (the last
+        state, metrics {name: [n]}).
         """
         stacked = jax.tree.map(lambda *each: jnp.stack(each), *batches)
         state, metrics = jax.lax.scan(lambda state, batch: self.jit_step(state, batch, seed, auxiliary), state, stacked)
@@ -141,32 +116,14 @@ class Step:
     def jit_step(
         self, state: TrainState, batch: Batch, seed: Array, auxiliary: Tree, votes: Array | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
-        """One step, compiled.
-
-        Args:
-            state: on the devices.
-            batch: on the devices.
-            seed: that of the run.
-            auxiliary: the task's auxiliary arrays.
-            votes: those of all devices, int32 [devices, k].
-
-        Returns:
-            (the next state, {metric: scalar}): loss, the task's metrics, lr, grad_norm, param_norm and update_norm.
-        """
+        """One step, compiled: votes int32 [devices, k]."""
         state, metrics = self.update(state, *self.batch_gradients(state, batch, seed, auxiliary))
         return state, with_votes(metrics, votes)
 
     def batch_gradients(
         self, state: TrainState, batch: Batch, seed: Array, auxiliary: Tree
     ) -> tuple[Array, dict[str, Array], Tree]:
-        """What `gradients` returns of a batch as it comes, on all devices.
-
-        Args:
-            state: before the step.
-            batch: as it comes.
-            seed: int32 [].
-            auxiliary: of the task.
-        """
+        """What `gradients` returns of a batch as it comes, on all devices: seed int32 []."""
         task, keys = with_auxiliary(self.task, auxiliary), example_keys(seed, state.step, jnp.arange(rows_of(batch)))
         batch = task.prepare(batch, keys, state.step // self.optimizer.steps_per_epoch)
         if len(self.devices) == 1:
@@ -186,16 +143,7 @@ class Step:
         )(auxiliary, state.parameters, batch, keys)
 
     def prepare_and_cut(self, step: Array, batch: Batch, seed: Array, auxiliary: Tree) -> Batch:
-        """The batch after `Task.prepare`, cut for the devices.
-
-        Args:
-            step, auxiliary: with a leading axis of replicas.
-            batch: {name: [B, ...]}.
-            seed: that of the run.
-
-        Returns:
-            {name: [devices, B / devices, ...]}.
-        """
+        """The batch after `Task.prepare`, cut for the devices: batch [B, ...] -> {name: [devices, B / devices, ...]}."""
         keys = example_keys(seed, step[0], jnp.arange(rows_of(batch)))
         task = with_auxiliary(self.task, jax.tree.map(lambda x: x[0], auxiliary))
         batch = task.prepare(batch, keys, step[0] // self.optimizer.steps_per_epoch)
@@ -204,14 +152,7 @@ class Step:
     def pmap_step(
         self, state: TrainState, batch: Batch, seed: Array, auxiliary: Tree
     ) -> tuple[TrainState, dict[str, Array]]:
-        """Do `jit_step` on one device, for its part of a prepared batch.
-
-        Args:
-            state: of this device.
-            batch: its part.
-            seed: int32 [].
-            auxiliary: of the task.
-        """
+        """Do `jit_step` on one device, for its part of a prepared batch: seed int32 []."""
         task, rows = with_auxiliary(self.task, auxiliary), rows_of(batch)
         keys = example_keys(seed, state.step, jnp.arange(rows) + jax.lax.axis_index("data") * rows)
         return self.update(state, *self.mean_gradients(task, state.parameters, batch, keys))
@@ -219,14 +160,7 @@ class Step:
     def mean_gradients(
         self, task: Task, parameters: Tree, batch: Batch, keys: Array
     ) -> tuple[Array, dict[str, Array], Tree]:
-        """What `gradients` returns of a whole batch, of which this device has a part.
-
-        Args:
-            task: with its auxiliary arrays.
-            parameters: as of a state, of split ones the parts of this device; the gradients are split alike.
-            batch: this device's part of it, prepared.
-            keys: its part of them, [B].
-        """
+        """What `gradients` returns of a whole batch, of which this device has a part: keys [B]."""
         denominator = task.denominator(batch)
         if denominator is not None:
             denominator = jax.lax.pmean(denominator, self.devices.axes)
@@ -238,21 +172,7 @@ class Step:
     def update(
         self, state: TrainState, loss: Array, metrics: dict[str, Array], gradients: Tree
     ) -> tuple[TrainState, dict[str, Array]]:
-        """The state after a step of the optimizer.
-
-        Args:
-            state: before it.
-            loss: [].
-            metrics: {name: []}, the task's.
-            gradients: of the parameters that train.
-
-        Returns:
-            (the state, all metrics); norms of gradients and updates are over the parameters that train, that of
-            parameters over all.
-
-        Raises:
-            ValueError: a metric has a name of `RESERVED_METRICS`.
-        """
+        """The state after a step of the optimizer."""
         trainable, frozen = self.optimizer.partition(state.parameters)
         before = OptimizerState(state.step, state.moments)
         updates, (step, moments) = self.optimizer.update(gradients, before, trainable, self.kernels)
@@ -285,13 +205,7 @@ class Step:
         return self.lora.merge(parameters) if self.lora else parameters
 
     def averaged(self, trainable: Tree, ema: Tree, step: Array) -> Tree:
-        """The average of the parameters that train, with the newest.
-
-        Args:
-            trainable: the newest.
-            ema: their average before.
-            step: int32 [], the steps done: 1, 2, ...
-        """
+        """The average of the parameters that train, with the newest: step int32 []."""
         weight: Any = 1 - self.run.ema  # of the newest
         if self.run.ema_warmup:
             weight = jnp.maximum(weight, 9 / (10 + step.astype(jax.tree.leaves(trainable)[0].dtype)))
@@ -301,20 +215,10 @@ class Step:
     def gradients(
         self, task: Task, parameters: Tree, batch: Batch, keys: Array, denominator: Array | None
     ) -> tuple[Array, dict[str, Array], Tree]:
-        """Means over a batch, computed in `parts` of it, one after the other.
+        """Means over a batch, computed in `parts` of it, one after the other: batch [B, ...], keys PRNG keys [B] ->
+        (loss, metrics, gradients).
 
         Gradients are of those parameters that train, so the backward pass ends where only others would need it.
-
-        Args:
-            task: computes the loss.
-            parameters: those of a state.
-            batch: prepared, [B, ...].
-            keys: PRNG keys [B].
-            denominator: that of the batch as `Task.denominator` gives it, or None. Parts may differ in theirs, so each
-                is divided by the mean over the parts.
-
-        Returns:
-            (loss, metrics, gradients).
         """
         denominator = denominator if denominator is None else denominator / self.parts
         trainable, frozen = self.optimizer.partition(parameters)
@@ -332,14 +236,7 @@ class Step:
 
 
 def mean_over_parts(function: Callable[[Batch, Array], Any], batch: Batch, keys: Array, parts: int) -> Any:
-    """The mean of a function over parts of a batch, computed one after the other.
-
-    Args:
-        function: of a part and its keys.
-        batch: {name: [B, ...]}.
-        keys: [B].
-        parts: how many; part a has the rows a, a + parts, ...
-    """
+    """The mean of a function over parts of a batch, computed one after the other: batch [B, ...], keys [B]."""
     if parts == 1:
         return function(batch, keys)
 

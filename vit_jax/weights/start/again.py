@@ -22,15 +22,7 @@ from .opening import Unfit, digest, errors_about, opened_for
 
 
 def check_unchanged(run: RunConfig, name: str) -> None:
-    """Check that the weights are still those that the run of the same command began with.
-
-    Args:
-        run: the config, which differs from that run's at most in what weights fill in.
-        name: of that run's folder in run.dir, without a number.
-
-    Raises:
-        UserError: they are not.
-    """
+    """Check that the weights are still those that the run of the same command began with."""
     same = (
         folder
         for folder in _runs_begun_from(run.init, run.dir, name)
@@ -47,13 +39,7 @@ def check_unchanged(run: RunConfig, name: str) -> None:
 
 @contextlib.contextmanager
 def resumable(init: str, folder: str, name: str) -> Iterator[None]:
-    """A context in which errors of weights that are gone or have changed name the run that began from them.
-
-    Args:
-        init: the weights.
-        folder: of all runs.
-        name: of that run's folder there, without a number.
-    """
+    """A context in which errors of weights that are gone or have changed name the run that began from them."""
     try:
         yield
     except Unfit as error:
@@ -64,15 +50,7 @@ def resumable(init: str, folder: str, name: str) -> Iterator[None]:
 
 
 def check_same(folder: Run, record: dict[str, Any]) -> None:
-    """Check that a run that has saved nothing yet began from the same weights.
-
-    Args:
-        folder: of the run.
-        record: what is known of the weights now, with their digest.
-
-    Raises:
-        UserError: it began from others.
-    """
+    """Check that a run that has saved nothing yet began from the same weights."""
     then = _init_of(folder).get("digest", record["digest"])
     if then != record["digest"]:
         began = folder.config()

@@ -47,15 +47,7 @@ def _opened_encoder(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[tu
 
 
 def fill_encoder(run: RunConfig, stated: Mapping[str, Any]) -> RunConfig:
-    """The run with the fields of its encoder, and how images are prepared for it, as the weights decide them.
-
-    Args:
-        run: with init_encoder.
-        stated: what the user states over them, such as {"model.vit.dropout": 0.1}.
-
-    Raises:
-        UserError: these contradict the weights.
-    """
+    """The run with the fields of its encoder, and how images are prepared for it, as the weights decide them."""
     asked = replace_fields(run, stated)
     if asked.model.encoder is None:
         return asked  # which `check` refuses

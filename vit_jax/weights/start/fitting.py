@@ -54,16 +54,7 @@ def decide_fields(task: str, change: Change, stated: Mapping[str, Any], folder: 
 
 
 def change_for(run: RunConfig, weights: Weights) -> Change:
-    """What makes the weights those of the run's image and channels, by its rules.
-
-    Args:
-        run: the run.
-        weights: opened.
-
-    Raises:
-        Unfit: the network has no such field.
-        UserError: the weights cannot be changed so.
-    """
+    """What makes the weights those of the run's image and channels, by its rules."""
     texts = []
     wanted, given = run.model.normal(), weights.config.normal()
     for name, rule in RULES.items():
@@ -142,15 +133,7 @@ def _of_any_head(there: NetworkConfig, values: Mapping[str, Any]) -> set[str]:
 
 
 def about_head(run: RunConfig, given: NetworkConfig) -> list[str]:
-    """A clause on the new head of a run, and in which fields it is of another kind.
-
-    Args:
-        run: the run.
-        given: the network of the weights.
-
-    Returns:
-        One clause; none without a new head.
-    """
+    """A clause on the new head of a run, and in which fields it is of another kind."""
     if not run.new_head:
         return []
     kinds = [name for name in given.marked("of_head") if name not in given.marked("from_data")]
@@ -160,16 +143,7 @@ def about_head(run: RunConfig, given: NetworkConfig) -> list[str]:
 
 
 def going_back(run: RunConfig, layout: str, given: NetworkConfig) -> list[str]:
-    """A clause where the layout of a run's weights cannot hold the network as it is trained, and what helps.
-
-    Args:
-        run: the run.
-        layout: of its weights.
-        given: the network of the weights, after changes.
-
-    Returns:
-        One clause, or none.
-    """
+    """A clause where the layout of a run's weights cannot hold the network as it is trained, and what helps."""
     if can_hold(layout, run.model):
         return []
     helping = (

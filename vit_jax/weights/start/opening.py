@@ -31,16 +31,7 @@ class Unfit(UserError):
 
 @contextlib.contextmanager
 def opened_for(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[Weights]:
-    """A context with the weights of run.init, opened.
-
-    Args:
-        run: the run.
-        otherwise: values of fields that the weights do not tell, as of `open_weights`, but where they are to follow the
-            run.
-
-    Raises:
-        Unfit: they cannot be opened, or do not tell enough.
-    """
+    """A context with the weights of run.init, opened."""
     rest = {name: value for name, value in otherwise.items() if getattr(run, RULES.get(name, ""), "none") == "none"}
     with contextlib.ExitStack() as stack:
         with errors_about(run.init):
@@ -53,16 +44,7 @@ def opened_for(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[Weights
 
 @contextlib.contextmanager
 def errors_about(init: str, field: str = "init", part: str = "") -> Iterator[None]:
-    """A context in which errors are about the weights that a run starts from, in flags of training.
-
-    Args:
-        init: the weights.
-        field: of the run that names them.
-        part: with which names of the network's fields begin.
-
-    Raises:
-        Unfit: in the place of any UserError.
-    """
+    """A context in which errors are about the weights that a run starts from, in flags of training."""
     try:
         with convert_first(init):
             yield
@@ -122,12 +104,7 @@ def text(value: Any) -> str:
 
 
 def flag(name: str, value: Any = None) -> str:
-    """The flag of `vit_jax.train` for a field of the network.
-
-    Args:
-        name: of the field.
-        value: which follows it; None: none does.
-    """
+    """The flag of `vit_jax.train` for a field of the network."""
     part, _, last = f"model.{name}".replace("_", "-").rpartition(".")
     if isinstance(value, bool):
         return f"--{part}.{'' if value else 'no-'}{last}"

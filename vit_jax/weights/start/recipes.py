@@ -23,15 +23,6 @@ def apply_recipe(run: RunConfig, recipe: str, stated: Collection[str] = ()) -> R
     examples of a batch, as in He et al. 2022 (arXiv 2111.06377), table 9. head: all but the head is frozen, and nothing
     decays (a linear probe); the rate 1e-2 is ours. attention: attention, positions and the head train, as in Touvron et
     al. 2022 (arXiv 2203.09795); the rate stays that of the run.
-
-    Args:
-        run: with `init`.
-        recipe: full, head or attention.
-        stated: the names of fields that the user states, which stay.
-
-    Raises:
-        UserError: without `init`, where the network has no such recipe, and with LoRA, which freezes too, on those that
-            freeze.
     """
     if not run.init:
         raise UserError(Field("tune"), f"is {recipe} but init is empty", "name the weights to start from")

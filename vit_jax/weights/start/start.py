@@ -80,29 +80,13 @@ def preset(name: str, init: str = "", fields: Mapping[str, Any] | None = None, *
 
 
 def filled_encoder(run: RunConfig, stated: Mapping[str, Any]) -> RunConfig:
-    """The run with the fields that the weights `run.init_encoder` decide.
-
-    Args:
-        run: the run.
-        stated: {field: value} that the user states over them.
-
-    Raises:
-        UserError: these contradict the weights.
-    """
+    """The run with the fields that the weights `run.init_encoder` decide."""
     check_encoder(run)
     return encoder.fill_encoder(run, stated)
 
 
 def base(init: str, folder: str = "runs") -> RunConfig:
-    """The run that the preset `finetune` gives for the network that the weights are of; `fill_run` goes on.
-
-    Args:
-        init: a file, a folder, a run or hf://owner/name.
-        folder: that of all runs.
-
-    Raises:
-        UserError: where the weights cannot be opened.
-    """
+    """The run that the preset `finetune` gives for the network that the weights are of; `fill_run` goes on."""
     with errors_about(init):
         network = network_in(place_of(init, folder))
     return finetuned(network)
@@ -114,14 +98,6 @@ def fill_run(run: RunConfig, stated: Mapping[str, Any] | None = None, *, own: bo
     They decide what their network computes (all fields of `model` but those of training and the number of classes or
     words) and how inputs are prepared (data.fit, size, interpolation and background, and mean and std), but neither the
     optimizer, dropout, augmentation nor the data.
-
-    Args:
-        run: with `init`.
-        stated: what the user states, {"model.image": 96}.
-        own: whether the run's network is taken where neither weights nor user tell a field.
-
-    Raises:
-        UserError: where a field remains unknown, and where the weights cannot follow what is stated.
     """
     said = stated or {}
     asked = replace_fields(run, said)
@@ -150,11 +126,7 @@ class Started:
 
 
 def check(run: RunConfig) -> None:
-    """Check that a run can start from its init or init_encoder, as far as headers tell and without its data.
-
-    Raises:
-        UserError: it cannot.
-    """
+    """Check that a run can start from its init or init_encoder, as far as headers tell and without its data."""
     if run.init_encoder:
         return encoder.check(run)
     with opened_for(run, known_fields(run.model)) as weights:
@@ -162,15 +134,7 @@ def check(run: RunConfig) -> None:
 
 
 def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
-    """The parameters that a run begins with, from `run.init` or `run.init_encoder`.
-
-    Args:
-        run: with the sizes of its data.
-        metadata: that of the data.
-
-    Raises:
-        UserError: naming the first field or entry of metadata that does not fit the weights.
-    """
+    """The parameters that a run begins with, from `run.init` or `run.init_encoder`."""
     if run.init_encoder:
         return Started(*encoder.start(run))
     with opened_for(run, known_fields(run.model)) as weights:

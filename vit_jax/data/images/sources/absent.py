@@ -33,12 +33,7 @@ def check_level(root: Path, name: str) -> None:
 
 
 def not_prepared(data: ImageData, root: Path) -> UserError:
-    """The error for a data.source that is no prepared set; TFDS itself raises a NotImplementedError about TFRECORD.
-
-    Args:
-        data: of the run.
-        root: data.dir.
-    """
+    """The error for a data.source that is no prepared set; TFDS itself raises a NotImplementedError about TFRECORD."""
     field, place = f"data.source {data.source}", Path(os.path.expanduser(data.source))
     if data.source and place.is_dir():
         return UserError(field, "is a path", f"write folder:{data.source} for a folder of images")

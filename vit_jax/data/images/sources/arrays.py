@@ -73,16 +73,7 @@ _NPZ_NAMES["train"] += (("images", "labels"), ("image", "label"))
 
 
 def open_npz(source: str, stated: Range = (), target: str = "") -> Source:
-    """The arrays of an .npz file.
-
-    Args:
-        source: its path.
-        stated: the range by which pixels become 8 bits; empty: they have to be uint8.
-        target: what the labels are, see `KINDS`; empty: their dtype and shape tell.
-
-    Raises:
-        UserError: the file cannot be read, or its arrays are no images with labels.
-    """
+    """The arrays of an .npz file."""
     path = Path(os.path.expanduser(source))
     try:
         sizes = array_sizes(path)
@@ -154,20 +145,7 @@ def arrays_split(
     stated: Range = (),
     target: str = "",
 ) -> Arrays:
-    """The examples of two arrays.
-
-    Args:
-        field: begins what errors say.
-        title: what they call the pixels.
-        pixels: [n, h, w] or [n, h, w, C].
-        labels: [n] or [n, K].
-        labels_title: what errors call the labels.
-        stated: the range by which pixels become 8 bits; empty: they have to be uint8.
-        target: what the labels are; empty: their dtype and shape tell.
-
-    Raises:
-        UserError: they are no images, no labels, or not as many.
-    """
+    """The examples of two arrays: pixels [n, h, w], labels [n]."""
     if pixels.ndim not in (3, 4) or 0 in pixels.shape[1:] or (pixels.ndim == 4 and pixels.shape[-1] > 4):
         first = pixels.ndim == 4 and 0 < pixels.shape[1] <= 4
         raise UserError(
@@ -184,20 +162,7 @@ def arrays_split(
 
 
 def narrowed(field: str, title: str, pixels: np.ndarray, stated: Range) -> tuple[np.ndarray, Extent]:
-    """Pixels as 8 bits.
-
-    Args:
-        field: begins what errors say.
-        title: what they call the pixels.
-        pixels: numbers of any dtype and shape.
-        stated: the range that becomes 0 to 255.
-
-    Returns:
-        (uint8 of the same shape, the extent of the pixels).
-
-    Raises:
-        UserError: the range does not hold them, or none is stated.
-    """
+    """Pixels as 8 bits -> (uint8 of the same shape, the extent of the pixels)."""
     if pixels.dtype.kind not in "iuf" or not pixels.size:
         raise UserError(field, f"{title} is {pixels.dtype}", "store pixels as uint8, 0 to 255")
     extent = Extent(Kind.WIDE, float(pixels.min()), float(pixels.max()), np.nan)
@@ -227,17 +192,7 @@ def _as_uint8(pixels: np.ndarray) -> str:
 def arrays_source(
     name: str, class_names: tuple[str, ...], splits: Mapping[str, Any], remarks: tuple[str, ...] = ()
 ) -> Source:
-    """The source of arrays or sequences.
-
-    Args:
-        name: of the data.
-        class_names: of the K outputs; empty: they are called by their numbers.
-        splits: {split: its examples}, train first.
-        remarks: for the user.
-
-    Raises:
-        UserError: splits have rows of different lengths, or names are not one for each.
-    """
+    """The source of arrays or sequences."""
     first = next(iter(splits.values()))
     if first.kind == "class":
         count = 1 + max(int(split.labels.max(initial=0)) for split in splits.values())

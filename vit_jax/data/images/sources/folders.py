@@ -46,15 +46,7 @@ class Files:
 
 
 def open_folder(path: str) -> Source:
-    """A folder of images to train on.
-
-    Args:
-        path: of a folder with train/CLASS/image, and perhaps folders of validation and test, which may lack classes of
-            train; or with CLASS/image alone. Images may lie in folders inside their class's, too.
-
-    Raises:
-        UserError: there is no train, or another split has a class that train has not.
-    """
+    """A folder of images to train on."""
     field, root = _root(path, "train/CLASS/image or CLASS/image")
     layout = find_layout(field, root)
     if "train" not in layout.splits and WHOLE not in layout.splits:
@@ -80,15 +72,7 @@ def open_folder(path: str) -> Source:
 
 
 def open_test_folder(path: str) -> Source:
-    """A folder of images that a network is only evaluated on.
-
-    Args:
-        path: of a folder of splits (some of train, validation and test, with any classes) of class folders, or of class
-            folders.
-
-    Raises:
-        UserError: there are no such folders.
-    """
+    """A folder of images that a network is only evaluated on."""
     field, root = _root(path, "CLASS/image, or test/CLASS/image")
     layout = find_layout(field, root, several=False)
     classes: dict[str, list[Folder]] = {}

@@ -22,17 +22,7 @@ _SPLITS = ("train", "validation", "test")
 
 
 def open_given(given: Given, stated: Range = (), target: str = "") -> Source:
-    """The source of splits that Python gave.
-
-    Args:
-        given: each split a pair (images, labels) of arrays or lists, or a sequence of examples (see items.py); labels
-            that are texts are the names of classes.
-        stated: the range by which pixels of arrays become 8 bits; empty: they have to be uint8.
-        target: what the labels are; empty: their dtype and shape tell.
-
-    Raises:
-        UserError: they are no images with labels.
-    """
+    """The source of splits that Python gave."""
     if isinstance(given.class_names, str) or not all(isinstance(name, str) for name in given.class_names):
         raise UserError("class_names", "give a list of texts, one for each class, in the order of their numbers")
     values = given.splits(_SPLITS)

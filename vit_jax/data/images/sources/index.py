@@ -34,12 +34,7 @@ SETTLED = 2_000_000_000  # ns: a file that changed less than this before it was 
 
 
 def compute_once(decided_by: Any, compute: Callable[[], Any]) -> Any:
-    """A JSON value from an earlier start, else computed, and kept where that is allowed.
-
-    Args:
-        decided_by: another JSON value, which decides it.
-        compute: gives it.
-    """
+    """A JSON value from an earlier start, else computed, and kept where that is allowed."""
     path = _folder() / f"{text_digest(decided_by)}.json"
     with suppress(UserError, KeyError):
         record, intact = without_digest(read_json(path))
@@ -74,16 +69,7 @@ class Index:
         return cls(np.zeros(n, bool), digests, shapes, np.tile(np.array(PLAIN, float), (n, 1)), labels, {})
 
     def rows(self, here: np.ndarray, there: np.ndarray, n: int) -> Index:
-        """What is known of other rows.
-
-        Args:
-            here: int [k], those of n images that this index knows.
-            there: int [k], the row of each in this index.
-            n: how many images there are.
-
-        Returns:
-            An index of n images.
-        """
+        """What is known of other rows: here int [k], there int [k]."""
         out = Index.of_nothing(n)
         for name in ("known", "digests", "shapes", "extents", "labels"):
             getattr(out, name)[here] = getattr(self, name)[there]
@@ -144,20 +130,7 @@ def _same(stamps: Stamps, names: list[str], sizes: np.ndarray, times: np.ndarray
 
 
 def save(stamps: Stamps, index: Index, began: int) -> str:
-    """Write the index of a split.
-
-    Args:
-        stamps: of its files.
-        index: what is known of its images.
-        began: ns since 1970 when reading began; files that changed shortly before that, or after, are not taken for
-            known.
-
-    Returns:
-        A remark where it cannot be written here, else nothing.
-
-    Raises:
-        UserError: the disk is full.
-    """
+    """Write the index of a split."""
     settled = stamps.times < began - SETTLED
     known = index.known & (settled.all() if stamps.whole else settled)
     arrays = {

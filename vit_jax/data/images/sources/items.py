@@ -41,11 +41,7 @@ class Items:
         self.labels, self.title, self.kind = labels, title, kind
 
     def read(self, i: int) -> bytes | np.ndarray | Image.Image:
-        """The image of example i.
-
-        Raises:
-            UserError: it is none, or getting it raises.
-        """
+        """The image of example i."""
         with self._lock:
             try:
                 image = self._get(i)
@@ -70,19 +66,7 @@ def is_sequence(value: Any) -> bool:
 
 
 def halves(name: str, value: Any, what: str = "labels") -> tuple[Any, Any]:
-    """The images and the labels of a split, or its captions.
-
-    Args:
-        name: of the split.
-        value: (images, labels), or a sequence of examples.
-        what: the second half in messages, and of `NAMES`.
-
-    Returns:
-        (one array, or a function that gives the image of an example by its number; the labels as they are).
-
-    Raises:
-        UserError: where they are none.
-    """
+    """The images and the labels of a split, or its captions."""
     if not _is_pair(value):
         if not is_sequence(value) or hasattr(value, "__array__"):
             found = f"{name} is a {type(value).__name__}" + (f" of {len(value)}" if hasattr(value, "__len__") else "")
@@ -169,19 +153,7 @@ def class_names_of(sequence: Any) -> tuple[str, ...]:
 
 
 def as_image(image: Any, name: str) -> bytes | np.ndarray | Image.Image:
-    """An image as `Examples.read` gives it.
-
-    Args:
-        image: a path, encoded bytes, of Pillow, an array [h, w] or [h, w, C], or a tensor of PyTorch [C, h, w], as
-            torchvision makes them. Numbers of 0 to 1 that are multiples of 1/255 are pixels of 8 bits.
-        name: what an error calls it.
-
-    Returns:
-        Encoded, Pillow's, or uint8 [h, w] or [h, w, C].
-
-    Raises:
-        UserError: it is no image.
-    """
+    """An image as `Examples.read` gives it -> encoded, Pillow's, or uint8 [h, w] or [h, w, C]."""
     if isinstance(image, (str, os.PathLike)):
         return read_image(image)
     if isinstance(image, bytes):
@@ -206,19 +178,7 @@ def as_image(image: Any, name: str) -> bytes | np.ndarray | Image.Image:
 
 
 def eight_bits(pixels: np.ndarray, subject: str, name: str) -> np.ndarray:
-    """Numbers that are pixels of 8 bits divided by 255, as torchvision's ToTensor makes them.
-
-    Args:
-        pixels: of any shape and dtype.
-        subject: of an error.
-        name: what it calls them.
-
-    Returns:
-        uint8 of the same shape.
-
-    Raises:
-        UserError: they are other numbers.
-    """
+    """Numbers that are pixels of 8 bits divided by 255, as torchvision's ToTensor makes them."""
     if pixels.dtype.kind == "f" and np.isfinite(pixels).all() and pixels.min() >= 0 and pixels.max() <= 1:
         scaled = pixels.astype(np.float64) * 255
         if (np.abs(scaled - np.round(scaled)) < EXACT).all():

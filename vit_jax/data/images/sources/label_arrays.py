@@ -18,16 +18,6 @@ def typed_labels(field: str, title: str, labels: np.ndarray, n: int, target: str
 
     Whole numbers, one an image, are classes; several 0 and 1 an image are a set of labels, in which -1 is unknown; and
     floating-point numbers are numbers.
-
-    Args:
-        field: what messages are about.
-        title: the array.
-        labels: of n images, as they are given.
-        n: the number of images.
-        target: what the user states that they are; empty: nothing.
-
-    Raises:
-        UserError: they can be nothing of this kind, or more than one kind, of which the user has to state one.
     """
     one, rows = labels.size == n, labels.ndim == 2 and len(labels) == n and labels.size
     if labels.dtype.kind not in "iubf" or not (one or rows):

@@ -30,13 +30,7 @@ class Layout:
 
 
 def find_layout(field: str, root: Folder, several: bool = True) -> Layout:
-    """How a folder is sorted. Raises UserError where that cannot be told.
-
-    Args:
-        field: what messages call the folder.
-        root: the folder.
-        several: whether it has to have more than one class.
-    """
+    """How a folder is sorted. Raises UserError where that cannot be told."""
     named = _named_splits(field, root)
     sorted_ = {split: folder for split, folder in named.items() if folder.folders and not _is_class(split, named, root)}
     if not sorted_:

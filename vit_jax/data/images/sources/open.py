@@ -23,29 +23,12 @@ from .sharded import open_shards
 
 
 def open_image_source(data: ImageData, given: Given | None = None, fetch: bool = True) -> Source:
-    """Open a source of images.
-
-    Args:
-        data: names it as `source`.
-        given: what Python gave instead.
-        fetch: whether a set may be downloaded and prepared; without it black images stand for one that would be.
-
-    Raises:
-        UserError: where there is none, or it cannot be used.
-    """
+    """Open a source of images."""
     return check_target(data, _open(data, given, fetch))
 
 
 def check_target(data: ImageData, source: Source) -> Source:
-    """The source, unchanged.
-
-    Args:
-        data: of the run.
-        source: what it opened.
-
-    Raises:
-        UserError: its labels are not what data.target says.
-    """
+    """The source, unchanged."""
     if data.target not in ("", source.outputs.kind):
         what = f"is {data.target}, but the labels of data.source {data.source} are {KINDS[source.outputs.kind]}"
         raise UserError(Field("data.target"), what, "leave it out, or give other labels")
@@ -53,11 +36,7 @@ def check_target(data: ImageData, source: Source) -> Source:
 
 
 def table_of(data: ImageData) -> Place | None:
-    """Where the table of labels is, if the source is one; else None.
-
-    Raises:
-        UserError: it is not there.
-    """
+    """Where the table of labels is, if the source is one; else None."""
     if data.source.startswith(TABLE):
         return find_table(data.source)
     return metadata_in(Path(os.path.expanduser(folder_of(data)))) if data.source.startswith(FOLDER) else None

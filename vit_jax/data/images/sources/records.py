@@ -58,15 +58,7 @@ def _features(record: bytes) -> Any:
 
 
 def open_tfds(data: ImageData, fetch: bool) -> Source:
-    """A prepared TFDS set, opened by its folder: by name TFDS accepts no other version than its code has.
-
-    Args:
-        data: names it as `source`, and `dir`.
-        fetch: whether one that can be fetched by name may be; without it black images stand for it.
-
-    Raises:
-        UserError: where it is not there, or cannot be read.
-    """
+    """A prepared TFDS set, opened by its folder: by name TFDS accepts no other version than its code has."""
     name, _, version = data.source.partition(":")
     if is_remote(data.dir):
         root, version = copy_prepared(data.dir, name, version, data.verify)

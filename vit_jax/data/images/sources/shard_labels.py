@@ -51,16 +51,7 @@ class _SampleRows(Rows):
 
 
 def read_shard_labels(field: str, samples: Samples, data: ImageData) -> ShardLabels:
-    """The labels of samples.
-
-    Args:
-        field: begins what errors say.
-        samples: of all splits, so that a name has one number in all.
-        data: says which of several labels are meant, and what they are.
-
-    Raises:
-        UserError: there are none, one is missing, or they can be understood in several ways.
-    """
+    """The labels of samples."""
     if data.label_table:
         return _by_table(field, samples, data)
     if CLASS in samples.fields and not data.labels:

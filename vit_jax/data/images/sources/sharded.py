@@ -38,12 +38,7 @@ class Sharded:
         return self.ahead
 
     def read_together(self, parts: Sequence[np.ndarray], room: float) -> Ahead:
-        """The same of images that are asked for in their order.
-
-        Args:
-            parts: their numbers, in batches.
-            room: bytes that may be held.
-        """
+        """The same of images that are asked for in their order."""
 
         def batch(i: int) -> Batch:
             return Batch(i, parts[i], {int(run[0]): Run(run, i + 1) for run in self.samples.runs_of(parts[i])})
@@ -58,13 +53,7 @@ class Sharded:
 
 
 def examples_of(samples: Samples, labels: np.ndarray, disk_cache: float) -> Sharded:
-    """Samples as examples.
-
-    Args:
-        samples: the n samples.
-        labels: of them, [n, ...].
-        disk_cache: bytes of what is read of a store that are kept on this machine's disk.
-    """
+    """Samples as examples: labels [n, ...]."""
     if disk_cache and not samples.store.local:
         samples.disk = Disk(samples.store, disk_cache)
     known = Known(samples.identity(), samples.sizes.view(np.uint8).reshape(len(samples), -1))
@@ -72,14 +61,7 @@ def examples_of(samples: Samples, labels: np.ndarray, disk_cache: float) -> Shar
 
 
 def open_shards(data: ImageData) -> Source:
-    """The images in shards, and what is learned of each.
-
-    Args:
-        data: names them as `source`, by a pattern of paths below `dir`.
-
-    Raises:
-        UserError: there are none, one cannot be read, or they have no images with labels.
-    """
+    """The images in shards, and what is learned of each."""
     field = f"data.source {data.source}"
     samples = open_samples(field, data.source, data.dir, data.verify)
     if samples.indexes[0].starts[0] < 0:

@@ -30,15 +30,7 @@ class Shard:
 
 
 def make_room(field: str, count: int) -> None:
-    """Let this process have more files open.
-
-    Args:
-        field: begins what errors say.
-        count: how many more.
-
-    Raises:
-        UserError: the system does not allow it.
-    """
+    """Let this process have more files open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     opened = Path("/proc/self/fd")
     needed = count + _SPARE + (len(os.listdir(opened)) if opened.is_dir() else 0)

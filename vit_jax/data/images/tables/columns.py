@@ -43,13 +43,7 @@ class Columns:
 
 
 def choose_columns(rows: Rows, stated: Stated, known: Sequence[str] = ()) -> Columns:
-    """The columns of a table. Raises UserError, which lists them, where the labels cannot be told.
-
-    Args:
-        rows: the table.
-        stated: by the user.
-        known: the names of a network's outputs: columns of these names are the labels.
-    """
+    """The columns of a table. Raises UserError, which lists them, where the labels cannot be told."""
     file = file_column(rows, stated)
     used = {file}
     group = _column_named(rows, "group", stated.group) if stated.group else None
@@ -71,15 +65,7 @@ def choose_columns(rows: Rows, stated: Stated, known: Sequence[str] = ()) -> Col
 
 
 def file_column(rows: Rows, stated: Stated) -> int:
-    """The column with the file of each image.
-
-    Args:
-        rows: of the table.
-        stated: what the run states of it.
-
-    Raises:
-        UserError: it cannot be told.
-    """
+    """The column with the file of each image."""
     if stated.file_column:
         return _column_named(rows, "file_column", stated.file_column)
     found = [i for i, name in enumerate(rows.names) if name.casefold() in FILES]

@@ -58,20 +58,7 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def find_files(rows: Rows, column: int, folder: Path, bases: Sequence[str] = ("",)) -> tuple[list[str], list[str]]:
-    """The image file of each row.
-
-    Args:
-        rows: the table.
-        column: of the names.
-        folder: that they are relative to.
-        bases: for each file of the table, the folder inside this one that its names are relative to.
-
-    Returns:
-        (the paths, one a row; remarks).
-
-    Raises:
-        UserError: where a name leads out of the folder, where files are missing, or where it names several.
-    """
+    """The image file of each row -> (the paths, one a row; remarks)."""
     if not folder.is_dir():
         raise UserError(show_path(folder), "there is no such folder of images", "give it as csv:FILE:FOLDER")
     inside: dict[str, _Inside] = {}

@@ -38,16 +38,7 @@ class Labels:
 
 
 def read_labels(rows: Rows, columns: Sequence[int], stated: Stated) -> Labels:
-    """The labels in some columns.
-
-    Args:
-        rows: of the table.
-        columns: one, or one for each output.
-        stated: what the run states of the table.
-
-    Raises:
-        UserError: a cell is wrong, which it names, or the labels can be understood in two ways, of which it names both.
-    """
+    """The labels in some columns."""
     several = len(columns) > 1
     if stated.separator and several:
         what = f"is {quote(stated.separator)}, and data.labels are {len(columns)} columns"

@@ -61,15 +61,7 @@ def stated_in(data: ImageData) -> Stated:
 
 
 def open_table(place: Place, stated: Stated) -> Source:
-    """The source of a table to learn from.
-
-    Args:
-        place: of its files.
-        stated: what the run states of it.
-
-    Raises:
-        UserError: it cannot be read, or nothing can be learned from it.
-    """
+    """The source of a table to learn from."""
     table = read_table(place, stated)
     if {*table.splits} == {WHOLE}:
         table = replace(table, splits=["train"] * len(table.splits))
@@ -79,46 +71,20 @@ def open_table(place: Place, stated: Stated) -> Source:
 
 
 def open_test_table(place: Place, stated: Stated, known: Outputs) -> Source:
-    """The source of a table that a network is only evaluated on.
-
-    Args:
-        place: of its files.
-        stated: what the run states of it.
-        known: the network's outputs.
-
-    Raises:
-        UserError: it cannot be read.
-    """
+    """The source of a table that a network is only evaluated on."""
     by_name = {*stated.labels} == {*known.names}  # a table may lack some of them
     stated = replace(stated, group="", target=stated.target or known.kind, labels=() if by_name else stated.labels)
     return _source(place, read_table(place, stated, known.names))
 
 
 def table_files(place: Place, stated: Stated) -> list[str]:
-    """The image files of all rows of a table, which needs no labels.
-
-    Args:
-        place: of its files.
-        stated: what the run states of it.
-
-    Raises:
-        UserError: it cannot be read.
-    """
+    """The image files of all rows of a table, which needs no labels."""
     rows = place.read()
     return [*dict.fromkeys(find_files(rows, file_column(rows, stated), place.folder, place.bases)[0])]
 
 
 def read_table(place: Place, stated: Stated, known: Sequence[str] = ()) -> Table:
-    """What a table says of each image.
-
-    Args:
-        place: of its files.
-        stated: what the run states of it.
-        known: the names of the outputs of a network that is there.
-
-    Raises:
-        UserError: it cannot be read, or not understood.
-    """
+    """What a table says of each image."""
     rows = place.read()
     columns = choose_columns(rows, stated, known)
     if known and len(columns.labels) > 1:  # found by their names, not as the cells of the run's own table

@@ -32,23 +32,12 @@ class Place:
         return file.stem if file.name not in _METADATA else self.folder.resolve().name
 
     def read(self) -> Rows:
-        """The rows of all files.
-
-        Raises:
-            UserError: one cannot be read, or they have other columns.
-        """
+        """The rows of all files."""
         return join_tables([read_rows(file) for file in self.files])
 
 
 def find_table(source: str) -> Place:
-    """The place that a source names.
-
-    Args:
-        source: csv:FILE or csv:FILE:FOLDER; a colon may be part of a name that is there.
-
-    Raises:
-        UserError: the file is not there.
-    """
+    """The place that a source names."""
     text = source.removeprefix(TABLE)
     cuts = [i for i, letter in enumerate(text) if letter == ":"]
     pairs = [(text, ""), *((text[:i], text[i + 1 :]) for i in cuts)]
@@ -69,11 +58,7 @@ def find_table(source: str) -> Place:
 
 
 def metadata_in(root: Path) -> Place | None:
-    """The metadata of a folder, or of the folders of splits in it, as Hugging Face's imagefolder has it; None if none.
-
-    Raises:
-        UserError: there are two that say different things of the same images.
-    """
+    """The metadata of a folder, or of the folders of splits in it, as Hugging Face's imagefolder has it; None if none."""
     try:
         splits = sorted(entry.name for entry in os.scandir(root) if split_of(entry.name) and entry.is_dir())
     except OSError:

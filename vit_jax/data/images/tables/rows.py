@@ -62,11 +62,7 @@ class Rows:
         return name if re.fullmatch(r"[\w.\-]{1,60}", name) else quote(name)
 
     def texts(self, column: int) -> list[str]:
-        """The cells of a column without blanks around them.
-
-        Raises:
-            UserError: one is no text.
-        """
+        """The cells of a column without blanks around them."""
         found = []
         for i, row in enumerate(self.cells):
             cell = row[column]
@@ -77,11 +73,7 @@ class Rows:
         return found
 
     def lists(self, column: int) -> list[tuple[str, ...]]:
-        """The cells of a column as lists: a text is a list of one, an empty cell of none.
-
-        Raises:
-            UserError: one is an object.
-        """
+        """The cells of a column as lists: a text is a list of one, an empty cell of none."""
         found = []
         for i, row in enumerate(self.cells):
             cell = row[column]
@@ -97,11 +89,7 @@ class Rows:
 
 
 def read_rows(path: Path) -> Rows:
-    """The rows of a CSV file, or by its suffix of JSON Lines.
-
-    Raises:
-        UserError: it cannot be read.
-    """
+    """The rows of a CSV file, or by its suffix of JSON Lines."""
     title = show_path(path)
     suffix = path.suffix.lower()
     if suffix in _OTHERS:

@@ -8,14 +8,7 @@ from jax import Array
 
 
 def binary_losses(logits: Array, targets: Array, positive: Array | None = None, focal: float = 0.0) -> Array:
-    """-(q t log s + (1 - t) log (1 - s)), s the sigmoid of the logits: BCEWithLogitsLoss(pos_weight=q), [B, K].
-
-    Args:
-        logits: [B, K].
-        targets: t in 0..1, [B, K].
-        positive: q [K], the weight of what is there; None: 1.
-        focal: g, which multiplies each by (1 - p)^g, p = s t + (1 - s)(1 - t), as torchvision's sigmoid_focal_loss.
-    """
+    """-(q t log s + (1 - t) log (1 - s)), s the sigmoid of the logits: BCEWithLogitsLoss(pos_weight=q), [B, K]."""
     there, not_there = -jax.nn.log_sigmoid(logits) * targets, -jax.nn.log_sigmoid(-logits) * (1 - targets)
     losses = (there if positive is None else there * positive) + not_there
     if focal:

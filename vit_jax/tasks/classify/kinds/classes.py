@@ -53,19 +53,11 @@ class ClassKind(Kind):
         return jax.nn.one_hot(labels, len(self.outputs.names), dtype=jnp.float32)
 
     def loss(self, logits: Array, batch: Batch, denominator: Array | None = None) -> tuple[Array, dict[str, Array]]:
-        """The loss of a batch.
+        """The loss of a batch: logits [B, K], batch float [B, K] -> [].
 
         A binary loss is a mean over the classes too, as in timm's BinaryCrossEntropy and DeiT III (arXiv 2204.07118).
         With weights and smoothing it is CrossEntropyLoss(weight, label_smoothing), a mean that counts each image by the
         weight of its class, or of mixed images each by 1.
-
-        Args:
-            logits: [B, K].
-            batch: with "target" float [B, K] of mixed images, else "label" int [B].
-            denominator: what `denominator` returned; None: that of this batch.
-
-        Returns:
-            (loss [], {"accuracy": []}); of a mixed image the class with the larger share counts as right.
         """
         targets = batch["target"] if "target" in batch else jax.nn.one_hot(batch["label"], logits.shape[-1])
         label, targets = targets.argmax(-1), targets.astype(logits.dtype)
@@ -119,17 +111,7 @@ class ClassKind(Kind):
         return {name: [*numbers] for name, numbers in found.items() if numbers}, remarks
 
     def outcomes(self, logits: Array, label: Array) -> dict[str, Array]:
-        """What `score` needs of each image.
-
-        Args:
-            logits: [B, K].
-            label: int [B].
-
-        Returns:
-            "logits" [B, K], and [B] each "loss" (cross entropy, labels not smoothed), "predicted" (a class, int),
-            "confidence" (its probability without a temperature) and "rank" (of the true class: how many classes have a
-            greater logit, or an equal one and a smaller number; so 0 where it is predicted).
-        """
+        """What `score` needs of each image: logits [B, K], label int [B] -> [B, K]."""
         loss = optax.softmax_cross_entropy_with_integer_labels(logits, label)
         true = jnp.take_along_axis(logits, label[:, None], -1)  # [B, 1]
         # Counted as those that are not below, so that a NaN is never among the best.
@@ -143,12 +125,7 @@ class ClassKind(Kind):
         }
 
     def score(self, split: Any, out: Mapping[str, np.ndarray]) -> Classified:
-        """The metrics of a split, see `vit_jax.tasks.classify.score.score`.
-
-        Args:
-            split: the n images.
-            out: {name: [n, ...]}, the `outcomes` of all of them.
-        """
+        """The metrics of a split, see `vit_jax.tasks.classify.score.score`: out [n, ...]."""
         predicted, confidence, loss, rank = (out[name] for name in ("predicted", "confidence", "loss", "rank"))
         if self.outputs.temperature != 1:
             confidence = self.values(out["logits"]).max(1)
@@ -160,13 +137,6 @@ class ClassKind(Kind):
         That is where neither accuracy nor balanced accuracy is beyond two standard errors of what needs no image: the
         first of the share of the most frequent class, the second of as many predictions of each class that know nothing
         of the truth, since a network that does not neglect rare classes may be less accurate than the share.
-
-        Args:
-            split: that was measured.
-            result: its Evaluation.
-
-        Returns:
-            Empty where it is better.
         """
         accuracy, share = result.metrics["accuracy"], np.bincount(split.labels).max() / len(split.labels)
         if accuracy > share + 2 * math.sqrt(share * (1 - share) / len(split.labels)):
@@ -250,11 +220,6 @@ class ClassKind(Kind):
         ]
 
     def says(self, logits: np.ndarray, top: int) -> Said:
-        """The most probable classes of an image, best first.
-
-        Args:
-            logits: float [K].
-            top: how many.
-        """
+        """The most probable classes of an image, best first: logits float [K]."""
         probabilities = self.values(logits)
         return named(self.outputs.names, probabilities, np.argsort(-probabilities, kind="stable")[:top])

@@ -57,17 +57,10 @@ class SetKind(Kind):
         return jnp.stack([known.sum(dtype=float), jnp.asarray(len(known), float)])
 
     def loss(self, logits: Array, batch: Batch, denominator: Array | None = None) -> tuple[Array, dict[str, Array]]:
-        """BCEWithLogitsLoss(pos_weight), a mean over the known cells of the batch; 0 where none is known.
+        """BCEWithLogitsLoss(pos_weight), a mean over the known cells of the batch; 0 where none is known. Shapes:
+        logits [B, K] -> (loss [], {"subset_accuracy": []}).
 
         With smoothing e a label that is there is 1 - e/2, one that is not e/2, as in timm.
-
-        Args:
-            logits: [B, K].
-            batch: a prepared one.
-            denominator: what `denominator` returned; None: that of this batch.
-
-        Returns:
-            (loss [], {"subset_accuracy": []}).
         """
         cells, images = self.denominator(batch) if denominator is None else denominator
         targets, known = _known(batch)
@@ -96,12 +89,7 @@ class SetKind(Kind):
         return {"logits": logits}
 
     def score(self, split: Any, out: Mapping[str, np.ndarray]) -> Labelled:
-        """The metrics of a split, see `score_sets`.
-
-        Args:
-            split: the n images.
-            out: {name: [n, ...]}, the `outcomes` of all of them.
-        """
+        """The metrics of a split, see `score_sets`: out [n, ...]."""
         return score_sets(split.labels, out["logits"], self.values(out["logits"]), self.thresholds)
 
     def examined(self, split: Any, out: Mapping[str, np.ndarray]) -> Labelled:

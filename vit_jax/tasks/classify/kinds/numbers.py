@@ -58,12 +58,7 @@ class NumberKind(Kind):
         return {"logits": logits}
 
     def score(self, split: Any, out: Mapping[str, np.ndarray]) -> Estimated:
-        """The metrics of a split, see `score_numbers_of`.
-
-        Args:
-            split: the n images.
-            out: {name: [n, ...]}, the `outcomes` of all of them.
-        """
+        """The metrics of a split, see `score_numbers_of`: out [n, ...]."""
         spread = self.std if self.outputs.std else None
         return score_numbers_of(split.labels, self.values(out["logits"]), spread, self.outputs.names)
 

@@ -20,14 +20,7 @@ KINDS: dict[str, type[Kind]] = {"class": ClassKind, "set": SetKind, "number": Nu
 def kind_of(
     outputs: Outputs, count: int, loss: LossConfig | None = None, metadata: Mapping[str, Any] | None = None
 ) -> Kind:
-    """The kind of so many outputs: several of which nothing is stated are classes; those without names have numbers.
-
-    Args:
-        outputs: of a network.
-        count: K.
-        loss: the settings of its training.
-        metadata: may have what that needs, loss_weights and log_prior.
-    """
+    """The kind of so many outputs: several of which nothing is stated are classes; those without names have numbers."""
     if not outputs.kind and count > 1:
         outputs = replace(outputs, kind="class")
     if outputs.kind in KINDS and not outputs.names:
