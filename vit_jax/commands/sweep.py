@@ -17,8 +17,8 @@ from ..files.output import print_table
 from ..files.terminal import lasting_output, run_command
 from ..reports.compare import text_of
 from ..runs.values import flat
-from ..training.study import Pruner, Range, Sampler, Space, choice, read_range
-from ..training.sweep import Search, Sweep, describe, prepare, train_sweep
+from ..training.study import Pruner, Range, Sampler, Search, choice, read_range
+from ..training.sweep import Sweep, describe, prepare, train_sweep
 from ..training.train import steps
 from . import train as training
 
@@ -101,9 +101,9 @@ def parse(arguments: Sequence[str]) -> tuple[Options, str, Sweep]:
         options = training.parse([*named, *_words({**fixed, **chosen}, known)])[1]
         return training.check_options(options)
 
-    search = Search(own.sampler, own.pruner, own.seeds)
+    search = Search(fields, own.trials, own.sampler, own.pruner, own.seeds)
     try:
-        return own, preset, prepare(Space(fields, own.trials), run_of, search, preset)
+        return own, preset, prepare(search, run_of, preset)
     except UserError as error:
         for name, texts in given.items():
             if name in known and known[name].hint is str and "," in "".join(texts) and "".join(texts) in str(error):
@@ -179,8 +179,8 @@ def _words(given: Mapping[str, Sequence[str]], known: Mapping[str, flags.Flag] |
 def list_trials(sweep: Sweep) -> None:
     """Print what a sweep is to train, with each combination that it begins with and its parameters."""
     print(describe(sweep))
-    each = sweep.space.to_check()
-    fields = [[name, *(text_of(choice(values[name])) for values in each)] for name in sweep.space.fields]
+    each = sweep.search.to_check()
+    fields = [[name, *(text_of(choice(values[name])) for values in each)] for name in sweep.search.fields]
     counts = [f"{sweep.run_of(values).model.with_data().parameter_count():,}" for values in each]
     numbers = map(str, range(1, len(each) + 1))
     print_table(["", *numbers], [fields, [["parameters", *counts]]], shutil.get_terminal_size((120, 24)).columns)

@@ -48,15 +48,13 @@ from .study import (
     Pruner,
     Range,
     Sampler,
-    Space,
+    Search,
     choice,
     folder_of,
     newest,
     next_trial,
     open_study,
-    pruner_of,
     read_range,
-    sampler_of,
 )
 from .train import steps
 
@@ -68,17 +66,7 @@ if TYPE_CHECKING:
 
     from ..data.base import Data, Given
 
-MOST = 1000  # combinations: whoever asks for more has hardly counted them
 Steps = Callable[[RunConfig], Generator[Event, None, None]]  # trains a run, as `steps` does
-
-
-@dataclass(frozen=True)
-class Search:
-    """How a sweep goes through its space."""
-
-    sampler: Sampler | BaseSampler = "tpe"
-    pruner: Pruner | BasePruner = "none"
-    seeds: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,16 +74,15 @@ class Sweep:
     """What is to be trained, and where."""
 
     folder: Path
-    space: Space
+    search: Search
     run_of: Callable[[Mapping[str, Any]], RunConfig]  # the run with these values of its fields
     first: RunConfig  # the run with the first values
-    search: Search
     metric: str  # of validation, by which runs are compared
     sign: int  # 1 if more of it is better, -1 if less is
 
     def runs(self, trial: FrozenTrial | Trial) -> list[RunConfig]:
         """The run of a trial, or one for each of several seeds, each with its folder in that of the sweep."""
-        run, name = self.run_of(self.space.values(trial.params)), folder_of(trial)
+        run, name = self.run_of(self.search.values(trial.params)), folder_of(trial)
         if not self.search.seeds:
             return [replace(run, dir=kept_at(self.folder), name=name)]
         place = kept_at(self.folder / name)
@@ -137,8 +124,8 @@ def sweep(
         preset: names the folder of a run without a name.
 
     Returns:
-        {"folder", "metric", "points" (the best first, each with its "name", which is that of its folder, "fields", "ended"
-        and "values", those of the metric by seeds), "best" (a name or None)}.
+        {"folder", "metric", "points" (the best first, each with its "name", that of its folder, "fields", "ended" and
+        "values", those of the metric by seeds), "best" (a name or None)}.
 
     Raises:
         UserError: for what the user can mend, before anything is trained, and where no combination could be trained.
@@ -151,9 +138,9 @@ def sweep(
     if not isinstance(values, Mapping) or not values:
         what = f"is {values!r}"[:200]
         raise UserError("values", what, 'give the values of fields, such as {"optim.lr": [1e-3, 3e-3]}')
-    space = Space({name: _values_of(name, each) for name, each in values.items()}, trials)
-    search = Search(sampler, pruner, seeds)
-    found = prepare(space, lambda values: with_fields(base, values), search, preset, given)
+    searched = {name: _values_of(name, each) for name, each in values.items()}
+    search = Search(searched, trials, sampler, pruner, seeds)
+    found = prepare(search, lambda values: with_fields(base, values), preset, given)
     return train_sweep(found, lambda each: steps(each, data=data, class_names=class_names, preset=preset))
 
 
@@ -173,29 +160,24 @@ def _values_of(name: str, values: Any) -> list[Any] | Range:
 
 
 def prepare(
-    space: Space,
-    run_of: Callable[[Mapping[str, Any]], RunConfig],
-    search: Search,
-    preset: str,
-    given: Given | None = None,
+    search: Search, run_of: Callable[[Mapping[str, Any]], RunConfig], preset: str, given: Given | None = None
 ) -> Sweep:
     """A sweep all of whose runs can be trained, as far as is known before. Writes nothing."""
     with require("optuna", "sweep"):
         import optuna  # noqa: F401
-    _check_search(space, search)
-    checked = {title(values): run_of(values) for values in space.to_check()}
+    search.check()
+    checked = {title(values): run_of(values) for values in search.to_check()}
     first = next(iter(checked.values()))
-    _check_fields(space, first)
-    pruner_of(search.pruner, first.epochs), sampler_of(search.sampler, 0)
+    _check_fields(search, first)
     for each, run in checked.items():
-        with about(f"{each}"):
+        with about(each):
             preflight(check_run(run))
             if run.init or run.init_encoder:
                 check_start(run)
-    folder = _choose_folder(space, run_of, first, preset)
+    folder = _folder_of_sweep(search, run_of, first, preset)
     runs.check_place(folder)
     metric, sign = _check_data(checked, given)
-    return Sweep(folder, space, run_of, first, search, metric, sign)
+    return Sweep(folder, search, run_of, first, metric, sign)
 
 
 def title(values: Mapping[str, Any]) -> str:
@@ -203,28 +185,10 @@ def title(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {text_of(choice(value))}" for name, value in values.items())
 
 
-def _check_search(space: Space, search: Search) -> None:
-    """Raise UserError where a way to go through a space makes no sense."""
-    for name, count in (("seeds", search.seeds), ("trials", space.trials)):
-        if count < 0:
-            raise UserError(Field(name), f"is {count}", "give 0 or more")
-    if search.seeds and "seed" in space.fields:
-        raise UserError(Field("seed"), f"has several values and seeds is {search.seeds}", "leave one of them out")
-    ranges = [name for name, each in space.fields.items() if isinstance(each, Range)]
-    if ranges and not space.trials:
-        raise UserError(Field(ranges[0]), f"is {space.fields[ranges[0]]}", "say with --trials N how many are tried")
-    if search.seeds and search.pruner != "none":
-        what = f"is {search.seeds} and pruner is {search.pruner}, which follows a single run"
-        raise UserError(Field("seeds"), what, "leave one of them out")
-    count = math.prod(len(each) for each in space.fields.values() if not isinstance(each, Range))
-    if not space.trials and count > MOST:
-        raise UserError(f"the sweep has {count:,} combinations", remedy="give fewer values, or --trials N to try some")
-
-
-def _check_fields(space: Space, run: RunConfig) -> None:
+def _check_fields(search: Search, run: RunConfig) -> None:
     """Raise UserError on a field that no sweep can have, or a value that it has twice."""
     known = flat(run)
-    for name, values in space.fields.items():
+    for name, values in search.fields.items():
         several = f"is {values}" if isinstance(values, Range) else f"has {len(values)} values"
         if known[name][1]:
             raise UserError(Field(name), f"{several}, but it changes no result of a run", "give it one value")
@@ -264,43 +228,29 @@ def _read_as(run: RunConfig) -> tuple[Any, ...]:
     return run.data, run.model.pixels()
 
 
-def _choose_folder(space: Space, run_of: Callable[[Mapping[str, Any]], RunConfig], run: RunConfig, preset: str) -> Path:
-    """The folder of a sweep: one that has the same sweep already, or a new one."""
+def _folder_of_sweep(
+    search: Search, run_of: Callable[[Mapping[str, Any]], RunConfig], run: RunConfig, preset: str
+) -> Path:
+    """The folder of a sweep, which is free or has this sweep already; of its runs one is looked at."""
     name = check_name(run.name or f"{preset}-sweep")
     check_dir(run.dir)
-    number = 1
-    while True:
-        folder = Path(here(join(run.dir, name if number == 1 else f"{name}-{number}")))
-        if (folder / OLD_SWEEP).is_file():
-            what = "is a sweep of an earlier version, whose runs can be read but not added to"
-            raise UserError(show_path(folder), what, WANTED)
-        try:
-            _check_folder(folder, space, run_of)
-        except UserError:
-            if run.name:
-                raise
-            number += 1
-        else:
-            return folder
-
-
-def _check_folder(folder: Path, space: Space, run_of: Callable[[Mapping[str, Any]], RunConfig]) -> None:
-    """Raise UserError unless a folder is free or has runs of this sweep, of which it looks at one."""
+    folder = Path(here(join(run.dir, name)))
     shown = show_path(folder)
     if is_run(folder) or members(folder):
         raise UserError(shown, "is a run and no sweep", WANTED)
-    if not os.path.lexists(folder):
-        return
-    inside = sorted(folder.iterdir()) if folder.is_dir() else [folder]
+    if (folder / OLD_SWEEP).is_file():
+        raise UserError(shown, "is a sweep of an earlier version, whose runs can be read but not added to", WANTED)
+    inside = sorted(folder.iterdir()) if folder.is_dir() else [folder] if os.path.lexists(folder) else []
     if not (folder / STUDY).is_file() and any(not path.name.startswith(".") for path in inside):
         raise UserError(shown, "exists and is no sweep", WANTED)
     found = (runs.Run(path) for each in inside for path in (each, *members(each)) if is_run(path))
     if there := next(found, None):
         known = {name: value for name, (value, _) in flat(there.config()).items()}
-        if space.fields.keys() - known.keys():
-            raise UserError(shown, "holds another sweep", WANTED)
-        run = run_of({name: known[name] for name in space.fields})
-        same_identity(there, replace(run, seed=known["seed"]) if there.path.parent != folder else run)
+        if other := search.fields.keys() - known.keys():
+            raise UserError(shown, f"holds another sweep, whose runs have no {sorted(other)[0]}", WANTED)
+        its = run_of({name: known[name] for name in search.fields})
+        same_identity(there, replace(its, seed=known["seed"]) if there.path.parent != folder else its)
+    return folder
 
 
 # ------------------------------------------------------------------------------------------------------- training
@@ -308,10 +258,10 @@ def _check_folder(folder: Path, space: Space, run_of: Callable[[Mapping[str, Any
 
 def describe(sweep: Sweep) -> str:
     """A sweep in a few lines: its fields and their values, the number of its trials, its folder."""
-    fields, search = sweep.space.fields, sweep.search
+    search = sweep.search
     texts = {name: each if isinstance(each, Range) else ", ".join(map(text_of, map(choice, each)))
-             for name, each in fields.items()}  # fmt: skip
-    count = sweep.space.trials or len(sweep.space.combinations())
+             for name, each in search.fields.items()}  # fmt: skip
+    count = sweep.search.trials or len(sweep.search.combinations())
     more = f", {search.seeds} seeds each" if search.seeds else ""
     lines = [*(f"{name} {text}" for name, text in texts.items()), f"{count} trials{more}, in {show_path(sweep.folder)}"]
     return "\n".join(f"{'' if i else 'sweep':8} {printable(line)}" for i, line in enumerate(lines))
@@ -320,11 +270,11 @@ def describe(sweep: Sweep) -> str:
 def train_sweep(sweep: Sweep, steps_of: Steps) -> dict[str, Any]:
     """Train what is not trained yet, then print the table. Returns what `sweep` does."""
     print(describe(sweep), flush=True)
-    search, seed = sweep.search, sweep.first.seed
-    with open_study(sweep.folder, sweep.space, sweep.metric, sweep.sign, search.seeds) as study:
-        study.pruner = pruner_of(search.pruner, sweep.first.epochs)
+    search, first = sweep.search, sweep.first
+    with open_study(sweep.folder, search, sweep.metric, sweep.sign) as study:
+        study.pruner = search.pruner_for(first.epochs)
         while True:
-            with next_trial(study, sweep.folder, sweep.space, search.sampler, seed) as trial:
+            with next_trial(study, sweep.folder, search, first.seed) as trial:
                 if trial is None:
                     break
                 print(f"\n{folder_of(trial)}  {printable(title(trial.params))}", flush=True)
@@ -387,31 +337,36 @@ def _followed(study: Study, trial: Trial, sweep: Sweep, run: RunConfig, steps_of
         wanted = {"split": "validation", "weights": "ema" if run.ema else "raw"}
         for row in rows:
             epoch, value = round(row.get("epoch", 0)), row.get(sweep.metric)
-            if sweep.search.seeds or not wanted.items() <= row.items() or epoch in reported or not is_number(value):
-                continue
-            reported.add(epoch)
-            trial.report(value, epoch)
-            if trial.should_prune():
-                return True
+            if wanted.items() <= row.items() and is_number(value) and epoch not in reported:
+                reported.add(epoch)
+                trial.report(value, epoch)
+                if trial.should_prune():
+                    return True
         return False
 
     with contextlib.closing(steps_of(run)) as events:
         # What a process that was killed had measured, but not reported, comes first.
-        behind = folder.exists() and is_behind(folder.metrics())
+        alone = not sweep.search.seeds
+        behind = alone and folder.exists() and is_behind(folder.metrics())
         while not behind and (event := next(events, None)):
             summary = event.summary or {}
             found = {"split": event.split, "weights": event.weights, "epoch": event.epoch, **event.metrics}
-            behind = event.kind == "evaluation" and is_behind([found])
+            behind = alone and event.kind == "evaluation" and is_behind([found])
         if behind:  # before it saves: killed there, it is not trained on
             trial.set_user_attr(ENDED, "pruned")
             study.tell(trial, state=TrialState.PRUNED)
             print("pruned: others were better after as many epochs")
             return None
-    if not (best := summary.get("best")):
-        raise UserError("the run ended before it was measured on validation", remedy="let it train an epoch or more")
-    place = {"split": "validation", "step": best["step"], "weights": best["weights"]}
-    row = next((row for row in folder.metrics() if place.items() <= row.items()), {})
-    return summary["status"], float({**row, **best}[sweep.metric])
+    return summary["status"], _value(sweep.metric, run, summary, folder.metrics())
+
+
+def _value(metric: str, run: RunConfig, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> float:
+    """The metric of a run's best weights on validation; of the last ones, where its budget ended before an epoch."""
+    found = summary["validation"]["ema" if run.ema else "raw"] if not summary["best"] else summary["best"]
+    if metric not in found:
+        place = {"split": "validation", "step": found["step"], "weights": found["weights"]}
+        found = next(row for row in rows if place.items() <= row.items())
+    return float(found[metric])
 
 
 def _points(study: Study, sweep: Sweep) -> list[dict[str, Any]]:
@@ -419,7 +374,7 @@ def _points(study: Study, sweep: Sweep) -> list[dict[str, Any]]:
     points = [
         {
             "name": name,
-            "fields": sweep.space.values(trial.params),
+            "fields": sweep.search.values(trial.params),
             "ended": trial.user_attrs.get(ENDED) or trial.state.name.lower(),
             "values": trial.user_attrs.get(VALUES, []),
         }
@@ -432,7 +387,7 @@ def _points(study: Study, sweep: Sweep) -> list[dict[str, Any]]:
 def _show(points: Sequence[Mapping[str, Any]], sweep: Sweep) -> None:
     """Print the table of the trials, and how to repeat the best one."""
     metric, name = f"validation {sweep.metric.replace('_', ' ')}", str(points[0]["name"])
-    fields = [[field, *(text_of(choice(point["fields"][field])) for point in points)] for field in sweep.space.fields]
+    fields = [[field, *(text_of(choice(point["fields"][field])) for point in points)] for field in sweep.search.fields]
     texts = [f"{statistics.fmean(values):.4f}" if (values := point["values"]) else "-" for point in points]
     results = [[metric, *texts], ["ended", *(str(point["ended"]).partition(":")[0] for point in points)]]
     print()
