@@ -668,3 +668,127 @@ def test_files_that_promise_it_load_no_jax():
     command = f"import importlib, sys\nfor name in {names}: importlib.import_module(name)\nprint(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout.split()
     assert not JAX & set(loaded)
+
+
+# ---------------------------------------------------------------------------- what the house may weigh
+
+
+# Lines of each room, files of each package, and imports from one file to another: what was reached. An issue states how
+# many lines it may cost; that raises these numbers, a file for 130 lines and five imports a file. Whoever needs more
+# takes something away, and says in CHANGELOG.md what.
+class Budget(NamedTuple):
+    """The most that there may be."""
+
+    lines: dict[str, int]  # of each room
+    files: dict[str, int]  # and the following, of each package
+    imports: dict[str, int]  # from one file to another
+    density: dict[str, float]  # characters in a line of code, on average
+    long_files: dict[str, int]  # of more than 400 lines
+
+
+BUDGET = Budget(lines={}, files={}, imports={}, density={}, long_files={})
+LONGEST_FUNCTION = 40  # lines of the product, docstring aside
+
+
+def weighed(root: Path, package: str) -> dict[str, int]:
+    """{room: lines} of a package; its files at the root are one room, and so are all of tests."""
+    found: dict[str, int] = {}
+    for path in sorted((root / package).rglob("*.py")):
+        parts = path.relative_to(root).parts
+        name = "/".join(parts[:2]) if package in ("vit_jax", "convert") and len(parts) > 2 else package
+        found[name] = found.get(name, 0) + path.read_text(encoding="utf-8").count("\n")
+    return found
+
+
+def arrows(root: Path, package: str) -> int:
+    """How many imports there are from one file of a package to another of it."""
+    return sum(
+        len({each.name for each in its if each.name.partition(".")[0] == package and each.name != module})
+        for module, its in read(root, package).items()
+    )
+
+
+def docstring_lines(tree: ast.AST) -> set[int]:
+    """The numbers of the lines that docstrings take."""
+    found: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            found |= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return found
+
+
+def density(root: Path, package: str) -> float:
+    """The mean length of a line of code, without its indentation, comments, docstrings and blank lines."""
+    lengths: list[int] = []
+    for path in sorted((root / package).rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        docs, lines = docstring_lines(ast.parse(text)), text.splitlines()
+        kept = (line.strip() for number, line in enumerate(lines, 1) if number not in docs)
+        lengths += [len(line) for line in kept if line and not line.startswith("#")]
+    return sum(lengths) / len(lengths)
+
+
+def long_functions(root: Path, package: str) -> list[str]:
+    """The functions that do not fit a screen, their docstring aside."""
+    found = []
+    for path in sorted((root / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                lines = set(range(node.lineno, (node.end_lineno or 0) + 1))
+                if len(lines - docstring_lines(node)) > LONGEST_FUNCTION:
+                    found.append(f"{path.relative_to(root)}: {node.name} has {len(lines)} lines")
+    return found
+
+
+def over_budget(root: Path, budget: Budget) -> list[str]:
+    """What exceeds the budget."""
+    found = []
+    for package in budget.files:
+        for name, n in weighed(root, package).items():
+            if n > (most := budget.lines.get(name, 0)):
+                found.append(f"{name} has {n} lines, and may have {most}")
+        files = sorted((root / package).rglob("*.py"))
+        figures = {
+            "files": (len(files), budget.files),
+            "imports between files": (arrows(root, package), budget.imports),
+            "characters in a line of code": (density(root, package), budget.density),
+            "files over 400 lines": (
+                sum(path.read_text(encoding="utf-8").count("\n") > 400 for path in files),
+                budget.long_files,
+            ),
+        }
+        for what, (n, allowed) in figures.items():
+            if n > allowed[package]:
+                found.append(f"{package} has {n:.4g} {what}, and may have {allowed[package]:.4g}")
+        found += long_functions(root, package) if package != "tests" else []
+    return found
+
+
+def test_the_house_weighs_no_more_than_its_budget():
+    assert not over_budget(ROOT, BUDGET)
+
+
+HEAVIER = {  # what is added to a folder that is full: what is said
+    "a line": ({"vit_jax/files/a.py": "x = 1\n\n"}, "vit_jax/files has 2 lines, and may have 1"),
+    "a room": ({"vit_jax/texts/a.py": "x = 1\n"}, "vit_jax/texts has 1 lines, and may have 0"),
+    "a file": ({"vit_jax/files/b.py": ""}, "vit_jax has 2 files, and may have 1"),
+    "an import": ({"vit_jax/files/a.py": "from . import b", "vit_jax/files/b.py": ""}, "has 1 imports between files"),
+    "density": ({"vit_jax/files/a.py": "x = (1, 2)  # 3\n"}, "vit_jax has 15 characters in a line of code"),
+    "a long file": ({"vit_jax/files/a.py": "x = 1\n" * 401}, "vit_jax has 1 files over 400 lines"),
+    "a long function": ({"vit_jax/files/a.py": "def f():\n" + "    x = 1\n" * 40}, "a.py: f has 41 lines"),
+}
+
+
+@pytest.mark.parametrize("case", HEAVIER)
+def test_what_exceeds_the_budget_is_found(tmp_path, case):
+    budget = Budget({"vit_jax/files": 1}, *({"vit_jax": most} for most in (1, 0, 5, 0)))
+    full = {"vit_jax/files/a.py": "x = 1\n"}
+    assert not over_budget(plant(tmp_path / "full", full), budget)
+    more, said = HEAVIER[case]
+    assert any(said in line for line in over_budget(plant(tmp_path / "more", full | more), budget))
+
+
+def test_a_docstring_counts_neither_as_code_nor_to_its_function(tmp_path):
+    source = 'def f():\n    """' + "long " * 30 + '\n    """\n' + "    x = 1\n" * 39
+    plant(tmp_path, {"vit_jax/files/a.py": source})
+    assert not long_functions(tmp_path, "vit_jax") and density(tmp_path, "vit_jax") < 6

@@ -27,7 +27,9 @@ NUDGE = ".nudge"  # ends the name of an intermediate that the caller gives: see 
 
 
 class Attention(nnx.Module):
-    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section 3.2)."""
+    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section
+    3.2).
+    """
 
     fused = False  # whether a fused kernel computes what it can
     capability = (0, 0)  # compute capability of the GPU that it is for; (0, 0): no such GPU

@@ -136,19 +136,15 @@ def multi30k_tiny() -> Preset:
         final_norm=False, eps=1e-5, position="fairseq", position_offset=2, scale_embedding=True, tie="all",
         output_bias=False, dropout=0.3, embedding_dropout=0.3, embedding_std=0.088,
     )  # fmt: skip
+    data = SentenceData(  # the vocabulary: 256 bytes, three special ones and 10,000 merges
+        source="pairs:en-de:multi30k-tokens", tokenizer="bpe", vocabulary=10_259, tokens=8192,
+        lengths=(16, 24, 32, 96), bleu="none",
+    )  # fmt: skip
     return Preset(
         RunConfig(
             task="translate",
             model=model,
-            # The vocabulary: 256 bytes, three special ones and 10,000 merges.
-            data=SentenceData(
-                source="pairs:en-de:multi30k-tokens",
-                tokenizer="bpe",
-                vocabulary=10_259,
-                tokens=8192,
-                lengths=(16, 24, 32, 96),
-                bleu="none",
-            ),
+            data=data,
             optim=OptimConfig(
                 name="adam",
                 lr=5e-3,

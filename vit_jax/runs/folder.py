@@ -79,7 +79,9 @@ class Run:
                 sync_folder(folder)
 
     def writing(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which the store that keeps the run, if one does, gets what `publish` says, and all at the end."""
+        """A context in which the store that keeps the run, if one does, gets what `publish` says, and all at the
+        end.
+        """
         return mirror.writing(self.path)
 
     def publish(self) -> None:

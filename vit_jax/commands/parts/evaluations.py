@@ -30,7 +30,9 @@ def outputs_in_parts(
     merge: bool,
     note: Callable[[str], None],
 ) -> dict[str, np.ndarray]:
-    """A task's outputs of a split, computed together with other workers -> {name: [n, ...]}, in the order of the split."""
+    """A task's outputs of a split, computed together with other workers -> {name: [n, ...]}, in the order of the
+    split.
+    """
     each = max(int(facts["part_size"]) // batch, 1)
     if merge:
         facts_of(place)

@@ -27,7 +27,9 @@ _MOVES = {
 
 
 def check_loss(run: RunConfig, kind: str) -> None:
-    """Raise UserError naming the first field of a run that its kind of outputs does not have, or that excludes others."""
+    """Raise UserError naming the first field of a run that its kind of outputs does not have, or that excludes
+    others.
+    """
     data, augment = run.data, run.augment
     assert isinstance(data, ImageData) and isinstance(augment, ImageAugment)
     if kind:

@@ -51,7 +51,9 @@ class Engine(Step):
             self.compiled_together = self.devices.compiled(compiled, batch_at=1)
 
     def in_stage(self, run: RunConfig, definition: Any) -> Engine:
-        """The step of a stage of the run, in which its network drops at other rates; states and devices are the same."""
+        """The step of a stage of the run, in which its network drops at other rates; states and devices are the
+        same.
+        """
         stage = copy.copy(self)
         vars(stage).pop("attention", None)
         stage.run, stage.definition = run, definition
