@@ -31,6 +31,14 @@ Batch = Mapping[str, Any]  # {name: array [B, ...]}
 Forward = Callable[[Any, Batch], Array]
 
 
+def images(name: str) -> tuple[Batch, Batch]:
+    """(train, test) of a set that `vit_jax.train` has fetched: "image" uint8 [n, h, w, C], "label" int64 [n]."""
+    size, _, channels = OFFICIAL[name].shape
+    splits = open_images(ImageData(source=name, validation=0.0), size, channels).splits
+    train, test = (splits[split].examples(np.arange(len(splits[split]))) for split in ("train", "test"))
+    return ({**each, "label": each["label"].astype(np.int64)} for each in (train, test))
+
+
 def as_they_are(name: str, x: Array) -> Array:
     return x
 
