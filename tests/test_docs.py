@@ -253,7 +253,7 @@ def test_every_line_that_may_be_pasted_is_known():
 
 
 def prepared(folder: Path) -> None:
-    """What their reader has: pictures, classes, sentences, TFDS sets, and public files of random weights."""
+    """What their reader has: pictures, classes, sentences, sets by name, and public files of random weights."""
     import numpy as np
     from PIL import Image
     from safetensors.numpy import save_file
@@ -263,7 +263,7 @@ def prepared(folder: Path) -> None:
     from convert.dialects import LAYOUTS
     from convert.dialects.architectures import lookup
     from vit_jax.data.fetch.contents import Contents
-    from vit_jax.data.fetch.prepare import _write as write_set
+    from vit_jax.data.fetch.prepare import write_set
     from vit_jax.models.vit_config import ViTConfig
     from vit_jax.runs.values import from_dict
 
@@ -299,9 +299,8 @@ def prepared(folder: Path) -> None:
         ("mnist", 10, (28, 28, 1)),
     ):
         pixels = {split: rng.integers(0, 256, (n, *shape), np.uint8) for split, n in (("train", 300), ("test", 60))}
-        labels = {s: {"label": (np.arange(len(x)) % classes).astype(np.uint8)} for s, x in pixels.items()}
-        labels = {s: {**x, "coarse_label": x["label"] % 20} if classes == 100 else x for s, x in labels.items()}
-        write_set(folder / "sets", name, Contents(pixels, labels, {}, numbered=classes == 100 or shape[2] == 3))
+        labels = {split: np.arange(len(x)) % classes for split, x in pixels.items()}
+        write_set(folder / "sets", name, Contents(pixels, labels, tuple(map(str, range(classes)))))
     (folder / "multi30k").mkdir()
     for name, count in (("train", 300), ("val", 20), ("test", 20)):
         for language, says in (("en", "{} dogs run."), ("de", "{} Hunde rennen.")):
