@@ -605,7 +605,7 @@ def test_only_what_leaves_the_result_alone_may_change_on_resume():
     for run, more in (
         (
             IMAGES,
-            {f"data.{name}" for name in ("dir", "download", "memory", "read_ahead", "disk_cache", "threads", "verify")},
+            {f"data.{name}" for name in ("dir", "download", "memory", "read_ahead", "threads", "verify")},
         ),
         (TEXTS, set()),
     ):

@@ -43,7 +43,7 @@ class PredictFlags(PartsFlags, UnreadableFlags, SelectionFlags):
     inputs: tuple[str, ...] = field(
         metadata={
             "help": "image files, folders of images, also in s3:// and gs://, a .txt that lists images, "
-            "csv:FILE[:FOLDER], the images of a table, wds:PATTERN, parquet:PATTERN and mds:PATTERN, those of shards; "
+            "csv:FILE[:FOLDER], the images of a table, wds:PATTERN and parquet:PATTERN, those of shards; "
             "or sentences, or files of them, one per line; or files of vectors (.npy, .npz, .h5), of one row as "
             "FILE:ROW. - means stdin, and so does no input in a pipe: each line a sentence, an image file or FILE:ROW. "
             "Where stdout is no terminal, each answer is a line: the best class (--top of them), a text (--nbest of "

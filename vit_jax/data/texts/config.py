@@ -34,7 +34,7 @@ class SentenceData(DataConfig):
         "numbers",
         "numbers (generated); pairs:FROM-TO:FOLDER (files train.FROM and train.TO, one sentence per line); or, "
         "of which validation and test are held out, pairs:FILE,FILE or tsv:FILE (source, tab, target); "
-        "wds:FROM-TO:PATTERN, parquet: or mds: likewise (shards with the texts FROM and TO); texts:PATH (a file, or a "
+        "wds:FROM-TO:PATTERN, parquet: likewise (shards with the texts FROM and TO); texts:PATH (a file, or a "
         "folder of .txt files, one text per line) to pretrain on, with corrupt",
         place=True,
     )
