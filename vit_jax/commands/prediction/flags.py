@@ -64,11 +64,11 @@ class PredictFlags(PartsFlags, UnreadableFlags, SelectionFlags):
     layer: str = option(
         "", "with --attention: the layer to draw, counted from 1, or all; empty: the last for images, all for sentences"
     )
-    explain: Literal["", "ig", "chefer", "rollout", "occlusion"] = option(
+    explain: Literal["", "ig", "rollout"] = option(
         "",
         f"also explain what is said of the first {IMAGES} images, or {TEXTS} texts: what of the input counted, by ig "
-        "(integrated gradients), chefer (attention weighted by gradients), rollout (attention alone, blind to the "
-        "class) or occlusion; of classes with a score, insertion minus deletion",
+        "(integrated gradients) or rollout (attention alone, blind to the class); of classes with a score, insertion "
+        "minus deletion",
     )
     class_: str = option(
         "",
