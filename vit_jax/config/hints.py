@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .gone import instead_of
 from .synonyms import FLAGS, REASONS
 
 Names = Mapping[str, str]  # {a field as a flag is typed, without dashes before it: optim.weight-decay; its help}
@@ -45,6 +46,8 @@ def hint(
     else_: str = "",
 ) -> str:
     """A clause: what takes the place of an unknown name here, why nothing does, or the names most similar to it."""
+    if reason := instead_of(word):
+        return f": {reason}"
     wanted = word.lstrip("-").lower().replace("_", "-")
     for name in (wanted, wanted.rpartition(".")[2]):
         if (reason := reasons.get(name)) and _has_all(known, reason):

@@ -18,7 +18,7 @@ from jax import Array
 
 from ..config.run import RunConfig
 from ..machine.targets import HERE, Target
-from .attention import NUDGE, Attention, AttentionPool
+from .attention import Attention, AttentionPool
 from .attention_kernels import FUSED, obstacle
 from .layers import Intermediates, LayerNorm, Linear, Mlp, product_p, sow
 from .state import merge, split_model
@@ -59,9 +59,8 @@ class Stack(nnx.List[Any]):
         taken: list[Intermediates] = []
         given = intermediates or {}
         asked = [name for name in maps if prefix + name in given]
-        nudges = {name + NUDGE: given[prefix + name + NUDGE] for name in maps if prefix + name + NUDGE in given}
         for i, block in enumerate(self):
-            inner: Intermediates = dict.fromkeys(asked) | {name: nudge[:, i] for name, nudge in nudges.items()}
+            inner: Intermediates = dict.fromkeys(asked)
             x = call(block, x, i, inner)
             sow(intermediates, f"{prefix}blocks.{i}", x)
             taken.append(inner)

@@ -213,7 +213,7 @@ def denoise() -> Preset:
         "a T5 (--init) trained further on your texts, by span corruption",
         "One epoch of span corruption, as T5 was pretrained, for the weights of --init (a folder of T5, mT5, ByT5, UL2 "
         "or UMT5 with its tokenizer, or a run) on texts of yours, one in a line: --data.source texts:FILE or "
-        "texts:FOLDER. The run then starts another, --init runs/denoise. Of ByT5 give --data.corrupt-length 20, of UL2 "
-        "--data.corrupt ul2. Without --init it is t5-small's network from random weights, and --data.tokenizer names "
-        "the folder of a tokenizer. AdamW, where Google took Adafactor.",
+        "texts:FOLDER. The run then starts another, --init runs/denoise. Of ByT5 give --data.corrupt-length 20. "
+        "Without --init it is t5-small's network from random weights, and --data.tokenizer names the folder of a "
+        "tokenizer. AdamW, where Google took Adafactor.",
     )

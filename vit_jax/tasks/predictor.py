@@ -266,7 +266,7 @@ class Predictor:
 
         Args:
             inputs: one, or several.
-            method: ig, chefer, rollout or occlusion.
+            method: ig or rollout.
             args: the task's own, in order.
             options: likewise, by name: `class_name`, `steps`, `batch`.
 

@@ -116,6 +116,12 @@ def restore(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved |
             f"data.source {run.data.source} is not the data that this run began with: {clause}",
             "restore it, or choose another --name",
         )
+    if record["config"]["data"].get("lanes") == 0 and getattr(setup.dataset, "blocks", None) is not None:
+        raise UserError(
+            folder,
+            "its images came in blocks by several readers, and this version has one, which takes them in another order",
+            f"start a new run with --init {folder}",
+        )
     now = setup.dataset.metadata()
     for name in (name for name, entry in task_spec(run.task).metadata.items() if entry.of_training):
         if record.get(name) != now.get(name):

@@ -43,7 +43,7 @@ class PredictFlags(PartsFlags, UnreadableFlags, SelectionFlags):
     inputs: tuple[str, ...] = field(
         metadata={
             "help": "image files, folders of images, also in s3:// and gs://, a .txt that lists images, "
-            "csv:FILE[:FOLDER], the images of a table, wds:PATTERN, parquet:PATTERN and mds:PATTERN, those of shards; "
+            "csv:FILE[:FOLDER], the images of a table, wds:PATTERN and parquet:PATTERN, those of shards; "
             "or sentences, or files of them, one per line; or files of vectors (.npy, .npz, .h5), of one row as "
             "FILE:ROW. - means stdin, and so does no input in a pipe: each line a sentence, an image file or FILE:ROW. "
             "Where stdout is no terminal, each answer is a line: the best class (--top of them), a text (--nbest of "
@@ -64,11 +64,11 @@ class PredictFlags(PartsFlags, UnreadableFlags, SelectionFlags):
     layer: str = option(
         "", "with --attention: the layer to draw, counted from 1, or all; empty: the last for images, all for sentences"
     )
-    explain: Literal["", "ig", "chefer", "rollout", "occlusion"] = option(
+    explain: Literal["", "ig", "rollout"] = option(
         "",
         f"also explain what is said of the first {IMAGES} images, or {TEXTS} texts: what of the input counted, by ig "
-        "(integrated gradients), chefer (attention weighted by gradients), rollout (attention alone, blind to the "
-        "class) or occlusion; of classes with a score, insertion minus deletion",
+        "(integrated gradients) or rollout (attention alone, blind to the class); of classes with a score, insertion "
+        "minus deletion",
     )
     class_: str = option(
         "",

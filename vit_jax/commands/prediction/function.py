@@ -160,7 +160,7 @@ def _found(kind: str, inputs: Sequence[Any], file_column: str) -> list[Any]:
 
 def _holds_several(given: str | os.PathLike[str]) -> bool:
     """Whether an input is a folder, a table or shards, whose answers are a list, and be it of one image."""
-    several = ("csv:", "wds:", "parquet:", "mds:")
+    several = ("csv:", "wds:", "parquet:")
     return os.path.isdir(given) or (os.fspath(given).startswith(several) and not os.path.lexists(given))
 
 

@@ -60,7 +60,7 @@ def copy_prepared(place: str, name: str, version: str = "", verify: bool = False
 def _listed_store(place: str) -> Store:
     """The store of a URL that can be listed. Raises UserError."""
     if place.startswith("http"):
-        raise UserError(place, "a plain server lists no files", "give s3:// or gs://, or write shards: vit-jax shards")
+        raise UserError(place, "a plain server lists no files", "give s3:// or gs://, or tars of webdataset (wds:)")
     return open_store(place)
 
 

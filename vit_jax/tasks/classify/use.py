@@ -235,9 +235,8 @@ class Classifier(ImagePredictor):
 
         Args:
             images: one or several, as `ImagePredictor` takes them; one is explained as a list of one.
-            method: ig (integrated gradients from the mean that images are normalised by, signed), chefer (attention
-                weighted by gradients), rollout (attention alone, which is blind to the class) or occlusion (what hiding
-                a patch changes, signed).
+            method: ig (integrated gradients from the mean that images are normalised by, signed) or rollout (attention
+                alone, which is blind to the class).
             class_name: the class, label or number to explain; empty: the most probable of each image.
             steps: of integrated gradients, each a pass forward and back.
             batch: how many images are computed at a time.

@@ -1,0 +1,21 @@
+"""What earlier versions had: the names of flags, fields, arguments and commands, and what takes their place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# {name, without dashes before it: a clause that says what to use}
+GONE = {
+    "data.lanes": "shards are read by one reader; to mix more of their images, give a greater data.window",
+    "data.disk-cache": "parts of shards are not kept on disk; copy the shards here, and name their folder as data.dir",
+    "shards": "write tars of webdataset with tarfile of Python, or parquet with the datasets of Hugging Face",
+    "mds:": "write the images as tars of webdataset (wds:) or as parquet (parquet:)",
+}
+
+# {field of a run's config: its values with which the run is the same without it; none listed: all of them}
+SAME_WITHOUT: dict[str, tuple[Any, ...]] = {"data.lanes": (0, 1), "data.disk_cache": ()}
+
+
+def instead_of(name: str) -> str:
+    """What takes the place of a flag, field or command that is gone; empty of others."""
+    return GONE.get(name.lstrip("-").replace("_", "-"), "")
