@@ -111,6 +111,23 @@ def open_pieces(content: bytes, where: str, literal: bool = False) -> Any:
     return tokenizer
 
 
+def set_template(tokenizer: Any, before: Sequence[str], after: Sequence[str]) -> None:
+    """Let these tokens stand around every text."""
+    from tokenizers import processors
+
+    specials = [(token, tokenizer.token_to_id(token)) for token in dict.fromkeys([*before, *after])]
+    template = [*before, "$A", *after]
+    tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=specials)
+
+
+def end_words(tokenizer: Any) -> None:
+    """Let the texts of CLIP's ids have spaces where words end, which its tokenizer.json does not say."""
+    from tokenizers import decoders
+
+    spaces = [decoders.Replace("</w>", " "), decoders.Strip(" ", 1 << 20, 1 << 20)]
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), *spaces])
+
+
 def train_pieces(kind: str, sentences: Iterator[str], size: int) -> dict[str, bytes]:
     """The files of a new tokenizer -> {name: content}.
 

@@ -18,9 +18,8 @@ TARGET_OF_PAIRS = "target_lang"  # there, of Marian
 
 def with_languages(files: Files, spoken: Spoken, where: str, alone: bool = False) -> dict[str, bytes]:
     """The files, with the languages of their texts in the tokenizer_config.json and in the ids.json that they have."""
-    known = class_of(files, where)
-    languages = known.languages if known and not any(name.startswith(f"{SIDES[0]}/") for name in files) else None
-    if languages is None:
+    _, languages = class_of(files, where)
+    if languages is None or any(name.startswith(f"{SIDES[0]}/") for name in files):
         _refuse(spoken, where)
         return dict(files)
     number, vocabulary = numbers_of(files, SIDES[1], where)
