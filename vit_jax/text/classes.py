@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from .languages import LEGACY_NLLB, M2M, MARIAN, MBART, MBART50, NLLB, WMT21, Languages
-from .older import OF_BYTES
 
 OF_M2M, OF_MARIAN, OF_CLIP = "M2M100Tokenizer", "MarianTokenizer", "CLIPTokenizer"
 NAMES = {  # of classes that have another name now, and of models: the class of their tokenizer

@@ -15,7 +15,6 @@ from .ids import Ids
 from .languages import Languages
 from .older import FAIRSEQ, OF_BYTES
 from .pieces import PIECES, open_pieces
-from .stated import token_text
 
 Files = Mapping[str, bytes]  # {name: content}
 
@@ -121,8 +120,3 @@ def ids_of(files: Files, side: str, where: str) -> Ids:
     except (TypeError, KeyError) as error:
         raise UserError(where, f"{IDS} does not hold the ids of the {side}", remedy) from error
     return ids
-
-
-def text_of(tokens: Mapping[str, Any], name: str) -> str:
-    """What a setting states as a text; empty where it states none."""
-    return token_text(tokens.get(name))

@@ -39,17 +39,16 @@ from .contents import (
     of_side,
     parse_json,
     read_settings,
-    text_of,
     tokens_of,
     vocabulary_of,
     with_config,
 )
+from .ids import check_range, stated_ids, token_text
 from .languages import UNSTATED, Languages, Spoken
 from .older import OF_BYTES, OLDER, SOURCES, make_pieces
 from .pieces import PIECES, Pieces, end_words, open_pieces, set_template
 from .sentence_pieces import SentencePieces
 from .spoken import KEYS, TARGET_OF_PAIRS, with_languages
-from .stated import check_ids, stated_ids, token_text
 from .tokenizer import Tokenizer
 
 MODEL = ("config.json", "generation_config.json")  # of a model; what generates counts more than what it consists of
@@ -170,18 +169,18 @@ def _open_side(files: Files, side: str, where: str) -> Tokenizer:
         return _open_spm(files, side, languages, where)
     if name == OF_BYTES:
         size = max(_size(byte_vocabulary(tokens)), _rows(files, where))
-        check_ids(ids, size, where)
+        check_range(ids, size, where)
         return ByteTokens(tokens, ids, target, _record(size, files), files)
     tokenizer = open_pieces(
         of_side(files, side).get(PIECES, b""), f"{where}: {PIECES}", tokens.get("split_special_tokens") is True
     )
     if name == OF_CLIP:
         end_words(tokenizer)
-    if languages and (code := text_of(tokens, KEYS["source"])):
+    if languages and (code := token_text(tokens.get(KEYS["source"]))):
         language, end = [languages.token.format(code)], [token_text(tokens["eos_token"])]
         set_template(tokenizer, *((language, end) if languages.before else ([], end + language)))
     size = max(_size(tokenizer.get_vocab()), _rows(files, where))
-    check_ids(ids, size, where)
+    check_range(ids, size, where)
     return Pieces(tokenizer, ids, target, _record(size, files), files)
 
 
@@ -190,13 +189,13 @@ def _open_spm(files: Files, side: str, languages: Languages, where: str) -> Toke
     ids, target, tokens = ids_of(files, side, where), side == SIDES[1], tokens_of(files, side, where)
     vocabulary, name = vocabulary_of(files, side, where), SPM[target] if SPM[0] in files else ONE_SPM
     size = max(_size(vocabulary), _rows(files, where))
-    check_ids(ids, size, where)
+    check_range(ids, size, where)
     if name not in files:
         raise UserError(where, f"has {SPM[0]} but no {name}", "put it there")
     if ids.unknown is None:
-        raise UserError(where, f"{VOCABULARIES[0]} has no {text_of(tokens, OF_PAIRS[0])}", "restore it")
-    specials = [text_of(tokens, each) for each in (OF_PAIRS if languages.in_source else OF_ONE)]
-    code = text_of(tokens, TARGET_OF_PAIRS if languages.in_source else KEYS["source"])
+        raise UserError(where, f"{VOCABULARIES[0]} has no {token_text(tokens.get(OF_PAIRS[0]))}", "restore it")
+    specials = [token_text(tokens.get(each)) for each in (OF_PAIRS if languages.in_source else OF_ONE)]
+    code = token_text(tokens.get(TARGET_OF_PAIRS if languages.in_source else KEYS["source"]))
     opened = SentencePieces(
         files[name], vocabulary, ids, specials, languages, code, target, f"{where}: {name}"
     )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import logging
 import re
@@ -13,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..files.lines import quote, read_lines
+from ..files.lines import quote
 from ..machine.libraries import report_damage, require
+from .ids import token_text
 from .languages import LEGACY_NLLB, NLLB, Languages
-from .pieces import set_template
+from .pieces import check_growth, set_template
 from .sentence_pieces import open_model
-from .stated import token_text
 
 FAIRSEQ = "sentencepiece.bpe.model"
 MODELS = (FAIRSEQ, "spiece.model", "tokenizer.model")  # of SentencePiece
@@ -28,6 +27,7 @@ OF_BYTES = "ByT5Tokenizer"  # a class whose tokens are bytes, so that a folder o
 NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 LISTS = ("additional_special_tokens", "extra_special_tokens", "added_tokens_decoder")
 MOST = 1 << 20  # of whatever a setting counts, such as extra_ids
+PROBE = "Two dogs, 12 Cats: é 日本."  # of classes that do more than their tokenizer.json it has other ids
 REMEDY = (
     "give a tokenizer.json too, which transformers 5 writes with "
     "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
@@ -43,23 +43,28 @@ def make_pieces(
     folder of its own holds SOURCES, and of the settings what is no place of a file.
     """
     there = next(each for each in OLDER if each in files)
-    counts = [len(open_model(files[each], f"{where}: {each}")) for each in MODELS if each in files]
-    settings = _settings(stated, f"{where}: tokenizer_config.json")
+    kind, needed = _class_of(name)
+    unknown = f"has {there} and is of {name[:60]!r}, of which transformers makes no tokenizer.json"
+    if not needed:
+        raise UserError(where, unknown, REMEDY)
+    if lacking := [file for file in needed if file not in files]:
+        raise UserError(where, f"has {there} but no {lacking[0]}", "put it there")
+    settings = {**_settings(stated, f"{where}: tokenizer_config.json"), "tokenizer_class": kind}
+    sizes = [len(open_model(files[each], f"{where}: {each}")) for each in MODELS if each in files]
     if languages in (NLLB, LEGACY_NLLB) and "added_tokens_decoder" not in settings:
-        settings["added_tokens_decoder"] = _codes(settings, max(counts, default=0) + 1)
+        settings["added_tokens_decoder"] = _codes(settings, sizes[0] + 1)
     with tempfile.TemporaryDirectory() as folder:
         for file, content in files.items():
-            content = b"".join(_lines(file, content, where)) if file.endswith(".txt") else content
+            content = content.replace(b"\r\n", b"\n") if file.endswith(".txt") else content
+            content = re.sub(rb"\n+", b"\n", content) if file == "merges.txt" else content
             (Path(folder) / file).write_bytes(content)
-        with report_damage(f"{where}: {there}"):
-            made = _make(Path(folder), name, settings)
-    if not made.is_fast or type(made).__name__ == "TokenizersBackend":
-        what = f"has {there} and is of {name[:60]!r}, of which transformers makes no tokenizer.json from that"
-        raise UserError(where, what, REMEDY)
-    for key, file in made.vocab_files_names.items():
-        if file not in files and key in ("vocab_file", "merges_file"):
-            raise UserError(where, f"has {there} but no {file}", "put it there")
-    tokenizer = made.backend_tokenizer
+        (Path(folder) / "tokenizer_config.json").write_text(json.dumps(settings))
+        with report_damage(f"{where}: {needed[-1]}"), _quiet():
+            made = _make(folder)
+            tokenizer = made.backend_tokenizer
+            check_growth(tokenizer)
+            if made(PROBE)["input_ids"] != tokenizer.encode(PROBE).ids:
+                raise UserError(where, unknown, REMEDY)
     if stated.get("extra_ids") != 0:  # T5's sentinels are no text, also where the model has pieces of their names
         tokenizer.add_special_tokens([token for token in tokenizer.get_vocab() if token.startswith("<extra_id_")])
     _check_added(tokenizer, stated, json.loads(files.get("added_tokens.json", b"{}")), where)
@@ -67,29 +72,30 @@ def make_pieces(
         set_template(tokenizer, [], [])
     tokens = {token: text for token, text in made.special_tokens_map.items() if token in NAMES and token not in stated}
     text: str = tokenizer.to_str()
-    return text.encode(), {"tokenizer_class": stated.get("tokenizer_class", type(made).__name__), **tokens}
+    return text.encode(), {"tokenizer_class": stated.get("tokenizer_class", kind), **tokens}
 
 
-def _lines(file: str, content: bytes, where: str) -> Iterator[bytes]:
-    """The lines of a text as transformers reads them, all of which end with LF; pairs of pieces stand in every one."""
-    for number, line in enumerate(read_lines(io.BytesIO(content), f"{where}: {file}"), 1):
-        if file == "merges.txt" and (not line or (number == 1 and line.startswith("#version"))):
-            continue
-        if file == "merges.txt" and not re.fullmatch(r"[^ ]+ [^ ]+", line):
-            raise UserError(f"{where}: {file} line {number}", f"{quote(line)} is no pair of pieces", "restore it")
-        yield f"{line}\n".encode()
-
-
-def _make(folder: Path, name: str, settings: Mapping[str, Any]) -> Any:
-    """The tokenizer of transformers."""
+def _class_of(name: str) -> tuple[str, list[str]]:
+    """(a class of transformers, its files) by its name, or a model's; no files where it makes no tokenizer.json."""
     with require("transformers"), _quiet():
-        from transformers import AutoTokenizer, PreTrainedConfig
+        from transformers import PreTrainedTokenizerFast
+        from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
 
-        is_class = name.endswith("Tokenizer")
-        config = {**settings, **({"tokenizer_class": name} if is_class else {})}
-        (folder / "tokenizer_config.json").write_text(json.dumps(config))
-        how = {"config": PreTrainedConfig()} if is_class else {"tokenizer_type": name}
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **how)
+        name = TOKENIZER_MAPPING_NAMES.get(name) or name
+        found = tokenizer_class_from_name(name) if name.endswith("Tokenizer") else None
+    if not isinstance(found, type) or not issubclass(found, PreTrainedTokenizerFast):
+        return name, []
+    files = found.vocab_files_names
+    return found.__name__, [files[key] for key in ("vocab_file", "merges_file") if key in files]
+
+
+def _make(folder: str) -> Any:
+    """The tokenizer of transformers in a folder, whose config states its class."""
+    from transformers import AutoTokenizer, PreTrainedConfig
+
+    return AutoTokenizer.from_pretrained(
+        folder, config=PreTrainedConfig(), local_files_only=True, trust_remote_code=False
+    )
 
 
 @contextlib.contextmanager
@@ -105,7 +111,12 @@ def _quiet() -> Iterator[None]:
 
 def _settings(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The settings that are a token, a language, a switch or a count: others may name files or code."""
-    found = {}
+    found: dict[str, Any] = {}
+    by_id = stated.get("added_tokens_decoder")
+    for number, token in by_id.items() if isinstance(by_id, dict) else ():
+        if not re.fullmatch("[0-9]{1,9}", number) or not isinstance(token, dict) or not token_text(token):
+            what = f"added_tokens_decoder has for {quote(number)} no token, or no id"
+            raise UserError(where, what, 'give {"ID": {"content": "TOKEN"}}')
     for key, value in stated.items():
         if key in LISTS or key.endswith(("_token", "_lang")):
             found[key] = _typed(value)
@@ -128,7 +139,7 @@ def _typed(value: Any) -> Any:
 
 
 def _codes(settings: Mapping[str, Any], first: int) -> dict[str, Any]:
-    """NLLB's languages as tokens from id `first` on, before the mask: transformers 5 forgets those that no file lists."""
+    """NLLB's languages as tokens from id `first` on, before the mask; transformers 5 forgets those of no file."""
     from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES
 
     listed = settings.get("additional_special_tokens") or settings.get("extra_special_tokens") or []

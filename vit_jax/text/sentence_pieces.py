@@ -38,11 +38,6 @@ def open_model(content: bytes, where: str) -> Any:
 class SentencePieces(Tokenizer):
     """One side of such: ids and texts are those of MarianTokenizer and M2M100Tokenizer of transformers."""
 
-    unit = "tokens"
-    open = True
-    remark = ""
-    cased = True
-
     def __init__(
         self,
         model: bytes,
@@ -70,9 +65,6 @@ class SentencePieces(Tokenizer):
         self._special = re.compile("|".join(map(re.escape, sorted(specials, key=len, reverse=True))))
         self.unknown = 0 if ids.unknown is None else ids.unknown
         self.model = open_model(model, where)
-
-    def __len__(self) -> int:
-        return int(self.kept["size"])
 
     def number(self, token: str) -> int | None:
         """The id of a piece; None where there is none of this name."""
