@@ -190,6 +190,8 @@ def command(arguments: list[str]) -> int:
     where += f", probe {o.probe}" if o.probe != "none" else ""
     title = f"{what}, {where}"
     _print_metrics(m, title, bool(o.probabilities or o.csv or o.report))
+    if o.outputs:
+        print(printable(f"  {o.outputs} has {len(m.examples):,} rows; vit-jax join joins those of all shares"))
     if o.probabilities:
         rows = write_csv(o.probabilities, *m.task.values_table(m.examples, m.result))
         print(printable(f"  {o.probabilities} has {rows:,} rows"))
