@@ -160,8 +160,10 @@ def test_an_evaluation_of_joined_outputs_is_that_of_one_command_to_the_bit(more,
     for other, name in (["--split", "train"], "rows"), (["--batch", "60"], "batch"), (["--weights", "last"], "weights"):
         if name != "weights" or "--flip" in more:
             ema = ["--no-ema"] if name == "weights" else []
-            assert f"all.npz: its {name} is " in said(*flags, all_of_them, *other, *ema)
-    assert "but that of this evaluation is " in said("--batch", "60", "--joined", all_of_them)
+            assert f"all.npz: is of {name} " in said(*flags, all_of_them, *other, *ema)
+    assert "but this evaluation of batch 60; give the shares of one job" in said(
+        "--batch", "60", "--joined", all_of_them
+    )
 
 
 def test_the_evaluate_door_of_python_takes_shares_too(place, tmp_path):
@@ -229,7 +231,7 @@ def test_gaps_doubles_and_foreign_shares_are_refused_and_nothing_is_written(plac
         (["run", "good.txt", "--batch", "2", "--top", "2"], "top"),
     ):
         foreign = shares(other, 2, *flags, "--force")[0]
-        assert f"{foreign}: its {name} is " in said(a, b, c, foreign)
+        assert f"{foreign}: is of {name} " in said(a, b, c, foreign)
     values = shares(tmp_path, 3, *job, flag="--probabilities")
     assert f"{values[2]}: has other columns than {a}" in said(a, b, values[2])
 
@@ -249,6 +251,7 @@ def test_files_that_no_share_wrote_whole_are_refused(place, tmp_path):
         (b"".join([lines[0], *lines[4:], *lines[1:4]]), "the rows are in another order than their job's"),
         (lines[0] + lines[1].partition(b",")[2], "line 2 is no row of it"),
         (content.replace(b"\r\n0,", b"\r\n99,", 1), "has a row that is none of its 10"),
+        (b"\r\n", "does not say which rows it has"),
         (b"file,rank\r\n", "does not say which rows it has"),
         (b"row?rows=many,rank\r\n", "does not say which rows it has"),
     ):
@@ -259,8 +262,10 @@ def test_files_that_no_share_wrote_whole_are_refused(place, tmp_path):
     for damaged in (b"none", b""):
         (tmp_path / "x.npz").write_bytes(damaged)
         assert "x.npz: cannot be read as the .npz of a share" in said(tmp_path / "x.npz", to="to.npz")
-    np.savez(tmp_path / "x.npz", pooled=np.zeros(3))
-    assert "x.npz: cannot be read as the .npz of a share" in said(tmp_path / "x.npz", to="to.npz")
+    whole = {"row": np.arange(3), "left_out": np.arange(0), "job": "row?rows=3", "pooled": np.zeros(3)}
+    for wrong in ({}, {"row": np.zeros(3)}, {"left_out": np.zeros(1)}, {"pooled": np.zeros(2)}, {"pooled": 0}):
+        np.savez(tmp_path / "x.npz", **({**whole, **wrong} if wrong else {"pooled": np.zeros(3)}))
+        assert "x.npz: cannot be read as the .npz of a share" in said(tmp_path / "x.npz", to="to.npz"), wrong
     (tmp_path / "old" / "parts").mkdir(parents=True)
     (tmp_path / "old" / "job.json").write_text("{}")
     (tmp_path / "old" / "parts" / "00000000.csv").write_bytes(b"file,rank,class,probability,reason\r\n")
@@ -286,7 +291,7 @@ def test_outputs_of_every_kind_come_back_as_they_were(tmp_path):
     rng = np.random.default_rng(0)
     kinds = ("float32", "float64", ml_dtypes.bfloat16, "int32", "bool")
     out = {str(np.dtype(kind)): rng.normal(size=(3, 2)).astype(kind) for kind in kinds}
-    file, facts = str(tmp_path / "x.npz"), {"rows": "3", "what": "outputs of an evaluation"}
+    file, facts = str(tmp_path / "x.npz"), {"rows": "3", "content": "outputs of an evaluation"}
     write_outputs(file, out, np.array([2, 0, 1]), facts)
     back = read_outputs(str(joined([file], tmp_path / "y.npz")), facts)
     assert back.keys() == out.keys()

@@ -558,7 +558,7 @@ def test_the_doors_search_as_they_are_told(trained, capsys, terminal, tmp_path):
         assert join.command([*files, "--to", str(tmp_path / "joined.csv"), "--force"]) == 0
         assert (tmp_path / "joined.csv").read_bytes() == out.read_bytes(), "blank lines are in no batch"
     assert predict.command([*job[:4], "--beam", "2", "--share", "1/3", "--csv", str(tmp_path / "other.csv")]) == 0
-    with pytest.raises(UserError, match=r"other\.csv: its search is .*, but that of .*1\.csv is "):
+    with pytest.raises(UserError, match=r"other\.csv: is of search .*, but .*1\.csv of search "):
         join.command([files[0], str(tmp_path / "other.csv"), "--to", str(tmp_path / "joined.csv"), "--force"])
 
     net = vit_jax.load(path)

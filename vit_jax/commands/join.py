@@ -86,7 +86,7 @@ def _read_table(file: str) -> Iterator[list[str]]:
     with open(file, newline="", encoding="utf-8", errors="surrogateescape") as text:
         reader = csv.reader(text)
         try:
-            title = next(reader)
+            title = next(reader) or [""]
             yield title
             for row in reader:
                 if not re.fullmatch("[0-9]{1,15}", row[0] if row else "") or len(row) not in (1, len(title)):
@@ -131,7 +131,7 @@ def join_arrays(files: Sequence[str], to: str) -> int:
     facts, first = _facts({file: str(head[JOB]) for file, head in heads.items()}), files[0]
     numbers = [(file, np.concatenate([heads[file][ROW], heads[file][LEFT_OUT]])) for file in files]
     check_rows(numbers, int(facts["rows"]))
-    measured, names, layouts = facts["what"] == OUTPUTS, list[str](), list[object]()
+    measured, names, layouts = facts.get("content") == OUTPUTS, list[str](), list[object]()
 
     def parts() -> Iterator[dict[str, np.ndarray]]:
         for file, _ in sorted(numbers, key=lambda each: each[1].min()):

@@ -232,7 +232,7 @@ def measure(request: Request) -> Measured:
             return Measured(net, name, data.splits[name], result, data.remarks, metadata, task_of(run, metadata))
         name, examples, remarks = _other(net, run, request, recorded) if other else _own(run, f.split, recorded)
         if share or f.joined:
-            more = {"what": OUTPUTS, "inputs": split_digest(examples), "split": name, "flip": f.flip}
+            more = {"content": OUTPUTS, "inputs": split_digest(examples), "split": name, "flip": f.flip}
             facts = facts_of(net, task, len(examples), batch, **more)
         if f.joined:
             out = read_outputs(f.joined, facts)

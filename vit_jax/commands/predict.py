@@ -79,7 +79,7 @@ def _title(o: Options, model: Predictor, inputs: Inputs) -> str:
         return ""
     check_draws(model.task, o.skip_unreadable)
     settings = {"blocks": o.blocks, "norm": o.norm} if o.features else {"top": o.top}
-    what = {"what": "features" if o.features else "predictions", "inputs": digest_of(inputs.sources)[:16]}
+    what = {"content": "features" if o.features else "predictions", "inputs": digest_of(inputs.sources)[:16]}
     return title_of(facts_of(model, model.task, sum(map(len, inputs.sources)), o.batch, **what, **settings))
 
 

@@ -130,7 +130,7 @@ def check_same_job(file: str, facts: Facts, other: str, wanted: Facts) -> None:
     """Raise UserError where the facts of a file are not those of another, or of a command."""
     for name in dict.fromkeys([*wanted, *facts]):
         if facts.get(name) != wanted.get(name):
-            what = f"its {name} is {facts.get(name, 'none')}, but that of {other} is {wanted.get(name, 'none')}"
+            what = f"is of {name} {facts.get(name, 'none')}, but {other} of {name} {wanted.get(name, 'none')}"
             raise UserError(show_path(file), what, "give the shares of one job: the same weights, inputs and settings")
 
 
@@ -152,10 +152,15 @@ def check_rows(found: Sequence[tuple[str, np.ndarray]], total: int) -> None:
 
 
 def read_arrays(file: str | os.PathLike[str], *names: str) -> dict[str, np.ndarray]:
-    """The arrays of a share's .npz, all or those named. Raises UserError where they cannot be read."""
+    """The arrays of a share's .npz, all or those named, among them the rows'. Raises UserError where there are none."""
     try:
         with open_regular(file) as opened, np.load(opened, allow_pickle=False) as found:
-            return {name: found[name] for name in names or found.files}
+            arrays = {name: found[name] for name in names or found.files}
+        rows = arrays[ROW]
+        lengths = {x.shape[:1] for name, x in arrays.items() if name not in (JOB, LEFT_OUT)}
+        if lengths != {(rows.size,)} or not rows.dtype.kind == arrays[LEFT_OUT].dtype.kind == "i" or JOB not in arrays:
+            raise ValueError("its arrays are not of one row each")
+        return arrays
     except (ValueError, KeyError, OSError, TypeError, EOFError, MemoryError, AttributeError, BadZipFile) as error:
         what = f"cannot be read as the .npz of a share ({error})"
         raise UserError(show_path(file), what, "write it again, with --share I/N") from error
@@ -170,7 +175,7 @@ def write_outputs(file: str, out: Mapping[str, np.ndarray], rows: np.ndarray, fa
 def read_outputs(file: str, facts: Facts) -> dict[str, np.ndarray]:
     """A task's outputs of all rows of a job, in their order: {name: [n, ...]}. Raises UserError where some lack."""
     arrays = read_arrays(file)
-    title, rows = str(arrays.pop(JOB, "")), arrays.pop(ROW, np.empty(0, np.int64))
+    title, rows = str(arrays.pop(JOB)), arrays.pop(ROW)
     check_same_job(file, read_title(title, file), "this evaluation", facts)
     check_rows([(file, rows)], int(facts["rows"]))
     del arrays[LEFT_OUT]
