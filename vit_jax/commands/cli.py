@@ -19,6 +19,7 @@ COMMANDS = {
     "compare": "put runs side by side: where they differ, their results and curves",
     "report": "write what a run, or several, left as one page for a browser: curves, errors, attention",
     "predict": "classify or caption images, or translate sentences, with a trained network",
+    "join": "join what --share of predict or evaluate wrote, of all shares, to one file",
     "sheet": "draw what augmentation makes of a preset's images",
     "convert": "convert weights from one layout to another, with proof",
 }

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+_SHARES = "each command takes a fixed share of the rows: --share I/N of predict and evaluate, and then vit-jax join"
+
 # {name, without dashes before it: a clause that says what to use}
 GONE = {
     "data.lanes": "shards are read by one reader; to mix more of their images, give a greater data.window",
     "data.disk-cache": "parts of shards are not kept on disk; copy the shards here, and name their folder as data.dir",
     "shards": "write tars of webdataset with tarfile of Python, or parquet with the datasets of Hugging Face",
     "mds:": "write the images as tars of webdataset (wds:) or as parquet (parquet:)",
+    "parts": _SHARES,
+    "part-size": _SHARES,
+    "merge": _SHARES,
 }
 
 # {field of a run's config: its values with which the run is the same without it; none listed: all of them}

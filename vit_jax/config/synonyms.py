@@ -129,6 +129,7 @@ REASONS: dict[str, str] = {
         "num-processes dist-url rank",
         "a --split is measured by the one text that greedy or beam search (--beam) finds; several texts and draws are "
         "for python -m vit_jax.predict": "nbest sample temperature top-k top-p",
+        "tables are CSV, also with --share, which pyarrow makes parquet (csv.read_csv, parquet.write_table)": "format",
         "a run is measured by python -m vit_jax.evaluate RUN": "eval evaluate test-only eval-only do-eval",
     }.items()
     for their in theirs.split()

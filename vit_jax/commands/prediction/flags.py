@@ -15,14 +15,11 @@ from ...config.run import paths_in
 from ...errors import Field, UserError
 from ...explain.methods import IMAGES, TEXTS
 from ...files.destination import check_outputs
-from ..parts.flags import PartsFlags, check_parts
 from ..selection import FileFlags, LanguageFlags, SelectionFlags
 from ..unreadable import UnreadableFlags
 
 BATCH = 64  # inputs that are computed at a time
 FILES = (".png", ".csv", ".npz")  # of an explanation
-WHOLE = ("json", "attention", "explain", "skip_unreadable")  # not with --parts
-JOINED = ("csv", "probabilities", "features", "merge")  # of which there is one with --parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +28,7 @@ class DataFlags(LanguageFlags, FileFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictFlags(PartsFlags, UnreadableFlags, SelectionFlags):
+class PredictFlags(UnreadableFlags, SelectionFlags):
     """What is predicted, by which weights, and what is written."""
 
     run: str = field(
@@ -95,6 +92,12 @@ class PredictFlags(PartsFlags, UnreadableFlags, SelectionFlags):
         "with --blocks: apply the network's last norm to the outputs of every block, as Dinov2Backbone "
         "does; --no-norm: as they are, as timm's forward_intermediates gives them by default",
     )
+    share: str = option(
+        "",
+        "answer a fixed share of the inputs, I/N such as 3/16, while other commands, on any machines, answer the "
+        "others; the files that are written say which inputs they have, and `vit-jax join` joins those of all shares "
+        "to what one command writes",
+    )
     batch: int = option(BATCH, "inputs that are computed at a time; fewer take less memory", at_least=1)
     force: bool = option(
         False, "overwrite the files of --csv, --probabilities, --attention, --explain and --features if they exist"
@@ -115,13 +118,6 @@ def check_flags(o: Options, stated: Sequence[str]) -> None:
 
     `stated` are the fields that the command line sets.
     """
-    reads = [*runs.read_from(o.run), *paths_in(*o.inputs)]
-    check_parts(o, stated, WHOLE, reads)
-    if o.parts and len(asked := [name for name in JOINED if getattr(o, name)]) > 1:
-        what = f"is given, and so is --{asked[1]}, and parts are joined to one file"
-        raise UserError(Field(asked[0]), what, "give one of them, and the others with another --parts")
-    if o.features and "format" in stated:
-        raise UserError(Field("format"), f"is {o.format}, and features are .npz", "leave it out")
     if o.layer and not o.attention:
         raise UserError(Field("layer"), f"is {o.layer}, but nothing is to be drawn", "add --attention FILE.png")
     if o.attention and not o.attention.lower().endswith(".png"):
@@ -145,7 +141,6 @@ def check_flags(o: Options, stated: Sequence[str]) -> None:
             f"--features {o.features}", "in a folder of weights it would be taken for such", "choose another"
         )
     outputs = {
-        "merge": o.merge,
         "csv": o.csv,
         "probabilities": o.probabilities,
         "attention": o.attention,

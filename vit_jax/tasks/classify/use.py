@@ -213,11 +213,17 @@ class Classifier(ImagePredictor):
 
     @with_fixed_settings
     def write_features(
-        self, inputs: Sequence[Any], path: Path, blocks: Sequence[int] = (), norm: bool = True, batch: int = BATCH
+        self,
+        inputs: Sequence[Any],
+        path: Path,
+        blocks: Sequence[int] = (),
+        norm: bool = True,
+        batch: int = BATCH,
+        **more: Any,
     ) -> str:
         """Write `features` of image files, and "files", their names, to a .npz, one batch in memory at a time."""
         numbers, names = block_numbers(blocks, self.layers), [str(file) for file in inputs]
-        written = write_npz(path, self._features(inputs, numbers, norm, batch), len(inputs), files=names)
+        written = write_npz(path, self._features(inputs, numbers, norm, batch), len(inputs), files=names, **more)
         arrays = ", ".join(f"{name} {list(shape)}" for name, shape in written.items())
         return f"{path}: {arrays}"
 
