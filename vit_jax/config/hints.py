@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .gone import GONE
 from .synonyms import FLAGS, REASONS
 
 Names = Mapping[str, str]  # {a field as a flag is typed, without dashes before it: optim.weight-decay; its help}
@@ -47,6 +48,8 @@ def hint(
     """A clause: what takes the place of an unknown name here, why nothing does, or the names most similar to it."""
     wanted = word.lstrip("-").lower().replace("_", "-")
     for name in (wanted, wanted.rpartition(".")[2]):
+        if name in GONE:
+            return f": {GONE[name]}"
         if (reason := reasons.get(name)) and _has_all(known, reason):
             return f": {reason}"
         if ours := [flag for flag in FLAGS.get(name, ()) if flag in known]:
