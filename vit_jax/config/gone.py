@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+from ..errors import UserError
 
 _SHARES = "each command takes a fixed share of the rows: --share I/N of predict and evaluate, and then vit-jax join"
 
@@ -24,3 +27,11 @@ SAME_WITHOUT: dict[str, tuple[Any, ...]] = {"data.lanes": (0, 1), "data.disk_cac
 def instead_of(name: str) -> str:
     """What takes the place of a flag, field or command that is gone; empty of others."""
     return GONE.get(name.lstrip("-").replace("_", "-"), "")
+
+
+def check_arguments(given: Iterable[str]) -> None:
+    """Raise UserError for an argument that a function had, and TypeError for one that it never had."""
+    for name in given:
+        if reason := GONE.get(name.rstrip("_").replace("_", "-")):
+            raise UserError(f"{name} is gone", remedy=reason)
+        raise TypeError(f"there is no argument {name!r}")

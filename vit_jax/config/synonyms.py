@@ -79,7 +79,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
         "augment.mix-off": "mixup-off-epoch",
         "augment.repeats": "aug-repeats repeated-aug repeated-augmentation",
         "init": "pretrained initial-checkpoint finetune model-name-or-path from-pretrained",
-        "resume": "resume-from resume-from-checkpoint continue auto-resume",
+        "resume": "resume-from resume-from-checkpoint auto-resume",
         "new-head": "reset-head ignore-mismatched-sizes reset-classifier",
         "dir": "out-dir output-dir save-dir log-dir logdir outdir checkpoint-dir workdir",
         "name": "run-name experiment exp-name exp run-id",

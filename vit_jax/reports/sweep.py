@@ -23,7 +23,7 @@ from ..runs.points import FAILED, Point, value_text
 from ..tasks.table import task_spec
 from .compare import columns
 from .comparison import Comparison, Line, Member, gather, is_number
-from .tables import commands_of
+from .tables import command_of
 
 PICTURE = "sweep.png"
 MEASURED = (FINISHED, "stopped: max_steps", "stopped: max_minutes")  # endings of runs that went as far as they were to
@@ -155,8 +155,7 @@ def show(outcomes: Outcomes) -> None:
     spread = f" +- {best.std:.4f}" if len(best.values) > 1 else ""
     print(printable(f"best       {best.point.name}: {name} {best.mean:.4f}{spread}"))
     print("next:")
-    for command in commands_of(best.line):
-        print(printable(f"  {command}"))
+    print(printable(f"  {command_of(best.line)}"))
     shown = show_path(outcomes.folder)
     out = " --out report.html" if is_kept(shown) else ""
     print(printable(f"  python -m vit_jax report {shlex.quote(shown)}{out}"))

@@ -36,7 +36,6 @@ from ..files.metrics import HISTOGRAMS, has_log, histogram_rows, log_fault, read
 from ..files.reading import check_regular, show_path
 from . import mirror
 from .record import check_record, differing, is_log_record, is_saved, is_summary
-from .segments import Segment, segments_of
 from .sidecar import read_files, write_files
 from .values import FORMAT, from_dict
 
@@ -190,10 +189,6 @@ class Run:
     def config(self) -> RunConfig:
         """The run's config."""
         return from_dict(RunConfig, self.record()["config"])
-
-    def segments(self) -> list[Segment]:
-        """The run's segments, of which the last holds now."""
-        return segments_of(self.record())
 
     def summary(self) -> dict[str, Any] | None:
         """summary.json, or None while the run has not ended."""

@@ -21,6 +21,7 @@ from ..tasks.table import task_spec
 
 T = TypeVar("T")
 FORMAT = 4  # 1 to 3 were of versions before the first release
+LENGTH = ("epochs", "patience")  # of the identity, which may change where a run goes on
 LAST_READER = "e3c4a86"  # the last commit that reads formats 1 to 3
 
 

@@ -7,7 +7,7 @@ conversion. The directions of an update are those of optax, and for Muon those o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -94,42 +94,6 @@ def one_cycle(steps: int, pct_start: float, first: float, middle: float, last: f
 def cycled_momentum(c: OptimConfig, steps: int) -> Schedule:
     """Of cycle_momentum: beta1 or the momentum as a function of the step, opposite to the rate."""
     return one_cycle(steps, c.pct_start, c.max_momentum, c.base_momentum, c.max_momentum)
-
-
-class Part(NamedTuple):
-    """A segment of a run, as schedules see it."""
-
-    after: int  # the step after which it begins
-    steps: int  # the length of the run with it
-    continuation: str  # constant, again or extended; empty in the first
-
-
-def over_parts(parts: Sequence[Part], of_length: Callable[[int], Schedule], by_length: bool) -> Schedule:
-    """The schedule of a run that went on after its end."""
-    whole, plain = of_length(parts[0].steps), not by_length
-    for part in parts[1:]:
-        plain = plain and part.continuation == "extended"  # then it is the same function
-        whole = whole if plain else _continued(whole, part, of_length)
-    return whole
-
-
-def _continued(before: Schedule, part: Part, of_length: Callable[[int], Schedule]) -> Schedule:
-    """A schedule, and from a part of the run on what follows it."""
-    if part.continuation == "constant":
-        after = _constant(float(before(max(part.after - 1, 0))))
-    elif part.continuation == "again":
-        after = _later(of_length(part.steps - part.after), part.after)
-    else:
-        after = of_length(part.steps)
-    return lambda step: jnp.where(jnp.asarray(step) < part.after, before(step), after(step))
-
-
-def _constant(value: float) -> Schedule:
-    return lambda step: jnp.full_like(jnp.asarray(step, float), value)
-
-
-def _later(schedule: Schedule, after: int) -> Schedule:
-    return lambda step: schedule(step - after)
 
 
 # ----------------------------------------------------------- optimizers: the direction of an update
@@ -236,14 +200,12 @@ class Optimizer:
         steps: int,
         steps_per_epoch: int,
         table: Mapping[str, Parameter] | None = None,
-        parts: Sequence[Part] = (),
     ):
         self.config, self.steps_per_epoch, self.table = config, steps_per_epoch, table
-        parts, by_length = parts or [Part(0, steps, "")], config.schedule in BY_LENGTH
-        self.learning_rate = over_parts(parts, lambda n: learning_rate(config, n, steps_per_epoch), by_length)
+        self.learning_rate = learning_rate(config, steps, steps_per_epoch)
         self.momentum = None
         if config.schedule == "one_cycle" and config.cycle_momentum:
-            self.momentum = over_parts(parts, lambda n: cycled_momentum(config, n), by_length)
+            self.momentum = cycled_momentum(config, steps)
         self.release = round(config.freeze_epochs * steps_per_epoch)  # the first step at which all parameters train
 
     def init(self, params: Any) -> OptimizerState:
