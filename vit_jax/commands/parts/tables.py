@@ -37,6 +37,8 @@ def encode(format: str, header: Sequence[str], rows: Rows, all_fractions: bool =
         text = io.StringIO(newline="")
         csv.writer(text).writerows([header, *rows])
         return text.getvalue().encode("utf-8", "surrogateescape")
+    if format != "parquet":
+        raise ValueError(f"format {format}")
     import pyarrow
     import pyarrow.parquet
 
@@ -69,7 +71,7 @@ def _column(kind: type, values: Sequence[Any]) -> pyarrow.Array:
 def join(format: str, parts: Iterable[bytes], path: str) -> int:
     """Write the tables of parts as one, whole or not at all; one part at a time is in memory."""
     with replacing(Path(path)) as temporary:
-        return (_join_csv if format == "csv" else _join_parquet)(iter(parts), temporary)
+        return {"csv": _join_csv, "parquet": _join_parquet}[format](iter(parts), temporary)
 
 
 def _join_csv(parts: Iterator[bytes], path: Path) -> int:
