@@ -93,6 +93,38 @@ def test_every_path_and_name_in_a_page_is_in_the_tree(page):
     assert all((ROOT / page).parent.joinpath(link).exists() for link in links)
 
 
+ELSEWHERE = {"flax", "clip", "big_vision"}  # folders of other libraries, of whose files ours speak
+
+
+def stale(text: str) -> list[str]:
+    """The files, such as files/metrics.py, and names in them, such as files.metrics.RESERVED_METRICS in backticks, of
+    which a docstring or comment speaks and that are not in the tree.
+    """
+    paths = {f"/{path.relative_to(ROOT)}" for path in (*sources(), *ROOT.glob("benchmarks/*.py"))}
+    said = {
+        path for path in re.findall(r"(?<![\w/.-])((?:\w+/)+\w+\.py)\b", text) if path.split("/")[0] not in ELSEWHERE
+    }
+    found = sorted(path for path in said if not any(each.endswith(f"/{path}") for each in paths))
+    for room, file in re.findall(r"`(?:vit_jax\.)?(\w+)\.(\w+)\.\w+`", text):
+        folder = ROOT / "vit_jax" / room
+        found += [f"{room}.{file}"] * (
+            folder.is_dir() and not ((folder / file).is_dir() or (folder / f"{file}.py").exists())
+        )
+    return found
+
+
+def test_docstrings_and_comments_speak_of_files_that_there_are():
+    assert stale("report/kept.py, figures/kept.py, `runs.log.NAME`, `files.metrics.NAME`") == [
+        "report/kept.py",
+        "runs.log",
+    ]
+    for path in sources():
+        source = path.read_text(encoding="utf-8")
+        nodes = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef))
+        said = [ast.get_docstring(node) or "" for node in nodes] + re.findall(r"(?<![\w'\"])# .*", source)
+        assert not stale("\n".join(said)), path
+
+
 def test_the_picture_of_the_rooms_shows_the_imports_of_today():
     from PIL import Image
 

@@ -4,6 +4,8 @@ import csv
 import dataclasses
 import functools
 import itertools
+import typing
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +19,7 @@ from tests.parity.weights import weights
 from vit_jax.config.dotted import replace_fields
 from vit_jax.config.outputs import Outputs
 from vit_jax.config.trees import unflatten
+from vit_jax.errors import UserError
 from vit_jax.explain import images, relevance, scores, tokens
 from vit_jax.explain.methods import METHODS
 from vit_jax.models.build import definition
@@ -25,6 +28,7 @@ from vit_jax.models.resnet_config import ResNetConfig
 from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
+from vit_jax.models.vit_options import MAPS
 from vit_jax.tasks.classify.explain import explain
 from vit_jax.tasks.classify.kinds.table import KINDS
 
@@ -50,6 +54,13 @@ def double(quick_compilation):
     jax.config.update("jax_enable_x64", True)
     yield
     jax.config.update("jax_enable_x64", False)
+
+
+def test_every_pool_is_followed_or_refused():
+    values = {*typing.get_args(typing.get_type_hints(ViTConfig)["pool"])}
+    assert {each["pool"] for each in POOLS.values()} | {*MAPS} == values
+    with pytest.raises(UserError, match="cannot follow how the head reads the tokens by pool max: give ig"):
+        images.read_by_head(SimpleNamespace(pool="max", first_patch=1), 5)
 
 
 def ours(config):

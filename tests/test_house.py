@@ -792,3 +792,104 @@ def test_a_docstring_counts_neither_as_code_nor_to_its_function(tmp_path):
     source = 'def f():\n    """' + "long " * 30 + '\n    """\n' + "    x = 1\n" * 39
     plant(tmp_path, {"vit_jax/files/a.py": source})
     assert not long_functions(tmp_path, "vit_jax") and density(tmp_path, "vit_jax") < 6
+
+
+# ------------------------------------------------------------------- a choice among the values of a Literal
+
+
+def literals(trees: list[ast.Module]) -> dict[str, list[set[str]]]:
+    """{name of a field: the values of each Literal that is its type}, over the fields of all classes."""
+    named: dict[str, set[str]] = {}
+
+    def values(type_: ast.expr) -> set[str]:
+        nodes = [*ast.walk(type_)] if type_ else []
+        own = {n.value for n in nodes if isinstance(n, ast.Constant) and "Literal[" in ast.unparse(type_)}
+        return own.union(*(named.get(getattr(n, "id", ""), set()) for n in nodes))
+
+    for node in (node for tree in trees for node in tree.body if isinstance(node, ast.Assign)):
+        if ast.unparse(node.value).startswith("Literal["):
+            named[ast.unparse(node.targets[0])] = values(node.value)
+    found: dict[str, list[set[str]]] = {}
+    for node in (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        for field in (each for each in node.body if isinstance(each, ast.AnnAssign)):
+            found.setdefault(ast.unparse(field.target), []).append(values(field.annotation))
+    return found
+
+
+def chains(scope: ast.AST) -> Iterator[list[ast.expr]]:
+    """The tests of each if/elif with an else, of each conditional expression, and of the returns of each block in turn,
+    that do not end with `raise`.
+    """
+    for node in ast.walk(scope):
+        if isinstance(node, ast.If | ast.IfExp):
+            tests, rest = [], [node]
+            while len(rest) == 1 and isinstance(rest[0], ast.If | ast.IfExp):
+                tests.append(rest[0].test)
+                rest = rest[0].orelse if isinstance(rest[0], ast.If) else [rest[0].orelse]
+            if rest and not isinstance(rest[-1], ast.Raise):
+                yield tests
+        for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
+            if isinstance(block, list) and block and not isinstance(block[-1], ast.Raise):
+                leave = [n for n in block if isinstance(n, ast.If) and isinstance(n.body[-1], ast.Return)]
+                ends = [n.value for n in block if isinstance(n, ast.Return) and isinstance(n.value, ast.IfExp)]
+                yield [each.test for each in (*leave, *ends)]
+
+
+def open_choices(trees: dict[str, ast.Module]) -> list[str]:
+    """Where a new value of a Literal would silently be taken for another: what tells two values or more apart, or the
+    two that there are if neither is off, has to end in assert_never, an error, or a look-up in a dict.
+    """
+    fields, found = literals([*trees.values()]), []
+    for file, tree in trees.items():
+        for scope in (node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)):
+            text = ast.unparse(scope)
+            for chain in chains(scope):
+                told: dict[str, list[set[str]]] = {}
+                for test in chain:
+                    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Eq | ast.In):
+                        continue
+                    if values := {n.value for n in ast.walk(test.comparators[0]) if isinstance(n, ast.Constant)}:
+                        told.setdefault(ast.unparse(test.left).rpartition(".")[2], []).append(values)
+                for name, values in told.items():
+                    types = [each for each in fields.get(name, ()) if set.union(*values) <= each]
+                    closed = (
+                        rf"(assert_never\(|\}}\[)[\w.]*\b{name}[\])]|if [\w.\[]*\b{name}\]? (!=|not in) .*:\n *raise "
+                    )
+                    two = any(len(each) == 2 and not each & {"", "none"} for each in types)
+                    if types and (len(values) > 1 or two) and not re.search(closed, text):
+                        found.append(f"{file}: {scope.name}: {name}")
+    return sorted({*found})
+
+
+def parsed(root: Path) -> dict[str, ast.Module]:
+    """{file: its tree} of the three packages under a root."""
+    paths = (path for package in ("vit_jax", "convert", "torch_ref") for path in sorted((root / package).rglob("*.py")))
+    return {str(path.relative_to(root)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def test_no_value_of_a_literal_is_silently_taken_for_another():
+    trees = parsed(ROOT)
+    assert not open_choices(trees)
+    assert {"cls", "map_all"} < literals([*trees.values()])["pool"][0]
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("if c.pool == 'cls':\n  x = 1\n elif c.pool == 'mean':\n  x = 2\n else:\n  x = 3", True),
+        ("if c.pool == 'cls':\n  return 1\n if c.pool == 'mean':\n  return 2\n return 3", True),
+        ("if c.pool == 'cls':\n  return 1\n return 2 if c.pool == 'mean' else 3", True),
+        ("return 1 if c.pool == 'cls' else 2 if c.pool in ('mean', 'max') else 3", True),
+        ("return 1 if c.order == 'rows' else 2", True),
+        ("return 1 if c.pool == 'cls' else 2", False),
+        ("return 1 if c.rotary == 'axial' else 2", False),
+        ("return {'rows': 1, 'columns': 2}[c.order]", False),
+        ("if c.pool == 'cls':\n  return 1\n if c.pool == 'mean':\n  return 2\n raise ValueError", False),
+        ("if c.order == 'rows':\n  return 1\n assert_never(c.order)", False),
+        ("if c.order == 'rows':\n  return 1\n if c.order != 'columns':\n  raise ValueError\n return 2", False),
+    ],
+)
+def test_a_choice_that_is_left_open_is_found(body, found):
+    config = "class C:\n pool: Literal['cls', 'mean', 'max']\n order: Literal['rows', 'columns']\n"
+    config += " rotary: Literal['none', 'axial']\n"
+    assert bool(open_choices({"a.py": ast.parse(f"{config}def f(c):\n {body}\n")})) == found

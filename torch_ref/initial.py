@@ -77,5 +77,5 @@ def start_kernel(weight: Tensor, init: str, std: float) -> None:
     elif init == "xavier":
         nn.init.xavier_uniform_(weight)
     else:
-        bound = (6 / (n_in + 3 * n_out)) ** 0.5 if init == "xavier_of_three" else n_in**-0.5
+        bound = {"torch": n_in**-0.5, "xavier_of_three": (6 / (n_in + 3 * n_out)) ** 0.5}[init]
         nn.init.uniform_(weight, -bound, bound)

@@ -67,13 +67,16 @@ def read_by_head(c: Any, count: int) -> np.ndarray:
     """How much the head of a ViT reads of each token after the last block: float [N], which sums to 1."""
     tokens = np.eye(count)
     patches = tokens[c.first_patch :].mean(0)
-    if c.pool == "cls":
-        return tokens[0]
-    if c.pool == "cls_distill":
-        return tokens[:2].mean(0)
-    if c.pool == "cls_mean":
-        return (tokens[0] + patches) / 2
-    return patches if c.pool == "mean" else tokens.mean(0)
+    by_pool = {
+        "cls": tokens[0],
+        "cls_distill": tokens[:2].mean(0),
+        "cls_mean": (tokens[0] + patches) / 2,
+        "mean": patches,
+        "mean_all": tokens.mean(0),
+    }
+    if c.pool not in by_pool:
+        raise UserError(Field("explain"), f"cannot follow how the head reads the tokens by pool {c.pool}", IG)
+    return by_pool[c.pool]
 
 
 def logits_of(model: Any, images: Any) -> np.ndarray:

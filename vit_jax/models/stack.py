@@ -9,7 +9,7 @@ stacking is a part of the step. (A loop over blocks of which only some train dif
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -99,6 +99,8 @@ def why_plain(attention: Attention, run: RunConfig, capability: tuple[int, int])
     if run.attention_kernel == "auto":
         dtype = "float32" if isinstance(attention, AttentionPool) else run.compute_dtype  # of what it is given
         return obstacle(dtype, attention.head_width, capability, attention.dropout)
+    if run.attention_kernel != "fused":
+        assert_never(run.attention_kernel)
     if run.compute_dtype not in FUSED:
         return f"it computes in {run.compute_dtype}"
     return f"its weights have dropout {attention.dropout:g}" if attention.dropout else ""

@@ -28,7 +28,7 @@ def _rotary(c: ViTConfig) -> dict[str, Any]:
         "rope_type": "mixed" if c.rotary == "mixed" else "dinov3" if centres else "cat",
         "rope_temperature": c.rotary_base,
         "rope_rotate_half": c.rotary_pairs == "halves",
-        "rope_grid_indexing": "ij" if c.rotary_first == "rows" else "xy",
+        "rope_grid_indexing": {"rows": "ij", "columns": "xy"}[c.rotary_first],
         "rope_grid_offset": c.rotary_offset,
         "ref_feat_shape": pair(c.rotary_grid) if c.rotary_grid else None,
     }

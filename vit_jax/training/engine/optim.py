@@ -29,7 +29,7 @@ from ...config.groups import (
 )
 from ...config.network import NetworkConfig
 from ...config.parameters import ZEROS, Parameter
-from ...config.run import BY_LENGTH, OptimConfig
+from ...config.run import BY_LENGTH, DECOUPLED, OptimConfig
 from ...config.trees import Tree, flatten, partition, unflatten
 from ...errors import ArgumentError, Field, UserError
 from .kernels import Kernels
@@ -38,7 +38,6 @@ from .muon import scale_by_muon
 Schedule = Callable[[Array | int], Array]
 Arrays = dict[str, Array]  # by dotted names
 PLAIN = Kernels()
-DECOUPLED = ("adamw", "muon", "lion")  # weight decay is no part of the gradient
 
 
 # ------------------------------------------------------------------------------------ schedules
@@ -60,12 +59,15 @@ def learning_rate(c: OptimConfig, steps: int, steps_per_epoch: int) -> Schedule:
 
     def schedule(step: Array | int) -> Array:
         t = jnp.asarray(step, float)
-        share = jnp.ones_like(t)
         if c.schedule == "cosine":
             progress = jnp.clip((t - warmup) / max(steps - warmup, 1), 0, 1)
             share = c.final + (1 - c.final) * (1 + jnp.cos(math.pi * progress)) / 2
-        if c.schedule == "inverse_sqrt":
+        elif c.schedule == "inverse_sqrt":
             share = jnp.sqrt(max(warmup, 1) / (t + 1))
+        elif c.schedule == "constant":
+            share = jnp.ones_like(t)
+        else:
+            raise ValueError(f"schedule {c.schedule}")
         return c.lr * jnp.where(t < warmup, (t + 1) / max(warmup, 1), share)
 
     return schedule
@@ -138,7 +140,7 @@ def optimizer(
     """An optimizer of `train` for a training loop of one's own, with its schedule, decay, clipping and freezing.
 
     Args:
-        config: the name of an optimizer (sgd, momentum, adam, adamw, muon or lion) or the config of one, such as
+        config: the name of an optimizer, as `--optim.name` takes it, or the config of one, such as
             `vit_jax.preset("digits").run.optim`.
         steps: the length of the run, in updates: the schedules cosine and one_cycle change the rate over it.
         steps_per_epoch: the length of an epoch, in updates, for `warmup` and `freeze_epochs`, which count epochs.
