@@ -34,7 +34,7 @@ JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 NEVER = {"torch", "torchvision", "torch_ref", "tensorflow"}
 ONLY_WHEN_USED = {
     *("tensorflow_datasets", "array_record", "tensorboard", "wandb"),
-    *("tokenizers", "sentencepiece", "transformers", "sacrebleu", "h5py"),
+    *("tokenizers", "sentencepiece", "transformers", "sacrebleu", "h5py", "optuna", "sqlalchemy"),
 }
 FRAMEWORKS = JAX | {"torch", "torchvision", "torch_ref", "tensorflow", "jax2onnx", "onnx", "onnx_ir", "onnxruntime"}
 # What convert reads of vit_jax: nothing that loads jax.

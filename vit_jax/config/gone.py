@@ -15,6 +15,8 @@ GONE = {
     "data.disk-cache": "parts of shards are not kept on disk; copy the shards here, and name their folder as data.dir",
     "shards": "write tars of webdataset with tarfile of Python, or parquet with the datasets of Hugging Face",
     "mds:": "write the images as tars of webdataset (wds:) or as parquet (parquet:)",
+    "continue": "a run trains on in one way, as if so many epochs had been given at first: resume RUN with more epochs; "
+    "for a schedule that begins anew start a new run from its weights with init RUN",
     "parts": _SHARES,
     "part-size": _SHARES,
     "merge": _SHARES,

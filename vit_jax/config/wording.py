@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, TypeVar
 
 from ..errors import CheckFailed, UserError
+from .gone import instead_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 # {flag: the argument of a function}, where they are not the same.
@@ -32,6 +33,9 @@ def in_python(function: F, types: Callable[[], Mapping[str, Any]]) -> F:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        for name in kwargs.keys() - parameters.keys():
+            if reason := instead_of(name):
+                raise UserError(name, "is no argument any more", reason)
         try:
             result = function(*args, **kwargs)
         except (UserError, CheckFailed) as error:

@@ -18,7 +18,6 @@ from ..config.run import RunConfig
 from ..errors import UserError
 from ..runs import of_summary, several
 from ..runs.ending import CONVERTED, FINISHED, ending
-from ..runs.points import failed_points
 from ..runs.values import flat
 from ..tasks.table import task_spec
 
@@ -124,8 +123,6 @@ def gather(names: Sequence[str], runs_dir: str = "runs", damaged: bool = False) 
     for name in names or [runs_dir]:
         found = several.find_runs(name, runs_dir, bool(names))
         wanted |= {Path(os.path.realpath(folder)): None for folder in found}
-        if found[0].name != Path(name).name:  # it is the folder of these runs
-            notes += [f"{point} is left out: {why}" for point, why in failed_points(found[0].parent).items()]
     titles = several.titles(list(wanted))
     lines = [line for path, title in titles.items() if (line := _line(path, title, notes, damaged)) is not None]
     if not lines:

@@ -18,7 +18,7 @@ from ..files.reading import show_path
 from .check import check_name
 from .folder import Run
 from .mirror import check_dir, here, is_kept, join
-from .several import SWEEP, VARIED, kind_of, members, there
+from .several import OLD_SWEEP, STUDY, VARIED, kind_of, members, there
 from .values import LENGTH, other_identity
 
 # A clause on what a run is made from that the run in a folder was not; empty if it is the same, or there is none.
@@ -211,11 +211,9 @@ def mean_of(which: str) -> int:
 
 def _no_group(path: Path) -> None:
     """Raise UserError if the folder holds a run for each seed and is none itself."""
-    if not Run(path).exists() and (path / SWEEP).is_file():
+    if not Run(path).exists() and any((path / name).is_file() for name in (STUDY, OLD_SWEEP)):
         raise UserError(
-            Run(path),
-            "is a sweep, whose runs are in it",
-            f"give one of them, such as the best in {show_path(path / SWEEP)}",
+            Run(path), "is a sweep, whose runs are in it", f"give one of them; vit-jax compare {Run(path)} lists them"
         )
     inside = [] if Run(path).exists() else members(path)
     if inside:

@@ -31,7 +31,7 @@ from ..files.terminal import print_note
 from ..machine.backend import cache_folder
 
 WEIGHTS = "checkpoints/"  # of a run: brought when they are needed
-OF_SEVERAL = {"summary.json", "sweep.json", "sweep.png", "report.html", "plots/curves.png"}  # of groups and sweeps
+OF_SEVERAL = {"summary.json", "study.db", "sweep.json", "report.html", "plots/curves.png"}  # of groups and sweeps
 _HELD = contextlib.ExitStack()  # the lock of this process's folder, as long as it lives
 _MIRRORS: dict[Path, Mirror] = {}
 
