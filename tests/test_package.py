@@ -87,7 +87,7 @@ def test_wheel_metadata(wheel):
     assert {"jax", "flax", "optax", "tensorflow-datasets"} <= base
     assert not base & {"torch", "torchvision", "tensorflow", "tensorflow-cpu", "tensorboard", "wandb", "pytest"}
     extras = {"cuda12", "cuda13", "tpu", "torch", "parity", "hub", "text", "sweep", "captions", "onnx", "stablehlo"}
-    extras |= {"fast-jpeg", "tensorboard", "wandb", "examples", "docs", "plan-cuda12", "plan-tpu"}
+    extras |= {"fast-jpeg", "tensorboard", "wandb", "examples", "docs", "ray", "plan-cuda12", "plan-tpu"}
     assert extras | {"test", "dev"} == set(found.metadata.get_all("Provides-Extra"))
 
 

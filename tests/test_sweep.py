@@ -169,7 +169,7 @@ def test_a_sweep_that_makes_no_sense_is_refused_before_anything_is_written(words
         ({}, "is None; give the values of fields"),
         ({"values": {"optim.lr": [1, 2]}, "trials": -1}, "trials is -1: give 0 or more"),
         ({"values": {"optim.lr": [1, 2]}, "sampler": "grid"}, "sampler is 'grid': give one of tpe, random"),
-        ({"values": {"optim.lr": [1, 2]}, "halving": True}, "halving: is no argument any more; pruner halving ends"),
+        ({"values": {"optim.lr": [1, 2]}, "halving": True}, "halving is gone; pruner halving ends runs"),
     ],
 )
 def test_a_call_that_makes_no_sense_is_refused(arguments, said):

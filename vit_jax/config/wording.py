@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, TypeVar
 
 from ..errors import CheckFailed, UserError
-from .gone import instead_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 # {flag: the argument of a function}, where they are not the same.
@@ -33,9 +32,6 @@ def in_python(function: F, types: Callable[[], Mapping[str, Any]]) -> F:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        for name in kwargs.keys() - parameters.keys():
-            if reason := instead_of(name):
-                raise UserError(name, "is no argument any more", reason)
         try:
             result = function(*args, **kwargs)
         except (UserError, CheckFailed) as error:

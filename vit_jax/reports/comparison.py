@@ -18,7 +18,6 @@ from ..config.run import RunConfig
 from ..errors import UserError
 from ..runs import of_summary, several
 from ..runs.ending import CONVERTED, FINISHED, ending
-from ..runs.segments import Segment, segments_of
 from ..runs.values import flat
 from ..tasks.table import task_spec
 
@@ -44,7 +43,6 @@ class Member:
     best: dict[str, Any]  # of the validation: step, the selection metric, loss, weights; empty if there was none
     rows: list[dict[str, Any]]  # of metrics.jsonl
     ended: str  # as `ending` says
-    segments: Sequence[Segment]  # the last is the one of `run`
 
     @property
     def metric(self) -> str:
@@ -89,9 +87,6 @@ class Comparison:
             if line.group:
                 field = several.VARIED[line.kind]
                 each[field] = tuple(value_at(member.run, field) for member in line.members)
-        if any(len(line.members[0].segments) > 1 for line in self.lines):
-            for line, each in zip(self.lines, values, strict=True):
-                each["segments"] = ", ".join(segment.text for segment in line.members[0].segments)
         names = [name for name in values[0] if all(name in each for each in values)]
         table = {name: [each[name] for each in values] for name in names}
         # The seeds of groups differ from those of single runs by their number only.
@@ -183,8 +178,7 @@ def _member(folder: runs.Run, notes: list[str] | None = None) -> Member:
             return missing
 
     record = folder.record()
-    segments = segments_of(record)
-    run = segments[-1].run
+    run = folder.config()
     summary = read(folder.summary, None)
     best = summary.get("best") if summary else None
     if summary is None and (steps := folder.complete_steps()):
@@ -192,7 +186,7 @@ def _member(folder: runs.Run, notes: list[str] | None = None) -> Member:
             best = folder.saved(steps[0])["notes"].get("best")
     best = best if isinstance(best, dict) else {}
     rows: list[dict[str, Any]] = read(folder.metrics, [])
-    return Member(folder, run, record["data"], summary, best, rows, ending(folder, summary, rows), segments)
+    return Member(folder, run, record["data"], summary, best, rows, ending(folder, summary, rows))
 
 
 def _warnings(lines: list[Line]) -> list[str]:

@@ -63,7 +63,9 @@ def join(place: str, name: str) -> str:
 
 
 def here(text: str) -> str:
-    """The path of what a text names; of a URL that of a copy here, of a run or of all runs below it, without weights."""
+    """The path of what a text names; of a URL that of a copy here, of a run or of all runs below it, without
+    weights.
+    """
     if not is_kept(text):
         return text
     folder = _folder(text)

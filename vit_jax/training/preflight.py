@@ -16,7 +16,6 @@ from ..machine.memory import check_memory
 from ..presets.entry import on_other_data
 from ..presets.table import preset
 from ..runs.check import check_complete, check_name, check_run
-from ..runs.segments import Segment
 from ..weights.start.again import check_unchanged
 from ..weights.start.start import check as check_start
 from ..weights.teacher import open_teacher
@@ -36,11 +35,6 @@ class Checked:
     run: RunConfig
     division: Division  # as planned before jax starts
     teacher: Teacher | None
-    segments: Sequence[Segment] = ()  # of which the last is trained; empty: the run has no others
-
-    def with_segments(self, segments: Sequence[Segment]) -> Checked:
-        """The run of the last segment, after the others."""
-        return replace(self, run=segments[-1].run, segments=segments)
 
 
 def checked_arguments(run: Any, data: Any, class_names: Sequence[str]) -> tuple[RunConfig, Given | None]:

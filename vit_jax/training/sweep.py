@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import runs
+from ..config.gone import check_arguments
 from ..config.run import RunConfig
 from ..errors import CheckFailed, Field, Interrupted, UserError, about, as_user_error
 from ..files.output import print_table
@@ -29,7 +30,7 @@ from ..files.terminal import print_wrapped, printable
 from ..machine.libraries import require
 from ..reports.compare import text_of
 from ..reports.comparison import gather, is_number
-from ..reports.tables import commands_of
+from ..reports.tables import command_of
 from ..runs.check import check_name, check_run
 from ..runs.choice import same_identity
 from ..runs.mirror import check_dir, here, is_kept, is_written, join, kept_at
@@ -103,6 +104,7 @@ def sweep(
     data: Any = None,
     class_names: Sequence[str] = (),
     preset: str = "run",
+    **gone: Any,
 ) -> dict[str, Any]:
     """Train a run with several values of some of its fields, and compare them by validation.
 
@@ -122,6 +124,7 @@ def sweep(
         data: as of `train`.
         class_names: as of `train`.
         preset: names the folder of a run without a name.
+        gone: arguments that there were, each refused in a sentence that says what to use.
 
     Returns:
         {"folder", "metric", "points" (the best first, each with its "name", that of its folder, "fields", "ended" and
@@ -131,6 +134,7 @@ def sweep(
         UserError: for what the user can mend, before anything is trained, and where no combination could be trained.
         Interrupted: after a signal, once everything is saved.
     """
+    check_arguments(gone)
     values, fields = (fields, None) if values is None else (values, fields)
     preset = run if isinstance(run, str) and preset == "run" else preset
     run, given = checked_arguments(run, data, class_names)
@@ -409,5 +413,5 @@ def _show(points: Sequence[Mapping[str, Any]], sweep: Sweep) -> None:
     shown = show_path(sweep.folder)
     out = " --out report.html" if is_kept(shown) else ""
     best = gather([str((sweep.folder / name).absolute())], damaged=True).lines[0]
-    for command in [*commands_of(best), f"python -m vit_jax report {shlex.quote(shown)}{out}"]:
+    for command in [command_of(best), f"python -m vit_jax report {shlex.quote(shown)}{out}"]:
         print(printable(f"  {command}"))
