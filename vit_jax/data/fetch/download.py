@@ -9,7 +9,6 @@ import hashlib
 import http.client
 import os
 import socket
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -121,20 +120,10 @@ def _receive(address: str, archive: Archive, path: Path, advance: Callable[[int]
 
 def _connect(place: tuple[str, int], timeout: float, source: Any = None) -> socket.socket:
     """socket.create_connection with one time for all addresses of a host, of which large servers have eight."""
-    deadline = time.monotonic() + timeout
-    failed: OSError = TimeoutError("timed out")
-    for *_, found in socket.getaddrinfo(*place, type=socket.SOCK_STREAM):
-        left = deadline - time.monotonic()
-        if left <= 0:
-            break
-        try:
-            connection = socket.create_connection((str(found[0]), place[1]), left, source)
-        except OSError as error:
-            failed = error
-        else:
-            connection.settimeout(timeout)
-            return connection
-    raise failed
+    addresses = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)
+    connection = socket.create_connection(place, timeout / len(addresses), source)
+    connection.settimeout(timeout)
+    return connection
 
 
 class _OneWait(urllib.request.AbstractHTTPHandler):

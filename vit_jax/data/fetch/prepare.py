@@ -1,19 +1,24 @@
 """Official archives to one file of arrays, DIR/NAME/VERSION.npz, in the order in which TFDS writes their records.
 
 A run on it is the same run as on the folder that TFDS prepares, DIR/NAME/VERSION. The archives lie in
-DIR/downloads/NAME until the file stands; one that the user put there is checked, used and kept.
+DIR/downloads/NAME until the file stands; one that the user put there is checked, used and kept. Their members are read
+by their exact names and in their exact sizes, without pickle, and nothing is extracted to the disk.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
 import math
 import os
-import shutil
+import tarfile
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -23,14 +28,24 @@ from ...files.atomic import sync_folder
 from ...files.digests import array_digest, text_digest
 from ...files.locks import lock_file
 from ..progress import progress
-from .archives import OFFICIAL, Archive
-from .contents import Contents, read_contents
+from .archives import OFFICIAL, Archive, CifarSet, IdxSet, OfficialSet
 from .download import NotFetched, difference, fetch
 from .places import find_prepared
 
+_MOST_NAMES = 1 << 16  # bytes of a list of class names
+_OTHER = 1 << 20  # bytes of a member that is not used, such as readme.html
 _WAIT = 0.5  # seconds between looks at whether another process is done
 _SPLITS = ("train", "test")
 _ARRAYS = ("class_names", *(f"{split}_{what}" for split in _SPLITS for what in ("images", "labels")))
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The images and labels of a set."""
+
+    pixels: dict[str, np.ndarray]  # {split: uint8 [n, h, w, C]}
+    labels: dict[str, np.ndarray]  # {split: integers [n]}
+    names: tuple[str, ...]  # of the classes
 
 
 def plan(root: Path, name: str) -> str:
@@ -55,15 +70,21 @@ def prepare(root: Path, name: str, download: bool = True) -> Path:
             print(f"waiting  for process {process}, which prepares {name} in {root}", flush=True)
         time.sleep(_WAIT)
 
-    with _report_system_errors(root, name), _lock(place, wait):
-        found = find_prepared(root, name)
-        if found is None:
-            _check_space(root, name)
-            paths = [_archive(root, name, archive) for archive in archives]
-            found = write_set(root, name, read_contents(OFFICIAL[name], paths))
-            print(f"prepared {found}", flush=True)
-        _clear(place, archives)
-        return found
+    try:
+        with _lock(place, wait):
+            found = find_prepared(root, name)
+            if found is None:
+                paths = [_archive(root, name, archive) for archive in archives]
+                found = write_set(root, name, _read_archives(OFFICIAL[name], paths))
+                print(f"prepared {found}", flush=True)
+            _clear(place, archives)
+            return found
+    except OSError as error:
+        raise UserError(
+            f"data.dir {root}",
+            f"{name} cannot be prepared there ({error.strerror or error})",
+            "free space or mend permissions there, or give --data.dir another folder",
+        ) from error
 
 
 def write_set(root: Path, name: str, contents: Contents) -> Path:
@@ -115,24 +136,6 @@ def _order_of_records(split: str, n: int) -> list[int]:
 
 def _file(root: Path, name: str) -> Path:
     return root / name / f"{OFFICIAL[name].version}.npz"
-
-
-def clear_fetched(root: Path, name: str) -> None:
-    """Remove the archives of a set that is prepared, where the process that prepared it did not live to do that.
-
-    They stay where another process is at work on them, and where nothing can be removed.
-    """
-    place = _downloads(root, name)
-
-    def leave(process: str) -> None:
-        raise BlockingIOError(f"process {process} is at work")
-
-    with contextlib.suppress(OSError, UserError):
-        parts = [part for archive in OFFICIAL[name].archives if (part := _part(place, archive)).exists()]
-        if parts:
-            with _lock(place, leave):
-                for part in parts:
-                    part.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -198,19 +201,6 @@ def _absent(root: Path, name: str, why: str, remedy: str) -> UserError:
     )
 
 
-def _check_space(root: Path, name: str) -> None:
-    official, place = OFFICIAL[name], _downloads(root, name)
-    fetched = sum(a.bytes for a in official.archives if not (place / a.name).exists() and not _part(place, a).exists())
-    needed = fetched + sum(official.splits.values()) * math.prod(official.shape)
-    free = shutil.disk_usage(root).free
-    if free < needed:
-        raise UserError(
-            f"data.dir {root}",
-            f"has {_megabytes(free)} free but {name} needs up to {_megabytes(needed)}",
-            "free some space there, or give --data.dir another folder",
-        )
-
-
 def _clear(place: Path, archives: Sequence[Archive]) -> None:
     """Remove what we fetched, and say what of the user's is no longer needed."""
     for archive in archives:
@@ -219,17 +209,60 @@ def _clear(place: Path, archives: Sequence[Archive]) -> None:
         print(f"         {', '.join(kept)}: no longer needed", flush=True)
 
 
-@contextlib.contextmanager
-def _report_system_errors(root: Path, name: str) -> Iterator[None]:
-    """Within the block, what the system refuses is told in a sentence."""
+def _read_archives(official: OfficialSet, paths: Sequence[Path]) -> Contents:
+    """What the archives of a set hold, in their order."""
     try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"data.dir {root}",
-            f"{name} cannot be prepared there ({error.strerror or error})",
-            "free space or mend permissions there, or give --data.dir another folder",
-        ) from error
+        return _cifar(official, paths[0]) if isinstance(official, CifarSet) else _idx(official, paths)
+    except (EOFError, ValueError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
+        named = " and ".join(map(str, paths))
+        raise UserError(named, f"cannot be read ({error})", "remove it, and repeat the command") from error
+
+
+def _cifar(official: CifarSet, path: Path) -> Contents:
+    first = official.label + 1  # byte of the pixels
+    record = first + math.prod(official.shape)
+    exact = {batch.member: batch.images * record for batch in official.batches}
+    most = {official.names: _MOST_NAMES, **exact}
+    found: dict[str, bytes] = {}
+    with tarfile.open(path, "r:gz") as archive:
+        while found.keys() != most.keys() and (member := archive.next()) is not None:
+            if member.size > most.get(member.name, _OTHER) or member.size < exact.get(member.name, 0):
+                raise ValueError(f"{member.name!r} has {member.size:,} bytes")
+            if member.name in most:
+                file = archive.extractfile(member) if member.isreg() else None
+                if file is None:
+                    raise ValueError(f"{member.name!r} is not a file")
+                found[member.name] = file.read()
+    if missing := sorted(most.keys() - found.keys()):
+        raise ValueError(f"it has no {missing[0]}")
+
+    pixels, labels = {}, {}
+    for split in official.splits:
+        records = np.concatenate(
+            [np.frombuffer(found.pop(b.member), np.uint8) for b in official.batches if b.split == split]
+        ).reshape(-1, record)
+        labels[split] = records[:, official.label]
+        pixels[split] = records[:, first:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return Contents(pixels, labels, tuple(filter(None, found[official.names].decode().split("\n"))))
+
+
+def _idx(official: IdxSet, paths: Sequence[Path]) -> Contents:
+    pixels, labels = {}, {}
+    for i, (split, n) in enumerate(official.splits.items()):
+        with gzip.open(paths[2 * i]) as images, gzip.open(paths[2 * i + 1]) as numbers:
+            pixels[split] = _array(images, 0x803, (n, *official.shape[:2]))[..., None]
+            labels[split] = _array(numbers, 0x801, (n,))
+    return Contents(pixels, labels, official.names)
+
+
+def _array(file: IO[bytes] | gzip.GzipFile, magic: int, shape: tuple[int, ...]) -> np.ndarray:
+    """The array of an idx file: `magic` and the sizes as big-endian int32, then uint8 in C order."""
+    head = np.array([magic, *shape], ">i4").tobytes()
+    size = len(head) + int(np.prod(shape))
+    content = file.read(size + 1)
+    if len(content) != size or not content.startswith(head):
+        raise ValueError(f"it does not hold bytes of shape {list(shape)}")
+    return np.frombuffer(content, np.uint8, offset=len(head)).reshape(shape)
 
 
 def _megabytes(size: int) -> str:

@@ -12,11 +12,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ...config.nearest import nearest
 from ...config.outputs import Outputs
 from ...errors import UserError
 from ..folds import Positives, hold_out_groups
 from ..order import hold_out
-from .matching import match_names
+from .config import composed, numbered_classes
 from .sources.base import Source
 from .sources.layout import WHOLE
 
@@ -152,7 +153,7 @@ class Classes(Labels):
                 f"labels{of} go from {present[0]} to {present[-1]} but there are {len(names)} classes",
                 "number them from 0",
             )
-        places, remark = match_names(field, names, present, network, self.each)
+        places, remark = _match_names(field, names, present, network, self.each)
         return places[labels], remark
 
 
@@ -192,7 +193,7 @@ class LabelSets(Labels):
     def matched(self, field: str, split: str, source: Source, network: Sequence[str]) -> tuple[np.ndarray, str]:
         """Labels of the network that the data has no column of are unknown."""
         labels, known = source.splits[split].labels, self.all(source)
-        places, remark = match_names(field, source.outputs.names, known, network, self.each)
+        places, remark = _match_names(field, source.outputs.names, known, network, self.each)
         out = np.full((len(labels), len(network)), UNKNOWN, np.int8)
         out[:, places] = labels
         return out, remark
@@ -228,7 +229,7 @@ class Numbers(Labels):
     def matched(self, field: str, split: str, source: Source, network: Sequence[str]) -> tuple[np.ndarray, str]:
         """Every number of the network has to be there."""
         labels, known = source.splits[split].labels, self.all(source)
-        places, remark = match_names(field, source.outputs.names, known, network, self.each)
+        places, remark = _match_names(field, source.outputs.names, known, network, self.each)
         if len(missing := np.setdiff1d(np.arange(len(network)), places)):
             raise UserError(field, f"lacks the number {network[missing[0]]} of the network", "add it")
         return labels[:, np.argsort(places)], remark
@@ -256,6 +257,38 @@ LABELS = {"class": Classes(), "set": LabelSets(), "number": Numbers()}
 def labels_of(outputs: Outputs) -> Labels:
     """The labels of a kind."""
     return LABELS[outputs.kind]
+
+
+def _match_names(
+    field: str, names: Sequence[str], present: np.ndarray, network: Sequence[str], each: tuple[str, str]
+) -> tuple[np.ndarray, str]:
+    """The places of names of the data among those of a network: present int [k]."""
+    known = [composed(name) for name in network]
+    place = {name: k for k, name in enumerate(known)}
+    used = [names[k] for k in present]
+    twice = sorted({name for name in used if known.count(composed(name)) > 1}) if len(place) < len(network) else []
+    if twice:
+        raise UserError(field, f"several {each[1]} of the network are called {twice[0]!r}", "rename one of them")
+    unknown = [name for name in used if composed(name) not in place]
+    if not unknown:
+        return np.array([place.get(composed(name), -1) for name in names], np.int32), ""
+    if list(names) == numbered_classes(len(names)) and present[-1] < len(network):
+        return np.arange(
+            len(names), dtype=np.int32
+        ), f"its {each[1]} have no names: their numbers are taken as the network's"
+    numbered = list(network) == numbered_classes(len(network))
+    if numbered and len(names) == len(network):
+        return np.arange(
+            len(names), dtype=np.int32
+        ), f"the network's {each[1]} are only numbers: the data's are matched by order"
+    listed = ", ".join(map(repr, unknown[:5])) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
+    ours = ", ".join(map(repr, network[:3])) + (f", ... {network[-1]!r}" if len(network) > 3 else "")
+    hint = nearest(unknown[0], list(network)) if len(unknown) == 1 and not numbered else ""
+    raise UserError(
+        field,
+        f"the network has no {each[0]} {listed}{hint}",
+        f"its {len(network)} are {ours}: rename these {each[1]} of the data, or leave them out",
+    )
 
 
 def _parts(labels: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ from ....files.stores.open import is_remote
 from ...fetch.archives import OFFICIAL
 from ...fetch.copies import copy_prepared
 from ...fetch.places import data_dir, find_prepared, prepared_around, prepared_in
-from ...fetch.prepare import clear_fetched, plan, prepare, read_set
+from ...fetch.prepare import plan, prepare, read_set
 from ..config import ImageData, numbered_classes
 from ..tables.rows import JSON_LINES
 from .arrays import Arrays
@@ -88,8 +88,6 @@ def open_tfds(data: ImageData, fetch: bool) -> Source:
         if not fetch and data.download:
             return _black(root, name)
         found = prepare(root, name, data.download)
-    elif fetch and name in OFFICIAL:
-        clear_fetched(root, name)
     return _open_folder(data, found, name) if found.suffix != ".npz" else _open_file(found, name)
 
 
