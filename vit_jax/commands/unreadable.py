@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..config.fields import option
-from ..data.unreadable import FLAG, Unreadable
+from ..data.unreadable import FIELD, Unreadable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +23,8 @@ def flag_advised(skip: bool) -> Iterator[None]:
     try:
         yield
     except Unreadable as error:
-        if FLAG in error.remedy:
-            error.remedy = error.remedy.replace(FLAG, "--skip-unreadable")
+        if FIELD in error.remedy:
+            error.remedy = error.remedy.replace(FIELD, "`skip_unreadable True`")
         elif not skip:
-            error.add(", or leave such images out with --skip-unreadable")
+            error.add(", or leave such images out with `skip_unreadable True`")
         raise

@@ -29,7 +29,7 @@ from .values import flat
 FAILED = "failed: "  # begins how a point ended that has no run
 GROWTH = 3  # of successive halving (Li et al. 2018, arXiv 1603.06560): the epochs grow by it, one in as many goes on
 LONGEST = 60  # letters of a value in the name of a folder
-WANTED = "choose another --name"
+WANTED = "choose another `name`"
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _check_fits(folder: Path, points: Sequence[Point], seeds: int) -> None:
         if inside.name not in known:
             raise UserError(shown, f"holds another sweep, with the point {inside.name}", WANTED)
         if is_run(inside) == bool(seeds):
-            raise UserError(shown, f"holds a sweep {'without' if seeds else 'with'} --seeds", WANTED)
+            raise UserError(shown, f"holds a sweep {'without' if seeds else 'with'} `seeds`", WANTED)
         for run in known[inside.name].runs(folder, seeds):
             if (there := Run(copy_of(join(run.dir, run.name)))).exists():
                 same_identity(there, run)

@@ -41,7 +41,7 @@ def planned_segments(folder: runs.Run, run: RunConfig, continuation: str | None)
         return _with_new(folder, segments, run, after, summary, continuation)
     if continuation not in ("", now.continuation):
         what = f"is {continuation}, but no epochs are added to the {now.run.epochs} of {folder}"
-        raise UserError(Field("continue"), what, "give more of them with --epochs too, or leave it out")
+        raise UserError(Field("continue"), what, "give more of them with `epochs` too, or leave it out")
     return [*segments[:-1], replace(now, run=run)]
 
 

@@ -190,7 +190,6 @@ class Progress:
 
     def _bar(self) -> Text:
         """The live line, at most as wide as the console."""
-        from rich.text import Text
 
         options = self._console.options  # type: ignore[union-attr]  # there is a bar only where there is a console
         for least, words, names in LAYOUTS:
@@ -200,7 +199,7 @@ class Progress:
             room = options.max_width - sum(len(cells.get(name, "")) for name in shown) - len(gap) * (len(shown) - 1)
             if room >= least:
                 break
-        line = Text(no_wrap=True, overflow="crop", end="")
+        line = ""
         for name in shown:
             if line:
                 line.append(gap)

@@ -248,7 +248,7 @@ def _own_sweep(folder: Path) -> Iterator[None]:
     """A context in which this process has locked the folder of a sweep, which has a record."""
 
     def refuse(process: str) -> None:
-        raise UserError(show_path(folder), f"in use by process {process}", "wait for it, or choose another --name")
+        raise UserError(show_path(folder), f"in use by process {process}", "wait for it, or choose another `name`")
 
     make_folder(folder)
     if not (folder / SWEEP).exists():

@@ -78,12 +78,11 @@ def train(
             be the first use of jax in the process, but for jax.distributed.initialize. Empty: this process trains
             alone.
         resume: in place of `run`, a run to go on with (its folder, or its name in runs/), or a group of them.
-        epochs: with `resume`, how many it is to have in all: more than it had train it on; 0: as many as it has.
+        epochs: how many the run is to have in all: with `resume` more than it had train it on; 0: as many as it has.
         continue_: with more epochs, what the learning rate does in them: "again" (its schedule begins anew), "extended"
             (as if as many had been given at first) or "constant" (the last rate is kept). Needed where the schedule
             depends on the length of the run.
-        fields: with `resume`, {dotted name: value} of what else changes: {"data.source": "folder:moved"}, {"max_steps":
-            500}.
+        fields: {dotted name: value} of what else changes: {"augment.flip": False}, {"data.source": "folder:moved"}.
         progress: what is printed, or shown in a notebook: full, short (the progress and the results) or none.
 
     Returns:
@@ -169,6 +168,7 @@ class Asked(NamedTuple):
     preset: str
     folder: runs.Run | None
     continuation: str | None = None  # as of `planned_segments`
+    fields: Mapping[str, Any] = {}  # other values of fields of `run`
 
 
 def asked_for(
@@ -181,10 +181,10 @@ def asked_for(
 ) -> Asked:
     """The arguments of `train`, of which either `run` or `resume` is given."""
     if not resume:
-        for name, value in (("continue_", continue_), *fields.items()):
-            if value:
-                raise UserError(name, f"is {value!r}, and is for a run to resume", "name that as resume, or change run")
-        return Asked(run, run if isinstance(run, str) and preset == "run" else preset, folder_given(folder))
+        if continue_:
+            raise UserError("continue_", f"is {continue_!r}, and is for a run to resume", "name that as `resume`")
+        named = run if isinstance(run, str) and preset == "run" else preset
+        return Asked(run, named, folder_given(folder), fields=fields)
     for name, value in (("run", run), ("folder", folder)):
         if value is not None:
             raise UserError(name, "is given, and so is resume", "leave one of them out")
@@ -211,7 +211,7 @@ def run_steps(
     minutes = run.stall_minutes if isinstance(run, RunConfig) else 0.0  # what is no run is refused below
     with join_hosts(hosts, minutes) as group:
         try:
-            run, given = checked_arguments(run, data, class_names)
+            run, given = checked_arguments(run, data, class_names, asked.fields)
         except UserError as error:
             resumed = asked.folder if asked.continuation is not None else None
             if resumed and (changed := runs.changed_beside(error, resumed, run)):
@@ -242,7 +242,7 @@ def steps_with(
     begin: Callable[[runs.Run], None] = lambda folder: None,
 ) -> Generator[Event, None, Summary]:
     """Train on some hosts, telling what happens."""
-    run, preset, folder, continuation = asked
+    run, preset, folder, continuation, _ = asked
     checked = preflight(run if hosts.owner else without_outputs(run), hosts)
     contents = Contents(given, hosts=hosts)
     with contextlib.ExitStack() as stack:
@@ -257,8 +257,8 @@ def steps_with(
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
         checked = checked.with_segments(shared_segments(hosts, checked.run, planned))
         if summary := _shared_summary(folder, hosts, checked.segments):
-            anew = "choose another --name or --seed to train anew"
-            on = f"--resume {shlex.quote(str(folder))} --epochs N"
+            anew = "choose another `name` or `seed` to train anew"
+            on = f"`resume {shlex.quote(str(folder))}` and `epochs N`"
             print(f"{folder}: this run is finished; {anew}, or train it on with {on}")
             if hosts.owner:
                 show_again(folder, summary)

@@ -45,7 +45,7 @@ def prepare(root: Path, name: str, download: bool = True) -> Path:
     """The folder of an official set, which is prepared if it is not there; of several processes one does it."""
     place, archives = _downloads(root, name), OFFICIAL[name].archives
     if not download and not all((place / archive.name).exists() for archive in archives):
-        raise _absent(root, name, "and data.download is false", "give --data.download")
+        raise _absent(root, name, "and data.download is false", "give `data.download True`")
     waits: list[str] = []
 
     def wait(process: str) -> None:
@@ -141,7 +141,7 @@ def _absent(root: Path, name: str, why: str, remedy: str) -> UserError:
     return UserError(
         f"data.source {name}",
         f"is not prepared in {root} {why}",
-        f"{remedy}, put {files} into {_downloads(root, name)}, or give --data.dir the folder that holds "
+        f"{remedy}, put {files} into {_downloads(root, name)}, or give `data.dir` the folder that holds "
         f"{name}/VERSION/dataset_info.json",
     )
 
@@ -155,7 +155,7 @@ def _check_space(root: Path, name: str) -> None:
         raise UserError(
             f"data.dir {root}",
             f"has {_megabytes(free)} free but {name} needs up to {_megabytes(needed)}",
-            "free some space there, or give --data.dir another folder",
+            "free some space there, or give `data.dir` another folder",
         )
 
 
@@ -224,7 +224,7 @@ def _write_split(path: Path, split: str, contents: Contents, advance: Callable[[
         raise UserError(
             path,
             f"cannot be written ({str(error).partition(';')[0]})",
-            "free space or mend permissions there, or give --data.dir another folder",
+            "free space or mend permissions there, or give `data.dir` another folder",
         ) from error
     return size
 
@@ -263,7 +263,7 @@ def _report_system_errors(root: Path, name: str) -> Iterator[None]:
         raise UserError(
             f"data.dir {root}",
             f"{name} cannot be prepared there ({error.strerror or error})",
-            "free space or mend permissions there, or give --data.dir another folder",
+            "free space or mend permissions there, or give `data.dir` another folder",
         ) from error
 
 

@@ -112,7 +112,7 @@ def _open_builder(data: ImageData, folder: Path, name: str) -> tuple[Any, dict[s
         ) from error
     if stored is not tfds.core.file_adapters.FileFormat.ARRAY_RECORD:
         remedy = (
-            "give --data.dir another folder, to which it is then fetched"
+            "give `data.dir` another folder, to which it is then fetched"
             if name in OFFICIAL
             else "prepare it again with file_format='array_record'"
         )
