@@ -217,7 +217,7 @@ def test_all_that_is_open_is_asked_for_and_taken_at_once(refused, run, source, t
 
 
 def test_what_the_user_says_must_fit_the_shapes(refused, source, tmp_path):
-    assert "width is 16 by --set but 12" in refused(source, tmp_path / "o.safetensors", *SAID, "--set", "width=16")
+    assert "width is 16 by `fields` but 12" in refused(source, tmp_path / "o.safetensors", *SAID, "--set", "width=16")
     assert "there is no such field" in refused(source, tmp_path / "o.safetensors", *SAID, "--set", "heights=16")
     assert "give it once" in refused(source, tmp_path / "o.safetensors", *SAID, "--set", "heads=2")
     assert "KEY=VALUE" in refused(source, tmp_path / "o.safetensors", "--set", "heads")

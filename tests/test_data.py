@@ -273,7 +273,7 @@ def test_wide_pixels_are_told_with_their_range_and_refused_where_they_do_not_fit
     Image.new("L", (8, 8)).save(tmp_path / "set/a/6.png")
     text = refusal(source, memory=memory, range=(0.0, 4095.0))
     assert "6.png has pixels of 8 bits, from 0 to 255; give only images with more than 8 bits" in text
-    assert "leave --data.range out" in refusal("digits", range=(0.0, 16.0))
+    assert "leave `data.range out" in refusal("digits", range=(0.0, 16.0))
 
 
 @pytest.mark.parametrize("dtype", ["uint16", ">u2", "int64", "float32", "float16", "int8"])
@@ -345,7 +345,7 @@ def test_npz_files_that_do_not_fit_into_memory_are_refused_unread(tmp_path, monk
 
 
 def test_fields_that_do_not_fit_are_refused(tmp_path):
-    assert "give --model.classes 10" in refusal("digits", classes=7)
+    assert "give `model.classes 10" in refusal("digits", classes=7)
     assert "model.channels is 4" in refusal("digits", channels=4)
     assert "data.size 6 is smaller" in refusal("digits", size=6)
     assert "data.fit is pad" in refusal("digits", size=8, fit="pad")

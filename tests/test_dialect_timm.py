@@ -268,7 +268,7 @@ def test_a_head_of_another_kind_is_left_out_only_where_the_head_is_dropped(layou
     arrays = {name: np.ones(shape, np.float32) for name, shape in (made | strange).items()}
     save_file(arrays, tmp_path / "x.safetensors")
     stated = dict(layout=layout, sets={"heads": 3, "eps": 1e-6, "activation": "gelu", "image": 8, "pool": "cls"})
-    with pytest.raises(UserError, match=rf"has a head .*{re.escape(own)}\..*; leave it out with --adapt head=drop"):
+    with pytest.raises(UserError, match=rf"has a head .*{re.escape(own)}\..*; leave it out with `adapt head=drop"):
         read(str(tmp_path / "x.safetensors"), Options(**stated))
     reading = read(str(tmp_path / "x.safetensors"), Options(**stated, headless=True))
     with reading.source:

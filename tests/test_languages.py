@@ -134,7 +134,7 @@ def test_languages_that_nothing_states_are_asked_for_by_their_flags(speaking):
     if source:
         state(folder, tgt_lang="xx")
         with pytest.raises(
-            UserError, match=r"zer_config\.json: tgt_lang is xx, which is .* with --data\.target-language;"
+            UserError, match=r"zer_config\.json: tgt_lang is xx, which is .* with `data\.target_language`;"
         ):
             opened(folder, (source, ""))
 

@@ -281,9 +281,9 @@ def test_set_corrects_model_and_nothing_that_a_file_says():
     names = rules.file_shapes(rules.narrow(layout.rows(config)))
     said = fields(config)
     assert resolve(layout, names, [("--set", {"eps": 1e-3}), ("--model vit", said)], "file").eps == 1e-3
-    with pytest.raises(UserError, match=r"eps is 0.001 by --set but 1e-06 by its config.json"):
+    with pytest.raises(UserError, match=r"eps is 0.001 by `fields` but 1e-06 by its config.json"):
         resolve(layout, names, [("--set", {"eps": 1e-3}), ("its config.json", said)], "file")
-    with pytest.raises(UserError, match=r"heads is 2 by its config.json but 1 by --model vit"):
+    with pytest.raises(UserError, match=r"heads is 2 by its config.json but 1 by `model vit"):
         resolve(layout, names, [("its config.json", said), ("--model vit", {"heads": 1})], "file")
     assert (
         resolve(
@@ -322,7 +322,7 @@ def test_of_bare_tensors_our_own_words_go_before_the_layout_s_code(name, unseen)
         assert getattr(resolve(layout, names, said, "file"), field) == value
     other = getattr(config, field)
     with pytest.raises(
-        UserError, match=f"{field} is {other!r} by --set but {value!r} by its own metadata; correct --set"
+        UserError, match=f"{field} is {other!r} by `fields` but {value!r} by its own metadata; correct `fields"
     ):
         resolve(layout, names, [("--set", {field: other}), own], "file")
     with pytest.raises(UserError, match="final_norm is False by its own metadata but True by its layout"):
@@ -341,7 +341,7 @@ def test_what_a_layout_assumes_may_be_stated_otherwise_where_no_tensor_shows_it(
             if other.shapes() != config.shapes():
                 refused += 1
                 if refused == 1:
-                    with pytest.raises(UserError, match=f"{field} is .* by --set but .* by its layout; correct --set"):
+                    with pytest.raises(UserError, match=f"{field} is .* by `fields` but .* by its layout; correct `fields"):
                         resolve(layout, names, stated, "file")
                 continue
             try:
@@ -363,7 +363,7 @@ def test_the_layout_s_own_code_goes_before_a_model_s_name():
         resolve(layout, names, [("--model vit", fields(config) | {"activation": "gelu"})], "file").activation
         == "gelu_tanh"
     )
-    with pytest.raises(UserError, match=r"width is 12 by its shapes but 16 by --model vit; correct --model vit"):
+    with pytest.raises(UserError, match=r"width is 12 by its shapes but 16 by `model` vit; correct `model vit"):
         resolve(layout, names, [("--model vit", fields(config) | {"width": 16})], "file")
 
 
@@ -393,7 +393,7 @@ def test_what_people_call_a_layout_is_one_of_ours():
         "ours": "vit-jax", "vit_jax": "vit-jax", "torchvision": "torchvision", "EVA-02": "timm-eva",
     }.items():  # fmt: skip
         assert find(name, "to")[-1].dialect == dialect, name
-    with pytest.raises(UserError, match=r"^--to npz: is a kind of file and no layout; give DST the suffix \.npz"):
+    with pytest.raises(UserError, match=r"^to npz: is a kind of file and no layout; give DST the suffix \.npz"):
         find("npz", "to")
 
 
@@ -406,5 +406,5 @@ def test_a_library_with_several_layouts_stands_for_the_one_that_holds_a_network(
         assert target_layout(name, theirs).dialect == dialect
     plain = next(config for config in some("timm") if not LAYOUTS["timm-eva"].cannot(config))
     assert target_layout("timm", plain) is LAYOUTS["timm"]
-    with pytest.raises(UserError, match=r"^--to hf: none of its layouts of a Transformer .* --to marian, --to bart, "):
+    with pytest.raises(UserError, match=r"^to hf: none of its layouts of a Transformer .* `to` marian, `to` bart, "):
         target_layout("hf", some("torch-transformer")[0])

@@ -227,7 +227,7 @@ def test_what_else_is_refused(tmp_path):
         evaluate.command(["digits", "--data.source", broken])
     out = tmp_path / "there.csv"
     out.write_text("mine")
-    with pytest.raises(UserError, match="exists already; add --force"):
+    with pytest.raises(UserError, match="exists already; add `force"):
         evaluate.command(["digits", "--csv", str(out)])
     assert out.read_text() == "mine"
     with pytest.raises(UserError, match="takes 2 channels, which image files do not have; give an"):
@@ -276,7 +276,7 @@ def test_wide_pixels_are_measured_as_8_bits_by_the_range_of_the_data_or_of_the_r
     assert "give --data.range 0 4095" in out and f"accuracy           {wanted.metrics['accuracy']:.4f}" not in out
     with pytest.raises(UserError, match=r"data.range is \(4080.0, 0.0\): give two numbers, the second one greater"):
         evaluate.command(["digits", "--data.source", wide, "--data.range", "4080", "0"])
-    with pytest.raises(UserError, match=r"data.range is of other images than the run's own: add --data.source"):
+    with pytest.raises(UserError, match=r"data.range is of other images than the run's own: add `data.source"):
         evaluate.command(["digits", "--data.range", "0", "4080"])
     with pytest.raises(UserError, match=r"\.png: has pixels of 8 bits"):
         vit_jax.evaluate("digits", source=plain, data_range=(0, 4080))

@@ -163,7 +163,7 @@ def test_without_a_network_one_sentence_names_place_address_and_flag(home, table
 
 def test_no_download_refuses_and_writes_nothing(home):
     text = refusal("cifar10", download=False)
-    assert "data.download is false; give --data.download" in text
+    assert "data.download is false; give `data.download" in text
     assert OFFICIAL["cifar10"].archives[0].addresses[0] in text
     assert str(home / "downloads/cifar10") in text and "--data.dir" in text and not home.exists()
 
@@ -185,7 +185,7 @@ def test_a_stated_folder_must_exist_and_be_one(home, tmp_path):
     for path in (tmp_path / "absent", tmp_path / "file"):
         assert (
             refusal("cifar10", dir=str(path))
-            == f"data.dir {path}: no such folder; make it, or give --data.dir another one"
+            == f"data.dir {path}: no such folder; make it, or give `data.dir` another one"
         )
     home.write_text("")
     assert f"data.dir {home}: no such folder" in refusal("cifar10")

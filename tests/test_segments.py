@@ -195,7 +195,7 @@ def test_more_steps_than_the_epochs_have_are_more_epochs(tmp_path):
         ("--epochs 2 --continue again", {"epochs": 2, "continue_": "again"},
          "epochs is 2, but {run} has done 3: give more than that"),
         ("--continue again", {"continue_": "again"},
-         "continue is again, but no epochs are added to the 3 of {run}: give more of them with --epochs too"),
+         "continue is again, but no epochs are added to the 3 of {run}: give more of them with `epochs too"),
         ("--epochs 6 --optim.lr 1", {"epochs": 6, "fields": {"optim.lr": 1.0}}, "holds another run, which differs in "),
     ],
 )  # fmt: skip
@@ -227,7 +227,7 @@ def test_arguments_that_do_not_go_together_are_named(folder, tmp_path, monkeypat
             train(**options)
     with pytest.raises(UserError, match="continue is again: name the run that goes on with --resume"):
         command.command(["digits", "--continue", "again"])
-    with pytest.raises(UserError, match=r"differs in epochs 3 -> 6; .*; to train it on, give --resume "):
+    with pytest.raises(UserError, match=r"differs in epochs 3 -> 6; .*; to train it on, give `resume` "):
         train(replace(TINY, epochs=6), folder=folder)
 
 
@@ -248,7 +248,7 @@ def test_damaged_segments_are_refused_as_such(again):
 def test_others_do_not_train_on_with_a_schedule_that_they_do_not_know(again):
     source = open_run(again.path, training=True)
     assert (
-        "optimizer" not in source.tree and "its learning rate goes on as --continue again has it" in source.skipped[0]
+        "optimizer" not in source.tree and "its learning rate goes on as `continue again` has it" in source.skipped[0]
     )
     assert "optimizer" in open_run(again.path).tree
 

@@ -125,7 +125,7 @@ def test_commas_separate_values_where_no_value_can_have_any(words, values):
         ("--loss.name cross_entropy,squared", "loss.name is squared"),
         ("--epochs 1,3,9 --halving", "epochs has several values, and halving chooses them"),
         ("--optim.lr 1,2 --name a/b", "name is 'a/b'"),
-        ("--optim.lr 1,2 --resume x", "--resume: is of the command train"),
+        ("--optim.lr 1,2 --resume x", "resume: is of the command train"),
         ("--optim.lr 1,2 --seeds 60", "the sweep has 120 runs; give fewer values, or --points 120"),
         ("more --optim.lr 1,2", "the argument 'more' follows no --field"),
     ],

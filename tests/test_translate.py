@@ -427,7 +427,7 @@ def test_a_report_has_metrics_hypotheses_and_the_worst_sentences(trained, capsys
     scores = [float(each.splitlines()[0].split()[-1]) for each in worst]
     assert scores == sorted(scores)
     assert (folder.plots / "worst.txt").read_text(encoding="utf-8").startswith("The 50 worst translations")
-    with pytest.raises(UserError, match=r"--report \S+: holds files already; add --force to overwrite them"):
+    with pytest.raises(UserError, match=r"`report \S+`: holds files already; add `force True` to overwrite them"):
         evaluate.command([str(folder.path), "--report", str(tmp_path / "r")])
 
 

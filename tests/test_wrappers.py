@@ -186,7 +186,7 @@ def test_names_of_every_container(container, tree, label):
     ],
 )
 def test_where_several_sets_are_known_a_choice_is_asked_for(tree, labels):
-    with pytest.raises(UserError, match=f"several sets of weights: {labels}; choose one with --key"):
+    with pytest.raises(UserError, match=f"several sets of weights: {labels}; choose one with `key"):
         chosen(tree)
     for label in labels.split(", "):
         assert chosen(tree, label)[:2] == (label, set(NAMES))
@@ -264,7 +264,7 @@ def test_a_key_above_a_known_wrapper_is_enough():
     [
         (
             {"a": {"b": {"x": tensor(), "y": tensor()}}, "c": {"z": tensor()}},
-            r"its tensors lie under a\.b \(2\), c \(1\); name the weights with --key a\.b",
+            r"its tensors lie under a\.b \(2\), c \(1\); name the weights with `key a\.b",
         ),
         ({f"p{i}": {"x": tensor()} for i in range(9)}, r"p4 \(1\) and 4 more places; name"),
         (

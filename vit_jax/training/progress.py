@@ -190,6 +190,7 @@ class Progress:
 
     def _bar(self) -> Text:
         """The live line, at most as wide as the console."""
+        from rich.text import Text
 
         options = self._console.options  # type: ignore[union-attr]  # there is a bar only where there is a console
         for least, words, names in LAYOUTS:
@@ -199,7 +200,7 @@ class Progress:
             room = options.max_width - sum(len(cells.get(name, "")) for name in shown) - len(gap) * (len(shown) - 1)
             if room >= least:
                 break
-        line = ""
+        line = Text(no_wrap=True, overflow="crop", end="")
         for name in shown:
             if line:
                 line.append(gap)
