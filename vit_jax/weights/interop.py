@@ -319,7 +319,7 @@ EXPORTED = " of `python -m convert X.safetensors`, where X.safetensors is what v
 
 def options_in(text: str) -> set[str]:
     """The names of the fields and options that a message names for its user to give."""
-    return {*re.findall(r"`([a-z][a-z0-9_.]*)[ `]", re.sub(r"`(python -m|vit-jax|pip|npm) [^`]*`", "", text))}
+    return {*re.findall(r"`([a-z][a-z0-9_.]*)[ `]", text)}
 
 
 @contextlib.contextmanager
