@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import types
 import typing
@@ -129,7 +130,7 @@ def flat(config: Any, prefix: str = "") -> dict[str, tuple[Any, bool]]:
 
 
 def with_fields(run: RunConfig, fields: Mapping[str, Any]) -> RunConfig:
-    """The run with other values of some fields."""
+    """The run with other values of some fields; one value may stand for a list of it."""
     values, known = to_dict(run), flat(run)
     for name, value in fields.items():
         if name not in known:
@@ -139,7 +140,9 @@ def with_fields(run: RunConfig, fields: Mapping[str, Any]) -> RunConfig:
         node = values
         for part in parts:
             node = node[part]
-        node[last] = value
+        kind = field_types(type(functools.reduce(getattr, parts, run)))[last]
+        one = typing.get_args(kind)[-1:] == (...,) and not isinstance(value, list | tuple)
+        node[last] = [value] if one else value
     return from_dict(RunConfig, values)
 
 
