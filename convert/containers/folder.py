@@ -175,11 +175,7 @@ def _last_step(folder: str, found: Sequence[Candidate], step: Step) -> Step:
     if not isinstance(step, str) or any(c.what == RUN_FOLDER for c in found):
         return step
     if step == "best":
-        raise UserError(
-            folder,
-            "step best: only a run of vit-jax notes its best step",
-            "give `step last` or a number",
-        )
+        raise UserError(folder, "step best: only a run of vit-jax notes its best step", "give `step last` or a number")
     return max((c.step for c in found if c.step is not None), default=None)
 
 

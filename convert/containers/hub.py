@@ -85,9 +85,7 @@ def _weights(names: list[str], address: str) -> str:
     ]
     if len(found) > 1:
         raise UserError(
-            address,
-            f"has several sets of weights, {', '.join(sorted(found))}",
-            "name one of them with `file`",
+            address, f"has several sets of weights, {', '.join(sorted(found))}", "name one of them with `file`"
         )
     return "".join(found)
 

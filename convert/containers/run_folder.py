@@ -128,11 +128,7 @@ def _choose(run: Run, step: int | Literal["best", "last"]) -> _Choice:
     best, weights = _best(newest["notes"])
     taken = step if isinstance(step, int) else best if step == "best" and best is not None else int(newest["step"])
     if step == "best" and taken not in known:
-        raise UserError(
-            run,
-            f"the best checkpoint, of step {taken}, is not there",
-            "take the last with `step last`",
-        )
+        raise UserError(run, f"the best checkpoint, of step {taken}, is not there", "take the last with `step last`")
     try:
         record = newest if taken == newest["step"] else _record(run, taken)
     except UserError as error:

@@ -45,9 +45,7 @@ def own_layout(source: Source) -> str:
         return f"{dialect}@{next(name for name, config in NETWORKS.items() if config is network)}"
     except UserError as error:
         raise UserError(
-            source.path,
-            str(error),
-            "read it with the version that wrote it, or name its layout with `layout`",
+            source.path, str(error), "read it with the version that wrote it, or name its layout with `layout`"
         ) from error
 
 

@@ -146,9 +146,7 @@ def read_side(files: Mapping[str, Json]) -> Facts:
         stated = timm_folder.facts({**config, "architecture": ""})
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
-            "config.json",
-            f"is not as timm writes it ({error})",
-            "correct it, or remove it and give `fields image=...`",
+            "config.json", f"is not as timm writes it ({error})", "correct it, or remove it and give `fields image=...`"
         ) from error
     image = {name: size for name, size in stated.config.items() if name == "image"}
     return Facts(image, stated.preprocess, stated.outputs, notes=stated.notes)

@@ -374,9 +374,7 @@ def _check_headless(path: str, other: Sequence[str], options: Options) -> None:
     if not options.headless:
         shown = ", ".join(other[:FEW]) + (", ..." if len(other) > FEW else "")
         raise UserError(
-            path,
-            f"has a head that the network here lacks ({shown})",
-            "leave it out with `adapt head=drop`",
+            path, f"has a head that the network here lacks ({shown})", "leave it out with `adapt head=drop`"
         )
 
 
@@ -388,9 +386,7 @@ def _check_accepted(path: str, layout: Layout, names: Names, options: Options) -
     for refusal in layout.refusals:
         if refusal.stage == "function" and refusal.flag not in options.accept and (clauses := refusal.clauses(names)):
             raise UserError(
-                path,
-                f"{layout.title}: {'; '.join(clauses)}",
-                f"to convert all the same, add `accept {refusal.flag}`",
+                path, f"{layout.title}: {'; '.join(clauses)}", f"to convert all the same, add `accept {refusal.flag}`"
             )
 
 

@@ -199,11 +199,7 @@ def complete(
 def check_unchosen(path: str, which: str, ema: bool | None) -> None:
     """Check that nothing is chosen of weights that are no run's."""
     if which != "best" or ema is not None:
-        raise UserError(
-            path,
-            "is not a run, so there are no `which` and `ema` to choose",
-            "leave them out",
-        )
+        raise UserError(path, "is not a run, so there are no `which` and `ema` to choose", "leave them out")
 
 
 def _network(run: RunConfig, tree: dict[str, Any]) -> Any:
