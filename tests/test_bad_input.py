@@ -99,11 +99,11 @@ def refused(place, capsys):
         "train cifar-10": ["there is no preset 'cifar-10'", "cifar10-48x4"],
         "train --epochs 3 mnist": ["the preset 'mnist' is not the first argument"],
         "train digits mnist": ["the preset 'mnist' is not the first argument", "one preset only"],
-        "train digits --model.dept 3": ["there is no field --model.dept;", "nearest: --model.depth"],
+        "train digits --model.dept 3": ["there is no field --model.dept;", "nearest: model.depth"],
         "train digits --modl.depth 3": ["--modl.depth", "--model.depth"],
-        "train digits --optim.learning-rate 3": ["there is no field --optim.learning-rate", "here it is --optim.lr"],
-        "train digits --batch-size 3": ["there is no field --batch-size", "here it is --batch"],
-        "train digits --patch_size=3": ["there is no field --patch_size;", "here it is --model.patch"],
+        "train digits --optim.learning-rate 3": ["there is no field --optim.learning-rate", "here it is optim.lr"],
+        "train digits --batch-size 3": ["there is no field --batch-size", "here it is batch"],
+        "train digits --patch_size=3": ["there is no field --patch_size;", "here it is model.patch"],
         "train digits --zzz": ["there is no field --zzz", "--help lists them"],
         "train digits --epochs 3 4": ["the argument '4' follows no --field"],
         "train digits --epochs": ["--epochs"],
@@ -159,9 +159,9 @@ def refused(place, capsys):
         "predict digits runs/digits/digests": ["runs/digits/digests: there are no images in this folder", ".png"],
         "predict digits nothing.png --top 0": ["top is 0", "1 or more"],
         "predict nothing nothing.png": ["nothing: no such file, folder or run"],
-        "predict digits nothing.png --csv runs": ["--csv runs: is a folder"],
-        "predict digits nothing.png --csv no/where.csv": ["--csv no/where.csv: its folder does not exist"],
-        "predict digits nothing.png --attention no/where.png": ["--attention no/where.png: its folder does not exist"],
+        "predict digits nothing.png --csv runs": ["csv runs: is a folder"],
+        "predict digits nothing.png --csv no/where.csv": ["csv no/where.csv: its folder does not exist"],
+        "predict digits nothing.png --attention no/where.png": ["attention no/where.png: its folder does not exist"],
     }.items(),
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -599,7 +599,7 @@ def test_out_of_memory_says_what_to_lower(raised, refused, monkeypatch):
         raise raised()
 
     monkeypatch.setattr("vit_jax.commands.train.train_with", train)
-    says = ("out of memory", "lower `batch", "more parts with --accumulate", "--compute-dtype bfloat16")
+    says = ("out of memory", "lower `batch", "more parts with `accumulate`", "`compute_dtype bfloat16`")
     refused(["train", *TINY], *says)
 
 

@@ -193,4 +193,4 @@ def test_colours_that_one_channel_does_not_see_are_remarked_on_with_the_remedy(t
         path.unlink()
         image.save(path.with_suffix(".png"))
     remarks = open_dataset(a_run(f"folder:{tmp_path}", channels=channels, validation=0.0, test=0.5)).remarks
-    assert any("made grey" in each and "--model.channels 3" in each for each in remarks) == told
+    assert any("made grey" in each and "`model.channels 3" in each for each in remarks) == told

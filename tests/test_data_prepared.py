@@ -29,7 +29,7 @@ def test_bad_tfds_sets_are_refused(tmp_path):
     assert "nearest: pets" in refusal("pest", **where)
     assert "cifar10" in refusal("cifra10", **where)
     text = refusal("svhn_cropped", **where)
-    assert "there: pets" in text and "--data.dir" in text
+    assert "there: pets" in text and "`data.dir" in text
     assert f"folder:{tmp_path}" in refusal(tmp_path)
     write_tfds(tmp_path, "boxes", label="box")
     assert "image and label" in refusal("boxes", **where)

@@ -281,7 +281,7 @@ def test_a_head_of_another_kind_is_left_out_only_where_the_head_is_dropped(layou
 def test_layer_scales_as_gamma_are_nobodys_until_said_whose():
     config = replace(SMALL, layer_scale=1.0)
     names = shapes(config, LAYOUTS["timm@deit3"])
-    with pytest.raises(UserError, match=r"--from timm@deit3 or --from timm-eva"):
+    with pytest.raises(UserError, match=r"`layout timm@deit3` or `layout timm-eva"):
         which_layout("file", Recognition.of(names), "", "")
     assert which_layout("file", Recognition.of(names), "timm@deit3", "") is LAYOUTS["timm@deit3"]
 

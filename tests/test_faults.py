@@ -531,7 +531,7 @@ def test_memory_that_runs_out_is_said_with_what_to_lower():
     said = as_user_error(caught.value)
     assert isinstance(said, UserError)
     remedies = "lower `batch`, or in training keep the batch and cut it into more parts with `accumulate`, or set"
-    assert str(said) == f"out of memory: {remedies} --compute-dtype bfloat16, or --scan --remat full"
+    assert str(said) == f"out of memory: {remedies} `compute_dtype bfloat16`, or `scan True` and `remat full"
     assert as_user_error(MemoryError()) is not None and as_user_error(RuntimeError("INTERNAL: a bug")) is None
 
 

@@ -86,7 +86,7 @@ def test_steps_of_a_checkpoint_are_candidates(tmp_path: Path) -> None:
     ]
     with pytest.raises(UserError, match=r"several sets .*step 200.*step 100"):
         open_source(str(tmp_path))
-    with pytest.raises(UserError, match="--step 3 is not there"):
+    with pytest.raises(UserError, match="step 3 is not there"):
         open_source(str(tmp_path), step=3)
     with open_source(str(tmp_path), step=100) as source:
         assert (source.tree["a"].read() == SQUARE + 100).all()

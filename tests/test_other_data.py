@@ -273,7 +273,7 @@ def test_wide_pixels_are_measured_as_8_bits_by_the_range_of_the_data_or_of_the_r
     assert evaluate.command(["digits", "--data.source", wide]) == 0
     out = capsys.readouterr().out
     assert "40 images have more than 8 bits, read as 0 to 65535; the values go from 0 to 4080: to use all" in out
-    assert "give --data.range 0 4095" in out and f"accuracy           {wanted.metrics['accuracy']:.4f}" not in out
+    assert "give `data.range 0 4095`" in out and f"accuracy           {wanted.metrics['accuracy']:.4f}" not in out
     with pytest.raises(UserError, match=r"data.range is \(4080.0, 0.0\): give two numbers, the second one greater"):
         evaluate.command(["digits", "--data.source", wide, "--data.range", "4080", "0"])
     with pytest.raises(UserError, match=r"data.range is of other images than the run's own: add `data.source"):

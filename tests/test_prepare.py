@@ -153,7 +153,7 @@ def test_without_a_network_one_sentence_names_place_address_and_flag(home, table
     official, files, _ = small("cifar10")
     table("cifar10", official, files, "http://127.0.0.1:9/")
     text = refusal("cifar10")
-    assert "127.0.0.1:9 could not be reached (Connection refused)" in text and "--data.dir" in text
+    assert "127.0.0.1:9 could not be reached (Connection refused)" in text and "`data.dir" in text
     assert "http://127.0.0.1:9/cifar-10-binary.tar.gz" in text and str(home / "downloads/cifar10") in text
     for name in ("mnist", "cifar100"):  # as they are: their servers have no address here
         assert "could not be reached (tests do not reach the network)" in refusal(
@@ -165,7 +165,7 @@ def test_no_download_refuses_and_writes_nothing(home):
     text = refusal("cifar10", download=False)
     assert "data.download is false; give `data.download" in text
     assert OFFICIAL["cifar10"].archives[0].addresses[0] in text
-    assert str(home / "downloads/cifar10") in text and "--data.dir" in text and not home.exists()
+    assert str(home / "downloads/cifar10") in text and "`data.dir" in text and not home.exists()
 
 
 def test_a_dry_run_says_what_it_would_fetch_and_writes_nothing(home, table, inside, tmp_path):
@@ -302,7 +302,7 @@ def test_a_full_disk_is_foreseen_or_told(home, table, monkeypatch):
                 prepare, "_write_split", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
             )
             text = refusal("cifar10")
-    assert "(No space left on device)" in text and "--data.dir" in text
+    assert "(No space left on device)" in text and "`data.dir" in text
     assert [path.name for path in home.rglob("*") if path.is_file()] == ["cifar-10-binary.tar.gz.part"]
     assert not (home / "cifar10").exists()
 

@@ -109,7 +109,7 @@ def test_commas_separate_values_where_no_value_can_have_any(words, values):
         ("--optim.lr 1e-3,0.001", "--optim.lr: has a value twice"),
         ("--optim.lr 1e-3,fast", "--optim.lr fast: give a finite number"),
         ("--optim.lr 1e-3,-1", "optim.lr is -1.0: give a number above 0"),
-        ("--lr 1e-3,1e-2", "there is no field --lr; here it is --optim.lr"),
+        ("--lr 1e-3,1e-2", "there is no field --lr; here it is optim.lr"),
         ("--keep 1,2", "keep has 2 values, but it changes no result of a run"),
         ("--tune full,head", "--tune: is no field of a run"),
         ("--augment.flip true,maybe", "--augment.flip true,maybe: give true,false"),

@@ -114,7 +114,7 @@ def preprocessing(
     h, w, channels = shape
     if not stated and not {"mean", "std"} <= given.keys():
         raise UserError(
-            "fields mean and fields std belong together",
+            "mean and std belong together",
             "give both, a value a channel, with commas: `fields mean=... std=...`",
         )
     for name in {"mean", "std"} & given.keys():  # one number is that of every channel
