@@ -330,7 +330,7 @@ def test_unreadable_images_are_left_out_of_predictions_when_told_so(batch, image
     out = tmp_path / "out.csv"
     flags = ["--batch", batch, "--top", 1, "--csv", out, "--force"]
     out.write_text("a table of before")
-    refused(["predict", "digits", images, *flags], "3.png: cannot be decoded", "leave such images out with --skip-unr")
+    refused(["predict", "digits", images, *flags], "3.png: cannot be decoded", "leave such images out with `data.skip_unr")
     names = [row.split(",")[0] for row in out.read_text().splitlines()]
     begun = sorted(map(str, images.rglob("*.png")))  # what is answered before is kept
     begun = begun[: begun.index(str(images / "train" / "cat" / "3.png"))]
@@ -347,7 +347,9 @@ def test_unreadable_images_are_left_out_of_predictions_when_told_so(batch, image
     refused(["predict", "digits", *bad, "--skip-unreadable"], f"none of the 2 images can be read: {bad[0]}: cannot be")
     refused(["predict", "digits", bad[1], "--data.target-language", "de"], "digits holds a ViT, which reads no sent")
     (images / "val" / "a.heic").unlink()
-    refused(["evaluate", "digits", "--probe", "knn", "--data.source", f"folder:{images}"], "out with `skip_unreadable")
+    refused(
+        ["evaluate", "digits", "--probe", "knn", "--data.source", f"folder:{images}"], "out with `data.skip_unreadable"
+    )
 
 
 # ------------------------------------------------------------------------------ folders of runs
@@ -356,9 +358,7 @@ def test_unreadable_images_are_left_out_of_predictions_when_told_so(batch, image
 def test_a_folder_of_another_run(refused):
     """Named by the user: refused with the fields that differ; nothing in it changes."""
     command = ["train", *TINY, "--epochs", 3, "--name", "digits", "--optim.lr", 0.02]
-    refused(
-        command, "runs/digits: holds another run", "epochs 2 -> 3", "optim.lr 0.01 -> 0.02", "choose another `name"
-    )
+    refused(command, "runs/digits: holds another run", "epochs 2 -> 3", "optim.lr 0.01 -> 0.02", "choose another `name")
     refused("train --resume digits --seed 5", "runs/digits: holds another run", "seed 0 -> 5")
     refused(["train", *TINY, "--epochs", 2, "--name", "digits", "--seeds", 2], "runs/digits: holds a single run")
 

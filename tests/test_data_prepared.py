@@ -58,8 +58,7 @@ def test_a_data_dir_of_another_level_is_told_and_nothing_fetched(name, tmp_path)
     for inside in (f"/{name}", f"/{name}/1.0.0"):
         said = refusal(name, dir=f"{tmp_path}/sets{inside}")
         assert (
-            said
-            == f"data.dir {tmp_path}/sets{inside}: is the folder of the set {name}; give `data.dir {tmp_path}/sets"
+            said == f"data.dir {tmp_path}/sets{inside}: is the folder of the set {name}; give `data.dir {tmp_path}/sets"
         )
     above = refusal(name, dir=str(tmp_path))
     assert above == f"data.dir {tmp_path}: has {name} in sets/; give `data.dir {tmp_path}/sets"

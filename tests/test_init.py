@@ -407,7 +407,9 @@ def test_classes_that_the_data_determines_name_the_new_head(timm, photos, inside
     (photos / "a" / "0.jpg").rename(photos / "d" / "0.jpg")
     (photos / "a" / "3.jpg").rename(photos / "d" / "3.jpg")
     told = inside("train", *shlex.split(f"--init vit {SMALL} --data.test 0 --data.validation 0")).stderr
-    assert told.endswith("init vit: its model.classes is 3, here it is 4; add `new_head True` to start with a new head\n")
+    assert told.endswith(
+        "init vit: its model.classes is 3, here it is 4; add `new_head True` to start with a new head\n"
+    )
     setup, found = begun(parsed(f"--init vit {SMALL} --data.test 0 --data.validation 0 --new-head"))
     assert setup.run.model.classes == 4 and found["head.kernel"].shape == (24, 4)
     assert np.array_equal(found["norm.scale"], drawn(VIT)["norm.scale"])

@@ -341,7 +341,9 @@ def test_what_a_layout_assumes_may_be_stated_otherwise_where_no_tensor_shows_it(
             if other.shapes() != config.shapes():
                 refused += 1
                 if refused == 1:
-                    with pytest.raises(UserError, match=f"{field} is .* by `fields` but .* by its layout; correct `fields"):
+                    with pytest.raises(
+                        UserError, match=f"{field} is .* by `fields` but .* by its layout; correct `fields"
+                    ):
                         resolve(layout, names, stated, "file")
                 continue
             try:

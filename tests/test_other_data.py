@@ -222,7 +222,7 @@ def test_what_else_is_refused(tmp_path):
     broken = folder(tmp_path, "broken", range(3))
     next((tmp_path / "broken").rglob("*.png")).write_bytes(b"no image")
     with pytest.raises(
-        UserError, match=r"\.png: not a JPEG.*; convert or remove it, or leave such images out with --skip"
+        UserError, match=r"\.png: not a JPEG.*; convert or remove it, or leave such images out with `data.skip_"
     ):
         evaluate.command(["digits", "--data.source", broken])
     out = tmp_path / "there.csv"

@@ -5,7 +5,6 @@ Reference values are those of transformers' own pipeline.
 
 import csv
 import json
-import re
 
 import jax
 import jax.numpy as jnp

@@ -372,7 +372,7 @@ def test_a_pipe_of_paths_has_a_line_for_each(capsys, monkeypatch, tmp_path):
         assert predict.command(["digits", *arguments]) == 0
         return capsys.readouterr().out.removesuffix("\n").split("\n")
 
-    with pytest.raises(UserError, match=r"\.png: not a JPEG.*leave such images out with `skip_unreadable"):
+    with pytest.raises(UserError, match=r"\.png: not a JPEG.*leave such images out with `data.skip_unreadable"):
         lines()
     capsys.readouterr()
     skip = "--skip-unreadable"

@@ -218,7 +218,6 @@ def test_arguments_that_do_not_go_together_are_named(folder, tmp_path, monkeypat
     for options, said in (
         ({"run": TINY, "resume": folder}, "run: is given, and so is resume"),
         ({"run": TINY, "continue_": "again"}, "continue_: is 'again', and is for a run to resume"),
-        ({"run": TINY, "epochs": 9}, "epochs: is 9, and is for a run to resume"),
         ({"resume": folder, "continue_": "anew"}, "continue_: is 'anew'; give constant, again or extended"),
         ({"resume": folder, "fields": {"epoch": 9}}, "epoch is no field; here it is epochs"),
         ({"resume": "gone"}, "gone: no such folder or run"),
@@ -227,7 +226,7 @@ def test_arguments_that_do_not_go_together_are_named(folder, tmp_path, monkeypat
             train(**options)
     with pytest.raises(UserError, match="continue is again: name the run that goes on with --resume"):
         command.command(["digits", "--continue", "again"])
-    with pytest.raises(UserError, match=r"differs in epochs 3 -> 6; .*; to train it on, give `resume` "):
+    with pytest.raises(UserError, match=r"differs in epochs 3 -> 6; .*; to train it on, give `resume "):
         train(replace(TINY, epochs=6), folder=folder)
 
 

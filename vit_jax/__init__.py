@@ -76,7 +76,7 @@ def __getattr__(name: str) -> object:
     if "jax" not in sys.modules:
         check_flags()
     with naming_variables():
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)  # type: ignore[no-any-return]
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

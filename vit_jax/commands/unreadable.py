@@ -14,7 +14,11 @@ from ..data.unreadable import FIELD, Unreadable
 class UnreadableFlags:
     """What is done about images that cannot be read."""
 
-    skip_unreadable: bool = option(False, "leave out unreadable images, and report how many, instead of stopping")
+    skip_unreadable: bool = option(
+        False,
+        "leave out unreadable images, and report how many, instead of stopping",
+        also="data.skip-unreadable",  # as in training
+    )
 
 
 @contextlib.contextmanager
@@ -23,8 +27,6 @@ def flag_advised(skip: bool) -> Iterator[None]:
     try:
         yield
     except Unreadable as error:
-        if FIELD in error.remedy:
-            error.remedy = error.remedy.replace(FIELD, "`skip_unreadable True`")
-        elif not skip:
-            error.add(", or leave such images out with `skip_unreadable True`")
+        if not skip and FIELD not in error.remedy:
+            error.add(f", or leave such images out with {FIELD}")
         raise

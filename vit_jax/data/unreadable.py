@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import UserError
 
-FIELD = "`data.skip_unreadable True`"  # of training
+FIELD = "`data.skip_unreadable True`"
 
 
 class Unreadable(UserError):
