@@ -330,7 +330,7 @@ def test_unreadable_images_are_left_out_of_predictions_when_told_so(batch, image
     out = tmp_path / "out.csv"
     flags = ["--batch", batch, "--top", 1, "--csv", out, "--force"]
     out.write_text("a table of before")
-    refused(["predict", "digits", images, *flags], "3.png: cannot be decoded", "leave such images out with `data.skip_unr")
+    refused(["predict", "digits", images, *flags], "3.png: cannot be decoded", "such images out with `data.skip_unr")
     names = [row.split(",")[0] for row in out.read_text().splitlines()]
     begun = sorted(map(str, images.rglob("*.png")))  # what is answered before is kept
     begun = begun[: begun.index(str(images / "train" / "cat" / "3.png"))]

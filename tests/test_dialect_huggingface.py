@@ -97,7 +97,7 @@ def test_without_a_config_json_what_no_shape_tells_is_asked_for():
     with pytest.raises(
         UserError,
         match=r"image, heads, eps, activation;.*"
-        r"`fields image=\.\.\`. `fields heads=\.\.\`. `fields eps=\.\.\`. `fields activation=\.\.\.",
+        r"`fields image=\.\.\. heads=\.\.\. eps=\.\.\. activation=\.\.\.",
     ):
         resolve(V4, shapes(V4, VIT), [], "file")
 

@@ -349,7 +349,7 @@ def test_what_a_program_cannot_be_is_said(network, tmp_path, convert):
     vit_jax.export(network, tmp_path / "bare.safetensors")
     refused = {
         ("x.stablehlo",): r"bare.safetensors: does not state the mean and std of its images, by which a program "
-        r"prepares pixels; give `fields mean=.*`, or let it take images that are normalised already, with `takes images",
+        r"prepares pixels; give `fields mean=.* or let it take images that are normalised already, with `takes im",
         ("x.stablehlo", "--takes", "png"): "takes png: .*; give pixels, images or images-of-any-size",
         ("x.stablehlo", "--opset", "18"): "opset 18: .*x.stablehlo is no ONNX",
         ("x.safetensors", "--takes", "pixels"): "takes pixels: .*x.safetensors is no program",

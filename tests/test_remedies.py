@@ -283,7 +283,7 @@ SPANS_OF_CONVERT = {  # as messages name it: in arguments of argparse
     "fields mean=0.5 std=0.2": {"sets": ["mean=0.5", "std=0.2"]}, "key teacher": {"key": "teacher"},
     "to onnx": {"to": "onnx"}, "dtype float32": {"dtype": "float32"}, "takes images": {"takes": "images"},
     "adapt head=drop": {"adapt": ["head=drop"]}, "onnxruntime_web node_modules": {"onnxruntime_web": "node_modules"},
-    "step last": {"step": "last"}, "file a.pt": {"file": "a.pt"}, "accept batch-attention": {"accept": ["batch-attention"]},
+    "step last": {"step": "last"}, "file a.pt": {"file": "a.pt"}, "accept two-eps": {"accept": ["two-eps"]},
 }  # fmt: skip
 
 
